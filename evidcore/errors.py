@@ -1,0 +1,36 @@
+"""Errors a person can act on: where, what is wrong, what would be right, what to type next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EvidError(Exception):
+    """A mistake someone can fix. The command line prints it without a traceback and exits 2."""
+
+
+class RecipeError(EvidError):
+    """The recipe asks for something impossible. Names the file, the line and the key."""
+
+
+class PluginError(EvidError):
+    """A component is missing, ambiguous or broken. Names the package and its version."""
+
+
+class ContractError(EvidError):
+    """A component broke its contract while running. Names the package, the call and the value."""
+
+
+class DataError(EvidError):
+    """A file or a case cannot be used. Names the file, the case and the value."""
+
+
+class RunError(EvidError):
+    """A run cannot start, continue or be trusted. Names the run folder and what to do."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `" Did you mean 'x'?"`, or an empty string when nothing is close."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
