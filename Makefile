@@ -1,0 +1,39 @@
+# make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
+# make test   environment, then the whole test suite
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PLUGINS := $(wildcard plugins/*/pyproject.toml)
+PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
+
+.PHONY: venv demo test lint docs bench clean
+
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt $(PLUGINS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "evidcore needs Python 3.11 or later, $(PYTHON) is $$($(PYTHON) --version). Try: make venv PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[all,dev]' $(PACKAGES)
+	touch $@
+
+demo: venv
+	$(BIN)/evid run recipes/med3d_r1.toml
+
+test: venv
+	$(BIN)/python -m pytest -q
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: venv
+	$(BIN)/python docs/generate_reference.py
+
+bench: venv
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV)
