@@ -1,0 +1,319 @@
+"""Turn a recipe table into a component: left of `*` the core gives, right of it the recipe gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
+from evidcore.plugins import Offer, blame, find
+
+OWN_KEYS: Mapping[str, frozenset[str]] = {"reward": frozenset({"use", "weight", "gate", "name"})}
+_USE = frozenset({"use"})
+SERVICE_KINDS = ("segmenter", "reader", "scorer", "labeler")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One thing wrong in a table: where, and the sentence that follows."""
+
+    where: str  # the table's name in messages
+    key: tuple[str | int, ...]  # from the table down to the value
+    text: str
+
+    def __str__(self) -> str:
+        """Return the line of the message."""
+        return f"{self.where}{show(self.key)}: {self.text}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """One key of a component's table."""
+
+    name: str
+    type: Any  # annotation with bounds
+    default: Any  # inspect.Parameter.empty where there is none
+    kind: str | None  # component kind, where the value is a component
+
+    @property
+    def is_required(self) -> bool:
+        """Tell whether the recipe must give it."""
+        return self.default is inspect.Parameter.empty
+
+
+def show(key: tuple[str | int, ...]) -> str:
+    """Return a key path as messages print it: `.reward[1].levels`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
+
+
+def own_keys(kind: str) -> frozenset[str]:
+    """Return the keys of a `kind` table that the core reads itself."""
+    return OWN_KEYS.get(kind, _USE)
+
+
+def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, Option]:
+    """Return the keyword-only parameters of `factory`, which are the keys of its table.
+
+    Args:
+        factory: a class, or a function such as a component's `fit`.
+        kind: component kind; its options may not take the core's own keys. None where there is none.
+
+    Raises:
+        PluginError: if an option has no type, or takes a name that the core reads itself.
+    """
+    parameters = inspect.signature(factory).parameters.values()
+    named = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
+    name = getattr(factory, "__qualname__", repr(factory))
+    if not named:
+        return {}
+    holder = factory.__init__ if inspect.isclass(factory) else factory
+    try:
+        hints = typing.get_type_hints(holder, include_extras=True)
+    except Exception as cause:  # an annotation may hold any expression
+        raise PluginError(f"{name}: its types cannot be read ({type(cause).__name__}: {cause}).") from cause
+    found = {}
+    for item in named:
+        if kind is not None and item.name in own_keys(kind):
+            raise PluginError(
+                f"{name} has an option {item.name!r}; that key of a {kind} table is the core's."
+            )
+        if item.name not in hints:
+            raise PluginError(f"{name} has no type for its option {item.name!r}; nothing could be checked.")
+        hint = hints[item.name]
+        found[item.name] = Option(name=item.name, type=hint, default=item.default, kind=_component_kind(hint))
+    return found
+
+
+def check(
+    kind: str, table: Mapping[str, Any], where: str, services: Mapping[str, str] | None = None
+) -> list[Mistake]:
+    """Return everything that is wrong with a component's table. Imports the component that `use` names.
+
+    Args:
+        kind: component kind.
+        table: the recipe table with `use`.
+        where: what messages call the table.
+        services: name -> kind of the recipe's services.
+    """
+    use = table.get("use")
+    if not isinstance(use, str):
+        text = "missing; it names the component." if use is None else f"must be a name, got {use!r}."
+        return [Mistake(where=where, key=("use",), text=text)]
+    try:
+        offer = find(kind, use)
+        known = options(offer.load(), kind)
+    except PluginError as cause:
+        return [Mistake(where=where, key=("use",), text=str(cause))]
+    given = {key: value for key, value in table.items() if key not in own_keys(kind)}
+    return check_options(known, given, where, services)
+
+
+def check_options(
+    known: Mapping[str, Option],
+    table: Mapping[str, Any],
+    where: str,
+    services: Mapping[str, str] | None = None,
+) -> list[Mistake]:
+    """Return everything that is wrong with the values of `table` for the options `known`."""
+    wrong = [
+        Mistake(
+            where=where, key=(key,),
+            text=f"unknown key.{did_you_mean(key, known)} Keys here: {', '.join(sorted(known)) or 'none'}.",
+        )
+        for key in table.keys() - known.keys()
+    ]  # fmt: skip
+    wrong += [
+        Mistake(where=where, key=(name,), text="missing, and it has no default.")
+        for name, option in known.items()
+        if option.is_required and name not in table
+    ]
+    for name in known.keys() & table.keys():
+        option = known[name]
+        if option.kind is not None:
+            wrong += _check_component(option, table[name], where, services or {})
+        else:
+            wrong += [
+                Mistake(where=where, key=(name, *key), text=text)
+                for key, text in _validate(option.type, table[name])[1]
+            ]
+    return sorted(wrong, key=lambda item: [str(part) for part in item.key])
+
+
+def build(
+    kind: str,
+    table: Mapping[str, Any],
+    *,
+    given: Mapping[str, Any],
+    where: str,
+    services: Mapping[str, Any] | None = None,
+) -> Any:
+    """Build the component that `table` describes.
+
+    Args:
+        kind: component kind.
+        table: the recipe table with `use`.
+        given: what the core gives to this kind, by name; parameters left of `*` ask for it.
+        where: what messages call the table.
+        services: the recipe's services, built.
+
+    Raises:
+        RecipeError: every wrong key of the table at once.
+        PluginError: if the component fails while it is built, or asks for what the core does not give.
+        ContractError: if what was built is not of this kind.
+    """
+    kinds = {name: _kind_of(service) for name, service in (services or {}).items()}
+    wrong = check(kind, table, where, kinds)
+    if wrong:
+        raise RecipeError("\n".join(str(item) for item in wrong))
+    offer = find(kind, table["use"])
+    factory = offer.load()
+    values = {}
+    for name, option in options(factory, kind).items():
+        if name not in table:
+            continue
+        if option.kind is None:
+            values[name] = _validate(option.type, table[name])[0]
+        elif isinstance(table[name], str):
+            values[name] = (services or {})[table[name]]
+        else:
+            inner = f"{where}.{name}"
+            values[name] = build(option.kind, table[name], given=given, where=inner, services=services)
+    arguments = _given(offer, factory, given)
+    with blame(offer, f"being built for {where}", PluginError):
+        component = factory(**arguments, **values)
+    contract = _contracts().get(kind)
+    if contract is not None and not isinstance(component, contract):
+        raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
+    try:
+        object.__setattr__(component, "evid_offer", offer)
+    except AttributeError as cause:
+        raise ContractError(f"{offer}: instances must take attributes; drop `slots=True`.") from cause
+    return component
+
+
+def offer_of(component: Any) -> Offer:
+    """Return the offer that `build` made `component` from.
+
+    Raises:
+        PluginError: if `build` did not make it.
+    """
+    offer = getattr(component, "evid_offer", None)
+    if not isinstance(offer, Offer):
+        raise PluginError(f"{type(component).__name__} was not built from a recipe table.")
+    return offer
+
+
+def resolved(kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `table` with every default filled in, as TOML values; a default of None stays away."""
+    known = options(find(kind, table["use"]).load(), kind)
+    full = {key: table[key] for key in table if key in own_keys(kind)}
+    full |= resolved_options(known, {key: table[key] for key in table if key not in own_keys(kind)})
+    return full
+
+
+def resolved_options(known: Mapping[str, Option], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `table` with the defaults of `known`."""
+    full: dict[str, Any] = {}
+    for name, option in known.items():
+        value = table.get(name, option.default)
+        if value is None or value is inspect.Parameter.empty:
+            continue
+        if option.kind is not None and isinstance(value, Mapping):
+            full[name] = resolved(option.kind, value)
+        else:
+            full[name] = _plain(value)
+    return full
+
+
+def _plain(value: Any) -> Any:
+    """Return a default as a TOML value."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _given(offer: Offer, factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick what the component asks of the core, by name."""
+    asked: dict[str, Any] = {}
+    for item in inspect.signature(factory).parameters.values():
+        if item.kind is not item.POSITIONAL_OR_KEYWORD:
+            continue
+        if item.name in given:
+            asked[item.name] = given[item.name]
+        elif item.default is item.empty:
+            listing = ", ".join(sorted(given)) or "nothing"
+            raise PluginError(
+                f"{offer} asks the core for {item.name!r}; a {offer.kind} is given {listing}. "
+                f"Options belong right of `*`. Report this to the authors of {offer.package}."
+            )
+    return asked
+
+
+def _check_component(option: Option, value: Any, where: str, services: Mapping[str, str]) -> list[Mistake]:
+    """Check an option that takes a component: a table with `use`, or the name of a service."""
+    kind, key = str(option.kind), (option.name,)
+    if isinstance(value, Mapping):
+        inner = check(kind, value, where, services)
+        return [dataclasses.replace(item, key=(option.name, *item.key)) for item in inner]
+    if not isinstance(value, str):
+        text = f"must be a {kind}: a table such as {{ use = '…' }}, or the name of a service; got {value!r}."
+        return [Mistake(where=where, key=key, text=text)]
+    if value not in services:
+        fitting = [name for name, found in services.items() if found == kind]
+        listing = ", ".join(fitting) or "none"
+        text = (
+            f"no service is called {value!r}.{did_you_mean(value, fitting)} Services of this kind: {listing}."
+        )
+        return [Mistake(where=where, key=key, text=f"{text} A {kind} of its own: {{ use = {value!r} }}.")]
+    if services[value] != kind:
+        text = f"must be a {kind}, but service {value!r} is a {services[value]}."
+        return [Mistake(where=where, key=key, text=text)]
+    return []
+
+
+def _validate(annotation: Any, value: Any) -> tuple[Any, list[tuple[tuple[str | int, ...], str]]]:
+    """Return the checked value and what is wrong with it."""
+    from pydantic import TypeAdapter, ValidationError  # 40 ms; listing does not need it
+
+    try:
+        text = json.dumps(value, allow_nan=False)  # strict JSON rules: 1 is a float, "1" and true are not
+    except (TypeError, ValueError):
+        return None, [((), f"must be a finite number, a text, a list or a table, got {value!r}.")]
+    try:
+        return TypeAdapter(annotation).validate_json(text, strict=True), []
+    except ValidationError as error:
+        wrong = []
+        for item in error.errors():
+            message = item["msg"].replace("Input should", "must")
+            wrong.append((tuple(item["loc"]), f"{message}, got {item['input']!r}."))
+        return None, wrong
+
+
+def _contracts() -> Mapping[str, type]:
+    """Return the contract classes if anything has imported them; without, nothing can be one of them."""
+    module = sys.modules.get("evidcore.contracts")
+    return module.KINDS if module is not None else {}
+
+
+def _component_kind(annotation: Any) -> str | None:
+    """Return the kind whose contract `annotation` is, or is one of with None."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _component_kind(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        kinds = {_component_kind(item) for item in typing.get_args(annotation)} - {None}
+        return kinds.pop() if len(kinds) == 1 else None
+    return next((kind for kind, contract in _contracts().items() if contract is annotation), None)
+
+
+def _kind_of(service: Any) -> str:
+    """Return the kind of a built service."""
+    return next((kind for kind in SERVICE_KINDS if isinstance(service, _contracts().get(kind, ()))), "?")

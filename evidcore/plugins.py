@@ -1,0 +1,215 @@
+"""Find components that installed packages offer, without importing any of them.
+
+A package offers a component by an entry point in the group `evidcore.<kind>`. Listing reads installed
+metadata only; `Offer.load` is the one place where a plugin's code starts to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import metadata, resources
+from importlib.machinery import PathFinder
+from typing import Any
+
+from evidcore.errors import ContractError, EvidError, PluginError, did_you_mean
+
+KIND_NAMES = (
+    "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
+    "rollout", "tool", "reader", "labeler", "scorer", "observer",
+)  # fmt: skip
+_PREFIX = "evidcore."
+_TARGET = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+_CARD = re.compile(r"^```toml card\s*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offer:
+    """One component that one installed package offers: a row of `evid plugins`."""
+
+    kind: str
+    name: str
+    package: str
+    version: str
+    target: str  # "module:attribute", not imported
+
+    def __str__(self) -> str:
+        """Return what a message calls it."""
+        return f"{self.kind} {self.name!r} from {self.package} {self.version}"
+
+    def fault(self) -> str | None:
+        """Return why it cannot be loaded, as far as that shows without running it; None if nothing shows."""
+        if self.kind not in KIND_NAMES:
+            return f"no component kind is called {self.kind!r}.{did_you_mean(self.kind, KIND_NAMES)}"
+        if not _TARGET.match(self.target):
+            return f"the entry point must read 'module:attribute', got {self.target!r}"
+        module = self.target.partition(":")[0]
+        folders = None
+        parts = module.split(".")
+        for depth in range(1, len(parts) + 1):
+            name = ".".join(parts[:depth])
+            spec = _spec(name, folders)
+            if spec is None:
+                return f"there is no module {name!r}; reinstall it with `pip install {self.package}`"
+            folders = spec.submodule_search_locations
+        return None
+
+    def load(self) -> Callable[..., Any]:
+        """Import and return the factory.
+
+        Raises:
+            PluginError: whatever went wrong inside the plugin, with the package to write to.
+        """
+        try:
+            factory = metadata.EntryPoint(self.name, self.target, _PREFIX + self.kind).load()
+        except EvidError:
+            raise
+        except Exception as cause:  # a plugin may fail in any way while it is imported
+            raise PluginError(
+                f"{self} could not be imported: {type(cause).__name__}: {cause}. "
+                f"Reinstall it (`pip install --force-reinstall {self.package}`) or tell its authors."
+            ) from cause
+        if not callable(factory):
+            raise PluginError(f"{self}: {self.target} must be a class or a function, got {factory!r}.")
+        return factory  # type: ignore[no-any-return]  # checked one line above
+
+
+def _spec(name: str, folders: Any) -> Any:
+    """Find a module's spec without importing its parents."""
+    if folders is None:  # at top level editable installs have finders of their own
+        return next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, None))), None)
+    return PathFinder.find_spec(name, list(folders))
+
+
+def _normal(package: str) -> str:
+    """Return a package name as pip compares it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _offering() -> Iterator[tuple[metadata.Distribution, str]]:
+    """Yield each installed distribution that has entry points of ours; the first on the path wins."""
+    seen: set[str] = set()
+    for dist in metadata.distributions():
+        text = dist.read_text("entry_points.txt") or ""
+        if _PREFIX not in text:
+            continue
+        name = str(dist.metadata["Name"] or getattr(dist, "_path", "unknown"))
+        if _normal(name) not in seen:
+            seen.add(_normal(name))
+            yield dist, name
+
+
+def offers(kind: str | None = None) -> list[Offer]:
+    """List every installed component (of `kind`), sorted by kind, name and package."""
+    rows = []
+    for dist, package in _offering():
+        try:
+            entries = list(dist.entry_points)
+        except Exception:  # an unreadable table stops nobody else; `broken` names it
+            continue
+        rows += [
+            Offer(
+                kind=entry.group.removeprefix(_PREFIX), name=entry.name, package=package,
+                version=str(dist.metadata["Version"] or "unknown version"), target=entry.value,
+            )
+            for entry in entries
+            if entry.group.startswith(_PREFIX)
+        ]  # fmt: skip
+    order = {name: place for place, name in enumerate(KIND_NAMES)}
+    rows.sort(key=lambda row: (order.get(row.kind, len(order)), row.name, row.package))
+    return [row for row in rows if kind in (None, row.kind)]
+
+
+def broken() -> dict[str, str]:
+    """Return the packages whose entry points or card cannot be read, each with the reason."""
+    found = {}
+    for dist, package in _offering():
+        try:
+            list(dist.entry_points)
+        except Exception as cause:  # whatever the parser says of somebody's file
+            found[package] = f"entry_points.txt cannot be read ({type(cause).__name__}: {cause})"
+            continue
+        try:
+            card(package)
+        except PluginError as cause:
+            found[package] = str(cause)
+    return found
+
+
+def card(package: str) -> dict[str, Any]:
+    """Return the `toml card` block of the README in the package's metadata, empty if it has none.
+
+    Raises:
+        PluginError: if the package is not installed or its card is not TOML.
+    """
+    try:
+        dist = metadata.distribution(package)
+    except metadata.PackageNotFoundError as cause:
+        raise PluginError(f"{package}: not installed. `pip install {package}`.") from cause
+    message = dist.metadata
+    body = message.get_payload() if hasattr(message, "get_payload") else ""
+    text = str(message["Description"] or "") or str(body or "")
+    block = _CARD.search(re.sub(r"^(?: {7}\||        )", "", text.replace("\r\n", "\n"), flags=re.MULTILINE))
+    if block is None:
+        return {}
+    try:
+        return tomllib.loads(block.group(1))
+    except tomllib.TOMLDecodeError as cause:
+        raise PluginError(
+            f"{package} {dist.version}: the card in its README is not TOML ({cause}). Tell its authors."
+        ) from cause
+
+
+def find(kind: str, name: str) -> Offer:
+    """Return the one offer that `name` or `package/name` stands for.
+
+    Raises:
+        PluginError: if no installed package offers it, or more than one does.
+    """
+    rows = offers(kind)
+    package, _, bare = name.rpartition("/")
+    hits = [row for row in rows if row.name == bare and _normal(package) in ("", _normal(row.package))]
+    if len(hits) == 1:
+        return hits[0]
+    if hits:
+        choices = " or ".join(repr(f"{row.package}/{row.name}") for row in hits)
+        raise PluginError(f"{len(hits)} installed packages have a {kind} called {name!r}. Write {choices}.")
+    known = sorted({row.name for row in rows})
+    source = package or _known_package(kind, bare)
+    remedy = f" It comes with `pip install {source}`." if source else did_you_mean(bare, known)
+    raise PluginError(f"no {kind} is called {name!r}.{remedy} Installed: {', '.join(known) or 'none'}.")
+
+
+def _known_package(kind: str, name: str) -> str | None:
+    """Return which of this repository's packages has the component."""
+    table = tomllib.loads((resources.files("evidcore") / "known_packages.toml").read_text(encoding="utf-8"))
+    return next((package for package, kinds in table.items() if name in kinds.get(kind, ())), None)
+
+
+@contextlib.contextmanager
+def blame(offer: Offer, doing: str, error: type[EvidError] = ContractError) -> Iterator[None]:
+    """Turn a plain exception of plugin code into an `error` whose first line names whom to write to.
+
+    Errors that a person can fix, and a full disk, pass as they are.
+
+    Args:
+        offer: the component whose code runs inside.
+        doing: what it was asked, e.g. "scoring 16 rollouts of step 3".
+        error: `ContractError` while it runs, `PluginError` while it is built.
+    """
+    try:
+        yield
+    except EvidError:
+        raise
+    except Exception as cause:
+        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+            raise
+        raise error(
+            f"{offer} failed while {doing}: {type(cause).__name__}: {cause}. "
+            f"Report this to the authors of {offer.package}; the traceback is below."
+        ) from cause
