@@ -1,0 +1,188 @@
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Ge, Le
+
+from evidcore.contracts import Reward, Scorer
+from evidcore.errors import ContractError, PluginError, RecipeError
+from evidcore.factory import build, check, check_options, offer_of, options, resolved, resolved_options
+
+
+class Overlap(Reward):
+    def __init__(
+        self,
+        policy: Any = None,
+        *,
+        labels: tuple[str, ...] = ("lesion",),
+        empty: Annotated[float, Ge(0), Le(1)] = 0.0,
+        mode: Literal["dice", "iou"] = "dice",
+        atlas: Path | None = None,
+        scorer: Scorer | None = None,
+    ):
+        self.seen = {"policy": policy, "labels": labels, "empty": empty, "mode": mode, "atlas": atlas}
+        self.scorer = scorer
+
+    def __call__(self, rollouts: Sequence[Any], earlier: Mapping[str, Any]) -> Sequence[None]:
+        return [None for _ in rollouts]
+
+
+class Same(Scorer):
+    def __init__(self, *, power: float = 2.0):
+        self.power = power
+
+    def __call__(self, candidates, references):
+        return [1.0 for _ in candidates]
+
+
+def needy(weights: Any, *, depth: int) -> Reward:
+    return Overlap()
+
+
+class NotAReward: ...
+
+
+class Slotted(Overlap):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path, monkeypatch):
+    """Offer this module's components as an installed package would."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evid_here.py").write_text("")
+    info = tmp_path / "evid_here-3.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-here\nVersion: 3.2\n")
+    (info / "entry_points.txt").write_text(
+        "[evidcore.reward]\noverlap-here = evid_here:Overlap\nneedy-here = evid_here:needy\n"
+        "wrong-here = evid_here:NotAReward\n[evidcore.scorer]\nsame-here = evid_here:Same\n"
+    )
+    import evid_here
+
+    for item in (Overlap, Same, needy, NotAReward):
+        setattr(evid_here, item.__name__, item)
+    yield
+    del __import__("sys").modules["evid_here"]
+
+
+def make(table, **more):
+    return build("reward", table, given={"policy": "P"}, where="stage.grpo.reward[0]", **more)
+
+
+def test_left_of_the_star_the_core_gives_and_right_of_it_the_recipe_gives():
+    built = make({
+        "use": "overlap-here",
+        "labels": ["node"],
+        "empty": 1,
+        "atlas": "/a",
+        "weight": 2.0,
+        "gate": "",
+    })
+    assert built.seen == {
+        "policy": "P", "labels": ("node",), "empty": 1.0, "mode": "dice", "atlas": Path("/a")
+    }  # fmt: skip
+    assert type(built.seen["empty"]) is float
+    assert (offer_of(built).package, offer_of(built).version) == ("evid-here", "3.2")
+
+
+def test_every_wrong_key_is_reported_at_once():
+    table = {"use": "overlap-here", "lables": [], "empty": 1.5, "mode": "dise", "labels": ["a", 3]}
+    with pytest.raises(RecipeError) as caught:
+        make(table)
+    assert str(caught.value).splitlines() == [
+        "stage.grpo.reward[0].empty: must be less than or equal to 1, got 1.5.",
+        "stage.grpo.reward[0].labels[1]: must be a valid string, got 3.",
+        "stage.grpo.reward[0].lables: unknown key. Did you mean 'labels'? "
+        "Keys here: atlas, empty, labels, mode, scorer.",
+        "stage.grpo.reward[0].mode: must be 'dice' or 'iou', got 'dise'.",
+    ]
+
+
+@pytest.mark.parametrize("value", ["0.5", True, float("nan"), float("inf"), None])
+def test_nothing_is_coerced(value):
+    with pytest.raises(RecipeError, match=rf"reward\[0\].empty: .*got {value!r}"):
+        make({"use": "overlap-here", "empty": value})
+
+
+def test_a_missing_option_is_named():
+    with pytest.raises(RecipeError, match=r"^stage.grpo.reward\[0\].depth: missing, and it has no default.$"):
+        make({"use": "needy-here"})
+
+
+def test_a_missing_use_is_named():
+    assert [str(item) for item in check("reward", {}, "r")] == ["r.use: missing; it names the component."]
+    assert [str(item) for item in check("reward", {"use": 3}, "r")] == ["r.use: must be a name, got 3."]
+
+
+def test_what_the_core_does_not_give_is_the_plugins_mistake():
+    with pytest.raises(
+        PluginError,
+        match=r"'needy-here' from evid-here 3.2 asks the core for 'weights'; a reward is given policy.",
+    ):
+        make({"use": "needy-here", "depth": 3})
+
+
+def test_what_is_built_must_be_of_its_kind():
+    with pytest.raises(
+        ContractError, match=r"'wrong-here' from evid-here 3.2: must give a Reward, got NotAReward"
+    ):
+        make({"use": "wrong-here"})
+
+
+def test_an_option_that_is_a_component_is_built_inline_or_taken_from_the_services():
+    assert make({"use": "overlap-here", "scorer": {"use": "same-here", "power": 3}}).scorer.power == 3.0
+    service = Same(power=5.0)
+    assert make({"use": "overlap-here", "scorer": "judge"}, services={"judge": service}).scorer is service
+
+
+def test_mistakes_inside_an_inline_component_are_reported_with_their_path():
+    with pytest.raises(RecipeError, match=r"reward\[0\].scorer.pover: unknown key. Did you mean 'power'\?"):
+        make({"use": "overlap-here", "scorer": {"use": "same-here", "pover": 3}})
+    with pytest.raises(
+        RecipeError, match=r"reward\[0\].scorer: no service is called 'jugde'. Did you mean 'judge'\?"
+    ):
+        make({"use": "overlap-here", "scorer": "jugde"}, services={"judge": Same()})
+    with pytest.raises(RecipeError, match=r"reward\[0\].scorer: must be a scorer: a table .* got 3"):
+        make({"use": "overlap-here", "scorer": 3})
+
+
+def test_a_service_of_another_kind_is_refused():
+    wrong = check("reward", {"use": "overlap-here", "scorer": "eye"}, "r", {"eye": "reader"})
+    assert [str(item) for item in wrong] == ["r.scorer: must be a scorer, but service 'eye' is a reader."]
+
+
+def test_an_option_may_not_take_a_key_of_the_core():
+    def greedy(*, weight: float = 1.0) -> None: ...
+
+    with pytest.raises(
+        PluginError, match=r"greedy has an option 'weight'; that key of a reward table is the core's"
+    ):
+        options(greedy, "reward")
+
+
+def test_an_option_without_a_type_is_refused():
+    def untyped(*, depth=3): ...
+
+    with pytest.raises(PluginError, match=r"untyped has no type for its option 'depth'"):
+        options(untyped)
+
+
+def test_the_resolved_table_holds_every_default_and_builds_the_same():
+    full = resolved("reward", {"use": "overlap-here", "weight": 2.0, "scorer": {"use": "same-here"}})
+    assert full == {
+        "use": "overlap-here", "weight": 2.0, "labels": ["lesion"], "empty": 0.0, "mode": "dice",
+        "scorer": {"use": "same-here", "power": 2.0},
+    }  # fmt: skip
+    assert make(full).seen == make({"use": "overlap-here"}).seen
+
+
+def test_the_options_of_a_fit_are_checked_like_those_of_a_constructor():
+    def fit(train: Any, *, steps: Annotated[int, Ge(1)] = 10) -> None: ...
+
+    known = options(fit)
+    assert [str(item) for item in check_options(known, {"steps": 0}, "stage.fit")] == [
+        "stage.fit.steps: must be greater than or equal to 1, got 0."
+    ]
+    assert resolved_options(known, {}) == {"steps": 10}

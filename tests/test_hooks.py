@@ -1,0 +1,84 @@
+import warnings
+from pathlib import Path
+
+import pytest
+
+from evidcore.errors import PluginError
+from evidcore.hooks import Announcer, Section, observe
+
+
+class Counts:
+    def __init__(self, seen):
+        self.seen = seen
+
+    @observe
+    def step_finished(self, step):
+        self.seen.append((type(self).__name__, step))
+
+
+class Fails(Counts):
+    @observe
+    def step_finished(self, step):
+        super().step_finished(step)
+        raise OSError("no such screen")
+
+
+def test_a_failing_observer_is_named_told_no_more_and_stops_nobody():
+    seen = []
+    announcer = Announcer(observers={"fails": Fails(seen), "counts": Counts(seen)})
+    with pytest.warns(RuntimeWarning, match=r"observer 'fails' failed at step_finished .* no such screen"):
+        announcer.step_finished("04-grpo", 1, {})
+    announcer.step_finished("04-grpo", 2, {})
+    assert seen == [("Fails", 1), ("Counts", 1), ("Counts", 2)]
+    assert announcer.failed == {"fails": "OSError: no such screen"}
+
+
+def test_observers_are_called_in_the_order_of_the_recipe():
+    seen = []
+    first, second = type("First", (Counts,), {}), type("Second", (Counts,), {})
+    Announcer(observers={"a": first(seen), "b": second(seen)}).step_finished("x", 1, {})
+    assert [name for name, _ in seen] == ["First", "Second"]
+
+
+def test_a_failing_recorder_stops_the_run():
+    with pytest.raises(OSError, match="no such screen"):
+        Announcer(recorders=[Fails([])]).step_finished("x", 1, {})
+
+
+def test_an_unknown_event_is_refused_when_the_observer_is_loaded():
+    class Typo:
+        @observe
+        def stepp_finished(self, step): ...
+
+    with pytest.raises(
+        PluginError, match=r"observer 'typo': .*stepp_finished.* Events: stage_started, step_fin"
+    ):
+        Announcer(observers={"typo": Typo()})
+
+
+def test_an_argument_that_the_event_lacks_is_refused_when_the_observer_is_loaded():
+    class Greedy:
+        @observe
+        def step_finished(self, model): ...
+
+    with pytest.raises(PluginError, match=r"observer 'greedy': (.|\n)*model"):
+        Announcer(observers={"greedy": Greedy()})
+
+
+def test_sections_come_in_the_order_of_the_recipe(tmp_path: Path):
+    class Adds:
+        def __init__(self, title):
+            self.title = title
+
+        @observe
+        def report_sections(self, run_folder):
+            return [Section(title=self.title, html=str(run_folder == tmp_path))]
+
+    sections = Announcer(observers={"b": Adds("B"), "a": Adds("A")}).report_sections(tmp_path)
+    assert [(item.title, item.html) for item in sections] == [("B", "True"), ("A", "True")]
+
+
+def test_nothing_is_warned_about_without_a_failure():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Announcer(observers={"counts": Counts([])}).step_finished("x", 1, {})

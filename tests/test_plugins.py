@@ -1,0 +1,166 @@
+"""Discovery against real dist-info folders on disk: nothing is mocked."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from evidcore.errors import ContractError, DataError, PluginError
+from evidcore.plugins import KIND_NAMES, Offer, blame, broken, card, find, offers
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return a function that puts a package offering one reward on `sys.path`."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def put(package, name, body="class It: ...", *, target=None, table=None, readme="", kind="reward"):
+        module = package.replace("-", "_")
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n\n{readme}", encoding="utf-8"
+        )
+        entry = f"[evidcore.{kind}]\n{name} = {target or f'{module}:It'}\n" if table is None else table
+        (info / "entry_points.txt").write_text(entry)
+        if body is not None:
+            (tmp_path / f"{module}.py").write_text(body)
+
+    return put
+
+
+def test_the_kind_names_are_the_contracts_and_observers():
+    from evidcore.contracts import KINDS
+
+    assert set(KIND_NAMES) == {*KINDS, "observer"}
+
+
+def test_a_name_two_packages_share_must_be_qualified(install):
+    install("evid-a", "same")
+    install("evid-b", "same")
+    assert [row.package for row in offers("reward") if row.name == "same"] == ["evid-a", "evid-b"]
+    with pytest.raises(
+        PluginError,
+        match=r"2 installed packages have a reward called 'same'. Write 'evid-a/same' or 'evid-b/same'",
+    ):
+        find("reward", "same")
+    assert find("reward", "evid-b/same").load().__module__ == "evid_b"
+    assert find("reward", "Evid_B/same").package == "evid-b"
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest_and_the_list(install):
+    install("evid-a", "lesion-overlap")
+    with pytest.raises(
+        PluginError,
+        match=r"called 'leison-overlap'. Did you mean 'lesion-overlap'\? Installed: .*lesion-overlap",
+    ):
+        find("reward", "leison-overlap")
+
+
+def test_a_missing_component_with_its_package_is_answered_with_the_pip_command():
+    with pytest.raises(PluginError, match=r"'evid-z/zeal'. It comes with `pip install evid-z`"):
+        find("reward", "evid-z/zeal")
+
+
+def test_the_table_of_our_own_packages_is_what_they_declare():
+    table = tomllib.loads((resources.files("evidcore") / "known_packages.toml").read_text(encoding="utf-8"))
+    declared = {}
+    for file in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        groups = project["entry-points"]
+        declared[project["name"]] = {
+            group.removeprefix("evidcore."): sorted(names) for group, names in groups.items()
+        }
+    assert declared == {
+        package: {kind: sorted(names) for kind, names in kinds.items()} for package, kinds in table.items()
+    }
+
+
+def test_a_plugin_that_cannot_be_imported_is_blamed_when_it_is_used_and_not_before(install):
+    install("evid-broken", "broken", "import no_such_module")
+    offer = find("reward", "broken")
+    with pytest.raises(
+        PluginError, match=r"^reward 'broken' from evid-broken 1.0 could not be imported: .*'no_such_module'"
+    ):
+        offer.load()
+
+
+def test_a_missing_module_shows_without_running_anything(install):
+    install("evid-hollow", "hollow", None)
+    assert "there is no module 'evid_hollow'" in str(find("reward", "hollow").fault())
+    install("evid-odd", "odd", target="evid_odd")
+    assert "must read 'module:attribute', got 'evid_odd'" in str(find("reward", "odd").fault())
+    install("evid-kind", "kind", kind="rewrad")
+    row = next(row for row in offers() if row.package == "evid-kind")
+    assert "no component kind is called 'rewrad'. Did you mean 'reward'?" in str(row.fault())
+
+
+def test_an_unreadable_table_is_listed_with_its_reason_and_stops_nobody(install):
+    install("evid-mess", "mess", table="[evidcore.reward]\nno equals sign\n")
+    install("evid-fine", "fine")
+    assert find("reward", "fine").package == "evid-fine"
+    assert "entry_points.txt cannot be read" in broken()["evid-mess"]
+
+
+def test_a_target_that_is_no_factory_is_refused(install):
+    install("evid-number", "number", "It = 3")
+    with pytest.raises(
+        PluginError, match=r"evid-number 1.0: evid_number:It must be a class or a function, got 3"
+    ):
+        find("reward", "number").load()
+
+
+def test_a_card_is_read_from_the_readme_in_the_metadata(install):
+    install("evid-carded", "c", readme='# Title\n\n```toml card\nmodality = ["CT"]\ngpu = false\n```\nmore\n')
+    assert card("evid-carded") == {"modality": ["CT"], "gpu": False}
+    install("evid-plain", "p", readme="# Title\n")
+    assert card("evid-plain") == {}
+    install("evid-smudged", "s", readme="```toml card\nmodality = CT\n```\n")
+    with pytest.raises(PluginError, match=r"^evid-smudged 1.0: the card in its README is not TOML"):
+        card("evid-smudged")
+    assert "is not TOML" in broken()["evid-smudged"]
+
+
+def test_plain_errors_of_plugin_code_name_the_package_and_keep_their_cause():
+    offer = Offer(kind="reward", name="r", package="evid-r", version="2.1", target="r:R")
+    with (
+        pytest.raises(
+            ContractError, match=r"^reward 'r' from evid-r 2.1 failed while scoring: KeyError: 'x'"
+        ) as got,
+        blame(offer, "scoring"),
+    ):
+        {}["x"]
+    assert isinstance(got.value.__cause__, KeyError)
+    with pytest.raises(DataError, match="as it is"), blame(offer, "scoring"):
+        raise DataError("as it is")
+    with pytest.raises(OSError, match="No space left"), blame(offer, "scoring"):
+        raise OSError(28, "No space left on device")
+
+
+def test_listing_imports_neither_torch_nor_a_plugin(tmp_path):
+    info = tmp_path / "evid_loud-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-loud\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[evidcore.reward]\nloud = evid_loud.inner:It\n")
+    (tmp_path / "evid_loud").mkdir()
+    (tmp_path / "evid_loud" / "__init__.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "evid_loud" / "inner.py").write_text("It = dict")
+    code = (
+        "import sys; from evidcore.plugins import offers;"
+        "row = next(row for row in offers() if row.name == 'loud'); assert row.fault() is None, row.fault();"
+        "heavy = {'torch', 'transformers', 'pydantic', 'evid_loud'};"
+        "print([m for m in sys.modules if m.split('.')[0] in heavy])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stdout.strip() == "[]"
