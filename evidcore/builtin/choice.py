@@ -1,0 +1,237 @@
+"""Task `choice`: which of several findings is present, answered with a letter."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
+from evidcore.case import Answer, Case, Prompt, Question, Span, TextPart
+from evidcore.contracts import Task, View
+
+LETTERS = "ABCDEFGH"
+STEM = "Which finding is present?"
+
+_ASKED_SHORT = {True: "Think, then answer.", False: "Answer."}
+_ASKED_RULES = {
+    True: (
+        "Rules:\n"
+        "1. Reason step by step inside exactly one <think> </think> pair.\n"
+        "2. Then give the letter of the right option inside exactly one <answer> </answer> pair.\n"
+        "3. Write nothing outside these two pairs and use no other tag.\n"
+        "An answer that breaks a rule counts as wrong."
+    ),
+    False: (
+        "Give only the letter of the right option inside exactly one <answer> </answer> pair, "
+        "and write nothing outside it."
+    ),
+}
+_TAG = re.compile(r"</?[A-Za-z_]+>")
+
+
+class Choice(Task):
+    """Multiple choice over findings: one that is present among distractors.
+
+    Evaluation (seed 0) asks the questions that came with a case; where there are none, and in training, they
+    are drawn from the case's findings. A case without a present finding, or with too few others, asks nothing.
+
+    Args:
+        think: ask for `<think>…</think>` before the answer.
+        distractors: "negatives" draws from the absent findings, so that one option is true; "random" draws
+            from all others, as the paper's data do, so that several may be true and the accuracy of perfect
+            eyes is below 1.
+        options_per_question: how many options a drawn question has.
+        questions_per_case: how many questions are drawn for a case, each for another present finding; 0 = one
+            for every present finding.
+        permute: shuffle the options of questions that came with the case (drawn ones always are).
+        rules: spell the answer format out in the prompt, for models that were not trained on it.
+
+    Source:
+        Lai et al. 2026, Med3D-R1, arXiv:2602.01200 (MMVQA: one true abnormality, three random distractors).
+    """
+
+    def __init__(
+        self,
+        *,
+        think: bool = True,
+        distractors: Literal["negatives", "random"] = "negatives",
+        options_per_question: Annotated[int, Ge(2), Le(len(LETTERS))] = 4,
+        questions_per_case: Annotated[int, Ge(0)] = 1,
+        permute: bool = False,
+        rules: bool = False,
+    ) -> None:
+        self.think = think
+        self.distractors = distractors
+        self.options_per_question = options_per_question
+        self.questions_per_case = questions_per_case
+        self.permute = permute
+        self.rules = rules
+
+    def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
+        """Ask what came with the case (seed 0) or what is drawn from its findings."""
+        dice = random.Random(f"choice/{seed}/{case.id}")
+        if case.questions and (seed == 0 or not case.findings):
+            questions = [self._shuffled(item, dice) if self.permute else item for item in case.questions]
+        else:
+            questions = self._draw(case, seed, dice)
+        if not questions:
+            return ()
+        shown = view.render(case)
+        return [
+            Prompt(
+                id=f"{case.id}:{question.id}",
+                case=case,
+                task="choice",
+                parts=(*shown, TextPart(text=self._ask(question))),
+                reference=_reference(case, question),
+            )
+            for question in questions
+        ]
+
+    def _draw(self, case: Case, seed: int, dice: random.Random) -> list[Question]:
+        present = list(case.present())
+        asked = dice.sample(present, min(self.questions_per_case or len(present), len(present)))
+        questions = []
+        for number, finding in enumerate(asked):
+            allowed = ("absent",) if self.distractors == "negatives" else ("absent", "present")
+            others = [item.name for item in case.findings if item.name != finding and item.state in allowed]
+            if len(others) < self.options_per_question - 1:
+                continue
+            options = [finding, *dice.sample(others, self.options_per_question - 1)]
+            dice.shuffle(options)
+            questions.append(
+                Question(
+                    id=f"{seed}-{number}",
+                    text=STEM,
+                    options=tuple(options),
+                    answer=options.index(finding),
+                    true_options=tuple(i for i, name in enumerate(options) if name in present),
+                )
+            )
+        return questions
+
+    @staticmethod
+    def _shuffled(question: Question, dice: random.Random) -> Question:
+        order = list(range(len(question.options)))
+        dice.shuffle(order)
+        return Question(
+            id=question.id,
+            text=question.text,
+            options=tuple(question.options[i] for i in order),
+            answer=order.index(question.answer),
+            true_options=tuple(sorted(order.index(i) for i in question.true_options)),
+        )
+
+    def _ask(self, question: Question) -> str:
+        options = [f"{LETTERS[i]}) {option}" for i, option in enumerate(question.options)]
+        asked = (_ASKED_RULES if self.rules else _ASKED_SHORT)[self.think]
+        return "\n".join([question.text, *options, asked])
+
+    def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
+        """Return the right letter, after a verdict on each option where thinking is asked for."""
+        answer = f"<answer>{prompt.reference['letter']}</answer>"
+        if not self.think:
+            return answer, ()
+        true = set(prompt.reference["true_options"])
+        verdicts = [
+            f"{LETTERS[i]} {option} {'present' if i in true else 'absent'}."
+            for i, option in enumerate(prompt.reference["options"])
+        ]
+        return f"<think>{' '.join(verdicts)}</think>{answer}", ()
+
+    def parse(self, prompt: Prompt, completion: str) -> Answer:
+        """Read the letter under the strict format, and beside it as a tolerant reader would."""
+        letters = LETTERS[: len(prompt.reference["options"])]
+        malformed = strict_fault(completion, letters, think=self.think)
+        return Answer(
+            text=completion,
+            malformed=malformed,
+            think=_inside(completion, "think"),
+            choice=(_inside(completion, "answer") or "").strip() if malformed is None else None,
+            lenient_choice=lenient_letter(completion, letters, prompt.reference["options"]),
+        )
+
+
+def _reference(case: Case, question: Question) -> Mapping[str, Any]:
+    true = question.true_options or tuple(
+        i
+        for i, option in enumerate(question.options)
+        if i == question.answer or case.state_of(option) == "present"
+    )
+    return {
+        "letter": LETTERS[question.answer],
+        "options": list(question.options),
+        "true_options": list(true),
+        "finding": question.options[question.answer],
+    }
+
+
+def _inside(text: str, tag: str) -> str | None:
+    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return found.group(1).strip() if found else None
+
+
+def strict_fault(completion: str, letters: str, *, think: bool) -> str | None:
+    """Return why `completion` breaks the strict format, None where it holds.
+
+    Strict: the whole text is one non-empty think pair (if asked for) and one answer pair with a single
+    letter; only white space around and inside the pairs is forgiven.
+    """
+    wanted = ["<think>", "</think>"] * think + ["<answer>", "</answer>"]
+    tags = _TAG.findall(completion)
+    if tags != wanted:
+        if not tags:
+            return f"no tags, expected {''.join(wanted)}"
+        if unknown := next((tag for tag in tags if tag not in wanted), None):
+            return f"unexpected tag {unknown}"
+        if twice := next((tag for tag in wanted if tags.count(tag) > 1), None):
+            return f"{tags.count(twice)} times {twice}, expected once"
+        if missing := next((tag for tag in wanted if tag not in tags), None):
+            return f"no {missing}"
+        return f"tags in the order {''.join(tags)}, expected {''.join(wanted)}"
+    pieces = [piece.strip() for piece in _TAG.split(completion)]
+    inner, outer = pieces[1::2], pieces[0::2]
+    if stray := next((piece for piece in outer if piece), None):
+        return f"text outside the tags: {_shortened(stray)!r}"
+    if think and not inner[0]:
+        return "the think text is empty"
+    if inner[-1] not in letters or len(inner[-1]) != 1:
+        return f"the answer is {_shortened(inner[-1])!r}, expected one letter of {letters}"
+    return None
+
+
+def _shortened(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str | None:
+    """Return the letter a tolerant reader finds, None where he would have to guess.
+
+    He reads the last answer tag if there is one, closed or not, else what follows a think text, else all of
+    it; takes "B", "b", "B)", "(B) lung nodule", "answer: B", "the answer is B.", or an option's name alone.
+    """
+    bare = re.split(r"<answer>", completion, flags=re.IGNORECASE)
+    text = bare[-1] if len(bare) > 1 else re.split(r"</think>", completion, flags=re.IGNORECASE)[-1]
+    text = _TAG.sub(" ", text).strip()
+    one = f"[{letters}{letters.lower()}]"
+    if found := re.fullmatch(rf"[(\[]?({one})[)\].:]?", text):
+        return found.group(1).upper()
+    plain = text.strip(" .").lower()
+    named = {
+        letter
+        for letter, name in zip(letters, options, strict=True)
+        if plain in (name.lower(), f"{letter} {name}".lower())
+    }
+    if len(named) == 1:
+        return named.pop()
+    said = re.findall(rf"(?i:\banswer|\boption|\bchoice)(?i:\s+is)?\s*[:=]?\s*[(\[]?({one})\b", text)
+    if said:
+        return str(said[-1]).upper()
+    marked = re.findall(rf"(?:^|[\s(\[])([{letters}])[)\].:](?=\s|$)", text)
+    if len(set(marked)) == 1:
+        return str(marked[0])
+    lone = re.findall(rf"(?<![\w'])([{letters.replace('A', '')}])(?![\w'])", text)  # "A" may be the article
+    return str(lone[0]) if not marked and len(set(lone)) == 1 else None

@@ -1,0 +1,190 @@
+"""Labelers `phrases` and `negation-rules`: findings in English text, with state, side, size and place."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from evidcore.builtin import chest_words as words
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.case import Finding, Side, Span, State
+from evidcore.contracts import Labeler
+
+# a full stop ends a sentence unless it stands between digits ("5.5 mm")
+_SENTENCE = re.compile(r"(?:[^.!?\n]|(?<=\d)\.(?=\d))+[.!?]?")
+_SIDE = re.compile(r"\b(left|right|both|bilateral(?:ly)?)\b", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|cm)\b", re.IGNORECASE)
+
+
+class Phrases(Labeler):
+    """Find findings by their exact names; a cue anywhere in the sentence decides whether it is denied.
+
+    Right for phantom reports and for verdicts on options ("B lung nodule present."), where each sentence
+    speaks of findings in one way; `negation-rules` is for radiologists' sentences.
+
+    Args:
+        findings: the names to look for.
+    """
+
+    def __init__(self, *, findings: tuple[str, ...] = CT_RATE_FINDINGS) -> None:
+        self.findings = findings
+
+    def __call__(self, text: str) -> tuple[Finding, ...]:
+        """Return every mention, in the order of the text."""
+        found = []
+        for sentence in sentences(text):
+            said = text[sentence.start : sentence.end]
+            state: State = "present"
+            if _either(words.DOUBTS_AFTER + words.DOUBTS_BEFORE).search(said):
+                state = "uncertain"
+            elif re.search(r"\b(?:no|not|without|absent|none|never)\b", said, re.IGNORECASE):
+                state = "absent"
+            for name, mention in _mentions(said, _names(self.findings)):
+                found.append(_finding(name, state, said, mention, sentence.start))
+        return tuple(found)
+
+
+class NegationRules(Labeler):
+    """Find findings in radiologists' English, each with the reach of "no", "cannot be excluded" and the like.
+
+    Within a sentence, a denial or doubt before a mention reaches forward to it and one behind reaches back,
+    unless a word such as "but" or another statement stands between. Where both reach, doubt wins over denial.
+    A mention that only tells history ("history of …") says nothing of this scan and is left out.
+
+    Args:
+        findings: the names to look for; one that is not among the 18 of CT-RATE is looked for literally.
+    """
+
+    def __init__(self, *, findings: tuple[str, ...] = CT_RATE_FINDINGS) -> None:
+        self.findings = findings
+
+    def __call__(self, text: str) -> tuple[Finding, ...]:
+        """Return every mention, in the order of the text."""
+        found = []
+        for sentence in sentences(text):
+            said = text[sentence.start : sentence.end]
+            for name, mention in _mentions(said, _lexicon(self.findings)):
+                state = _state(said, mention)
+                if state is not None:
+                    found.append(_finding(name, state, said, mention, sentence.start))
+        return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Characters of a text, end excluded."""
+
+    start: int
+    end: int
+
+
+def sentences(text: str) -> Iterator[Stretch]:
+    """Yield where the sentences of `text` lie, without white space around them."""
+    for match in _SENTENCE.finditer(text):
+        said = match.group()
+        start = match.start() + len(said) - len(said.lstrip())
+        end = match.end() - len(said) + len(said.rstrip())
+        if start < end:
+            yield Stretch(start, end)
+
+
+def _mentions(said: str, lexicon: Mapping[str, re.Pattern[str]]) -> list[tuple[str, Stretch]]:
+    """Return the findings named in a sentence; of overlapping mentions the longest is meant."""
+    every = [
+        (name, Stretch(*match.span()))
+        for name, pattern in lexicon.items()
+        for match in pattern.finditer(said)
+    ]
+    every.sort(key=lambda item: (item[1].start - item[1].end, item[1].start))
+    kept: list[tuple[str, Stretch]] = []
+    for name, stretch in every:
+        if all(stretch.end <= other.start or other.end <= stretch.start for _, other in kept):
+            kept.append((name, stretch))
+    return sorted(kept, key=lambda item: item[1].start)
+
+
+def _state(said: str, mention: Stretch) -> State | None:
+    """Return what a sentence says of a mention, None where it only tells history."""
+    before = _cut_before(said[: mention.start])
+    after = _cut_after(said[mention.end :])
+    if _either(words.TELLS_HISTORY).search(before):
+        return None
+    before = _either(words.DENIES_NOTHING).sub(" ", before)
+    after = _either(words.DENIES_NOTHING).sub(" ", after)
+    if _either(words.DOUBTS_AFTER).search(before) or _either(words.DOUBTS_BEFORE).search(after):
+        return "uncertain"
+    inside = said[mention.start : mention.end]  # "lymph nodes were not enlarged"
+    if _either(words.DENIES_AFTER).search(f"{before} {inside}") or _either(words.DENIES_BEFORE).search(after):
+        return "absent"
+    return "present"
+
+
+def _cut_before(text: str) -> str:
+    """Return what of the words before a mention still reaches it."""
+    ends = list(_either(words.ENDS_SCOPE).finditer(text))
+    return text[ends[-1].end() :] if ends else text
+
+
+def _cut_after(text: str) -> str:
+    """Return what of the words behind a mention still speaks of it."""
+    end = _either(words.ENDS_SCOPE).search(text)
+    return text[: end.start()] if end else text
+
+
+def _finding(name: str, state: State, said: str, mention: Stretch, offset: int) -> Finding:
+    return Finding(
+        name=name,
+        state=state,
+        side=_side(said, mention),
+        size_mm=_size_mm(said, mention) if state != "absent" else None,
+        span=Span(start=offset + mention.start, end=offset + mention.end, label=state),
+    )
+
+
+def _side(said: str, mention: Stretch) -> Side | None:
+    """Return the side said nearest to a mention, in its own clause."""
+    start = max((m.end() for m in re.finditer(r"[,;]", said[: mention.start])), default=0)
+    stop = re.search(r"[,;]", said[mention.end :])
+    clause = said[start : mention.end + stop.start() if stop else len(said)]
+    found = [match.group(1).lower() for match in _SIDE.finditer(clause)]
+    if not found:
+        return None
+    if any(side.startswith(("both", "bilateral")) for side in found) or {"left", "right"} <= set(found):
+        return "both"
+    return "left" if found[0] == "left" else "right"
+
+
+def _size_mm(said: str, mention: Stretch) -> float | None:
+    """Return the size said nearest to a mention, the larger axis where two are given."""
+    sizes = sorted(
+        _SIZE.finditer(said),
+        key=lambda m: max(mention.start - m.end(), m.start() - mention.end, 0),
+    )
+    if not sizes:
+        return None
+    numbers = [float(n.replace(",", ".")) for n in re.findall(r"\d+(?:[.,]\d+)?", sizes[0].group())]
+    return max(numbers) * (10.0 if sizes[0].group(2).lower() == "cm" else 1.0)
+
+
+@functools.cache
+def _either(cues: Sequence[str]) -> re.Pattern[str]:
+    # cues of letters only match whole words; punctuation cues match as they are
+    inner = "|".join(cue if re.match(r"\W*\\?\W", cue) else rf"(?<![\w-]){cue}(?![\w-])" for cue in cues)
+    return re.compile(inner, re.IGNORECASE)
+
+
+@functools.cache
+def _names(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
+    return {name: re.compile(rf"\b{re.escape(name)}(?:s|es)?\b", re.IGNORECASE) for name in findings}
+
+
+@functools.cache
+def _lexicon(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
+    return {
+        name: re.compile(
+            rf"\b(?:{'|'.join([re.escape(name), *words.CHEST_WORDS.get(name, ())])})\b", re.IGNORECASE
+        )
+        for name in findings
+    }

@@ -1,0 +1,52 @@
+"""Task `report`: write the report of the scan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from evidcore.case import Answer, Case, Prompt, Span, TextPart
+from evidcore.contracts import Task, View
+
+
+class ReportTask(Task):
+    """Ask for the report; cases without one ask nothing.
+
+    Args:
+        instruction: what the model is told after it was shown the scan.
+    """
+
+    def __init__(self, *, instruction: str = "Write the report.") -> None:
+        self.instruction = instruction
+
+    def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
+        """Ask once a case; the seed changes nothing."""
+        if case.report is None:
+            return ()
+        return [
+            Prompt(
+                id=f"{case.id}:report",
+                case=case,
+                task="report",
+                parts=(*view.render(case), TextPart(text=self.instruction)),
+                reference={"present": list(case.present())},
+            )
+        ]
+
+    def parse(self, prompt: Prompt, completion: str) -> Answer:
+        """Take the whole completion as the report; malformed without a word, or with tags in it."""
+        report = completion.strip()
+        tag = re.search(r"</?[A-Za-z_]+>", report)
+        malformed = None
+        if not re.search(r"[^\W\d_]{2}", report):
+            malformed = f"no words: {report[:40]!r}"
+        elif tag:
+            malformed = f"a report holds no tags, got {tag.group()}"
+        return Answer(text=completion, malformed=malformed, report=report or None)
+
+    def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
+        """Return the radiologist's report with its labelled sentences."""
+        report = prompt.case.report
+        if report is None:
+            raise ValueError(f"case {prompt.case.id!r} has no report, so there is no gold answer")
+        return report.text, report.spans

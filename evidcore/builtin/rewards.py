@@ -1,0 +1,105 @@
+"""General rewards: format, choice-accuracy, report-findings, and random as a control."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from evidcore.builtin.labelers import NegationRules
+from evidcore.builtin.scorers import compare_findings
+from evidcore.case import Rollout, Score, Unscored, Verdict
+from evidcore.contracts import Labeler, Reward
+
+Scores = Sequence[Score | Unscored | None]
+
+
+class Format(Reward):
+    """1 where the answer keeps its task's strict format, 0 with the reason where it does not."""
+
+    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
+        """Judge each answer by itself."""
+        return [
+            Score(value=float(rollout.answer.malformed is None), reason=rollout.answer.malformed or "")
+            for rollout in rollouts
+        ]
+
+
+class ChoiceAccuracy(Reward):
+    """1 where the letter is the right one. Letter is compared with letter; other tasks are not applicable.
+
+    Args:
+        reading: "strict" gives a malformed answer 0; "lenient" takes the letter a tolerant reader finds.
+    """
+
+    def __init__(self, *, reading: Literal["strict", "lenient"] = "strict") -> None:
+        self.reading = reading
+
+    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
+        """Judge each answer by itself."""
+        return [self._judge(rollout) for rollout in rollouts]
+
+    def _judge(self, rollout: Rollout) -> Score | None:
+        right = rollout.prompt.reference.get("letter")
+        if right is None:
+            return None
+        answer = rollout.answer
+        letter = answer.choice if self.reading == "strict" else answer.lenient_choice
+        if letter is None:
+            return Score(value=0.0, reason=answer.malformed or "no letter found")
+        return Score(value=float(letter == right), reason=f"answered {letter}, right is {right}")
+
+
+class Random(Reward):
+    """A coin that knows nothing of the volume: the control that shows what training by itself moves.
+
+    The toss depends on the seed, the prompt and the text alone, so a resumed run tosses the same.
+
+    Args:
+        seed: another seed is another coin.
+        probability: how often it says 1.
+    """
+
+    def __init__(self, *, seed: int = 0, probability: Annotated[float, Ge(0), Le(1)] = 0.5) -> None:
+        self.seed = seed
+        self.probability = probability
+
+    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
+        """Toss for each answer."""
+        return [Score(value=self._toss(rollout)) for rollout in rollouts]
+
+    def _toss(self, rollout: Rollout) -> float:
+        key = f"{self.seed}\x1f{rollout.prompt.id}\x1f{rollout.text}".encode()
+        number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")
+        return float(number < self.probability * 2**64)
+
+
+class ReportFindings(Reward):
+    """F1 of the findings that the written report affirms against those of the case.
+
+    Findings that the case calls uncertain, or knows nothing of, are left out. Other tasks, and cases without
+    findings, are not applicable.
+
+    Args:
+        labeler: what reads the report; `negation-rules` where none is named.
+    """
+
+    def __init__(self, *, labeler: Labeler | None = None) -> None:
+        self.labeler = labeler or NegationRules()
+
+    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
+        """Judge each answer by itself."""
+        return [self._judge(rollout) for rollout in rollouts]
+
+    def _judge(self, rollout: Rollout) -> Score | Unscored:
+        case = rollout.prompt.case
+        if "letter" in rollout.prompt.reference:
+            return Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")
+        if not case.findings:
+            return Unscored(kind="not-applicable", reason=f"nothing is known of case {case.id!r}'s findings")
+        if rollout.answer.report is None:
+            return Score(value=0.0, reason=rollout.answer.malformed or "no report")
+        found = self.labeler(rollout.answer.report)
+        return compare_findings(found, case.findings, known_only=True).score()

@@ -1,0 +1,18 @@
+"""Reweighter `uniform`: every target token weighs the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evidcore.case import Span
+from evidcore.contracts import Reweighter
+
+
+class Uniform(Reweighter):
+    """Weigh every token 1; equals no re-weighter, bit for bit."""
+
+    def __call__(
+        self, text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]]
+    ) -> Sequence[float]:
+        """Return 1 for each token."""
+        return [1.0] * len(offsets)
