@@ -1,0 +1,1 @@
+"""Training stages: fit one component, supervised fine-tuning, GRPO."""

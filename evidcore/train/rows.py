@@ -1,0 +1,136 @@
+"""An endless, seeded stream of prompts, read by position: the same position gives the same prompt after a resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import random
+from collections.abc import Sequence
+
+from evidcore.case import Case, Prompt
+from evidcore.contracts import Task, View
+from evidcore.errors import DataError
+from evidcore.train.settings import Volumes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PromptSet:
+    """One `data` entry of a stage."""
+
+    name: str  # the task's name in the recipe
+    task: Task
+    view: View
+    cases: Sequence[Case]
+    share: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A prompt of the stream and the task that asks it."""
+
+    prompt: Prompt
+    task: Task
+
+
+class PromptSource:
+    """Draw prompts from sets in proportion to their shares.
+
+    Each set runs through its cases in a fresh order every epoch and asks them with a fresh seed.
+    """
+
+    def __init__(self, sets: Sequence[PromptSet], *, seed: int, volumes: Volumes = "own") -> None:
+        """Keep the sets.
+
+        Args:
+            sets: what is drawn from; shares are relative.
+            seed: of the order and of the questions.
+            volumes: "other-patient" shows each prompt over the pixels of another patient, always the same one:
+                a training control.
+
+        Raises:
+            DataError: if there is nothing to draw, or no other patient to show.
+        """
+        if not sets or sum(item.share for item in sets) <= 0:
+            raise DataError("data: no set has a share above 0; give the stage at least one.")
+        self.sets = [item for item in sets if item.share > 0]
+        self.seed = seed
+        self._order: list[tuple[int, int]] = []  # per position: set, how many drawn from it before
+        self._drawn = [0] * len(self.sets)
+        self._askable = [_askable(item) for item in self.sets]
+        self._others = [
+            _other_patients(item.cases, seed, item.name) if volumes == "other-patient" else {}
+            for item in self.sets
+        ]
+        self._row = functools.lru_cache(maxsize=4096)(self._draw)
+
+    def __getitem__(self, position: int) -> Row:
+        """Return the row at `position`, from 0 on without end."""
+        while len(self._order) <= position:
+            self._advance()
+        return self._row(*self._order[position])
+
+    def _advance(self) -> None:
+        """Give the next position to the set that is furthest behind its share."""
+        total = sum(item.share for item in self.sets)
+        done = len(self._order) + 1
+        behind = [done * item.share / total - drawn for item, drawn in zip(self.sets, self._drawn, strict=True)]
+        chosen = max(range(len(behind)), key=behind.__getitem__)
+        self._order.append((chosen, self._drawn[chosen]))
+        self._drawn[chosen] += 1
+
+    def _draw(self, chosen: int, number: int) -> Row:
+        """Return draw `number` of a set."""
+        item, cases = self.sets[chosen], self._askable[chosen]
+        epoch, place = divmod(number, len(cases))
+        order = _order(len(cases), f"{self.seed}/{item.name}/{chosen}/{epoch}")
+        for step in range(len(cases)):
+            case = cases[order[(place + step) % len(cases)]]
+            prompts = item.task.prompts(case, item.view, seed_of(f"{self.seed}/{item.name}/{epoch}"))
+            if prompts:
+                pick = seed_of(f"{self.seed}/{item.name}/{epoch}/{case.id}") % len(prompts)
+                prompt = dataclasses.replace(prompts[pick], task=item.name)
+                other = self._others[chosen].get(case.id)
+                if other is not None:
+                    shown = dataclasses.replace(prompt, parts=item.view.render(other)).crops()
+                    prompt = prompt.showing(shown)
+                return Row(prompt, item.task)
+        raise DataError(f"task {item.name!r} asks nothing about any of its {len(cases)} cases in epoch {epoch}.")
+
+
+def seed_of(text: str) -> int:
+    """Return a 31-bit seed above 0; 0 is evaluation's."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") // 2 + 1
+
+
+@functools.lru_cache(maxsize=64)
+def _order(count: int, key: str) -> tuple[int, ...]:
+    """Return a seeded order of `count` things."""
+    order = list(range(count))
+    random.Random(key).shuffle(order)
+    return tuple(order)
+
+
+def _askable(item: PromptSet) -> list[Case]:
+    """Return the cases that the task asks about."""
+    cases = [case for case in item.cases if item.task.prompts(case, item.view, 0)]
+    if not cases:
+        raise DataError(f"task {item.name!r} asks nothing about any of its {len(item.cases)} cases.")
+    return cases
+
+
+def _other_patients(cases: Sequence[Case], seed: int, name: str) -> dict[str, Case]:
+    """Pair each case with one of the next patient in a seeded circle of patients."""
+    by_patient: dict[str, list[Case]] = {}
+    for case in cases:
+        by_patient.setdefault(case.patient or case.id, []).append(case)
+    if len(by_patient) < 2:
+        raise DataError(f"volumes = 'other-patient': task {name!r} has {len(by_patient)} patient, needs at least 2.")
+    patients = sorted(by_patient)
+    random.Random(f"{seed}/{name}/other-patient").shuffle(patients)
+    following = dict(zip(patients, patients[1:] + patients[:1], strict=True))
+    return {
+        case.id: by_patient[following[patient]][place % len(by_patient[following[patient]])]
+        for patient, own in by_patient.items()
+        for place, case in enumerate(own)
+    }
