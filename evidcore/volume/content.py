@@ -1,0 +1,66 @@
+"""Names for pixels by content: equal keys mean equal encoder input."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from evidcore.case import Crop
+from evidcore.contracts import EncoderInput, Grid
+from evidcore.errors import DataError
+from evidcore.volume.cache import cache_root, fetch, store
+
+PREPARATION = 1  # raise whenever `prepare` gives other numbers for the same settings
+REMEMBERED_BYTES = 8 << 20  # smaller files are hashed faster than their remembered hash is opened and checked
+
+_known: dict[tuple[str, int, int], str] = {}
+
+
+def file_hash(path: str | os.PathLike[str]) -> str:
+    """Return a hash of a file's bytes; remembered by path, time and size, on disk where the file is large."""
+    try:
+        place = os.path.realpath(path)
+        facts = os.stat(place)
+    except OSError as cause:
+        raise DataError(f"{path}: cannot be read ({cause.strerror}). Check the path.") from cause
+    identity = (place, facts.st_mtime_ns, facts.st_size)
+    if identity not in _known:
+        _known[identity] = _remembered(identity) if facts.st_size >= REMEMBERED_BYTES else _hash(place)
+    return _known[identity]
+
+
+def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> int:
+    """Return the key of what `prepare` gives for the same arguments: 63 bits, to fit an int64 tensor.
+
+    A blank crop looks the same whatever volume it stands for, and has the same key.
+    """
+    settings = {
+        "preparation": PREPARATION,
+        "spec": dataclasses.asdict(spec) | {"size_zyx": size_zyx or spec.size_zyx, "any_depth": None},
+        "blank": crop.blank,
+        "intensity": crop.volume.intensity,
+        "box_zyx": None if crop.blank else crop.box_zyx,
+        "file": None if crop.blank else file_hash(crop.volume.path),
+    }
+    text = json.dumps(settings, sort_keys=True).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def _remembered(identity: tuple[str, int, int]) -> str:
+    """Look a large file's hash up in the cache folder, or compute and keep it there."""
+    name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+    entry = cache_root() / "hashes" / name
+    held = fetch(entry)
+    if held is not None:
+        return held.decode()
+    fresh = _hash(identity[0])
+    store(entry, fresh.encode())
+    return fresh
+
+
+def _hash(path: str) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
