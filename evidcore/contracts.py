@@ -64,7 +64,7 @@ class EncoderInput:
     size_zyx: Grid  # voxels; a slice-wise encoder takes any z and declares the usual one
     spacing_mm_zyx: tuple[float, float, float] | None  # None: the whole field of view, resized
     windows: tuple[tuple[float, float], ...]  # (low, high) in HU, one channel each, mapped to -1..1
-    # No window at all: one channel, scaled by the volume's own percentiles; the only way for arbitrary intensity.
+    # no window at all: one channel, scaled by the volume's percentiles; the only way for arbitrary intensity
     any_depth: bool = False  # z may differ from size_zyx[0]
 
     @property
@@ -101,7 +101,7 @@ class Encoder(nn.Module, ABC):
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode volumes that were prepared as `input` declares."""
 
-    def load_pretrained(self) -> None:  # noqa: B027
+    def load_pretrained(self) -> None:
         """Fetch the published weights that the options name, if any.
 
         Called once, where a model is put together from a recipe; never where it is read back from a folder.
@@ -288,7 +288,7 @@ class RolloutStrategy(ABC):
 
 
 class Tool(ABC):
-    """Something the model may call while it answers. Core gives: `view` (the model's, for its box convention)."""
+    """Something the model may call while it answers. Core gives: `view`, whose box convention is spoken."""
 
     name: ClassVar[str]
     description: ClassVar[str]
