@@ -36,7 +36,8 @@ class Choice(Task):
     """Multiple choice over findings: one that is present among distractors.
 
     Evaluation (seed 0) asks the questions that came with a case; where there are none, and in training, they
-    are drawn from the case's findings. A case without a present finding, or with too few others, asks nothing.
+    are drawn from the case's findings. A case without a present finding, or with too few others, asks
+    nothing.
 
     Args:
         think: ask for `<think>…</think>` before the answer.
