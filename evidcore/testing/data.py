@@ -27,8 +27,8 @@ def volume_case(
 ) -> Case:
     """Write a small chest into `folder` and return the case.
 
-    Even seeds show a lung nodule and odd ones a pleural effusion, the first two on the patient's right, the next
-    two on the left, and so on. Everything else is absent.
+    Even seeds show a lung nodule and odd ones a pleural effusion, the first two on the patient's right, the
+    next two on the left, and so on. Everything else is absent.
 
     Args:
         folder: where `case-<seed>.nii.gz` and `case-<seed>.npz` (the mask) go; made if missing.

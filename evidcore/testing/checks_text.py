@@ -1,0 +1,163 @@
+"""Checks of the kinds that read text: labeler, scorer, reweighter."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from evidcore.case import Span, State
+from evidcore.contracts import Labeler, Reweighter, Scorer
+from evidcore.testing.clauses import broken, raises_nothing, require
+
+REPORT = (
+    "The heart size is normal. There is a 7 mm nodule in the left upper lobe. "
+    "No pleural effusion is seen. Small consolidation on the right cannot be excluded."
+)
+SPANS = (
+    Span(start=0, end=25, label="normal"),
+    Span(start=26, end=72, label="abnormal"),
+    Span(start=73, end=101, label="normal"),
+    Span(start=102, end=154, label="abnormal"),
+)
+TEXTS = (REPORT, "No lung nodule.", "", "   \n", "größer als 7 mm — “Rundherd”", "...", "nodule " * 200)
+
+
+def check_labeler(
+    labeler: Labeler,
+    *,
+    texts: Sequence[str] = TEXTS,
+    expected: Mapping[str, Mapping[str, State]] | None = None,
+) -> None:
+    """Assert the contract of a labeler.
+
+    The clauses:
+
+    - it never raises on text;
+    - each finding has a name, a known state and side and a size above 0 mm;
+    - each span lies inside the text;
+    - an empty text has no findings;
+    - equal texts get equal findings;
+    - what is expected is found.
+
+    Args:
+        labeler: the component under test.
+        texts: what to read, anything a model might write.
+        expected: for some texts, the state of the findings that they speak of, by name.
+    """
+    for text in (*texts, *(expected or {})):
+        with raises_nothing(labeler, "any text can be read", f"{text[:60]!r}"):
+            findings = labeler(text)
+        for finding in findings:
+            clause = "a finding has a name, a known state and side, and a size above 0 mm"
+            require(bool(finding.name), labeler, clause, f"got {finding} in {text[:60]!r}")
+            require(finding.state in {"present", "absent", "uncertain"}, labeler, clause, f"got {finding}")
+            require(finding.side in {None, "left", "right", "both"}, labeler, clause, f"got {finding}")
+            size_is_sound = finding.size_mm is None or 0 < finding.size_mm < math.inf
+            require(size_is_sound, labeler, clause, f"got {finding}")
+            if finding.span is not None:
+                found = f"got {finding.span.start}..{finding.span.end} in a text of {len(text)} characters"
+                require(finding.span.end <= len(text), labeler, "each span lies inside the text", found)
+        if not text.strip():
+            require(not findings, labeler, "an empty text has no findings", f"got {findings}")
+        again = labeler(text)
+        require(again == findings, labeler, "equal texts get equal findings", f"{findings}, then {again}")
+    for text, states in (expected or {}).items():
+        got = {finding.name: finding.state for finding in labeler(text)}
+        for name, state in states.items():
+            found = f"{name!r} is {state} in {text!r}, got {got.get(name)!r}"
+            require(got.get(name) == state, labeler, "what a text says is found", found)
+
+
+def check_scorer(
+    scorer: Scorer, *, texts: Sequence[str] = (REPORT, "There is a large pleural effusion.")
+) -> None:
+    """Assert the contract of a scorer.
+
+    The clauses:
+
+    - a score or None per pair;
+    - each in 0..1;
+    - equal texts score 1;
+    - a pair is scored alone as among others;
+    - equal calls give equal scores;
+    - an empty text does not raise.
+
+    Args:
+        scorer: the component under test.
+        texts: at least two that differ and that the scorer can compare.
+    """
+    left = [one for one in texts for _ in texts]
+    right = [other for _ in texts for other in texts]
+    scores = list(scorer(left, right))
+    require(
+        len(scores) == len(left),
+        scorer,
+        "a score or None per pair",
+        f"got {len(scores)} scores for {len(left)} pairs",
+    )
+    for score, one, other in zip(scores, left, right, strict=True):
+        pair = f"{one[:40]!r} against {other[:40]!r}"
+        in_range = score is None or 0.0 <= score <= 1.0
+        require(in_range, scorer, "each score is in 0..1", f"got {score!r} for {pair}")
+        if one == other:
+            equal = score is not None and math.isclose(score, 1.0, abs_tol=1e-6)
+            require(equal, scorer, "equal texts score 1", f"got {score!r} for {pair}")
+        (alone,) = scorer([one], [other])
+        same = _close(score, alone)
+        require(
+            same, scorer, "a pair is scored alone as among others", f"{alone!r}, then {score!r} for {pair}"
+        )
+    again = list(scorer(left, right))
+    same = all(_close(one, other) for one, other in zip(scores, again, strict=True))
+    require(same, scorer, "equal calls give equal scores", f"{scores}, then {again}")
+    with raises_nothing(scorer, "an empty text does not raise", "'' against ''"):
+        for score in scorer(["", texts[0], ""], [texts[0], "", ""]):
+            in_range = score is None or 0.0 <= score <= 1.0
+            require(in_range, scorer, "each score is in 0..1", f"got {score!r} for an empty text")
+
+
+def check_reweighter(reweighter: Reweighter, *, text: str = REPORT, spans: Sequence[Span] = SPANS) -> None:
+    """Assert the contract of a re-weighter.
+
+    The clauses:
+
+    - one weight per token;
+    - each finite and not below 0;
+    - not all 0;
+    - tokens without characters and texts without labels are weighed too;
+    - no tokens, no weights;
+    - equal calls give equal weights.
+
+    Args:
+        reweighter: the component under test.
+        text: a target text, tokenised here at its words.
+        spans: its labelled sentences.
+    """
+    words = [(match.start(), match.end()) for match in re.finditer(r"\s*\S+", text)]
+    pieces = [(edge, edge + 2) for edge in range(0, len(text) - 1, 2)]
+    end_of_turn = (len(text), len(text))
+    for offsets in ([*words, end_of_turn], pieces, []):
+        for labels in (spans, ()):
+            given = f"{len(offsets)} tokens under {len(labels)} spans"
+            with raises_nothing(reweighter, "any target can be weighed", given):
+                weights = [float(weight) for weight in reweighter(text, labels, offsets)]
+            if len(weights) != len(offsets):
+                broken(reweighter, "one weight per token", f"got {len(weights)} weights for {given}")
+            clause = "each weight is finite and not below 0"
+            for index, weight in enumerate(weights):
+                sound = math.isfinite(weight) and weight >= 0
+                require(sound, reweighter, clause, f"got {weight!r} for token {index} of {given}")
+            if offsets:
+                require(
+                    any(weights), reweighter, "some token weighs more than 0", f"got only zeros for {given}"
+                )
+            again = [float(weight) for weight in reweighter(text, labels, offsets)]
+            same = again == weights
+            require(same, reweighter, "equal calls give equal weights", f"{weights}, then {again}")
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-6)
