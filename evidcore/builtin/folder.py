@@ -1,0 +1,181 @@
+"""Dataset `folder`: NIfTI volumes and a CSV table that lists them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from evidcore.builtin.folder_table import Row, finding_state, mask_ref, masks_of_cell, read_rows
+from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, VolumeRef
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError
+from evidcore.volume.usable import why_unusable
+
+log = logging.getLogger(__name__)
+
+
+class Folder(Dataset):
+    """Cases from a folder of `.nii` or `.nii.gz` volumes and a table, one row a case.
+
+    | column | holds |
+    |---|---|
+    | `id` | the case's name, unique |
+    | `volume` | its file, relative to the folder; several with `;` between |
+    | `patient` | whose it is; a patient lies in one split only |
+    | `split` | `train`, `validation` or `test` |
+    | `report` | the report text, may be empty; the column may be absent |
+    | `masks` | `name=file`, `;` between; `file#5` is label 5, `file.npz#a` array a; may be absent |
+    | each of `findings` | `1`, `0`, `-1` or `present`, `absent`, `uncertain`; empty where nothing is known |
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str,
+        table: str = "cases.csv",
+        findings: list[str] | None = None,
+        masks: dict[str, str] | None = None,
+        intensity: Intensity = "hu",
+        missing: Literal["stop", "skip"] = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+        id_column: str = "id",
+        volume_column: str = "volume",
+        patient_column: str = "patient",
+        split_column: str = "split",
+        report_column: str = "report",
+        masks_column: str = "masks",
+    ) -> None:
+        """Take the folder and how its table is to be read.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: keeps which files were found usable.
+            path: the folder.
+            table: the CSV file in it.
+            findings: columns that hold findings, in the order of the vocabulary.
+            masks: file pattern by mask name, `{id}` stands for the case: `{ liver = "masks/{id}.nii.gz#5" }`.
+            intensity: "hu" for CT in Hounsfield units, "arbitrary" for anything else.
+            missing: what to do about a case with a missing file or a broken volume. "stop" raises; "skip"
+                reads every volume once beforehand, leaves such cases out, logs and counts them. No other case
+                ever takes the place of one.
+            max_missing: with "skip", more left-out cases than this stop the run.
+            id_column: column name.
+            volume_column: column name.
+            patient_column: column name; "" where patients are not known.
+            split_column: column name.
+            report_column: column name.
+            masks_column: column name.
+        """
+        self.folder = recipe_folder / path
+        self.cache_folder = cache_folder
+        self.table = self.folder / table
+        self.findings = tuple(findings or ())
+        self.mask_patterns = dict(masks or {})
+        self.intensity: Intensity = intensity
+        self.missing = missing
+        self.max_missing = max_missing
+        self.columns = {
+            "id": id_column,
+            "volume": volume_column,
+            "patient": patient_column,
+            "split": split_column,
+            "report": report_column,
+            "masks": masks_column,
+        }
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of `split` in the table's order.
+
+        Raises:
+            DataError: on the first unusable row or file, or when more than `max_missing` cases are left out.
+        """
+        left_out: list[str] = []
+        for line, row in self._rows:
+            if row[self.columns["split"]] != split:
+                continue
+            case = self._case(line, row)
+            reason = self._why_unusable(case)
+            if reason is None:
+                yield case
+                continue
+            if self.missing == "stop":
+                raise DataError(f'{reason} Or set missing = "skip" on the dataset. (case {case.id!r})')
+            left_out.append(case.id)
+            log.warning("%s: case %r is left out: %s", self.table, case.id, reason)
+            if len(left_out) > self.max_missing:
+                raise DataError(
+                    f"{self.table}: {len(left_out)} cases of split {split!r} cannot be used, at most "
+                    f"max_missing = {self.max_missing} may be left out: {', '.join(left_out)}. "
+                    f"The last: {reason}"
+                )
+
+    def fingerprint(self) -> str:
+        """Hash the table, the options, and name, size and time of every file that is named."""
+        settings = [self.columns, self.findings, self.mask_patterns, self.intensity, self.missing]
+        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
+        digest.update(self.table.read_bytes() if self.table.exists() else b"")
+        for line, row in self._rows:
+            for file in _files(self._case(line, row)):
+                facts = Path(file).stat() if Path(file).exists() else None
+                state = [facts.st_size, facts.st_mtime_ns] if facts else None
+                digest.update(json.dumps([os.path.relpath(file, self.folder), state]).encode())
+        return digest.hexdigest()
+
+    @functools.cached_property
+    def _rows(self) -> list[tuple[int, Row]]:
+        return read_rows(self.table, self.columns, self.findings)
+
+    def _case(self, line: int, row: Row) -> Case:
+        where = f"{self.table}: line {line}, case {row[self.columns['id']]!r}"
+        volumes = [name.strip() for name in row[self.columns["volume"]].split(";") if name.strip()]
+        if not volumes:
+            raise DataError(f"{where}: column {self.columns['volume']!r} is empty. Name the case's file.")
+        findings = [
+            Finding(name=name, state=state)
+            for name in self.findings
+            if (state := finding_state(row[name], f"{where}, column {name!r}")) is not None
+        ]
+        report = row.get(self.columns["report"], "")
+        return Case(
+            id=row[self.columns["id"]],
+            patient=row[self.columns["patient"]] if self.columns["patient"] else None,
+            volumes=tuple(
+                VolumeRef(path=str(self.folder / name), intensity=self.intensity) for name in volumes
+            ),
+            report=Report(text=report) if report else None,
+            findings=tuple(findings),
+            masks=self._masks(row, where),
+        )
+
+    def _masks(self, row: Row, where: str) -> dict[str, MaskRef]:
+        masks = masks_of_cell(row.get(self.columns["masks"], ""), self.folder, where)
+        for name, pattern in self.mask_patterns.items():
+            if name in masks:
+                raise DataError(f"{where}: mask {name!r} is named in the table and by a pattern. Drop one.")
+            masks[name] = mask_ref(pattern.replace("{id}", row[self.columns["id"]]), self.folder)
+        return masks
+
+    def _why_unusable(self, case: Case) -> str | None:
+        """Say why a case's files cannot be used; whole files are read only where broken ones are left out."""
+        for file in _files(case):
+            if not Path(file).exists():
+                return f"{file}: there is no such file. Put it there or correct {self.table}."
+        if self.missing == "skip":
+            return next(
+                (reason for ref in case.volumes if (reason := why_unusable(ref, self.cache_folder))), None
+            )
+        return None
+
+
+def _files(case: Case) -> list[str]:
+    return [ref.path for ref in case.volumes] + sorted({ref.path for ref in case.masks.values()})

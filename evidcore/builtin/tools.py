@@ -1,0 +1,152 @@
+"""Tools a model may call while it answers: look closer, measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
+
+from evidcore.builtin.views import is_slice
+from evidcore.case import Box, Crop, Part, Prompt, TextPart, VisualPart
+from evidcore.contracts import Tool, View
+from evidcore.volume.nifti import read_geometry
+
+SMALLEST_CROP_VOXELS = 4  # a closer look at less is one flat colour
+
+_SLICE = {"type": "integer", "minimum": 0, "description": "index of the slice, as in its tag"}
+_VOLUME = {"type": "integer", "minimum": 1, "description": "which volume, where several are shown"}
+_COORDINATE = {"type": "number"}
+
+
+class CropTool(Tool):
+    """Look closer at a box on a slice; on a whole volume, at a slab of slices around it."""
+
+    name: ClassVar[str] = "crop"
+    description: ClassVar[str] = "Look closer at a part of a slice. The box is given as x0, y0, x1, y1."
+    schema: ClassVar[Mapping[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "slice": _SLICE,
+            "box": {"type": "array", "items": _COORDINATE, "minItems": 4, "maxItems": 4},
+            "volume": _VOLUME,
+        },
+        "required": ["slice", "box"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, view: View, *, slab_slices: Annotated[int, Ge(1)] = 16) -> None:
+        """Set how many slices are shown around the named one where a whole volume was."""
+        self.view = view
+        self.slab_slices = slab_slices
+
+    def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
+        """Return a tag and the crop of what the prompt shows."""
+        source, flat = _shown_slice(arguments, self.schema, prompt)
+        box = _on_slice(self.view, flat, _numbers(arguments, "box", 4))
+        if min(box.y1 - box.y0, box.x1 - box.x0) < SMALLEST_CROP_VOXELS:
+            raise ValueError(
+                f"the box {list(arguments['box'])!r} is too small: {box.x1 - box.x0} x {box.y1 - box.y0} "
+                f"voxels; each side needs at least {SMALLEST_CROP_VOXELS}"
+            )
+        start, stop = (box.z, box.z + 1) if is_slice(source) else self._slab(source, box.z)
+        crop = dataclasses.replace(source, box_zyx=(start, stop, box.y0, box.y1, box.x0, box.x1))
+        return TextPart(text=f"slice {box.z}, closer:"), VisualPart(crop=crop)
+
+    def _slab(self, source: Crop, z: int) -> tuple[int, int]:
+        """Return a stretch of slices around `z` that stays inside what was shown."""
+        low, high = _depth(source)
+        start = max(low, min(z - self.slab_slices // 2, high - self.slab_slices))
+        return start, min(high, start + self.slab_slices)
+
+
+class Measure(Tool):
+    """Measure the distance between two points on a slice, voxel centre to voxel centre."""
+
+    name: ClassVar[str] = "measure"
+    description: ClassVar[str] = "Measure the distance in mm between two points x, y on a slice."
+    schema: ClassVar[Mapping[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "slice": _SLICE,
+            "from": {"type": "array", "items": _COORDINATE, "minItems": 2, "maxItems": 2},
+            "to": {"type": "array", "items": _COORDINATE, "minItems": 2, "maxItems": 2},
+            "volume": _VOLUME,
+        },
+        "required": ["slice", "from", "to"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, view: View) -> None:
+        """Take the view whose coordinates are spoken."""
+        self.view = view
+
+    def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
+        """Return the distance as text."""
+        source, flat = _shown_slice(arguments, self.schema, prompt)
+        ends = [_on_slice(self.view, flat, _numbers(arguments, name, 2) * 2) for name in ("from", "to")]
+        _, step_y_mm, step_x_mm = read_geometry(source.volume).spacing_mm_zyx
+        distance_mm = math.hypot((ends[1].y0 - ends[0].y0) * step_y_mm, (ends[1].x0 - ends[0].x0) * step_x_mm)
+        return (TextPart(text=f"{distance_mm:.1f} mm"),)
+
+
+def _shown_slice(
+    arguments: Mapping[str, Any], schema: Mapping[str, Any], prompt: Prompt
+) -> tuple[Crop, Crop]:
+    """Return the crop of the prompt that shows the named slice, and that slice of it alone."""
+    unknown = [name for name in arguments if name not in schema["properties"]]
+    absent = [name for name in schema["required"] if name not in arguments]
+    if unknown or absent:
+        raise ValueError(f"takes {', '.join(schema['properties'])}; unknown: {unknown}, missing: {absent}")
+    z, number = _whole(arguments, "slice"), _whole(arguments, "volume") if "volume" in arguments else 1
+    volumes = list(dict.fromkeys(crop.volume for crop in prompt.crops()))
+    if not 1 <= number <= len(volumes):
+        raise ValueError(f"volume {number} is not shown; shown: 1 to {len(volumes)}")
+    crops = [crop for crop in prompt.crops() if crop.volume == volumes[number - 1]]
+    holding = [crop for crop in crops if _depth(crop)[0] <= z < _depth(crop)[1]]
+    if not holding:
+        shown = ", ".join(_range_text(*_depth(crop)) for crop in crops)
+        raise ValueError(f"slice {z} is not shown; shown: {shown}")
+    source = min(holding, key=lambda crop: _depth(crop)[1] - _depth(crop)[0])
+    _, height, width = read_geometry(source.volume).shape_zyx
+    y0, y1, x0, x1 = source.box_zyx[2:] if source.box_zyx else (0, height, 0, width)
+    return source, dataclasses.replace(source, box_zyx=(z, z + 1, y0, y1, x0, x1))
+
+
+def _on_slice(view: View, flat: Crop, box: Sequence[float]) -> Box:
+    found = view.to_source(VisualPart(crop=flat), box)
+    if found is None:
+        raise ValueError("boxes have no meaning in what is shown")
+    return found
+
+
+def _depth(crop: Crop) -> tuple[int, int]:
+    """Return the first slice of a crop and the one after its last."""
+    if crop.box_zyx is not None:
+        return crop.box_zyx[0], crop.box_zyx[1]
+    return 0, read_geometry(crop.volume).shape_zyx[0]
+
+
+def _range_text(start: int, stop: int) -> str:
+    return str(start) if stop - start == 1 else f"{start} to {stop - 1}"
+
+
+def _whole(arguments: Mapping[str, Any], name: str) -> int:
+    value = arguments[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    return value
+
+
+def _numbers(arguments: Mapping[str, Any], name: str, count: int) -> list[float]:
+    value = arguments[name]
+    if (
+        not isinstance(value, Sequence)
+        or isinstance(value, str)
+        or len(value) != count
+        or any(isinstance(item, bool) or not isinstance(item, int | float) for item in value)
+    ):
+        raise ValueError(f"{name} must be a list of {count} numbers, got {value!r}")
+    return [float(item) for item in value]

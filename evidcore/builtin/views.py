@@ -1,0 +1,151 @@
+"""Views: the whole volume, or tagged axial slices of it; boxes are x0, y0, x1, y1 in 0..1000 of a slice.
+
+The origin of a box is the slice's corner at the patient's right and front; 1000 is the far edge of what was
+shown, whatever its size in voxels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+
+from evidcore.case import Box, Case, Crop, Part, TextPart, VisualPart
+from evidcore.contracts import EncoderInput, Grid, View
+from evidcore.errors import RecipeError
+from evidcore.volume.nifti import read_geometry
+
+FULL = 1000.0  # the far edge of what is shown
+ShownBox = tuple[float, float, float, float]  # x0, y0, x1, y1 in 0..FULL
+
+
+class Volume(View):
+    """Show each volume of a case whole, as one visual part."""
+
+    def render(self, case: Case) -> tuple[Part, ...]:
+        """Return one part per volume, tagged where there are several."""
+        parts: list[Part] = []
+        for number, ref in enumerate(case.volumes, start=1):
+            if len(case.volumes) > 1:
+                parts.append(TextPart(text=f"volume {number}:"))
+            parts.append(VisualPart(crop=Crop(volume=ref)))
+        return tuple(parts)
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Return the encoder's usual size."""
+        return encoder.size_zyx
+
+    def to_source(self, part: VisualPart, box: Sequence[float]) -> Box | None:
+        """Return a box on a single-slice part as voxels; None on a thick one, where it has no slice."""
+        return slice_box(part.crop, box) if is_slice(part.crop) else None
+
+    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+        """Return voxels of a single-slice part as a shown box, None on a thick one."""
+        return shown_box(part.crop, box) if is_slice(part.crop) else None
+
+
+class Slices(View):
+    """Show axial slices, evenly spaced over each volume, each behind a tag with its source index.
+
+    A volume with fewer slices is shown whole. Needs an encoder that takes any depth: it is given one slice at
+    a time.
+    """
+
+    tags_slices: ClassVar[bool] = True
+
+    def __init__(self, *, slices: Annotated[int, Ge(1)] = 8) -> None:
+        """Set the number of slices per volume."""
+        self.slices = slices
+
+    def render(self, case: Case) -> tuple[Part, ...]:
+        """Return a tag and a slice, from inferior to superior, volume after volume."""
+        parts: list[Part] = []
+        for number, ref in enumerate(case.volumes, start=1):
+            depth, height, width = read_geometry(ref).shape_zyx
+            volume_tag = f"volume {number}, " if len(case.volumes) > 1 else ""
+            for z in spread(depth, self.slices):
+                crop = Crop(volume=ref, box_zyx=(z, z + 1, 0, height, 0, width))
+                parts += [TextPart(text=f"{volume_tag}slice {z}:"), VisualPart(crop=crop)]
+        return tuple(parts)
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Return one slice of the encoder's usual height and width."""
+        depth, height, width = encoder.size_zyx
+        if not encoder.any_depth:
+            raise RecipeError(
+                f"model.view: 'slices' shows one slice at a time, but the encoder takes exactly {depth}. "
+                f'Use view = {{ use = "volume" }}, or a slice-wise encoder such as timm-slices.'
+            )
+        return (1, height, width)
+
+    def to_source(self, part: VisualPart, box: Sequence[float]) -> Box | None:
+        """Return a box on a shown slice as voxels."""
+        return slice_box(part.crop, box)
+
+    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+        """Return voxels of a shown slice as a shown box."""
+        return shown_box(part.crop, box)
+
+
+def spread(depth: int, count: int) -> list[int]:
+    """Return the middle slices of `count` equal stretches of a volume; every slice if there are not more."""
+    count = min(count, depth)
+    return [(2 * number + 1) * depth // (2 * count) for number in range(count)]
+
+
+def is_slice(crop: Crop) -> bool:
+    """Tell whether a crop is a single axial slice."""
+    return crop.box_zyx is not None and crop.box_zyx[1] - crop.box_zyx[0] == 1
+
+
+def slice_box(crop: Crop, box: Sequence[float]) -> Box:
+    """Turn a shown box into voxels of the source volume; one thinner than a voxel becomes its voxel.
+
+    Raises:
+        ValueError: if the crop is no slice, or the box runs backwards or over the edge.
+    """
+    z, y0, y1, x0, x1 = _slice_edges(crop)
+    if len(box) != 4:
+        raise ValueError(f"a box has 4 numbers x0, y0, x1, y1, got {list(box)!r}")
+    left, top, right, bottom = (float(edge) for edge in box)
+    if not (0 <= left <= right <= FULL and 0 <= top <= bottom <= FULL):
+        raise ValueError(
+            f"the box {list(box)!r} must lie inside what was shown: 0 <= x0 <= x1 <= {FULL:g} and "
+            f"0 <= y0 <= y1 <= {FULL:g}"
+        )
+    columns, rows = _voxels(left, right, x1 - x0), _voxels(top, bottom, y1 - y0)
+    return Box(z=z, y0=y0 + rows[0], y1=y0 + rows[1], x0=x0 + columns[0], x1=x0 + columns[1])
+
+
+def shown_box(crop: Crop, box: Box) -> ShownBox:
+    """Turn voxels of the source volume into a shown box; `slice_box` takes its rounded edges back.
+
+    Raises:
+        ValueError: if the crop is no slice, or the box lies outside it.
+    """
+    z, y0, y1, x0, x1 = _slice_edges(crop)
+    if box.z != z or not (y0 <= box.y0 < box.y1 <= y1 and x0 <= box.x0 < box.x1 <= x1):
+        raise ValueError(f"{box} lies outside the slice shown, z={z}, y={y0}..{y1}, x={x0}..{x1}")
+    across, down = FULL / (x1 - x0), FULL / (y1 - y0)
+    return ((box.x0 - x0) * across, (box.y0 - y0) * down, (box.x1 - x0) * across, (box.y1 - y0) * down)
+
+
+def _slice_edges(crop: Crop) -> tuple[int, int, int, int, int]:
+    """Return z, y0, y1, x0, x1 of a single-slice crop."""
+    if crop.box_zyx is None or not is_slice(crop):
+        raise ValueError(f"not a single slice: {crop.uri()!r}")
+    z, _, y0, y1, x0, x1 = crop.box_zyx
+    return z, y0, y1, x0, x1
+
+
+def _voxels(low: float, high: float, count: int) -> tuple[int, int]:
+    """Return start and stop, at least one voxel, of a stretch in 0..FULL over `count` voxels.
+
+    Edges go to the nearest voxel edge: whole numbers in 0..1000 hit every edge of up to 1000 voxels exactly.
+    """
+    start, stop = (int(edge * count / FULL + 0.5) for edge in (low, high))
+    if start == stop:
+        start = min(int((low + high) / 2 * count / FULL), count - 1)
+        stop = start + 1
+    return start, stop
