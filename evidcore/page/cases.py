@@ -1,0 +1,162 @@
+"""Which cases the page shows, and what the data sets know about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Case, Split
+from evidcore.page.record import Line, RunRecord, groups, is_phantom
+
+_SPLITS: tuple[Split, ...] = ("test", "validation", "train")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """A group of rollouts and why it is shown."""
+
+    why: str
+    line: Line
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One evaluation question with its answers by condition, and why it is shown."""
+
+    why: str
+    answers: Mapping[str, Line]  # condition -> answer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known:
+    """A case and whether it was generated."""
+
+    case: Case
+    phantom: bool
+
+
+def chosen_groups(path: Path) -> list[Group]:
+    """Choose groups of one stage in a single pass over its file.
+
+    The first and the last step give the group whose totals differ most; beside them come the widest group with a
+    malformed answer and the last one in which all answers earned the same.
+    """
+    first: tuple[float, Line] | None = None
+    last: tuple[float, Line] | None = None
+    malformed: tuple[float, Line] | None = None
+    dead: Line | None = None
+    for line in groups(path):
+        if not line.get("rollouts"):
+            continue
+        spread = statistics.pstdev(_totals(line))
+        if first is None or (line["step"] == first[1]["step"] and spread > first[0]):
+            first = (spread, line)
+        if last is None or line["step"] > last[1]["step"] or spread > last[0]:
+            last = (spread, line)
+        broken = any(item.get("malformed") for item in line["rollouts"])
+        if broken and (malformed is None or spread > malformed[0]):
+            malformed = (spread, line)
+        if spread < 1e-9:
+            dead = line
+    picks = [
+        ("The widest group of the last step", last[1] if last else None),
+        ("The widest group of the first step", first[1] if first else None),
+        ("The widest group with a malformed answer", malformed[1] if malformed else None),
+        ("A dead group: equal rewards, so it taught nothing", dead),
+    ]
+    shown: list[Group] = []
+    for why, found in picks:
+        if found is not None and all(found is not group.line for group in shown):
+            shown.append(Group(why=why, line=found))
+    return shown
+
+
+def _totals(line: Line) -> list[float]:
+    return [float(item.get("total") or 0.0) for item in line["rollouts"]]
+
+
+def by_question(answers: Iterable[Line]) -> dict[tuple[str, str], dict[str, Line]]:
+    """Return the answers of one stage as (task, prompt) -> condition -> answer."""
+    found: dict[tuple[str, str], dict[str, Line]] = {}
+    for line in answers:
+        key = (str(line.get("task", "")), str(line["prompt_id"]))
+        found.setdefault(key, {})[str(line.get("condition", "own"))] = line
+    return found
+
+
+def pattern(answers: Mapping[str, Line]) -> str | None:
+    """Return in words how a question fared with its own and with another patient's volume."""
+    own, other = answers.get("own"), answers.get("other-patient")
+    if own is None or own.get("correct") is None:
+        return None
+    if other is None or other.get("correct") is None:
+        return "right" if own["correct"] else "wrong"
+    if own["correct"]:
+        return "right either way" if other["correct"] else "right only with its own volume"
+    return "right only with another patient’s volume" if other["correct"] else "wrong either way"
+
+
+def chosen_answers(answers: Iterable[Line], most: int = 4) -> list[Asked]:
+    """Choose questions of one stage: one of each pattern, in the order of the file."""
+    wanted = [
+        "right only with its own volume", "wrong either way", "right either way",
+        "right only with another patient’s volume", "right", "wrong", None,
+    ]  # fmt: skip
+    found: dict[str | None, Asked] = {}
+    cases: set[str] = set()
+    for asked in by_question(answers).values():
+        kind = pattern(asked)
+        case = str(next(iter(asked.values())).get("case_id"))
+        if kind not in found and case not in cases:
+            found[kind] = Asked(why=_sentence(kind), answers=asked)
+            cases.add(case)
+    return [found[kind] for kind in wanted if kind in found][:most]
+
+
+def _sentence(kind: str | None) -> str:
+    return "An answer" if kind is None else f"{kind[0].upper()}{kind[1:]}"
+
+
+def look_up(record: RunRecord, case_ids: Sequence[str]) -> tuple[dict[str, Known], list[str]]:
+    """Find cases in the run's data sets.
+
+    Returns:
+        The cases by id, and a sentence for each data set that could not be opened.
+    """
+    missing = set(case_ids)
+    known: dict[str, Known] = {}
+    faults = []
+    for name, table in record.recipe.get("dataset", {}).items():
+        if not missing:
+            break
+        try:
+            for case in _cases(record, name, table):
+                if case.id in missing:
+                    known[case.id] = Known(case=case, phantom=is_phantom(str(table["use"])))
+                    missing.discard(case.id)
+                    if not missing:
+                        break
+        except Exception as cause:  # the page must come out whatever a data set does; it names the fault
+            faults.append(f"Data set {name!r} could not be read: {cause}")
+    return known, faults
+
+
+def _cases(record: RunRecord, name: str, table: Mapping[str, Any]) -> Iterable[Case]:
+    import evidcore.contracts
+    from evidcore import factory
+    from evidcore.volume import cache_root
+
+    given = {"recipe_folder": _recipe_folder(record), "cache_folder": cache_root()}
+    dataset: evidcore.contracts.Dataset = factory.build(
+        "dataset", table, given=given, where=f"dataset.{name}"
+    )
+    for split in _SPLITS:
+        yield from dataset.cases(split)
+
+
+def _recipe_folder(record: RunRecord) -> Path:
+    source = record.recipe.get("path") or record.lock.get("recipe", {}).get("path")
+    return Path(source).parent if source else record.folder

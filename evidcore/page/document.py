@@ -1,0 +1,257 @@
+"""Write a run's evidence page: one file, no network, readable without its script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from evidcore.hooks import Announcer, Section
+from evidcore.page import outcome, training
+from evidcore.page.cases import chosen_answers, chosen_groups, look_up
+from evidcore.page.charts import shares
+from evidcore.page.evidence import answer_card, group_card
+from evidcore.page.gallery import Gallery
+from evidcore.page.markup import Html, escape, join, tag
+from evidcore.page.record import Line, RunRecord, read_record
+from evidcore.page.tables import facts, result_table, tree
+
+_VOLUMES_BYTES = 11_000_000  # the whole page stays below 15 MB
+_NOTICE = "Research software. Not a medical device; not for diagnosis or treatment."
+
+
+def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
+    """Write `page/index.html` into a run folder and return its path.
+
+    Args:
+        run_folder: what `evid run` wrote; pieces that are missing are said to be missing.
+        show_reports: put reference reports of real patients on the page; those of phantoms always are.
+
+    Raises:
+        RunError: if the folder is not a run or a file in it cannot be read.
+    """
+    record = read_record(run_folder)
+    names = [str(name) for name in record.recipe.get("observers", ())]
+    announcer = Announcer.from_names((), names)
+    sections = announcer.report_sections(run_folder)
+    page = document(record, sections, announcer.failed, show_reports=show_reports)
+    target = run_folder / "page" / "index.html"
+    target.parent.mkdir(exist_ok=True)
+    unfinished = target.with_suffix(".tmp")
+    unfinished.write_text(page, encoding="utf-8")
+    unfinished.replace(target)
+    return target
+
+
+def document(
+    record: RunRecord,
+    sections: Sequence[Section] = (),
+    failed: Mapping[str, str] | None = None,
+    *,
+    show_reports: bool = False,
+) -> str:
+    """Return the page of `record` as text."""
+    gallery = Gallery(_VOLUMES_BYTES)
+    evidence = _evidence(record, gallery, show_reports)
+    parts = [
+        ("result", "Result", outcome.headline(record)),
+        ("looking", "Does it look?", outcome.audit(record)),
+        ("controls", "Training controls", outcome.controls(record)),
+        ("tables", "All figures", _tables(record)),
+        ("training", "Training", _training(record)),
+        ("evidence", "Evidence", evidence),
+        ("time", "Time", _time(record)),
+        *(
+            (f"observer-{place}", section.title, tag("div", Html(section.html)))
+            for place, section in enumerate(sections)
+        ),
+        ("record", "Record", _record(record, failed or {})),
+    ]
+    body = [
+        _header(record),
+        tag(
+            "nav",
+            *(tag("a", title, href=f"#{name}") for name, title, _ in parts),
+            aria_label="Sections",
+        ),
+        tag(
+            "main",
+            *(tag("section", tag("h2", title), content, id=name) for name, title, content in parts),
+        ),
+        tag("footer", tag("p", _NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
+        tag("div", id="tip", role="status", hidden=True),
+        gallery.blocks(),
+    ]
+    return _shell(f"{record.name} · evidcore", join(body))
+
+
+def _shell(title: str, body: Html) -> str:
+    style, script = _asset("style.css"), _asset("script.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", Html(style)),
+    )
+    return (
+        f"<!doctype html>\n{tag('html', head, tag('body', body, tag('script', Html(script))), lang='en')}\n"
+    )
+
+
+def _asset(name: str) -> str:
+    return files("evidcore.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _header(record: RunRecord) -> Html:
+    state = str(record.status.get("state", "unknown"))
+    phantoms, real = record.phantom_datasets(), record.real_datasets()
+    stages = [str(stage.get("kind")) for stage in record.recipe.get("stage", ())]
+    data = join([*(f"{name} (phantom)" for name in phantoms), *real], ", ")
+    pairs: list[tuple[str, object]] = [
+        ("Run", tag("code", record.folder.name)),
+        ("Seed", record.recipe.get("seed", "–")),
+        ("Data", data or "–"),
+        ("Stages", " → ".join(stages) or "–"),
+    ]
+    if record.status.get("message"):
+        pairs.append(("Message", str(record.status["message"])))
+    banner = None
+    if phantoms:
+        scope = "every number" if not real else f"numbers of {', '.join(phantoms)}"
+        banner = tag(
+            "p",
+            tag("b", "Phantom data. "),
+            f"On this page {scope} comes from generated CT phantoms, not from patients.",
+            class_="banner",
+        )
+    return tag(
+        "header",
+        tag("p", "evidcore evidence page", class_="kicker"),
+        tag("h1", record.name, " ", tag("span", state, class_=f"state {_slug(state)}")),
+        facts(pairs),
+        banner,
+        tag("p", _NOTICE, class_="faint"),
+        class_="top",
+    )
+
+
+def _slug(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
+
+
+def _tables(record: RunRecord) -> Html:
+    blocks = [
+        tag(
+            "div",
+            tag("h3", _stage_title(record, result), " ", _phantom_badge(record)),
+            result_table(result),
+        )
+        for result in record.results
+        if result.get("rows")
+    ]
+    return join(blocks) if blocks else _empty("No stage has written figures yet.")
+
+
+def _stage_title(record: RunRecord, result: Line) -> str:
+    return outcome.stage_title(record, str(result.get("stage", "")))
+
+
+def _phantom_badge(record: RunRecord) -> Html | None:
+    return tag("span", "phantom", class_="badge") if record.phantom_datasets() else None
+
+
+def _training(record: RunRecord) -> Html:
+    blocks = [
+        tag("div", tag("h3", stage), training.stage_curves(lines))
+        for stage, lines in _by_stage(record).items()
+    ]
+    return join(blocks) if blocks else _empty("No stage has logged a step yet.")
+
+
+def _by_stage(record: RunRecord) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in record.metrics:
+        found.setdefault(str(line.get("stage", "")), []).append(line)
+    return found
+
+
+def _evidence(record: RunRecord, gallery: Gallery, show_reports: bool) -> Html:
+    stages = list(dict.fromkeys(str(line["stage"]) for line in record.answers))
+    asked = []
+    for stage in stages[::-1]:  # the last evaluation speaks for the run
+        asked = chosen_answers(line for line in record.answers if line["stage"] == stage)
+        if asked:
+            break
+    shown_groups = {path.stem: chosen_groups(path) for path in record.rollout_files}
+    ids = [str(next(iter(item.answers.values()))["case_id"]) for item in asked]
+    ids += [str(item.line["case_id"]) for found in shown_groups.values() for item in found]
+    known, faults = look_up(record, ids) if ids else ({}, [])
+    blocks: list[object] = [tag("p", fault, class_="empty") for fault in faults]
+    blocks.append(tag("h3", "Answers of the last evaluation"))
+    if asked:
+        blocks.append(
+            tag("p", "One question of each pattern, the first in the order of the test set.", class_="faint")
+        )
+        blocks += [
+            answer_card(
+                item,
+                gallery,
+                known.get(str(next(iter(item.answers.values()))["case_id"])),
+                _prompt_of(item.answers.values()),
+                show_reports=show_reports,
+            )
+            for item in asked
+        ]
+    else:
+        blocks.append(_empty("No evaluation has stored answers yet."))
+    if not any(shown_groups.values()):
+        blocks += [tag("h3", "Groups in training"), _empty("This run has no GRPO rollouts.")]
+    for stage, found in shown_groups.items():
+        if found:
+            blocks.append(tag("h3", f"Groups in training, {stage}"))
+        blocks += [
+            group_card(item, gallery, known.get(str(item.line["case_id"])), show_reports=show_reports)
+            for item in found
+        ]
+    return join(blocks)
+
+
+def _prompt_of(answers: Iterable[Line]) -> str | None:
+    return next((str(answer["prompt"]) for answer in answers if answer.get("prompt")), None)
+
+
+def _time(record: RunRecord) -> Html:
+    blocks = []
+    for stage, lines in _by_stage(record).items():
+        parts = training.time_parts(lines)
+        if parts:
+            blocks.append(tag("div", tag("h3", stage), shares(parts, caption="Sum over the logged steps.")))
+    return join(blocks) if blocks else _empty("No stage has logged where its time went.")
+
+
+def _record(record: RunRecord, failed: Mapping[str, str]) -> Html:
+    notes = [
+        tag("p", f"Observer {name} failed and added no section: {why}", class_="empty")
+        for name, why in failed.items()
+    ]
+    lock = (
+        tag("details", tag("summary", "Lock: packages, files, data, machine"), tree(record.lock))
+        if record.lock
+        else _empty("This run has no lock file.")
+    )
+    recipe = tag("details", tag("summary", "Recipe with every default"), tree(record.recipe))
+    return join([*notes, lock, recipe])
+
+
+def _empty(sentence: str) -> Html:
+    return tag("p", escape(sentence), class_="empty")
