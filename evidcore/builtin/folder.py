@@ -43,7 +43,7 @@ class Folder(Dataset):
         *,
         path: str,
         table: str = "cases.csv",
-        findings: list[str] | None = None,
+        findings: tuple[str, ...] = (),
         masks: dict[str, str] | None = None,
         intensity: Intensity = "hu",
         missing: Literal["stop", "skip"] = "stop",
@@ -79,7 +79,7 @@ class Folder(Dataset):
         self.folder = recipe_folder / path
         self.cache_folder = cache_folder
         self.table = self.folder / table
-        self.findings = tuple(findings or ())
+        self.findings = findings
         self.mask_patterns = dict(masks or {})
         self.intensity: Intensity = intensity
         self.missing = missing
