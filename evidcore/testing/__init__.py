@@ -1,23 +1,39 @@
 """The kit for authors of components: a check per kind, and tiny models and cases that are real."""
 
+from evidcore.testing.checks_dataset import check_dataset
 from evidcore.testing.checks_model import check_bridge, check_encoder
+from evidcore.testing.checks_reader import check_reader
 from evidcore.testing.checks_reward import answer_group, check_reward
+from evidcore.testing.checks_rollout import check_rollout
+from evidcore.testing.checks_segmenter import check_segmenter
+from evidcore.testing.checks_task import check_task
 from evidcore.testing.checks_text import check_labeler, check_reweighter, check_scorer
+from evidcore.testing.checks_tool import check_tool
+from evidcore.testing.checks_view import check_view
 from evidcore.testing.data import TinyDataset, volume_case
 from evidcore.testing.models import CHAT_TEMPLATE, SPECIAL_TOKENS, TinyEncoder, tiny_language, tiny_tokenizer
+from evidcore.testing.sampler import TinySampler
 
 __all__ = [
     "CHAT_TEMPLATE",
     "SPECIAL_TOKENS",
     "TinyDataset",
     "TinyEncoder",
+    "TinySampler",
     "answer_group",
     "check_bridge",
+    "check_dataset",
     "check_encoder",
     "check_labeler",
+    "check_reader",
     "check_reward",
     "check_reweighter",
+    "check_rollout",
     "check_scorer",
+    "check_segmenter",
+    "check_task",
+    "check_tool",
+    "check_view",
     "tiny_language",
     "tiny_tokenizer",
     "volume_case",

@@ -178,7 +178,7 @@ class Miscounts(Pooled):
 class ReadsAFileOnMeta(Pooled):
     def __init__(self, width, text_width):
         super().__init__(width, text_width)
-        self.start = float(self.project.weight.sum())
+        self.start = float(self.project.weight.detach().sum())
 
 
 class Wide(Pooled):

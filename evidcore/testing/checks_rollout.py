@@ -1,0 +1,93 @@
+"""The check of rollout strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evidcore.case import Episode, Part, Prompt
+from evidcore.contracts import RolloutStrategy, Sampler
+from evidcore.testing.clauses import broken, require
+
+
+class _Witness(Sampler):
+    """The sampler that it is given, with a ledger of what came out."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self.masks: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
+
+    def _seen(self, episode: Episode) -> Episode:
+        self.masks[episode.prompt.id, episode.ids] = episode.loss_mask
+        return episode
+
+    def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
+        return [self._seen(episode) for episode in self.sampler.sample(episodes)]
+
+    def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
+        return self.sampler.entropies(episodes)
+
+    def extend(self, episode: Episode, parts: Sequence[Part]) -> Episode:
+        return self._seen(self.sampler.extend(episode, parts))
+
+    def fork(self, episode: Episode, token: int) -> Episode:
+        return self._seen(self.sampler.fork(episode, token))
+
+    def text(self, episode: Episode) -> str:
+        return self.sampler.text(episode)
+
+
+def check_rollout(
+    strategy: RolloutStrategy,
+    sampler: Sampler,
+    prompts: Sequence[Prompt],
+    *,
+    answers_per_prompt: int = 3,
+    most_tokens: int | None = None,
+) -> None:
+    """Assert the contract of a rollout strategy.
+
+    The clauses:
+
+    - exactly as many episodes per prompt as asked for, in order;
+    - every token came from the sampler, and carries the loss mask that it gave: 1 where the model
+      wrote, 0 where a tool did;
+    - something was written;
+    - the budget is kept.
+
+    Args:
+        strategy: the component under test.
+        sampler: a real one; `TinySampler` with `turns` that call a tool, for a strategy that has tools.
+        prompts: at least two.
+        answers_per_prompt: the group size.
+        most_tokens: the most that the model may write in an episode, where there is a budget.
+    """
+    for count in (answers_per_prompt, 1):
+        witness = _Witness(sampler)
+        episodes = list(strategy(witness, prompts, count))
+        clause = "exactly as many episodes per prompt as asked for, in order"
+        expected = len(prompts) * count
+        if len(episodes) != expected:
+            broken(strategy, clause, f"must be {expected} for {len(prompts)} prompts, got {len(episodes)}")
+        for index, episode in enumerate(episodes):
+            wanted = prompts[index // count]
+            found = f"episode {index} answers {episode.prompt.id!r}, must answer {wanted.id!r}"
+            require(episode.prompt == wanted, strategy, clause, found)
+            where = f"(episode {index}, {len(episode.ids)} tokens)"
+            given = witness.masks.get((wanted.id, episode.ids))
+            if given is None:
+                broken(
+                    strategy, "every token came from the sampler", f"not so for {episode.ids[:8]}... {where}"
+                )
+            clause_mask = "the loss mask is 1 where the model wrote and 0 where a tool did"
+            odd = [
+                place
+                for place, pair in enumerate(zip(episode.loss_mask, given, strict=True))
+                if len(set(pair)) > 1
+            ]
+            require(not odd, strategy, clause_mask, f"wrong at tokens {odd[:8]} {where}")
+            written = sum(given)
+            require(written > 0, strategy, "something was written", f"the model wrote nothing {where}")
+            kept = most_tokens is None or written <= most_tokens
+            require(
+                kept, strategy, "the budget is kept", f"must be at most {most_tokens}, got {written} {where}"
+            )

@@ -1,0 +1,138 @@
+"""A sampler over the tiny language model, without a trainer: what rollout strategies are tried on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evidcore.case import Crop, Episode, Part, Prompt, TextPart, VisualPart
+from evidcore.contracts import Sampler
+
+
+class TinySampler(Sampler):
+    """Sample from a `tiny_language` folder, or write `turns` in its place.
+
+    Text comes from a real model through a real tokenizer; no pixels are shown, only that there are some.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        turns: Sequence[str] = (),
+        budget_tokens: int = 64,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        """Load the model.
+
+        Args:
+            folder: as written by `tiny_language`.
+            turns: what is written in an episode instead of sampled tokens: the first at the start, the next
+                after each answer of a tool; the last one ends the episode.
+            budget_tokens: the most that the model writes in one episode.
+            temperature: of sampling.
+            seed: of sampling.
+        """
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # slow, and no other check needs them
+
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder)
+        self.model.eval()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.turns = turns
+        self.budget_tokens = budget_tokens
+        self.temperature = temperature
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Continue each episode by a turn."""
+        return [episode if episode.finished else self._continued(episode) for episode in episodes]
+
+    def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
+        """Return the model's entropy in nats before each token."""
+        found = []
+        for episode in episodes:
+            first = len(self._prompt_ids(episode.prompt)) - 1
+            log_probs = self._log_probs(episode)[first : first + len(episode.ids)]
+            found.append((-(log_probs.exp() * log_probs).sum(dim=-1)).tolist())
+        return found
+
+    def extend(self, episode: Episode, parts: Sequence[Part]) -> Episode:
+        """Append what a tool gave."""
+        ids: list[int] = []
+        crops: list[tuple[int, Crop]] = []
+        for part in parts:
+            if isinstance(part, VisualPart):
+                crops.append((len(episode.ids) + len(ids) + 1, part.crop))
+            ids += self._encoded(part)
+        return dataclasses.replace(
+            episode,
+            ids=(*episode.ids, *ids),
+            loss_mask=(*episode.loss_mask, *(0 for _ in ids)),
+            crops=(*episode.crops, *crops),
+        )
+
+    def fork(self, episode: Episode, token: int) -> Episode:
+        """Cut the episode."""
+        return dataclasses.replace(
+            episode,
+            ids=episode.ids[:token],
+            loss_mask=episode.loss_mask[:token],
+            crops=tuple(each for each in episode.crops if each[0] < token),
+            finished=False,
+        )
+
+    def text(self, episode: Episode) -> str:
+        """Return what was written."""
+        return str(self.tokenizer.decode(list(episode.ids), skip_special_tokens=True))
+
+    def _continued(self, episode: Episode) -> Episode:
+        left = self.budget_tokens - sum(episode.loss_mask)
+        if self.turns:
+            answered = sum(one > other for one, other in itertools.pairwise(episode.loss_mask))
+            turn = min(answered, len(self.turns) - 1)
+            ids = self.tokenizer(self.turns[turn])["input_ids"]
+            if turn == len(self.turns) - 1:
+                ids = [*ids, self.tokenizer.eos_token_id]
+            ids = ids[:left]
+        else:
+            ids = self._sampled(episode, left)
+        return dataclasses.replace(
+            episode,
+            ids=(*episode.ids, *ids),
+            loss_mask=(*episode.loss_mask, *(1 for _ in ids)),
+            finished=bool(ids) and ids[-1] == self.tokenizer.eos_token_id,
+        )
+
+    def _sampled(self, episode: Episode, count: int) -> list[int]:
+        ids: list[int] = []
+        while len(ids) < count and self.tokenizer.eos_token_id not in ids:
+            longer = dataclasses.replace(episode, ids=(*episode.ids, *ids), loss_mask=())
+            logits = self._log_probs(longer)[-1] / self.temperature
+            ids.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=self.generator)))
+        return ids
+
+    @torch.no_grad()
+    def _log_probs(self, episode: Episode) -> torch.Tensor:
+        ids = torch.tensor([[*self._prompt_ids(episode.prompt), *episode.ids]])
+        return torch.as_tensor(self.model(ids).logits[0].log_softmax(dim=-1))
+
+    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+        content: Any = [
+            {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
+            for part in prompt.parts
+        ]
+        chat = [{"role": "user", "content": content}]
+        ids = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
+        return [int(token) for token in ids]
+
+    def _encoded(self, part: Part) -> list[int]:
+        text = part.text if isinstance(part, TextPart) else "<|vision_start|><|image_pad|><|vision_end|>"
+        return [int(token) for token in self.tokenizer(text)["input_ids"]]
