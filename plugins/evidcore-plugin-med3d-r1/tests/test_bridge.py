@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from evidcore_plugin_med3d_r1.bridge import ResidualAlignment, waves
+from evidcore_plugin_med3d_r1.bridge import ResidualAlignment
 
+from evidcore.builtin.projection import Projection
 from evidcore.contracts import Patches
 
 
@@ -32,13 +33,15 @@ def test_tokens_tells_what_forward_gives(grid):
     assert made(patches(grid)).shape == (2, made.tokens(grid), 12)
 
 
-def test_anchor_is_the_mean_embedding_and_text_scale_their_spread():
+def test_anchor_is_the_mean_embedding_and_scale_their_spread():
     made = bridge()
     embeddings = torch.randn(50, 12, generator=torch.Generator().manual_seed(1)) * 0.02 + 0.3
     made.set_anchor(embeddings)
     torch.testing.assert_close(made.anchor, sum(embeddings) / 50)
-    by_hand = math.sqrt(sum(float(embeddings[:, k].var()) for k in range(12)) / 12)
-    assert made.text_scale.item() == pytest.approx(by_hand, rel=1e-5)
+    values = embeddings.flatten().tolist()
+    mean = sum(values) / 600
+    by_hand = math.sqrt(sum((value - mean) ** 2 for value in values) / 599)
+    assert made.scale.item() == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_anchor_keeps_its_first_value_and_travels_with_the_weights():
@@ -85,7 +88,7 @@ def test_gate_open_half_and_closed_give_pixels_mean_and_anchor(bias, share):
         made.gate_out.weight.zero_()
         made.gate_out.bias.fill_(bias)
     tokens = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(made.mix(tokens), share * made.anchor + (1 - share) * tokens)
+    torch.testing.assert_close(made.mix(tokens), share * made.anchor / made.scale + (1 - share) * tokens)
 
 
 def test_gate_starts_where_the_recipe_says():
@@ -104,6 +107,21 @@ def test_tokens_leave_with_the_spread_of_the_text_embeddings(norm, spread):
     assert 0.3 * spread < out.std().item() < 1.5 * spread
 
 
+@pytest.mark.parametrize("grid", [(4, 4, 4), (3, 5, 2)])
+def test_with_the_gate_shut_it_is_the_projection_bridge(grid):
+    made = bridge()
+    plain = Projection(6, 12, (4, 4, 4))
+    missing = plain.load_state_dict(made.state_dict(), strict=False)
+    assert missing.missing_keys == []
+    embeddings = 0.02 * torch.randn(40, 12, generator=torch.Generator().manual_seed(2))
+    made.set_anchor(embeddings)
+    plain.set_anchor(embeddings)
+    with torch.no_grad():
+        made.gate_out.weight.zero_()
+        made.gate_out.bias.fill_(-200.0)
+    assert torch.equal(made(patches(grid)), plain(patches(grid)))
+
+
 def test_gradient_reaches_the_patches_and_every_weight():
     made = bridge()
     made.set_anchor(torch.randn(40, 12, generator=torch.Generator().manual_seed(2)))
@@ -116,7 +134,7 @@ def test_gradient_reaches_the_patches_and_every_weight():
 
 
 def test_pooling_reads_the_grid_in_z_y_x_order():
-    made = bridge(position=False, norm=False)
+    made = bridge(position_embedding=False, norm=False)
     shown = patches((4, 2, 2), volumes=1)
     moved = shown.features.clone()
     moved[0, 4 * 2 + 1] += 5.0  # patch z=2, y=0, x=1 lies in the second token
@@ -127,17 +145,3 @@ def test_pooling_reads_the_grid_in_z_y_x_order():
 
 def test_no_parameter_or_buffer_is_0d():
     assert all(item.dim() > 0 for item in bridge().state_dict().values())
-
-
-def test_waves_are_sines_and_cosines_of_the_place():
-    codes = waves((2, 3, 2), 13)
-    assert codes.shape == (12, 13)
-    place = codes[(1 * 3 + 2) * 2 + 0]  # z=1, y=2, x=0; two rates: 1 and 1/100
-    wanted = [math.sin(1), math.sin(0.01), math.cos(1), math.cos(0.01)]
-    wanted += [math.sin(2), math.sin(0.02), math.cos(2), math.cos(0.02), 0, 0, 1, 1, 0]
-    assert place.tolist() == pytest.approx(wanted, abs=1e-6)
-
-
-def test_a_width_too_small_for_position_codes_is_named():
-    with pytest.raises(ValueError, match="at least 6 for position codes, got 5"):
-        bridge(text_width=5)
