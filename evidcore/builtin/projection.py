@@ -1,0 +1,122 @@
+"""Bridge `projection`: pool the patch grid by a strided convolution and project it to the language model's width."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from evidcore.contracts import Bridge, Grid, Patches
+
+Count = Annotated[int, Ge(1)]
+
+
+class GridPooling(nn.Module):
+    """Pool a patch grid by a convolution whose kernel is its stride; a grid that it does not divide is continued."""
+
+    def __init__(self, width: int, out_width: int, pool_zyx: Grid) -> None:
+        """Make it for patches of `width`."""
+        super().__init__()
+        self.pool_zyx = pool_zyx
+        self.convolution = nn.Conv3d(width, out_width, kernel_size=pool_zyx, stride=pool_zyx)
+
+    def grid(self, grid_zyx: Grid) -> Grid:
+        """Return the pooled grid."""
+        z, y, x = (math.ceil(size / pool) for size, pool in zip(grid_zyx, self.pool_zyx, strict=True))
+        return z, y, x
+
+    def forward(
+        self, features: Float[Tensor, "volume patch width"], grid_zyx: Grid
+    ) -> Float[Tensor, "volume token out_width"]:
+        """Return the pooled features, in `z, y, x` raster order."""
+        volumes = features.transpose(1, 2).unflatten(2, grid_zyx)
+        short = [-size % pool for size, pool in zip(grid_zyx, self.pool_zyx, strict=True)]
+        if any(short):
+            volumes = functional.pad(volumes, (0, short[2], 0, short[1], 0, short[0]), mode="replicate")
+        pooled: Tensor = self.convolution(volumes)
+        return pooled.flatten(2).transpose(1, 2)
+
+
+class GridPosition(nn.Module):
+    """A learned position embedding over a grid, started as sines and cosines; stretched to other grids."""
+
+    def __init__(self, grid_zyx: Grid, width: int) -> None:
+        """Make it for `grid_zyx`."""
+        super().__init__()
+        self.grid_zyx = grid_zyx
+        self.weight = nn.Parameter(sines_and_cosines(grid_zyx, width))
+
+    def forward(self, grid_zyx: Grid) -> Float[Tensor, "token width"]:
+        """Return the embedding of `grid_zyx`."""
+        if tuple(grid_zyx) == tuple(self.grid_zyx):
+            return self.weight
+        volume = self.weight.T.unflatten(1, self.grid_zyx).unsqueeze(0)
+        stretched = functional.interpolate(volume, size=tuple(grid_zyx), mode="trilinear", align_corners=False)
+        return stretched[0].flatten(1).T
+
+
+def sines_and_cosines(grid_zyx: Grid, width: int) -> Float[Tensor, "token width"]:
+    """Return a fixed position embedding: a third of the width for each axis, what is left over stays 0."""
+    places = torch.meshgrid(*(torch.arange(size, dtype=torch.float32) for size in grid_zyx), indexing="ij")
+    pairs = width // 6
+    speed = 1.0 / 10_000 ** (torch.arange(pairs, dtype=torch.float32) / max(pairs, 1))
+    angles = [place.reshape(-1, 1) * speed for place in places]
+    waves = torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], dim=1)
+    return functional.pad(waves, (0, width - waves.shape[1]))
+
+
+class Projection(Bridge):
+    """Pool, project, normalise, add positions; scaled to the spread of the language model's embeddings."""
+
+    def __init__(
+        self,
+        width: int,
+        text_width: int,
+        grid_zyx: Grid,
+        *,
+        pool_zyx: tuple[Count, Count, Count] = (2, 2, 2),
+        layers: Count = 2,
+        position_embedding: bool = True,
+    ) -> None:
+        """Make it with fresh weights.
+
+        Args:
+            width: of the encoder's patches.
+            text_width: of the language model's embeddings.
+            grid_zyx: the encoder's usual patch grid.
+            pool_zyx: patches per token along each axis.
+            layers: linear layers after pooling, with GELU between them.
+            position_embedding: tell tokens of different places apart beyond what the encoder does.
+        """
+        super().__init__()
+        self.pooling = GridPooling(width, text_width, pool_zyx)
+        steps: list[nn.Module] = []
+        for _ in range(layers):
+            steps += [nn.GELU(), nn.Linear(text_width, text_width)]
+        self.linear = nn.Sequential(*steps)
+        usual = self.pooling.grid(grid_zyx)
+        self.position = GridPosition(usual, text_width) if position_embedding else None
+        self.norm = nn.LayerNorm(text_width)
+        self.scale: Tensor
+        self.register_buffer("scale", torch.ones(1))
+
+    def set_anchor(self, embeddings: Float[Tensor, "vocabulary text_width"]) -> None:
+        """Take the spread of the embeddings, so that visual tokens start as large as words."""
+        with torch.no_grad():
+            self.scale.fill_(float(embeddings.detach().float().std()))
+
+    def tokens(self, grid_zyx: Grid) -> int:
+        """Return the number of tokens for a patch grid."""
+        return math.prod(self.pooling.grid(grid_zyx))
+
+    def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
+        """Return the tokens."""
+        tokens = self.linear(self.pooling(patches.features, patches.grid_zyx))
+        if self.position is not None:
+            tokens = tokens + self.position(self.pooling.grid(patches.grid_zyx))
+        return self.norm(tokens) * self.scale

@@ -1,0 +1,1 @@
+"""The volume vision-language model, its processor, feature bank and language model."""

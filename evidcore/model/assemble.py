@@ -1,0 +1,112 @@
+"""Put language model, encoder, bridge and view together; write the whole to a folder and read it back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from evidcore import factory
+from evidcore.contracts import Encoder, View
+from evidcore.errors import RunError
+from evidcore.model.bank import FeatureBank
+from evidcore.model.config import VolumeVLMConfig
+from evidcore.model.processor import IMAGE_TOKEN, VISION_TOKENS, VolumeImageProcessor, VolumeProcessor
+from evidcore.model.vlm import VolumeVLM, build_bridge
+
+
+def assemble(
+    language: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    encoder: Encoder,
+    *,
+    encoder_table: Mapping[str, Any],
+    bridge_table: Mapping[str, Any],
+    view_table: Mapping[str, Any],
+    seed: int = 0,
+    feature_folder: Path | None = None,
+) -> tuple[VolumeVLM, VolumeProcessor]:
+    """Return a model with a fresh bridge, and its processor, sharing one feature bank.
+
+    Args:
+        language: a causal language model; becomes part of the result.
+        tokenizer: its tokenizer; image tokens are added where it has none.
+        encoder: with its weights.
+        encoder_table: the recipe table that `encoder` was built from.
+        bridge_table: the recipe table of the bridge.
+        view_table: the recipe table of the view.
+        seed: of the bridge's first weights.
+        feature_folder: where frozen-encoder features are kept between processes; None: nowhere.
+    """
+    missing = [token for token in VISION_TOKENS if token not in tokenizer.get_vocab()]
+    if missing:
+        tokenizer.add_special_tokens({"additional_special_tokens": missing})
+    if len(tokenizer) > language.get_input_embeddings().weight.shape[0]:
+        language.resize_token_embeddings(len(tokenizer))
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    attention = language.config._attn_implementation
+    config = VolumeVLMConfig(
+        text_config=language.config,
+        encoder=dict(encoder_table),
+        bridge=dict(bridge_table),
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
+    )
+    config._attn_implementation = attention  # making it part of another configuration has unset it
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        bridge = build_bridge(config, encoder)
+    bridge.set_anchor(language.get_input_embeddings().weight.detach())
+    model = VolumeVLM(config, encoder=encoder, bridge=bridge, language=language)
+    images = VolumeImageProcessor(
+        encoder=encoder_table,
+        bridge=bridge_table,
+        view=view_table,
+        text_width=config.text_config.hidden_size,
+    )
+    processor = VolumeProcessor(images, tokenizer)
+    view: View = factory.build("view", view_table, given={}, where="model.view")
+    _connect(model, processor, view, feature_folder)
+    return model, processor
+
+
+def save(model: VolumeVLM, processor: VolumeProcessor, folder: Path) -> None:
+    """Write model and processor to `folder`, in one move at the end."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.save_pretrained(partial)
+    processor.save_pretrained(partial)
+    if folder.exists():
+        for item in partial.iterdir():
+            os.replace(item, folder / item.name)
+        partial.rmdir()
+    else:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(partial, folder)
+
+
+def load(folder: Path, *, feature_folder: Path | None = None) -> tuple[VolumeVLM, VolumeProcessor]:
+    """Read back what `save` wrote, sharing one feature bank.
+
+    Raises:
+        RunError: if the folder holds no such model.
+    """
+    if not (folder / "config.json").exists():
+        raise RunError(f"{folder}: holds no model (config.json is missing); run the stage that writes it.")
+    model = VolumeVLM.from_pretrained(folder)
+    processor = VolumeProcessor.from_pretrained(folder)
+    view: View = factory.build("view", processor.image_processor.view, given={}, where="model.view")
+    _connect(model, processor, view, feature_folder)
+    return model, processor
+
+
+def _connect(model: VolumeVLM, processor: VolumeProcessor, view: View, feature_folder: Path | None) -> None:
+    """Give both the same bank."""
+    bank = FeatureBank(model.model.encoder.input, folder=feature_folder)
+    model.model.bank = bank
+    processor.image_processor.connect(model.model.encoder, model.model.bridge, view, bank)

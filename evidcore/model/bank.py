@@ -1,0 +1,232 @@
+"""Encoder input and frozen-encoder features by content handle, so that trainers move 8 bytes instead of a volume."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from evidcore.case import Crop
+from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
+from evidcore.errors import RunError
+from evidcore.volume import content_key, prepare
+
+Precision = Literal["float32", "float16"]
+VOLUMES_PER_PASS = 8
+
+
+class FeatureBank:
+    """Resolve handles of crops to the encoder's features of them.
+
+    Features are kept while the encoder's weights stay as they are: in memory up to `memory_bytes`, the least
+    recently used leave first, and in `folder` where one is given. An encoder that is being trained is run each time.
+    """
+
+    def __init__(
+        self,
+        spec: EncoderInput,
+        *,
+        precision: Precision = "float32",
+        memory_bytes: int = 1 << 30,
+        folder: Path | None = None,
+        folder_bytes: int = 16 << 30,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            spec: what the encoder wants to be given.
+            precision: how features are kept; "float16" halves the memory and rounds.
+            memory_bytes: bound on the features in memory.
+            folder: where features are kept between processes; None: nowhere.
+            folder_bytes: bound on what this bank writes there.
+        """
+        self.spec = spec
+        self.dtype = getattr(torch, precision)
+        self.memory_bytes, self.folder, self.folder_bytes = memory_bytes, folder, folder_bytes
+        self.encoded = 0  # volumes that went through the encoder
+        self._crops: dict[int, tuple[Crop, Grid]] = {}
+        self._kept: OrderedDict[int, Patches] = OrderedDict()
+        self._bytes = 0
+        self._written_bytes = 0
+        self._encoder: tuple[int, int] | None = None  # whose features are kept: object, weight versions
+        self._prefix = ""
+
+    def handle(self, crop: Crop, size_zyx: Grid) -> int:
+        """Return the 63-bit content handle of `crop` at `size_zyx` voxels, and remember what it stands for."""
+        key = content_key(crop, self.spec, size_zyx)
+        self._crops.setdefault(key, (crop, size_zyx))
+        return key
+
+    def crop(self, handle: int) -> Crop:
+        """Return what `handle` stands for.
+
+        Raises:
+            RunError: if this process never made it.
+        """
+        return self._lookup(handle)[0]
+
+    def pixels(self, handles: Sequence[int]) -> Float[Tensor, "volume channel z y x"]:
+        """Return encoder input for handles of one size."""
+        found = [self._lookup(handle) for handle in handles]
+        return torch.stack([prepare(crop, self.spec, size) for crop, size in found])
+
+    def patches(
+        self, handles: Sequence[int], encoder: Encoder, *, live: bool = False
+    ) -> list[tuple[list[int], Patches]]:
+        """Return the encoder's output for distinct handles, in batches of one patch grid each.
+
+        Args:
+            handles: which crops, each once.
+            encoder: what encodes those that are not kept.
+            live: the encoder is being trained: run it on all, with gradients, and keep nothing.
+        """
+        device = next(encoder.parameters()).device
+        if live:
+            by_size: dict[Grid, list[int]] = {}
+            for handle in handles:
+                by_size.setdefault(self._lookup(handle)[1], []).append(handle)
+            self.encoded += len(handles)
+            return [(group, encoder(self.pixels(group).to(device))) for group in by_size.values()]
+        self._follow(encoder)
+        found = self._gather(handles, encoder, device)
+        by_grid: dict[Grid, list[int]] = {}
+        for handle in handles:
+            by_grid.setdefault(found[handle].grid_zyx, []).append(handle)
+        weight = next(encoder.parameters()).dtype
+        return [
+            (
+                group,
+                Patches(
+                    torch.stack([found[handle].features for handle in group]).to(device, weight),
+                    grid,
+                    found[group[0]].centres_mm.to(device),
+                ),
+            )
+            for grid, group in by_grid.items()
+        ]
+
+    def clear(self) -> None:
+        """Forget all features in memory; handles stay."""
+        self._kept.clear()
+        self._bytes = 0
+
+    def __deepcopy__(self, memo: dict[int, object]) -> FeatureBank:
+        """Stay shared: a copy of a model, such as a KL reference, looks at the same volumes."""
+        return self
+
+    def _lookup(self, handle: int) -> tuple[Crop, Grid]:
+        if handle not in self._crops:
+            raise RunError(
+                f"image handle {handle} is not known in this process; images must pass through the processor of "
+                "this model, in the process that uses them."
+            )
+        return self._crops[handle]
+
+    def _follow(self, encoder: Encoder) -> None:
+        """Forget features of other weights."""
+        # every in-place change of a tensor raises its version: an optimiser step and a loaded checkpoint both show
+        weights = [*encoder.parameters(), *encoder.buffers()]
+        now = id(encoder), sum(weight._version for weight in weights)
+        if self._encoder == now:
+            return
+        if self._encoder is not None:
+            self.clear()
+        self._encoder = now
+        if self.folder is not None:
+            digest = hashlib.blake2b(f"{type(encoder).__qualname__} {self.dtype}".encode(), digest_size=12)
+            for weight in weights:
+                digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            self._prefix = digest.hexdigest()
+
+    @torch.no_grad()
+    def _gather(self, handles: Sequence[int], encoder: Encoder, device: torch.device) -> dict[int, Patches]:
+        """Return features for all handles: from memory, from disk, or encoded now."""
+        found: dict[int, Patches] = {}
+        missing: dict[Grid, list[int]] = {}
+        for handle in handles:
+            kept = self._kept.get(handle)
+            if kept is not None:
+                self._kept.move_to_end(handle)
+            else:
+                kept = self._read(handle)
+            if kept is None:
+                missing.setdefault(self._lookup(handle)[1], []).append(handle)
+            else:
+                found[handle] = kept
+        with _evaluating(encoder):
+            for group in missing.values():
+                for start in range(0, len(group), VOLUMES_PER_PASS):
+                    some = group[start : start + VOLUMES_PER_PASS]
+                    output = encoder(self.pixels(some).to(device))
+                    self.encoded += len(some)
+                    features = output.features.to("cpu", self.dtype)
+                    centres = output.centres_mm.to("cpu")
+                    for handle, one in zip(some, features, strict=True):
+                        found[handle] = Patches(one.clone(), output.grid_zyx, centres)
+                        self._keep(handle, found[handle])
+                        self._write(handle, found[handle])
+        return found
+
+    def _keep(self, handle: int, patches: Patches) -> None:
+        """Keep features in memory, within the bound."""
+        size = patches.features.nbytes
+        while self._kept and self._bytes + size > self.memory_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= dropped.features.nbytes
+        if size <= self.memory_bytes:
+            self._kept[handle] = patches
+            self._bytes += size
+
+    def _path(self, handle: int) -> Path | None:
+        return None if self.folder is None else self.folder / self._prefix / f"{handle:016x}.pt"
+
+    def _read(self, handle: int) -> Patches | None:
+        """Return features from disk; a file that cannot be read is made again."""
+        path = self._path(handle)
+        if path is None or not path.exists():
+            return None
+        try:
+            held = torch.load(path, weights_only=True)
+        except (OSError, RuntimeError, EOFError, ValueError):
+            return None
+        z, y, x = held["grid_zyx"]
+        patches = Patches(held["features"], (z, y, x), held["centres_mm"])
+        self._keep(handle, patches)
+        return patches
+
+    def _write(self, handle: int, patches: Patches) -> None:
+        """Put features on disk in one move, within the bound."""
+        path = self._path(handle)
+        if path is None or self._written_bytes + patches.features.nbytes > self.folder_bytes:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+        os.close(number)
+        content = {
+            "features": patches.features,
+            "grid_zyx": list(patches.grid_zyx),
+            "centres_mm": patches.centres_mm,
+        }
+        torch.save(content, name)
+        os.replace(name, path)
+        self._written_bytes += patches.features.nbytes
+
+
+@contextlib.contextmanager
+def _evaluating(encoder: Encoder) -> Iterator[None]:
+    """Run the encoder without dropout."""
+    was = encoder.training
+    encoder.eval()
+    try:
+        yield
+    finally:
+        encoder.train(was)

@@ -1,0 +1,225 @@
+"""Sampling that computes each prompt once, whatever the number of its answers, with a seed for each row.
+
+A row's tokens depend on its prompt, the weights and its own seed: not on the other rows of the batch, the number of
+processes, or what was drawn before. So a resumed run draws what the uninterrupted one drew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from evidcore.model.vlm import VolumeVLM
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+    """What a row continues: tokens, and the handles of the images among them."""
+
+    ids: tuple[int, ...]
+    handles: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuation:
+    """What a row wrote."""
+
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]  # of each token at the sampling temperature, before top-k and the like
+    ended: bool  # with an end token
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen; temperature 0 is greedy."""
+
+    max_new_tokens: int
+    end_ids: tuple[int, ...]
+    pad_id: int
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    forbidden_ids: tuple[int, ...] = ()  # image tokens: they would stand for images that are not there
+
+    def warpers(self) -> LogitsProcessorList:
+        """Return what cuts the tail of the distribution."""
+        warpers = LogitsProcessorList()
+        if self.top_k:
+            warpers.append(TopKLogitsWarper(self.top_k))
+        if self.top_p < 1.0:
+            warpers.append(TopPLogitsWarper(self.top_p))
+        if self.min_p:
+            warpers.append(MinPLogitsWarper(self.min_p))
+        return warpers
+
+
+@torch.no_grad()
+def continue_rows(
+    model: VolumeVLM,
+    prefixes: Sequence[Prefix],
+    sampling: Sampling,
+    *,
+    seeds: Sequence[int] | None = None,
+    forced: Sequence[Sequence[int]] | None = None,
+    stops: Callable[[int, list[int]], bool] | None = None,
+) -> list[Continuation]:
+    """Continue each prefix to an end token or `max_new_tokens`.
+
+    Args:
+        model: in evaluation mode.
+        prefixes: equal ones are computed once.
+        sampling: how tokens are chosen.
+        seeds: one per row; may be left out where temperature is 0.
+        forced: write these tokens instead of choosing, to see what the model gives them; they end the row.
+        stops: asked (row, its tokens so far) after each token whether the row stops there.
+    """
+    unique = list(dict.fromkeys(prefixes))
+    place = {prefix: number for number, prefix in enumerate(unique)}
+    rows = torch.tensor([place[prefix] for prefix in prefixes], device=model.device)
+    hidden, cache, mask = _prefill(model, unique, sampling.pad_id)
+    cache.batch_select_indices(rows)
+    hidden, mask = hidden[rows], mask[rows]
+    limit = max(map(len, forced)) if forced else sampling.max_new_tokens
+    chooser = _Chooser(sampling, seeds, limit, model.device)
+    length = mask.shape[1]
+    mask = torch.cat([mask, mask.new_ones(len(rows), limit)], dim=1)
+    position = mask[:, :length].sum(1, keepdim=True)
+    ends = torch.tensor(sampling.end_ids, device=model.device)
+    done = torch.zeros(len(rows), dtype=torch.bool, device=model.device)
+    written: list[list[int]] = [[] for _ in prefixes]
+    stopped = torch.zeros_like(done)
+    tokens, chances = [], []
+    for step in range(limit):
+        required = None if forced is None else _column(forced, step, sampling.pad_id, model.device)
+        token, chance = chooser(model.lm_head(hidden).float(), step, required)
+        token = token.masked_fill(done | stopped, sampling.pad_id)
+        tokens.append(token)
+        chances.append(chance)
+        live = ~(done | stopped)
+        done |= live & torch.isin(token, ends)
+        if stops is not None:
+            stopped |= _ask(stops, token, live & ~done, written)
+        if forced is not None:
+            stopped |= torch.tensor([step + 1 >= len(one) for one in forced], device=model.device)
+        if step + 1 == limit or bool((done | stopped).all()):
+            break
+        hidden = model.model.language_model(
+            input_ids=token[:, None],
+            attention_mask=mask[:, : length + step + 1],
+            position_ids=position + step,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+    return _collect(torch.stack(tokens, 1), torch.stack(chances, 1), done, sampling, forced, written, stops)
+
+
+def _prefill(
+    model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int
+) -> tuple[Float[Tensor, "row width"], DynamicCache, Tensor]:
+    """Compute the prefixes; return the last hidden state, the cache and the mask."""
+    longest = max(len(prefix.ids) for prefix in prefixes)
+    short = [longest - len(prefix.ids) for prefix in prefixes]
+    ids = torch.tensor(
+        [[pad_id] * gap + list(prefix.ids) for gap, prefix in zip(short, prefixes, strict=True)],
+        device=model.device,
+    )
+    mask = torch.tensor([[0] * gap + [1] * (longest - gap) for gap in short], device=model.device)
+    handles = [handle for prefix in prefixes for handle in prefix.handles]
+    cache = DynamicCache(config=model.config.get_text_config())
+    output = model.model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+        pixel_values=torch.tensor(handles, device=model.device).reshape(-1, 1) if handles else None,
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return output.last_hidden_state[:, -1], cache, mask
+
+
+class _Chooser:
+    """Chooses the next token of each row by its own uniform numbers."""
+
+    def __init__(
+        self, sampling: Sampling, seeds: Sequence[int] | None, limit: int, device: torch.device
+    ) -> None:
+        self.sampling = sampling
+        self.warpers = sampling.warpers()
+        self.uniform: Tensor | None = None
+        if sampling.temperature > 0 and seeds is not None:
+            generator = torch.Generator()
+            drawn = [torch.rand(limit, generator=generator.manual_seed(seed), dtype=torch.float64) for seed in seeds]
+            self.uniform = torch.stack(drawn).to(device)
+
+    def __call__(
+        self, logits: Float[Tensor, "row vocabulary"], step: int, required: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return each row's token and its log-probability."""
+        if self.sampling.forbidden_ids:
+            logits[:, list(self.sampling.forbidden_ids)] = -torch.inf
+        if self.sampling.temperature > 0:
+            logits = logits / self.sampling.temperature
+        log_probs = logits.log_softmax(-1)
+        if required is not None:
+            token = required
+        elif self.uniform is None:
+            token = log_probs.argmax(-1)
+        else:
+            kept = self.warpers(None, log_probs) if len(self.warpers) else log_probs
+            heap = kept.exp().to(self.uniform.dtype).cumsum(-1)
+            height = self.uniform[:, step, None] * heap[:, -1:]
+            token = torch.searchsorted(heap, height, right=True).squeeze(-1).clamp(max=heap.shape[1] - 1)
+        return token, log_probs.gather(-1, token[:, None]).squeeze(-1)
+
+
+def _column(forced: Sequence[Sequence[int]], step: int, pad_id: int, device: torch.device) -> Tensor:
+    return torch.tensor([one[step] if step < len(one) else pad_id for one in forced], device=device)
+
+
+def _ask(
+    stops: Callable[[int, list[int]], bool], token: Tensor, live: Tensor, written: list[list[int]]
+) -> Tensor:
+    """Return which live rows stop after `token`."""
+    answers = []
+    for row, (one, is_live) in enumerate(zip(token.tolist(), live.tolist(), strict=True)):
+        if is_live:
+            written[row].append(one)
+        answers.append(is_live and stops(row, written[row]))
+    return torch.tensor(answers, device=token.device)
+
+
+def _collect(
+    tokens: Tensor,
+    chances: Tensor,
+    done: Tensor,
+    sampling: Sampling,
+    forced: Sequence[Sequence[int]] | None,
+    written: list[list[int]],
+    stops: Callable[[int, list[int]], bool] | None,
+) -> list[Continuation]:
+    """Cut each row where it ended."""
+    ends = set(sampling.end_ids)
+    found = []
+    for row, (ids, values, ended) in enumerate(zip(tokens.tolist(), chances.tolist(), done.tolist(), strict=True)):
+        if forced is not None:
+            length = len(forced[row])
+        elif ended:
+            length = next(place for place, one in enumerate(ids) if one in ends) + 1
+        elif stops is not None and len(written[row]) < len(ids):
+            length = len(written[row])
+        else:
+            length = len(ids)
+        found.append(Continuation(tuple(ids[:length]), tuple(values[:length]), ended))
+    return found

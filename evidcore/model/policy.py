@@ -1,0 +1,151 @@
+"""A `VolumeVLM` as a `Policy`: what evaluation, audits and re-querying rewards see of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from evidcore.case import Prompt
+from evidcore.contracts import Policy
+from evidcore.model.generation import Prefix, Sampling, continue_rows
+from evidcore.model.packing import answer_log_probs, can_pack, pack
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+
+
+class VLMPolicy(Policy):
+    """Answers in batches, with the model's weights as they are at the time of the call."""
+
+    def __init__(
+        self, model: VolumeVLM, processor: VolumeProcessor, *, prompts_per_pass: int = 64, seed: int = 0
+    ) -> None:
+        """Take model and processor; `seed` is of sampling above temperature 0."""
+        self.model, self.processor = model, processor
+        self.prompts_per_pass, self.seed = prompts_per_pass, seed
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return one completion per prompt."""
+        prefixes = [self.prefix(prompt) for prompt in prompts]
+        sampling = sampling_of(self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature)
+        texts = [""] * len(prompts)
+        for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
+            with _evaluating(self.model):
+                found = continue_rows(
+                    self.model,
+                    [prefixes[place] for place in batch],
+                    sampling,
+                    seeds=[_seed(self.seed, prompts[place].id) for place in batch],
+                )
+            for place, one in zip(batch, found, strict=True):
+                texts[place] = self.processor.tokenizer.decode(one.ids, skip_special_tokens=True)
+        return texts
+
+    @torch.no_grad()
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Return the log-probability in nats of each candidate completion, summed over its tokens."""
+        prefixes = [self.prefix(prompt) for prompt in prompts]
+        tokenizer = self.processor.tokenizer
+        found: list[list[float]] = [[] for _ in prompts]
+        for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
+            candidates = [
+                [tokenizer(text, add_special_tokens=False)["input_ids"] for text in completions[place]]
+                for place in batch
+            ]
+            with _evaluating(self.model):
+                scores = self._score([prefixes[place] for place in batch], candidates)
+            for place, score in zip(batch, scores, strict=True):
+                found[place] = score
+        return found
+
+    def prefix(self, prompt: Prompt) -> Prefix:
+        """Return the prompt as the model reads it."""
+        encoded = self.processor.encode(prompt)
+        return Prefix(encoded.ids, tuple(self.processor.image_processor.handle(crop) for crop in encoded.crops))
+
+    def _score(
+        self, prefixes: Sequence[Prefix], candidates: Sequence[Sequence[Sequence[int]]]
+    ) -> list[list[float]]:
+        """Return the summed log-probabilities of candidates."""
+        pad = self.processor.tokenizer.pad_token_id
+        if not can_pack(self.model):
+            sampling = sampling_of(self.model, self.processor, max_new_tokens=1, temperature=0.0)
+            rows = [(prefix, ids) for prefix, some in zip(prefixes, candidates, strict=True) for ids in some]
+            found = iter(
+                continue_rows(self.model, [row[0] for row in rows], sampling, forced=[row[1] for row in rows])
+            )
+            return [[sum(next(found).log_probs) for _ in some] for some in candidates]
+        device = self.model.device
+        most = max(len(some) for some in candidates)
+        longest = max(len(ids) for some in candidates for ids in some)
+        before = max(len(prefix.ids) for prefix in prefixes)
+        ids = torch.full((len(prefixes), most, longest), pad, device=device)
+        mask = torch.zeros_like(ids)
+        prompt_ids = torch.full((len(prefixes), before), pad, device=device)
+        prompt_mask = torch.zeros_like(prompt_ids)
+        for row, (prefix, some) in enumerate(zip(prefixes, candidates, strict=True)):
+            prompt_ids[row, before - len(prefix.ids) :] = torch.tensor(prefix.ids)
+            prompt_mask[row, before - len(prefix.ids) :] = 1
+            for number, one in enumerate(some):
+                ids[row, number, : len(one)] = torch.tensor(one)
+                mask[row, number, : len(one)] = 1
+        additive = self.model.dtype if self.model.config._attn_implementation == "eager" else None
+        packed = pack(prompt_ids, prompt_mask, ids, mask, additive=additive)
+        handles = [handle for prefix in prefixes for handle in prefix.handles]
+        pixels = torch.tensor(handles, device=device).reshape(-1, 1) if handles else None
+        scores = answer_log_probs(self.model, packed, pixels, most).sum(-1).tolist()
+        return [score[: len(some)] for score, some in zip(scores, candidates, strict=True)]
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Yield places of prompts of like lengths."""
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        for start in range(0, len(order), self.prompts_per_pass):
+            yield order[start : start + self.prompts_per_pass]
+
+
+def sampling_of(
+    model: VolumeVLM,
+    processor: VolumeProcessor,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> Sampling:
+    """Return sampling settings with the model's end tokens."""
+    declared = model.generation_config.eos_token_id
+    ends = {processor.tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])} - {None}
+    return Sampling(
+        max_new_tokens=max_new_tokens,
+        end_ids=tuple(sorted(ends)),
+        pad_id=processor.tokenizer.pad_token_id,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        forbidden_ids=(processor.image_token_id,),
+    )
+
+
+class _evaluating:  # noqa: N801 (used as a function)
+    """Put the model in evaluation mode for a while."""
+
+    def __init__(self, model: VolumeVLM) -> None:
+        self.model = model
+
+    def __enter__(self) -> None:
+        self.was = self.model.training
+        self.model.eval()
+
+    def __exit__(self, *_: object) -> None:
+        self.model.train(self.was)
+
+
+def _seed(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest(), "big")

@@ -1,0 +1,261 @@
+"""From prompts to token ids and image handles; from image references to what the model takes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import AutoImageProcessor, AutoProcessor, BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.image_processing_utils import BaseImageProcessor
+
+from evidcore import factory
+from evidcore.case import Crop, Part, Prompt, TextPart, VisualPart
+from evidcore.contracts import Bridge, Encoder, Grid, View
+from evidcore.errors import DataError, RunError
+from evidcore.model.bank import FeatureBank
+from evidcore.model.config import VolumeVLMConfig
+from evidcore.volume import prepare
+
+IMAGE_TOKEN = "<|image_pad|>"
+VISION_TOKENS = ("<|vision_start|>", IMAGE_TOKEN, "<|vision_end|>")
+Reference = Crop | str | int  # a crop, its uri, or the bank's handle of it
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """A prompt as the model reads it."""
+
+    ids: tuple[int, ...]
+    crops: tuple[Crop, ...]  # in the order of their tokens
+
+
+class VolumeImageProcessor(BaseImageProcessor):
+    """Turn references to crops into handles where a feature bank is connected, else into prepared volumes."""
+
+    model_input_names = ("pixel_values",)
+
+    def __init__(
+        self,
+        encoder: Mapping[str, Any] | None = None,
+        bridge: Mapping[str, Any] | None = None,
+        view: Mapping[str, Any] | None = None,
+        text_width: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        """Keep the tables that encoder, bridge and view are built from."""
+        kwargs.pop("image_processor_type", None)
+        super().__init__(**kwargs)
+        self.encoder, self.bridge, self.view = encoder, bridge, view
+        self.text_width = text_width
+        self.bank: FeatureBank | None = None
+        self._parts: tuple[Encoder, Bridge, View] | None = None
+
+    def connect(self, encoder: Encoder, bridge: Bridge, view: View, bank: FeatureBank | None) -> None:
+        """Use the model's own parts, and hand out handles of `bank` from now on."""
+        self._parts = encoder, bridge, view
+        self.bank = bank
+
+    def parts(self) -> tuple[Encoder, Bridge, View]:
+        """Return encoder, bridge and view; without weights where no model is connected."""
+        if self._parts is None:
+            with torch.device("meta"):
+                encoder = factory.build("encoder", self.encoder or {}, given={}, where="processor.encoder")
+                given = {
+                    "width": encoder.width,
+                    "text_width": self.text_width,
+                    "grid_zyx": encoder.grid(encoder.input.size_zyx),
+                }
+                bridge = factory.build("bridge", self.bridge or {}, given=given, where="processor.bridge")
+            view = factory.build("view", self.view or {}, given={}, where="processor.view")
+            self._parts = encoder, bridge, view
+        return self._parts
+
+    def size_zyx(self, crop: Crop) -> Grid:
+        """Return the voxel size at which the encoder is given `crop`."""
+        encoder, _, view = self.parts()
+        return view.size_zyx(VisualPart(crop=crop), encoder.input)
+
+    def tokens(self, crop: Crop) -> int:
+        """Return the number of image tokens of `crop`."""
+        encoder, bridge, _ = self.parts()
+        return bridge.tokens(encoder.grid(self.size_zyx(crop)))
+
+    def handle(self, crop: Crop) -> int:
+        """Return the bank's handle of `crop`."""
+        if self.bank is None:
+            raise RunError("the processor has no feature bank; load it with its model (evidcore.model.load).")
+        return self.bank.handle(crop, self.size_zyx(crop))
+
+    def fetch_images(self, images: Any, *args: Any, **kwargs: Any) -> Any:
+        """Leave references alone: transformers would open them as pictures."""
+        return images
+
+    def __call__(self, images: Any, *args: Any, **kwargs: Any) -> BatchFeature:
+        """Return `pixel_values`: handles (image, 1) as int64, or volumes (image, channel, z, y, x).
+
+        Raises:
+            DataError: if volumes of different sizes were to be stacked.
+        """
+        flat = list(_flat(images))
+        if self.bank is not None:
+            handles = [one if isinstance(one, int) else self.handle(_crop(one)) for one in flat]
+            return BatchFeature({"pixel_values": torch.tensor(handles, dtype=torch.int64).reshape(-1, 1)})
+        encoder = self.parts()[0]
+        crops = [_crop(one) for one in flat]
+        volumes = [prepare(crop, encoder.input, self.size_zyx(crop)) for crop in crops]
+        sizes = {tuple(volume.shape) for volume in volumes}
+        if len(sizes) > 1:
+            raise DataError(
+                f"images of different sizes in a batch: {sorted(sizes)} (channel, z, y, x); load the processor with "
+                "its model (evidcore.model.load), whose feature bank takes any."
+            )
+        return BatchFeature({"pixel_values": torch.stack(volumes)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tables; what is connected is not written."""
+        return {
+            "image_processor_type": type(self).__name__,
+            "encoder": dict(self.encoder or {}),
+            "bridge": dict(self.bridge or {}),
+            "view": dict(self.view or {}),
+            "text_width": self.text_width,
+        }
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> VolumeImageProcessor:
+        """Copy the tables and share what is connected."""
+        return copy.copy(self)
+
+
+class VolumeProcessor(ProcessorMixin):
+    """Tokenizer and image processor of a `VolumeVLM`."""
+
+    def __init__(
+        self,
+        image_processor: VolumeImageProcessor | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        chat_template: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Take both.
+
+        Raises:
+            RunError: if the tokenizer has no chat template, or no image tokens.
+        """
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
+        assert tokenizer is not None  # transformers checks it
+        name = tokenizer.name_or_path or "the language model"
+        self.chat_template = self.chat_template or tokenizer.chat_template
+        if not self.chat_template:
+            raise RunError(
+                f"{name}: its tokenizer has no chat template, so nothing says how a question is put; take an "
+                "instruction-tuned language model, or set `tokenizer.chat_template` and save it."
+            )
+        self.image_token = IMAGE_TOKEN
+        self.image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+        if self.image_token_id in (None, tokenizer.unk_token_id):
+            raise RunError(f"{name}: its tokenizer has no token {IMAGE_TOKEN!r}; evidcore.model.assemble adds it.")
+        self._turns: tuple[str, str] | None = None
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """Return what the model takes."""
+        return ["input_ids", "attention_mask", "pixel_values"]
+
+    def encode(self, prompt: Prompt) -> Encoded:
+        """Return the tokens of a prompt, up to where the answer starts."""
+        text = self.text_of(prompt.parts, f"prompt {prompt.id!r}")
+        chat = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}],
+            chat_template=self.chat_template,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        return Encoded(self._ids(chat), prompt.crops())
+
+    def encode_tool_turn(self, parts: Sequence[Part]) -> Encoded:
+        """Return the tokens that end the model's turn, show a tool's answer and open the next turn.
+
+        Raises:
+            ValueError: if a text holds control tokens.
+        """
+        if self._turns is None:
+            ask, answer, tool = "ask-5d41", "answer-402a", "tool-bc4b"
+            chat = self.tokenizer.apply_chat_template(
+                [
+                    {"role": "user", "content": ask},
+                    {"role": "assistant", "content": answer},
+                    {"role": "user", "content": tool},
+                ],
+                chat_template=self.chat_template,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+            between, after = chat.split(answer)[1].split(tool)
+            self._turns = between, after
+        before, after = self._turns
+        text = self.text_of(parts, "a tool's answer")
+        ids = self._ids(f"{before}<tool_response>\n{text}\n</tool_response>{after}")
+        return Encoded(ids, tuple(part.crop for part in parts if isinstance(part, VisualPart)))
+
+    def text_of(self, parts: Sequence[Part], where: str) -> str:
+        """Return parts as text, with image tokens in the places of images.
+
+        Raises:
+            DataError: if a text holds a control token of the language model: it would end its turn, or pose as an
+                image.
+        """
+        written = []
+        for part in parts:
+            if isinstance(part, TextPart):
+                found = next((token for token in self.tokenizer.all_special_tokens if token in part.text), None)
+                if found is not None:
+                    raise DataError(f"{where}: its text holds the control token {found!r}; take it out of the data.")
+                written.append(part.text)
+            else:
+                start, image, end = VISION_TOKENS
+                written.append(start + image * self.image_processor.tokens(part.crop) + end)
+        return "".join(written)
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def validate_inputs(self, images: Any = None, text: Any = None, **kwargs: Any) -> None:
+        """Check that each image has its place; the inherited check knows pictures only."""
+        shown = sum(1 for _ in _flat(images or []))
+        places = sum(one.count(self.image_token) for one in text or [])
+        if text is not None and shown != places:
+            raise ValueError(f"{places} places for images in the text, but {shown} images")
+
+    def _process_images(self, images: Any, **kwargs: Any) -> tuple[BatchFeature, list[str]]:
+        """Return the model's input and the image tokens of each image."""
+        flat = list(_flat(images))
+        bank = self.image_processor.bank
+        crops = [bank.crop(one) if isinstance(one, int) and bank is not None else _crop(one) for one in flat]
+        return self.image_processor(flat), [self.image_token * self.image_processor.tokens(crop) for crop in crops]
+
+
+def _flat(images: Any) -> Iterator[Reference]:
+    """Yield the references of nested lists in order."""
+    if isinstance(images, Crop | str | int):
+        yield images
+    else:
+        for item in images:
+            if item is not None:
+                yield from _flat(item)
+
+
+def _crop(reference: Reference) -> Crop:
+    if isinstance(reference, Crop):
+        return reference
+    if isinstance(reference, str):
+        return Crop.parse_uri(reference)
+    raise RunError(f"image handle {reference} without a feature bank; load the processor with its model.")
+
+
+AutoImageProcessor.register(
+    VolumeVLMConfig, image_processor_classes={"torchvision": VolumeImageProcessor}, exist_ok=True
+)
+AutoProcessor.register(VolumeVLMConfig, VolumeProcessor, exist_ok=True)

@@ -1,0 +1,306 @@
+"""A causal language model that sees volumes: encoder, bridge and language model as one transformers model.
+
+What TRL and `generate` demand of it, by example of what breaks without: `pixel_values` never has four dimensions
+(TRL would split it into tiles); `get_image_features` gives a list (generation then encodes once per prompt);
+`*_type_ids` are taken and not used (TRL sends them); parameters have at least one dimension (FSDP2 shards them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    BaseModelOutputWithPooling,
+    CausalLMOutputWithPast,
+)
+
+from evidcore import factory
+from evidcore.contracts import Bridge, Encoder, Patches
+from evidcore.errors import ContractError, RunError
+from evidcore.model.bank import FeatureBank
+from evidcore.model.config import VolumeVLMConfig
+
+
+class _VolumeVLMPreTrained(PreTrainedModel):
+    """What both classes tell transformers."""
+
+    config_class = VolumeVLMConfig
+    base_model_prefix = "model"
+    input_modalities = ("image", "text")
+    supports_gradient_checkpointing = True
+    _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Leave weights alone: encoder, bridge and language model initialise themselves."""
+
+
+class VolumeVLMModel(_VolumeVLMPreTrained):
+    """Encoder, bridge and the language model's backbone."""
+
+    def __init__(
+        self,
+        config: VolumeVLMConfig,
+        encoder: Encoder | None = None,
+        bridge: Bridge | None = None,
+        language_model: PreTrainedModel | None = None,
+    ) -> None:
+        """Take the parts, or build them from `config`."""
+        super().__init__(config)
+        # real weights even where transformers builds on the meta device: a component's buffers may not be persistent
+        with torch.device("cpu"):
+            self.encoder = encoder if encoder is not None else build_encoder(config)
+            self.bridge = bridge if bridge is not None else build_bridge(config, self.encoder)
+        self.language_model = language_model or AutoModel.from_config(config.text_config)
+        self.bank: FeatureBank | None = None
+        # units of their own under FSDP: `generate` calls get_image_features outside of forward
+        self._no_split_modules = [type(self.encoder).__name__, type(self.bridge).__name__]
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the language model's embedding."""
+        return self.language_model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the language model's embedding."""
+        self.language_model.set_input_embeddings(value)
+
+    @property
+    def encoder_is_frozen(self) -> bool:
+        """Tell whether features of the encoder may be kept."""
+        return not any(weight.requires_grad for weight in self.encoder.parameters())
+
+    def train(self, mode: bool = True) -> VolumeVLMModel:
+        """Switch to training; a frozen encoder stays in evaluation, so that its features are the bank's."""
+        super().train(mode)
+        if self.encoder_is_frozen:
+            self.encoder.eval()
+        return self
+
+    def get_image_features(
+        self, pixel_values: Tensor, return_dict: bool = True, **kwargs: Any
+    ) -> BaseModelOutputWithPooling:
+        """Return the bridge's tokens, a list with (token, text_width) per volume.
+
+        Args:
+            pixel_values: prepared volumes (volume, channel, z, y, x), or the bank's handles (volume, 1) as int64.
+            return_dict: what transformers passes; the answer is always an object.
+            kwargs: not used.
+        """
+        if pixel_values.is_floating_point():
+            patches = self.encoder(pixel_values.to(next(self.encoder.parameters()).dtype))
+            return BaseModelOutputWithPooling(pooler_output=list(self._tokens(patches)))
+        if self.bank is None:
+            raise RunError(
+                "the model was given image handles but has no feature bank; load both with evidcore.model.load, "
+                "or let the processor return pixels."
+            )
+        handles = pixel_values.reshape(-1).tolist()
+        found: dict[int, Tensor] = {}
+        unique = list(dict.fromkeys(handles))
+        for group, patches in self.bank.patches(unique, self.encoder, live=not self.encoder_is_frozen):
+            found.update(zip(group, self._tokens(patches), strict=True))
+        return BaseModelOutputWithPooling(pooler_output=[found[handle] for handle in handles])
+
+    def _tokens(self, patches: Patches) -> Tensor:
+        """Run the bridge; (volume, token, text_width)."""
+        weight = next(self.bridge.parameters(), patches.features)
+        tokens: Tensor = self.bridge(
+            Patches(patches.features.to(weight.dtype), patches.grid_zyx, patches.centres_mm)
+        )
+        expected = (
+            patches.features.shape[0],
+            self.bridge.tokens(patches.grid_zyx),
+            self.config.text_config.hidden_size,
+        )
+        if tuple(tokens.shape) != expected:
+            raise ContractError(
+                f"bridge {self.config.bridge['use']!r} gave tokens of shape {tuple(tokens.shape)}; (volume, token, "
+                f"text width) must be {expected} for a patch grid of {patches.grid_zyx}."
+            )
+        return tokens
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        mm_encoder_outputs: dict[str, Any] | None = None,
+        token_type_ids: Tensor | None = None,
+        mm_token_type_ids: Tensor | None = None,
+        skip_positions: int = 0,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Return hidden states, those of the first `skip_positions` left out."""
+        if inputs_embeds is None:
+            inputs_embeds = self.get_input_embeddings()(input_ids)
+        if input_ids is not None:
+            inputs_embeds = self._place(input_ids, inputs_embeds, pixel_values, mm_encoder_outputs)
+        if position_ids is None and past_key_values is None and attention_mask is not None:
+            if attention_mask.dim() == 2:  # noqa: PLR2004 (row, position): padding may lie on either side
+                position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        output = self.language_model(
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        if skip_positions:
+            output.last_hidden_state = output.last_hidden_state[:, skip_positions:]
+        return output
+
+    def _place(
+        self,
+        input_ids: Tensor,
+        embeddings: Tensor,
+        pixel_values: Tensor | None,
+        encoded: dict[str, Any] | None,
+    ) -> Tensor:
+        """Put the images' tokens where `input_ids` has image tokens.
+
+        Raises:
+            RunError: if their numbers differ, images without tokens and tokens without images among them: a trainer
+                that drops pixels must not go on as a text model.
+        """
+        shown = (encoded or {}).get("image")
+        if shown is None and pixel_values is not None:
+            shown = self.get_image_features(pixel_values)
+        features = None if shown is None else list(shown.pooler_output)
+        places = input_ids == self.config.image_token_id
+        given, wanted = sum(len(one) for one in features or ()), int(places.sum())
+        if given != wanted:
+            raise RunError(
+                f"{wanted} image tokens in the text but {given} from the images; an image or part of its tokens was "
+                "lost on the way (a truncated prompt does that: raise the length limit)."
+            )
+        if not features:
+            return embeddings
+        return embeddings.masked_scatter(places.unsqueeze(-1), torch.cat(features).to(embeddings))
+
+
+class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):
+    """The model with its language head."""
+
+    def __init__(
+        self,
+        config: VolumeVLMConfig,
+        encoder: Encoder | None = None,
+        bridge: Bridge | None = None,
+        language: PreTrainedModel | None = None,
+    ) -> None:
+        """Take the parts, or build them from `config`; `language` is a causal language model with its head."""
+        super().__init__(config)
+        backbone = None if language is None else language.base_model
+        self.model = VolumeVLMModel(config, encoder, bridge, backbone)
+        if language is not None:
+            self.lm_head = language.get_output_embeddings()
+        else:
+            text = config.text_config
+            self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+        embedding = self.model.language_model.get_input_embeddings()
+        place = next(name for name, module in self.model.named_modules() if module is embedding)
+        self._tied_weights_keys = {"lm_head.weight": f"model.{place}.weight"}
+        self.post_init()
+        if language is not None:
+            self.generation_config = language.generation_config
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the language head."""
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        """Replace the language head."""
+        self.lm_head = value
+
+    def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
+        """Return the bridge's tokens per volume."""
+        return self.model.get_image_features(pixel_values, **kwargs)
+
+    def part(self, name: str) -> list[nn.Parameter]:
+        """Return the weights of "encoder", "bridge" or "language"."""
+        modules = {
+            "encoder": [self.model.encoder],
+            "bridge": [self.model.bridge],
+            "language": [self.model.language_model, self.lm_head],
+        }
+        found = {id(weight): weight for module in modules[name] for weight in module.parameters()}
+        return list(found.values())
+
+    def train_only(self, parts: Collection[str]) -> None:
+        """Let the named parts be trained and freeze the others."""
+        for name in ("encoder", "bridge", "language"):
+            for weight in self.part(name):
+                weight.requires_grad_(name in parts)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        mm_encoder_outputs: dict[str, Any] | None = None,
+        token_type_ids: Tensor | None = None,
+        mm_token_type_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Return logits of the last `logits_to_keep` positions (0: of all), and the loss where labels are given."""
+        output = self.model(
+            input_ids=input_ids,
+            pixel_values=pixel_values,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            mm_encoder_outputs=mm_encoder_outputs,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(output.last_hidden_state[:, slice(None) if logits_to_keep == 0 else kept])
+        loss = None
+        if labels is not None:
+            size = self.config.text_config.vocab_size
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **kwargs)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=output.past_key_values)
+
+
+def build_encoder(config: VolumeVLMConfig) -> Encoder:
+    """Build the encoder that `config` names, with fresh weights."""
+    encoder: Encoder = factory.build("encoder", config.encoder or {}, given={}, where="model.encoder")
+    return encoder
+
+
+def build_bridge(config: VolumeVLMConfig, encoder: Encoder) -> Bridge:
+    """Build the bridge that `config` names between `encoder` and the language model, with fresh weights."""
+    given = {
+        "width": encoder.width,
+        "text_width": config.text_config.hidden_size,
+        "grid_zyx": encoder.grid(encoder.input.size_zyx),
+    }
+    bridge: Bridge = factory.build("bridge", config.bridge or {}, given=given, where="model.bridge")
+    return bridge
+
+
+AutoConfig.register(VolumeVLMConfig.model_type, VolumeVLMConfig, exist_ok=True)
+AutoModel.register(VolumeVLMConfig, VolumeVLMModel, exist_ok=True)
+AutoModelForCausalLM.register(VolumeVLMConfig, VolumeVLM, exist_ok=True)
+AutoModelForImageTextToText.register(VolumeVLMConfig, VolumeVLM, exist_ok=True)
