@@ -1,0 +1,286 @@
+"""The healthy chest of one phantom, drawn in HU, and the pen that draws signs into it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+Volume = np.ndarray[Any, np.dtype[np.float32]]
+Region = np.ndarray[Any, np.dtype[np.bool_]]
+Point = np.ndarray[Any, np.dtype[np.float64]]  # z, y, x in voxels
+
+SIZE_ZYX = (32, 64, 64)
+SPACING_MM_ZYX = (10.0, 5.5, 5.5)
+AIR_HU, LUNG_HU, FAT_HU, MUSCLE_HU, BLOOD_HU = -1000.0, -850.0, -100.0, 40.0, 45.0
+RIGHT, LEFT = 0, 1
+
+zs = np.arange(SIZE_ZYX[0], dtype=np.float32)[:, None, None]
+ys = np.arange(SIZE_ZYX[1], dtype=np.float32)[None, :, None]
+xs = np.arange(SIZE_ZYX[2], dtype=np.float32)[None, None, :]
+
+
+def voxels_zyx(radius_mm: float) -> tuple[float, float, float]:
+    """Return a radius in mm as voxels along z, y and x."""
+    z, y, x = SPACING_MM_ZYX
+    return radius_mm / z, radius_mm / y, radius_mm / x
+
+
+def level(centre: tuple[float, float, float], radii: tuple[float, float, float]) -> Volume:
+    """Return the squared distance from `centre` in units of `radii` (voxels): below 1 inside the ellipsoid."""
+    z, y, x = (
+        np.square((axis - c) / r) for axis, c, r in zip((zs, ys, xs), centre, radii, strict=True)
+    )
+    return np.asarray(z + y + x, dtype=np.float32)
+
+
+def _interpolation(cells: int, size: int) -> Volume:
+    at = np.linspace(0, cells - 1, size)
+    low = np.minimum(np.floor(at).astype(int), max(cells - 2, 0))
+    matrix = np.zeros((size, cells), np.float32)
+    matrix[np.arange(size), low] = 1 - (at - low)
+    matrix[np.arange(size), np.minimum(low + 1, cells - 1)] += at - low
+    return matrix
+
+
+def smooth_field(rng: np.random.Generator, cells: tuple[int, int, int]) -> Volume:
+    """Return unit noise on a coarse grid of `cells`, interpolated to the volume."""
+    coarse = rng.standard_normal(cells, dtype=np.float32)
+    to_z, to_y, to_x = (_interpolation(c, n) for c, n in zip(cells, SIZE_ZYX, strict=True))
+    return np.asarray(to_y @ np.tensordot(to_z, coarse, axes=1) @ to_x.T, dtype=np.float32)
+
+
+@dataclasses.dataclass
+class Lung:
+    """One lung: its ellipsoid in voxels."""
+
+    centre: tuple[float, float, float]
+    radii: tuple[float, float, float]
+    level: Volume
+
+
+@dataclasses.dataclass
+class Heart:
+    """The heart: its ellipsoid in voxels."""
+
+    centre: tuple[float, float, float]
+    radii: tuple[float, float, float]
+    level: Volume
+
+
+@dataclasses.dataclass
+class Body:
+    """A phantom while it is drawn.
+
+    `owner` says which sign a voxel shows, by its index among the findings; -1 where it shows none.
+    """
+
+    hu: Volume
+    owner: np.ndarray[Any, np.dtype[np.int8]]
+    centre: tuple[float, float, float]
+    scale: float
+    wall: Volume  # level of the body's ellipse: 1 at the skin
+    lungs: tuple[Lung, Lung]  # right, left
+    air: Region  # aerated lung
+    heart: Heart
+    aorta_yx: tuple[float, float]
+    aorta_radius: float
+
+    def draw(
+        self, sign: int, region: Region, hu: float | Volume, *, change_hu: float = 30.0
+    ) -> None:
+        """Fill `region` with `hu`; voxels that change by more than `change_hu` show the sign."""
+        changed = region & (np.abs(self.hu - hu) > change_hu)
+        self.hu = np.where(region, hu, self.hu)
+        self.owner[changed] = sign
+
+    def visible(self, sign: int) -> Region:
+        """Return the voxels that show the sign."""
+        return self.owner == sign
+
+    def spot(
+        self,
+        rng: np.random.Generator,
+        side: int,
+        height: tuple[float, float],
+        spread: float = 0.7,
+        depth: float = 0.7,
+    ) -> Point:
+        """Return a point in aerated lung of `side`, inside the lung's ellipsoid shrunk to `depth`.
+
+        `height` is a range along z, `spread` a limit along y and x, both in units of the lung's radii.
+        """
+        lung = self.lungs[side]
+        low = np.array([height[0], -spread, -spread])
+        high = np.array([height[1], spread, spread])
+        tries = np.array(lung.centre) + rng.uniform(low, high, (48, 3)) * np.array(lung.radii)
+        cells = np.clip(np.round(tries).astype(int), 0, np.array(SIZE_ZYX) - 1)
+        z, y, x = cells.T
+        good = self.air[z, y, x] & (self.owner[z, y, x] < 0) & (lung.level[z, y, x] < depth)
+        return np.asarray(tries[int(np.argmax(good))], dtype=np.float64)
+
+
+def healthy(
+    rng: np.random.Generator, *, large_heart: bool, cardiomegaly: int, thick_airways: int | None
+) -> Body:
+    """Draw a chest without lung signs.
+
+    The size of the heart and of the airway walls belongs to the anatomy, so the two findings that are nothing but
+    a size are drawn here.
+
+    Args:
+        rng: the phantom's own stream.
+        large_heart: draw a heart beyond half of the chest's width.
+        cardiomegaly: the finding's index, which the voxels of a large heart show.
+        thick_airways: index of the finding "peribronchial thickening" if it is to be drawn.
+    """
+    scale = 1 + rng.uniform(-0.07, 0.07)
+    centre = (
+        16 + rng.uniform(-1.5, 1.5),
+        32 + rng.uniform(-2, 2),
+        32 + rng.uniform(-2, 2),
+    )
+    cz, cy, cx = centre
+    wall = np.square((ys - cy) / (25 * scale)) + np.square((xs - cx) / (30 * scale))
+    wall = np.broadcast_to(wall, SIZE_ZYX).astype(np.float32)
+    fat = rng.uniform(0.80, 0.88)  # where muscle begins: patients differ in fat
+    hu = np.full(SIZE_ZYX, AIR_HU, np.float32)
+    hu[wall < 1] = FAT_HU
+    hu[wall < fat] = MUSCLE_HU
+
+    lungs = tuple(_lung(rng, centre, scale, side) for side in (RIGHT, LEFT))
+    air = (lungs[RIGHT].level < 1) | (lungs[LEFT].level < 1)
+    mediastinum = np.square((ys - cy) / 13) + np.square((xs - cx) / (5.5 * scale)) < 1
+    mediastinum = mediastinum & (zs > cz - 13) & (zs < cz + 13)
+    air &= ~mediastinum
+    hu[mediastinum] = FAT_HU + 10
+    texture = 12 * smooth_field(rng, (4, 6, 6))
+    hu = np.where(air, LUNG_HU + rng.uniform(-20, 20) + texture, hu)
+
+    size = (rng.uniform(1.28, 1.5) if large_heart else rng.uniform(0.85, 1.08)) * scale
+    at = (cz - 6 + rng.uniform(-1, 1), cy - 5 + rng.uniform(-1, 1), cx + 4 + rng.uniform(-1, 1))
+    radii = (8 * size, 8 * size, 9 * size)
+    heart = Heart(centre=at, radii=radii, level=level(at, radii))
+
+    body = Body(
+        hu=hu,
+        owner=np.full(SIZE_ZYX, -1, np.int8),
+        centre=centre,
+        scale=scale,
+        wall=wall,
+        lungs=(lungs[RIGHT], lungs[LEFT]),
+        air=air,
+        heart=heart,
+        aorta_yx=(cy + 11 * scale, cx + 4.5 * scale),
+        aorta_radius=2.7 + rng.uniform(-0.3, 0.4),
+    )
+    _bones(rng, body)
+    _great_vessels(body)
+    _lung_vessels(rng, body)
+    _airways(rng, body, thick_airways)
+    inside = heart.level < 1
+    body.hu[inside] = BLOOD_HU
+    body.air &= ~inside
+    body.owner[inside] = cardiomegaly if large_heart else -1
+    return body
+
+
+def _lung(
+    rng: np.random.Generator, centre: tuple[float, float, float], scale: float, side: int
+) -> Lung:
+    cz, cy, cx = centre
+    outward = 1 if side == LEFT else -1
+    at = (
+        cz,
+        cy - 1 + rng.uniform(-0.7, 0.7),
+        cx + outward * (14 * scale + rng.uniform(-0.7, 0.7)),
+    )
+    width = 9.7 if side == LEFT else 10.3
+    radii = (
+        14.5 * scale,
+        16 * scale + rng.uniform(-0.8, 0.8),
+        width * scale + rng.uniform(-0.6, 0.6),
+    )
+    return Lung(centre=at, radii=radii, level=level(at, radii))
+
+
+def _bones(rng: np.random.Generator, body: Body) -> None:
+    cz, cy, cx = body.centre
+    spine = np.square((ys - (cy + 19 * body.scale)) / 5) + np.square((xs - cx) / 4.5)
+    spine = np.broadcast_to(spine, SIZE_ZYX)
+    body.hu[spine < 1] = rng.uniform(350, 500)
+    body.hu[spine < 0.45] = rng.uniform(150, 250)  # spongy bone
+    body.air &= spine >= 1
+    course = np.mod(zs + rng.uniform(0, 5) + 0.25 * np.abs(ys - cy), 6) < 1.8
+    ribs = (body.wall > 0.80) & (body.wall < 0.93) & course & ~body.air
+    body.hu[ribs] = rng.uniform(350, 600)
+    sternum = (np.abs(xs - cx) < 2.5) & (np.abs(ys - (cy - 22.5 * body.scale)) < 1.2) & (zs > cz - 4)
+    body.hu[np.broadcast_to(sternum, SIZE_ZYX)] = rng.uniform(300, 450)
+
+
+def _great_vessels(body: Body) -> None:
+    cz, cy, cx = body.centre
+    ay, ax = body.aorta_yx
+    vessels = np.square(ys - ay) + np.square(xs - ax) < body.aorta_radius**2
+    vessels = vessels | ((np.square(ys - (cy - 3)) + np.square(xs - (cx - 3.2)) < 3) & (zs > cz - 2))
+    vessels = vessels | ((np.square(ys - (cy - 5)) + np.square(xs - (cx + 1)) < 6) & (zs > cz - 2))
+    vessels = np.broadcast_to(vessels, SIZE_ZYX) & (body.wall < 0.8)
+    body.hu[vessels] = BLOOD_HU
+    body.air &= ~vessels
+    trachea = np.square(ys - (cy + 1)) + np.square(xs - cx)
+    body.hu[np.broadcast_to((trachea < 7) & (zs > cz + 2), SIZE_ZYX)] = MUSCLE_HU
+    body.hu[np.broadcast_to((trachea < 3) & (zs > cz + 2), SIZE_ZYX)] = AIR_HU
+
+
+def _lung_vessels(rng: np.random.Generator, body: Body) -> None:
+    cz, cy, cx = body.centre
+    steps = np.arange(1, 16, 0.7)
+    for outward in (-1, 1):
+        hilum = np.array([cz + 1, cy, cx + outward * 5.5])
+        course = rng.uniform([-1, -1, 0.2], [1, 1, 1.1], (10, 3)) * [1, 1, outward]
+        course /= np.linalg.norm(course, axis=1, keepdims=True)
+        points = hilum + course[:, None] * steps[:, None]
+        z, y, x = np.clip(np.round(points).astype(int), 0, np.array(SIZE_ZYX) - 1).reshape(-1, 3).T
+        # a vessel fills less of a voxel the further it is from the hilum
+        blood = np.tile(-150 - 35 * steps, len(course)).astype(np.float32)
+        ends = np.tile(steps, len(course)) < np.repeat(rng.uniform(9, 16, len(course)), len(steps))
+        keep = body.air[z, y, x] & ends
+        body.hu[z[keep], y[keep], x[keep]] = blood[keep]
+
+
+def ring(
+    body: Body,
+    at: Point,
+    outer: float,
+    inner: float,
+    wall_hu: float,
+    *,
+    sign: int | None = None,
+    reach: float = 1.6,
+    lumen_hu: float = -970.0,
+) -> None:
+    """Draw an airway along z around `at`; radii and `reach` in voxels."""
+    distance = np.square(ys - np.float32(at[1])) + np.square(xs - np.float32(at[2]))
+    region = (distance < outer**2) & (np.abs(zs - np.float32(at[0])) <= reach) & body.air
+    hu = np.where(distance < inner**2, np.float32(lumen_hu), np.float32(wall_hu))
+    hu = np.broadcast_to(hu, SIZE_ZYX)
+    if sign is None:
+        body.hu[region] = hu[region]
+    else:
+        body.draw(sign, region, hu)
+
+
+def _airways(rng: np.random.Generator, body: Body, thick: int | None) -> None:
+    cz, cy, cx = body.centre
+    for outward in (-1, 1):
+        for _ in range(2):
+            at = np.array([
+                cz + rng.uniform(-3, 3),
+                cy + rng.uniform(-5, 5),
+                cx + outward * (9 * body.scale + rng.uniform(-1, 1)),
+            ])
+            if thick is None:
+                ring(body, at, 1.7, 1.0, -450)
+            else:
+                ring(body, at, rng.uniform(2.8, 3.4), 1.1, -100, sign=thick, reach=2.2)

@@ -1,0 +1,68 @@
+"""Who the phantoms are: what each has, and how well a line of text predicts it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.phantom.anatomy import LEFT, RIGHT
+from evidcore.builtin.phantom.signs import SIDED
+
+# Hidden patient types. Every finding belongs to one, so that text predicts all findings equally well.
+INDICATIONS: dict[str, tuple[str, str, str]] = {
+    "heart failure": ("cardiomegaly", "medical material", "interlobular septal thickening"),
+    "chest pain": (
+        "arterial wall calcification",
+        "coronary artery wall calcification",
+        "hiatal hernia",
+    ),
+    "smoker": ("emphysema", "pulmonary fibrotic sequela", "lung nodule"),
+    "fever": ("consolidation", "lung opacity", "atelectasis"),
+    "known cancer": ("lymphadenopathy", "pericardial effusion", "pleural effusion"),
+    "chronic cough": ("bronchiectasis", "mosaic attenuation pattern", "peribronchial thickening"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Patient:
+    """What a phantom is to show."""
+
+    present: tuple[bool, ...]  # by finding
+    sides: tuple[int, ...]  # by finding; RIGHT or LEFT, meaningful for the sided ones
+    indication: str
+
+
+def probabilities(prevalence: float, prior_strength: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return how likely each finding is for each type of patient, shape (indication, finding).
+
+    Averaged over the types, which are equally frequent, each finding has probability `prevalence` whatever the
+    prior strength. At strength 1 a finding is five times as likely (at most 0.9) in its own type of patient.
+    """
+    types = len(INDICATIONS)
+    own = max(prevalence, min(0.9, 5 * prevalence))
+    other = (prevalence - own / types) * types / (types - 1)
+    belongs = np.array([[name in names for name in CT_RATE_FINDINGS] for names in INDICATIONS.values()])
+    extreme = np.where(belongs, own, other)
+    return np.asarray(prevalence + (extreme - prevalence) * prior_strength, dtype=np.float64)
+
+
+def draw_patient(rng: np.random.Generator, *, prevalence: float, prior_strength: float) -> Patient:
+    """Draw a patient's type, then the findings given the type, then sides."""
+    kind = int(rng.integers(len(INDICATIONS)))
+    present = rng.random(len(CT_RATE_FINDINGS)) < probabilities(prevalence, prior_strength)[kind]
+    sides = rng.integers(RIGHT, LEFT + 1, len(CT_RATE_FINDINGS))
+    return Patient(
+        present=tuple(bool(flag) for flag in present),
+        sides=tuple(int(side) for side in sides),
+        indication=tuple(INDICATIONS)[kind],
+    )
+
+
+def side_of(finding: str, side: int) -> str | None:
+    """Return "left" or "right" for a finding that has a side."""
+    if finding not in SIDED:
+        return None
+    return "left" if side == LEFT else "right"

@@ -1,0 +1,107 @@
+"""Phantoms on disk: drawn once, by all cores, whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+
+from evidcore.builtin.phantom import render
+from evidcore.errors import DataError
+
+SMALL = 48  # cases that are drawn sooner than a second process has started
+
+
+def source_hash() -> str:
+    """Return a hash of the code that draws: changed code never meets volumes of the old one."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    for file in [*sorted(here.glob("*.py")), here.parent / "findings.py"]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def ensure(root: Path, population: render.Population, split: str, count: int) -> Path:
+    """Return the folder that holds a split; draw it if it is not there.
+
+    The folder gets its name only when everything in it is complete, so a killed process leaves nothing that
+    could be taken for a split. Processes that want the same split wait for the first one.
+
+    Raises:
+        DataError: if the disk is full or cannot be written; names the folder.
+    """
+    asked = {**dataclasses.asdict(population), "split": split, "count": count, "source": source_hash()}
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    done, partial = root / key, root / f".{key}.partial"
+    if done.exists():
+        return done
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f".{key}.lock"):
+            if not done.exists():
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                _draw(population, split, count, partial)
+                _gather(partial, count)
+                partial.rename(done)
+    except OSError as cause:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise DataError(
+            f"{root}: the {count} phantoms of split {split!r} could not be written ({cause}). They take about "
+            f"{count * 0.3:.0f} MB; free some space, or set EVID_CACHE to another folder."
+        ) from cause
+    return done
+
+
+def _draw(population: render.Population, split: str, count: int, folder: Path) -> None:
+    workers = min(len(os.sched_getaffinity(0)), count // SMALL)
+    if workers < 2:
+        render.write(population, split, range(count), folder, parent=0)
+        return
+    # Plain processes rather than a pool: a pool imports the caller's main module again, torch and all.
+    running = []
+    for worker in range(workers):
+        work = {
+            "population": dataclasses.asdict(population),
+            "split": split,
+            "numbers": (worker, count, workers),
+            "folder": str(folder),
+            "parent": os.getpid(),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", render.__name__],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(work))
+        process.stdin.close()
+        running.append(process)
+    try:
+        for process in running:
+            assert process.stderr is not None
+            said = process.stderr.read()
+            if process.wait() != 0:
+                raise OSError(said.strip().splitlines()[-1] if said.strip() else f"exit {process.returncode}")
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _gather(folder: Path, count: int) -> None:
+    """Put the cases' descriptions into one file."""
+    parts = [folder / f"{number:05d}.json" for number in range(count)]
+    known = [json.loads(part.read_text(encoding="utf-8")) for part in parts]
+    (folder / "cases.json").write_text(json.dumps(known), encoding="utf-8")
+    for part in parts:
+        part.unlink()
