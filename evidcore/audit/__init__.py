@@ -1,0 +1,1 @@
+"""Ask whether a score was earned by pixels or by priors."""

@@ -1,0 +1,216 @@
+"""Is the accuracy earned by the volume? The same questions over the right, the wrong and no volume.
+
+*Grounding margin*: accuracy over the case's own volumes minus accuracy over another patient's, question by
+question. A policy that answers from priors has a margin of 0 however high its accuracy. Beside it stands the
+accuracy over another patient's volumes minus the best blind rule of the same questions: without the right
+volume a policy can know no more than the priors, so a positive difference means that questions or prompts
+give the answers away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Crop, Prompt
+from evidcore.contracts import Policy, Task
+from evidcore.errors import DataError
+from evidcore.evaluate.choice import ChoiceAnswer, ChoiceResult, Condition, evaluate_choice
+from evidcore.evaluate.reference_lines import ReferenceLines, cluster_of, reference_lines, row
+from evidcore.evaluate.statistics import Interval, mean_interval, paired_interval
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyAudit:
+    """What a policy scores with the right volume, with another patient's and with none."""
+
+    name: str
+    results: Mapping[Condition, tuple[ChoiceResult, ...]]  # "other-patient" holds one per exchange of volumes
+    lines: ReferenceLines
+    margin: Interval  # own minus other patient
+    over_prior: Interval  # other patient minus the best blind rule
+
+    def accuracy(self, condition: Condition) -> Interval:
+        """Return strict accuracy, averaged over exchanges."""
+        return mean_interval(_mean_correct(self.results[condition]), self.lines.clusters)
+
+    @property
+    def answers(self) -> tuple[ChoiceAnswer, ...]:
+        """Return every answer of every condition."""
+        return tuple(answer for some in self.results.values() for result in some for answer in result.answers)
+
+    def verdict(self) -> str:
+        """Return in words what the figures say, and what they cannot."""
+        return " ".join([_on_margin(self.margin), _on_prior(self.over_prior)]).strip()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the results rows: strict accuracy by condition, margin, difference to priors, reference lines."""
+        names = {"own": "own volumes", "other-patient": "another patient's volumes", "blank": "blank volumes"}
+        found = []
+        for condition, some in self.results.items():
+            note = f"mean over {len(some)} exchanges of volumes" if condition == "other-patient" else ""
+            found.append(
+                row(names[condition], "strict_accuracy", self.accuracy(condition), note=note)
+                | {"condition": condition}
+            )
+            valid = [
+                sum(float(answer.malformed is None) for answer in answers) / len(answers)
+                for answers in zip(*(result.answers for result in some), strict=True)
+            ]
+            found.append(
+                row(names[condition], "format_rate", mean_interval(valid, self.lines.clusters))
+                | {"condition": condition}
+            )
+        found.append(row(self.name, "grounding_margin", self.margin, note="own minus another patient's"))
+        note = f"another patient's minus the best blind rule ({self.lines.prior_rule})"
+        found.append(row(self.name, "other_patient_minus_prior_only", self.over_prior, note=note))
+        return found + self.lines.rows(self.name)
+
+
+def audit_policy(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    task: Task,
+    *,
+    training: Sequence[Prompt],
+    max_new_tokens: int,
+    name: str | None = None,
+    exchanges: int = 3,
+    blank: bool = True,
+    batch_size: int = 64,
+    likelihoods: bool = False,
+    seed: int = 0,
+    own: ChoiceResult | None = None,
+) -> PolicyAudit:
+    """Ask the same questions over own, exchanged and blank volumes.
+
+    Args:
+        policy: the model.
+        prompts: questions of `task`, from at least two patients.
+        task: reads the completions.
+        training: training questions, from which the blind rules learn.
+        max_new_tokens: most tokens of an answer.
+        name: what results call it; the prompts' task if left out.
+        exchanges: how often volumes are exchanged between patients, each time otherwise; more make the
+            margin's interval narrower.
+        blank: also ask over air.
+        batch_size: prompts shown at once.
+        likelihoods: also ask for option likelihoods in every condition.
+        seed: of the exchanges.
+        own: answers over own volumes, where they were given before.
+
+    Raises:
+        DataError: if volumes cannot be exchanged; names the patient.
+        ValueError: if `own` answers other questions.
+    """
+    shown: dict[Condition, list[Sequence[Prompt]]] = {
+        "own": [prompts],
+        "other-patient": [exchanged(prompts, seed=seed + number) for number in range(exchanges)],
+    }
+    if blank:
+        shown["blank"] = [[blanked(prompt) for prompt in prompts]]
+    if own is not None and [answer.prompt_id for answer in own.answers] != [prompt.id for prompt in prompts]:
+        raise ValueError("`own` holds answers to other questions than those audited")
+    called = name or prompts[0].task
+    results: dict[Condition, tuple[ChoiceResult, ...]] = {
+        condition: tuple(
+            own
+            if condition == "own" and own is not None
+            else evaluate_choice(
+                policy,
+                some,
+                task,
+                max_new_tokens=max_new_tokens,
+                name=called,
+                condition=condition,
+                batch_size=batch_size,
+                likelihoods=likelihoods,
+            )  # fmt: skip
+            for some in variants
+        )
+        for condition, variants in shown.items()
+    }
+    lines = reference_lines(prompts, training)
+    right, wrong = _mean_correct(results["own"]), _mean_correct(results["other-patient"])
+    return PolicyAudit(
+        name=called,
+        results=results,
+        lines=lines,
+        margin=paired_interval(right, wrong, lines.clusters),
+        over_prior=paired_interval(wrong, lines.prior_only, lines.clusters),
+    )
+
+
+def exchanged(prompts: Sequence[Prompt], *, seed: int = 0) -> list[Prompt]:
+    """Show every question over another patient's volumes: nobody keeps his own.
+
+    Patients stand in a circle, in an order drawn from `seed`, and each gets the next one's volumes, so every
+    volume is shown about as often as before. Where the next patient shows another number of volumes, the one
+    after him is taken.
+
+    Raises:
+        DataError: if no other patient shows as many volumes; names the patient and the prompt.
+    """
+    scans: dict[str, list[tuple[Crop, ...]]] = {}
+    for prompt in prompts:
+        of_patient = scans.setdefault(cluster_of(prompt), [])
+        if prompt.crops() not in of_patient:
+            of_patient.append(prompt.crops())
+    circle = sorted(scans)
+    random.Random(f"exchange/{seed}").shuffle(circle)
+    place = {patient: number for number, patient in enumerate(circle)}
+    return [
+        prompt.showing(_of_another(prompt, scans, circle, place[cluster_of(prompt)])) for prompt in prompts
+    ]
+
+
+def blanked(prompt: Prompt) -> Prompt:
+    """Show the question over volumes of air."""
+    return prompt.showing([dataclasses.replace(crop, blank=True) for crop in prompt.crops()])
+
+
+def _of_another(
+    prompt: Prompt, scans: Mapping[str, list[tuple[Crop, ...]]], circle: Sequence[str], place: int
+) -> tuple[Crop, ...]:
+    own = scans[circle[place]].index(prompt.crops())
+    for step in range(1, len(circle)):
+        donor = scans[circle[(place + step) % len(circle)]]
+        fitting = [crops for crops in donor if len(crops) == len(prompt.crops())]
+        if fitting:
+            return fitting[own % len(fitting)]
+    raise DataError(
+        f"prompt {prompt.id!r} of {circle[place]!r} shows {len(prompt.crops())} volumes and no other of the "
+        f"{len(circle)} patients shows as many. Audit with at least two patients, seen in the same view."
+    )
+
+
+def _mean_correct(results: Sequence[ChoiceResult]) -> tuple[float, ...]:
+    return tuple(sum(hits) / len(hits) for hits in zip(*(one.correct() for one in results), strict=True))
+
+
+def _on_margin(margin: Interval) -> str:
+    points = f"{100 * margin.value:+.1f} points"
+    if margin.low is None or margin.high is None:
+        return f"Undecided: margin {points}, {margin.note}."
+    found = f"margin {points}, 95 % interval {100 * margin.low:+.1f} to {100 * margin.high:+.1f}"
+    if margin.low > 0:
+        return f"The volume is used: {found}."
+    if margin.high < 0:
+        return f"The right volume misleads: {found}."
+    return f"No sign that the volume is used: {found}."
+
+
+def _on_prior(over: Interval) -> str:
+    if over.low is None or over.high is None:
+        return ""
+    found = (
+        f"{100 * over.value:+.1f} points against the best blind rule ({100 * over.low:+.1f} to "
+        f"{100 * over.high:+.1f})"
+    )
+    if over.low > 0:
+        return f"Without its volume it still beats the blind rules, so something else gives answers away:
+    {found}." if over.high < 0:
+        return f"Without its volume it stays below the best blind rule: {found}."
+    return f"Without its volume it scores as the best blind rule does: {found}."

@@ -1,0 +1,1 @@
+"""Measure a policy: accuracy and findings, beside reference lines, with intervals that respect patients."""

@@ -1,0 +1,162 @@
+"""Three lines beside every accuracy: uniform chance, the best blind rule, and perfect eyes.
+
+Chance is not one in four. A rule that never sees the volume, and picks the option that was most often right
+in training, beats it wherever findings differ in prevalence; and where several options are true, perfect eyes
+cannot know which one the key wants. Both lines are computed from the questions' own labels.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Prompt
+from evidcore.evaluate.statistics import Interval, mean_interval
+
+Preference = Callable[[str, int], float]  # an option's name and place -> how much the rule likes it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReferenceLines:
+    """Expected accuracy of three answerers, per question and on average."""
+
+    prompt_ids: tuple[str, ...]
+    clusters: tuple[str, ...]
+    uniform_chance: tuple[float, ...]
+    prior_only: tuple[float, ...]
+    perfect_perception: tuple[float, ...]
+    rules: Mapping[str, float]  # accuracy of every blind rule that was tried
+    prior_rule: str  # the best of them
+
+    def intervals(self) -> dict[str, Interval]:
+        """Return each line with its patient-clustered interval."""
+        return {
+            name: mean_interval(getattr(self, name), self.clusters)
+            for name in ("uniform_chance", "prior_only", "perfect_perception")
+        }
+
+    def figures(self) -> dict[str, float]:
+        """Return the three averages as results files hold them."""
+        return {name: interval.value for name, interval in self.intervals().items()}
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return one results row per line."""
+        notes = {
+            "uniform_chance": "one option at random",
+            "prior_only": f"best blind rule: {self.prior_rule}",
+            "perfect_perception": "every finding known; one of the true options at random",
+        }
+        return [
+            row(name, metric, interval, note=notes[metric]) for metric, interval in self.intervals().items()
+        ]
+
+
+def cluster_of(prompt: Prompt) -> str:
+    """Return what a prompt is clustered by: the patient, or the case where no patient is known."""
+    return prompt.case.patient if prompt.case.patient is not None else f"case {prompt.case.id}"
+
+
+def row(name: str, metric: str, interval: Interval, *, note: str = "") -> dict[str, Any]:
+    """Return a results row: name, metric, value, low, high, questions, patients, note."""
+    return {
+        "name": name,
+        "metric": metric,
+        "value": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "questions": interval.values,
+        "patients": interval.patients,
+        "note": "; ".join(part for part in (note, interval.note) if part),
+    }
+
+
+def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> ReferenceLines:
+    """Measure what the three answerers would score on `prompts`.
+
+    The blind rules know the training questions with their keys and labels, and nothing of any volume. The
+    best one on `prompts` is taken, so the line is a ceiling: a rule chosen beforehand could only be lower.
+
+    Args:
+        prompts: the questions, each with `options`, `letter` and `true_options` in its reference.
+        training: training questions in the same form.
+
+    Raises:
+        ValueError: if there are no questions, or one has no options; names it.
+    """
+    if not prompts or not training:
+        raise ValueError(
+            f"reference lines need questions, got {len(prompts)} and {len(training)} for training"
+        )
+    for prompt in (*prompts, *training):
+        if not prompt.reference.get("options"):
+            raise ValueError(f"prompt {prompt.id!r} has no options, so it has no reference lines")
+    by_rule = {
+        name: tuple(_expected(prompt, prefer) for prompt in prompts)
+        for name, prefer in _blind_rules(training).items()
+    }
+    rules = {name: sum(scores) / len(scores) for name, scores in by_rule.items()}
+    best = max(rules, key=lambda name: rules[name])
+    return ReferenceLines(
+        prompt_ids=tuple(prompt.id for prompt in prompts),
+        clusters=tuple(cluster_of(prompt) for prompt in prompts),
+        uniform_chance=tuple(1 / len(prompt.reference["options"]) for prompt in prompts),
+        prior_only=by_rule[best],
+        perfect_perception=tuple(_perfect(prompt) for prompt in prompts),
+        rules=rules,
+        prior_rule=best,
+    )
+
+
+def answer_place(prompt: Prompt) -> int:
+    """Return the place of the right option, counted from 0."""
+    return "ABCDEFGH".index(prompt.reference["letter"])
+
+
+def _perfect(prompt: Prompt) -> float:
+    true = set(prompt.reference["true_options"]) | {answer_place(prompt)}
+    return 1 / len(true)
+
+
+def _expected(prompt: Prompt, prefer: Preference) -> float:
+    """Return the accuracy of taking the option that is liked most, ties broken by a fair coin."""
+    liking = [prefer(option, place) for place, option in enumerate(prompt.reference["options"])]
+    most = max(liking)
+    return 1 / liking.count(most) if liking[answer_place(prompt)] == most else 0.0
+
+
+def _blind_rules(training: Sequence[Prompt]) -> dict[str, Preference]:
+    """Return what can be learnt without pixels, as preferences over options."""
+    right: collections.Counter[str] = collections.Counter()
+    offered: collections.Counter[str] = collections.Counter()
+    places: collections.Counter[int] = collections.Counter()
+    for prompt in training:
+        options = prompt.reference["options"]
+        right[options[answer_place(prompt)]] += 1
+        offered.update(options)
+        places[answer_place(prompt)] += 1
+    prevalence = _prevalence(training)
+    return {
+        "most often right in training": lambda option, _: right[option],
+        "most often right when offered": lambda option, _: right[option] / max(offered[option], 1),
+        "most prevalent in training": lambda option, _: prevalence.get(option, 0.0),
+        "most often right letter": functools.partial(_of_place, places),
+    }
+
+
+def _of_place(places: Mapping[int, int], option: str, place: int) -> float:
+    return places.get(place, 0)
+
+
+def _prevalence(training: Iterable[Prompt]) -> dict[str, float]:
+    """Return how often each finding is present among the training cases that know of it."""
+    cases = {prompt.case.id: prompt.case for prompt in training}
+    present: collections.Counter[str] = collections.Counter()
+    known: collections.Counter[str] = collections.Counter()
+    for case in cases.values():
+        for finding in case.findings:
+            known[finding.name] += finding.state != "uncertain"
+            present[finding.name] += finding.state == "present"
+    return {name: present[name] / count for name, count in known.items() if count}
