@@ -46,7 +46,7 @@ class PolicyAudit:
         return " ".join([_on_margin(self.margin), _on_prior(self.over_prior)]).strip()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the results rows: strict accuracy by condition, margin, difference to priors, reference lines."""
+        """Return the results rows: each condition, then the differences, then the reference lines."""
         names = {"own": "own volumes", "other-patient": "another patient's volumes", "blank": "blank volumes"}
         found = []
         for condition, some in self.results.items():
@@ -114,11 +114,13 @@ def audit_policy(
     if own is not None and [answer.prompt_id for answer in own.answers] != [prompt.id for prompt in prompts]:
         raise ValueError("`own` holds answers to other questions than those audited")
     called = name or prompts[0].task
-    results: dict[Condition, tuple[ChoiceResult, ...]] = {
-        condition: tuple(
-            own
-            if condition == "own" and own is not None
-            else evaluate_choice(
+    results: dict[Condition, tuple[ChoiceResult, ...]] = {}
+    for condition, variants in shown.items():
+        if condition == "own" and own is not None:
+            results[condition] = (own,)
+            continue
+        results[condition] = tuple(
+            evaluate_choice(
                 policy,
                 some,
                 task,
@@ -127,11 +129,9 @@ def audit_policy(
                 condition=condition,
                 batch_size=batch_size,
                 likelihoods=likelihoods,
-            )  # fmt: skip
+            )
             for some in variants
         )
-        for condition, variants in shown.items()
-    }
     lines = reference_lines(prompts, training)
     right, wrong = _mean_correct(results["own"]), _mean_correct(results["other-patient"])
     return PolicyAudit(
@@ -210,7 +210,7 @@ def _on_prior(over: Interval) -> str:
         f"{100 * over.high:+.1f})"
     )
     if over.low > 0:
-        return f"Without its volume it still beats the blind rules, so something else gives answers away:
-    {found}." if over.high < 0:
+        return f"Without its volume it beats the blind rules, so something else gives answers away: {found}."
+    if over.high < 0:
         return f"Without its volume it stays below the best blind rule: {found}."
     return f"Without its volume it scores as the best blind rule does: {found}."

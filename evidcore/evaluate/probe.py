@@ -168,7 +168,7 @@ def _labels(cases: Sequence[Case], finding: str) -> tuple[list[int], Labels]:
 
 
 def _answered(prompt: Prompt, places: Mapping[str, int], probabilities: Mapping[str, Labels]) -> float:
-    """Return 1 if the most probable option is right; an option that no line was fitted for is never chosen."""
+    """Return 1 if the most probable option is right; one that no line was fitted for is never chosen."""
     if prompt.case.id not in places:
         raise ValueError(f"prompt {prompt.id!r} asks about case {prompt.case.id!r}, which is not a test case")
     place = places[prompt.case.id]
