@@ -47,7 +47,7 @@ def _from_npz(ref: MaskRef, like: Volume) -> Mask:
     if not Path(ref.path).exists():
         raise DataError(f"{ref.path}: there is no such file. Check the path in the table or the recipe.")
     try:
-        with np.load(ref.path, allow_pickle=False) as arrays:
+        with Path(ref.path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             key = ref.key if ref.key is not None or len(arrays.files) != 1 else arrays.files[0]
             if key not in arrays.files:
                 raise DataError(

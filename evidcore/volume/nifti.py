@@ -73,7 +73,8 @@ def read_values(path: str) -> tuple[Array, Geometry]:
 
 def _scaled(raw: Array, header: Any) -> Array:
     """Apply slope and intercept; whole numbers stay int16, half the memory of float32."""
-    slope, intercept = (1.0 if value is None else value for value in header.get_slope_inter())
+    stated = header.get_slope_inter()
+    slope, intercept = (1.0, 0.0) if stated[0] is None else stated  # None: the header asks for no scaling
     if raw.dtype.kind in "iu" and slope == 1 and float(intercept).is_integer():
         low, high = int(raw.min()) + int(intercept), int(raw.max()) + int(intercept)
         limits = np.iinfo(np.int16)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real volumes; never copied from, quoted or printed."""
+    folder = Path(os.environ.get("EVID_SHARED_DATA", Path(__file__).parents[2] / "../shared/data")).resolve()
+    if not folder.is_dir():
+        pytest.skip("no real volumes here: set EVID_SHARED_DATA to their folder")
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a (z, y, x) array in body axes as a NIfTI file and return its path."""
+
+    def to_file(
+        array_zyx: np.ndarray,
+        name: str = "scan.nii.gz",
+        spacing_mm_zyx: tuple[float, float, float] = (3.0, 2.0, 1.0),
+        axes: str = "LPS",
+    ) -> Path:
+        dz, dy, dx = spacing_mm_zyx
+        image = nibabel.Nifti1Image(array_zyx.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0]))
+        turn = nibabel.orientations.ornt_transform(
+            nibabel.io_orientation(image.affine), nibabel.orientations.axcodes2ornt(axes)
+        )
+        path = tmp_path / name
+        nibabel.save(image.as_reoriented(turn), path)
+        return path
+
+    return to_file
