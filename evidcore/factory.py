@@ -140,7 +140,7 @@ def check_options(
         else:
             wrong += [
                 Mistake(where=where, key=(name, *key), text=text)
-                for key, text in _validate(option.type, table[name])[1]
+                for key, text in validate(option.type, table[name])[1]
             ]
     return sorted(wrong, key=lambda item: [str(part) for part in item.key])
 
@@ -178,7 +178,7 @@ def build(
         if name not in table:
             continue
         if option.kind is None:
-            values[name] = _validate(option.type, table[name])[0]
+            values[name] = validate(option.type, table[name])[0]
         elif isinstance(table[name], str):
             values[name] = (services or {})[table[name]]
         else:
@@ -279,7 +279,7 @@ def _check_component(option: Option, value: Any, where: str, services: Mapping[s
     return []
 
 
-def _validate(annotation: Any, value: Any) -> tuple[Any, list[tuple[tuple[str | int, ...], str]]]:
+def validate(annotation: Any, value: Any) -> tuple[Any, list[tuple[tuple[str | int, ...], str]]]:
     """Return the checked value and what is wrong with it."""
     from pydantic import TypeAdapter, ValidationError  # 40 ms; listing does not need it
 

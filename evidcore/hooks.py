@@ -1,8 +1,8 @@
 """What happens during a run, told to observers, and the sections they add to its page.
 
-An observer is an object whose methods are marked `@observe` and named like the functions of `Events`; it takes
-the arguments it wants, by name. A recipe names observers (`observers = ["…"]`); they look, nothing they do
-changes a number, and one that fails is switched off and named.
+An observer is an object whose methods are marked `@observe` and named like the functions of `Events`; it
+takes the arguments it wants, by name. A recipe names observers (`observers = ["…"]`); they look, nothing they
+do changes a number, and one that fails is switched off and named.
 """
 
 from __future__ import annotations

@@ -1,0 +1,215 @@
+"""Find everything that is wrong with a recipe's tables, before anything is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evidcore.errors import did_you_mean
+from evidcore.factory import SERVICE_KINDS, check, own_keys, show, validate
+from evidcore.plugins import offers
+from evidcore.recipe import order, shape
+
+Path = tuple[str | int, ...]
+_HOMES: Sequence[tuple[type, str]] = (
+    (shape.Top, "the top of the file, above every [section]"),
+    (shape.Model, "[model]"),
+    (shape.Language, "model.language"),
+    *((stage, f"a {kind} stage, above its [[stage.…]] tables") for kind, stage in shape.STAGES.items()),
+    (shape.DataUse, "an entry of a stage's data"),
+    (shape.RewardKeys, "[[stage.reward]]"),
+    (shape.Lora, "a stage's lora"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One mistake: the path of its value in the recipe, and the sentence about it."""
+
+    path: Path
+    text: str
+
+
+def problems(raw: Mapping[str, Any]) -> list[Problem]:
+    """Return every mistake of a recipe that was read; imports the components that it names."""
+    found = _Walk(raw)
+    found.table(shape.Top, raw, ())
+    found.add += [Problem(path=path, text=text) for path, text in order.problems(raw, found.services)]
+    return found.add
+
+
+def section(raw: Mapping[str, Any], path: Path) -> str:
+    """Return what messages call a path: stages go by their kind, `stage.grpo.reward[1].levels`."""
+    if len(path) > 1 and path[0] == "stage" and isinstance(path[1], int):
+        kinds = [item.get("kind") if isinstance(item, Mapping) else None for item in _list(raw.get("stage"))]
+        kind = kinds[path[1]] if path[1] < len(kinds) else None
+        if isinstance(kind, str) and kind in shape.STAGES:
+            twins = [place for place, other in enumerate(kinds) if other == kind]
+            number = f"[{twins.index(path[1])}]" if len(twins) > 1 else ""
+            return f"stage.{kind}{number}{show(path[2:])}"
+    return show(path).lstrip(".") or "recipe"
+
+
+def service_kind(table: Mapping[str, Any]) -> str | None:
+    """Return the kind of a service's table: as given, or the only kind with a component of that name."""
+    if isinstance(table.get("kind"), str):
+        return str(table["kind"])
+    package, _, name = str(table.get("use")).rpartition("/")
+    kinds = {
+        row.kind
+        for row in offers()
+        if row.kind in SERVICE_KINDS and row.name == name and package in ("", row.package)
+    }
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+class _Walk:
+    """A walk over the tables that collects mistakes."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self.raw = raw
+        self.add: list[Problem] = []
+        services = raw.get("service")
+        tables = services if isinstance(services, Mapping) else {}
+        known = {name: service_kind(item) for name, item in tables.items() if isinstance(item, Mapping)}
+        self.services = {name: kind for name, kind in known.items() if kind in SERVICE_KINDS}
+
+    def table(self, form: type, value: Any, path: Path) -> None:
+        """Check a table of the core against the fields of its class."""
+        if not isinstance(value, Mapping):
+            self._say(path, f"must be a table, got {value!r}.")
+            return
+        hints = typing.get_type_hints(form, include_extras=True)
+        known = {item.name: item for item in dataclasses.fields(form)}
+        for key in value:
+            if key not in known:
+                self._say((*path, key), f"unknown key.{self._hint(key, known, path)}")
+        for name, item in known.items():
+            is_required = item.default is item.default_factory is dataclasses.MISSING
+            if name in value:
+                self.value(hints[name], value[name], (*path, name))
+            elif is_required:
+                self._say(path, f"{name} is missing, and it has no default.")
+            elif item.default_factory is not dataclasses.MISSING:  # a default may name a component too
+                self.value(hints[name], item.default_factory(), (*path, name))
+
+    def value(self, annotation: Any, value: Any, path: Path) -> None:
+        """Check one value against the type of its field."""
+        origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin is typing.Annotated and any(isinstance(item, shape.Kind) for item in inner[1:]):
+            kind = next(item.name for item in inner[1:] if isinstance(item, shape.Kind))
+            self.component(kind, value, path)
+        elif annotation is shape.Stage:
+            self.stage(value, path)
+        elif dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+            self.table(annotation, value, path)
+        elif origin is types.UnionType and dataclasses.is_dataclass(inner[0]):  # optional table
+            self.value(inner[0], value, path)
+        elif origin is tuple and not _is_plain(inner[0]):
+            if not isinstance(value, list) or not value:
+                self._say(path, f"must be a list with at least one entry, got {value!r}.")
+                return
+            for place, item in enumerate(value):
+                self.value(inner[0], item, (*path, place))
+        elif origin is Mapping and len(inner) == 2 and not _is_plain(inner[1]):
+            if not isinstance(value, Mapping):
+                self._say(path, f"must be a table of named tables, got {value!r}.")
+                return
+            for name, item in value.items():
+                self.value(inner[1], item, (*path, name))
+        else:
+            for key, text in validate(annotation, value)[1]:
+                self._say((*path, *[part for part in key if part in _parts(value)]), text)
+
+    def stage(self, value: Any, path: Path) -> None:
+        """Check a stage against the class of its kind."""
+        if not isinstance(value, Mapping):
+            self._say(path, f"must be a table, got {value!r}.")
+            return
+        kind = str(value.get("kind"))
+        if kind not in shape.STAGES:
+            hint = did_you_mean(kind, shape.STAGES)
+            text = f"must be one of {', '.join(shape.STAGES)}, got {value.get('kind')!r}.{hint}"
+            self._say((*path, "kind"), text)
+            return
+        self.table(shape.STAGES[kind], value, path)
+
+    def component(self, kind: str, value: Any, path: Path) -> None:
+        """Check a component's table by its signature."""
+        if not isinstance(value, Mapping):
+            self._say(path, f"must be a table that names a component, {{ use = '…' }}, got {value!r}.")
+            return
+        table = dict(value)
+        if kind == "service":
+            given = table.pop("kind", None)
+            found = service_kind(value)
+            if found not in SERVICE_KINDS:
+                kinds = ", ".join(SERVICE_KINDS)
+                if given is not None:
+                    self._say((*path, "kind"), f"must be one of {kinds}, got {given!r}.")
+                else:
+                    text = f"must name one component of the kinds {kinds}, got {table.get('use')!r}."
+                    self._say((*path, "use"), f"{text} Where two kinds have it, add kind = '…'.")
+                return
+            kind = str(found)
+        if kind == "reward":
+            hints = typing.get_type_hints(shape.RewardKeys, include_extras=True)
+            for key in ("weight", "gate", "name"):
+                if key in table:
+                    self.value(hints[key], table[key], (*path, key))
+        for mistake in check(kind, table, "", self.services):
+            text = mistake.text
+            if text.startswith("unknown key."):
+                text += self._home(str(mistake.key[-1]), path)
+            self._say((*path, *mistake.key), text)
+
+    def _say(self, path: Path, text: str) -> None:
+        self.add.append(Problem(path=path, text=text))
+
+    def _hint(self, key: str, known: Mapping[str, Any], path: Path) -> str:
+        """Return the section where the key belongs, or else the nearest key here."""
+        return self._home(key, path) or did_you_mean(key, known) or f" Keys here: {', '.join(sorted(known))}."
+
+    def _home(self, key: str, path: Path) -> str:
+        """Return where in a recipe a key belongs; the stage around it comes first."""
+        homes = [
+            (form, name) for form, name in _HOMES if key in {item.name for item in dataclasses.fields(form)}
+        ]
+        if len(path) > 1 and path[0] == "stage" and isinstance(path[1], int):
+            around = shape.STAGES.get(str(self.raw["stage"][path[1]].get("kind")))
+            homes = [home for home in homes if home[0] is around and len(path) > 2] or homes
+            rewards = _list(self.raw["stage"][path[1]].get("reward"))
+            for place, item in enumerate(rewards):
+                if key not in own_keys("reward") and isinstance(item, Mapping) and _has(item, key):
+                    return (
+                        f" It is an option of {section(self.raw, path[:2])}.reward[{place}] ({item['use']})."
+                    )
+        names = " or ".join(name for _, name in homes)
+        return f" It belongs in {names}." if names else ""
+
+
+def _has(table: Mapping[str, Any], key: str) -> bool:
+    """Tell whether a reward has an option of that name."""
+    wrong = check("reward", {**table, key: None}, "")
+    return not any(item.key == ("use",) or (item.key == (key,) and "unknown" in item.text) for item in wrong)
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Tell whether a type holds no table of the core and no component."""
+    if annotation is shape.Stage or dataclasses.is_dataclass(annotation):
+        return False
+    return not any(isinstance(item, shape.Kind) for item in typing.get_args(annotation)[1:])
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """Return what leads into a value; the tags of a union in pydantic's paths are none of it."""
+    if isinstance(value, Mapping):
+        return list(value)
+    return range(len(value)) if isinstance(value, list) else ()

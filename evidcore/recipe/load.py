@@ -1,0 +1,210 @@
+"""Read a recipe: TOML and `--set` in, a checked frozen Recipe out, or every mistake at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore import factory
+from evidcore.errors import RecipeError, did_you_mean
+from evidcore.recipe import order, shape
+from evidcore.recipe.check import problems, section, service_kind
+from evidcore.recipe.lines import key_lines, line_of
+from evidcore.recipe.trl_fields import DEFAULTS
+
+Key = tuple[str | int, ...]
+_STEP = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)")
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
+    """Read and check a recipe. Imports the components that it names.
+
+    Args:
+        path: a TOML file.
+        overrides: what `--set` gave, `stage.grpo.steps=3`; values are TOML.
+
+    Raises:
+        RecipeError: naming the file, and every mistake with its line.
+    """
+    path = Path(path)
+    text, raw = _read(path)
+    lines = key_lines(text)
+    origins: dict[Key, str] = {}
+    wrong: list[tuple[int, str]] = []
+    for item in overrides:
+        try:
+            origins[_override(raw, item)] = "command line"
+        except ValueError as cause:
+            wrong.append((0, f"command line, --set {item}: {cause}"))
+    for problem in problems(raw):
+        line = line_of(lines, problem.path)
+        where = f"line {line}"
+        if any(problem.path[: len(key)] == key for key in origins):
+            line, where = 0, "command line"
+        wrong.append((line, f"{where}, {section(raw, problem.path)}: {problem.text}"))
+    if wrong:
+        count = "1 mistake" if len(wrong) == 1 else f"{len(wrong)} mistakes"
+        listing = "\n".join(f"  {text}" for _, text in sorted(wrong))
+        raise RecipeError(f"{path}: {count}\n{listing}")
+    origins = {key: f"line {line}" for key, line in lines.items()} | origins
+    return _freeze(raw, path, text, tuple(overrides), origins)
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as cause:
+        beside = [item.name for item in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        hint = did_you_mean(path.name, beside) or f" There: {', '.join(sorted(beside)) or 'no .toml file'}."
+        raise RecipeError(f"{path}: no such file.{hint}") from cause
+    except (OSError, UnicodeDecodeError) as cause:
+        raise RecipeError(
+            f"{path}: cannot be read as UTF-8 text ({cause}). Give a recipe, a TOML file."
+        ) from cause
+    try:
+        return text, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as cause:
+        found = re.search(r"^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$", str(cause))
+        what = found.group(1) if found else str(cause)
+        line = found.group(2) if found and found.group(2) else str(text.rstrip().count("\n") + 1)
+        written = text.splitlines()[int(line) - 1].strip() if text.strip() else ""
+        raise RecipeError(f"{path}: 1 mistake\n  line {line}, not TOML: {what}, in {written!r}.") from cause
+
+
+def _override(raw: dict[str, Any], item: str) -> Key:
+    """Put one `--set` into the tables and return where.
+
+    Raises:
+        ValueError: if its path leads nowhere or its value is not TOML.
+    """
+    name, equals, text = item.partition("=")
+    if not equals:
+        raise ValueError("must read path=value, as in stage.grpo.steps=3.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as cause:
+        raise ValueError(
+            f"{text!r} is not a TOML value; a text needs quotes: '{name}=\"{text}\"'."
+        ) from cause
+    steps: list[str | int] = []
+    for part in name.strip().split("."):
+        found = _STEP.fullmatch(part)
+        if found is None:
+            raise ValueError(f"{part!r} is not a key; write keys with dots and places with [0].")
+        steps += [found.group(1), *(int(place) for place in re.findall(r"\d+", found.group(2)))]
+    steps = _stage_place(raw, steps)
+    target: Any = raw
+    for depth, step in enumerate(steps[:-1]):
+        so_far = factory.show(tuple(steps[: depth + 1])).lstrip(".")
+        if isinstance(step, str) and isinstance(target, dict):
+            target = target.setdefault(step, {})
+        elif isinstance(step, int) and isinstance(target, list) and step < len(target):
+            target = target[step]
+        else:
+            raise ValueError(f"there is no {so_far} in the recipe.")
+    last = steps[-1]
+    is_place = isinstance(last, int) and isinstance(target, list) and last < len(target)
+    if not is_place and not (isinstance(last, str) and isinstance(target, dict)):
+        raise ValueError(f"there is no {factory.show(tuple(steps)).lstrip('.')} in the recipe.")
+    target[last] = value
+    return tuple(steps)
+
+
+def _stage_place(raw: Mapping[str, Any], steps: list[str | int]) -> list[str | int]:
+    """Turn `stage.grpo` and `stage.fit[1]` into the stage's place."""
+    if len(steps) < 2 or steps[0] != "stage" or isinstance(steps[1], int):
+        return steps
+    kinds = [stage.get("kind") for stage in raw.get("stage", [])]
+    twins = [place for place, kind in enumerate(kinds) if kind == steps[1]]
+    if not twins:
+        known = sorted({str(kind) for kind in kinds})
+        raise ValueError(f"the recipe has no {steps[1]} stage; it has {', '.join(known) or 'none'}.")
+    if len(steps) > 2 and isinstance(steps[2], int):
+        if steps[2] >= len(twins):
+            raise ValueError(
+                f"the recipe has {len(twins)} {steps[1]} stages, counted from 0, got [{steps[2]}]."
+            )
+        return ["stage", twins[steps[2]], *steps[3:]]
+    if len(twins) > 1:
+        choices = ", ".join(f"stage.{steps[1]}[{place}]" for place in range(len(twins)))
+        raise ValueError(f"the recipe has {len(twins)} {steps[1]} stages; say which: {choices}.")
+    return ["stage", twins[0], *steps[2:]]
+
+
+def _freeze(
+    raw: Mapping[str, Any], path: Path, text: str, overrides: tuple[str, ...], origins: Mapping[Key, str]
+) -> shape.Recipe:
+    """Fill in every default. The tables were checked."""
+    top = _fill(shape.Top, {key: value for key, value in raw.items() if key not in ("service", "stage")})
+    services = {}
+    for name, table in raw.get("service", {}).items():
+        kind = str(service_kind(table))
+        bare = {key: value for key, value in table.items() if key != "kind"}
+        services[name] = {"kind": kind, **factory.resolved(kind, bare)}
+    stages = tuple(_stage(raw, item, services) for item in raw["stage"])
+    named = {use.task for stage in stages for use in stage.data if use.task} - top["task"].keys()
+    direct = {name: factory.resolved("task", {"use": name}) for name in sorted(named)}
+    folder = Path(top["recipe_folder"] or path.parent).resolve()
+    return shape.Recipe(
+        name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=overrides,
+        origins=origins, observers=top["observers"], datasets=top["dataset"], tasks=top["task"] | direct,
+        services=services, model=shape.Model(**top["model"]), stages=stages,
+    )  # fmt: skip
+
+
+def _stage(raw: Mapping[str, Any], table: Mapping[str, Any], services: Mapping[str, Any]) -> shape.Stage:
+    form = shape.STAGES[table["kind"]]
+    values = _fill(form, table)
+    if form is shape.Fit:
+        kinds = {name: item["kind"] for name, item in services.items()}
+        known = order.fit_options(raw, table["component"], kinds) or {}
+        values["options"] = factory.resolved_options(known, table.get("options", {}))
+    if "trl" in values:
+        values["trl"] = {**DEFAULTS[table["kind"]], **values["trl"]}
+    return typing.cast(shape.Stage, form(**values))
+
+
+def _fill(form: type, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a checked table for the fields of its class."""
+    hints = typing.get_type_hints(form, include_extras=True)
+    values = {}
+    for item in dataclasses.fields(form):
+        if item.name in table:
+            values[item.name] = _value(hints[item.name], table[item.name])
+        elif item.default is not dataclasses.MISSING:
+            values[item.name] = item.default
+        elif item.default_factory is not dataclasses.MISSING:
+            values[item.name] = _value(hints[item.name], item.default_factory())
+    return values
+
+
+def _value(annotation: Any, value: Any) -> Any:
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    kind = next((item.name for item in inner[1:] if isinstance(item, shape.Kind)), None)
+    if origin is typing.Annotated and kind is not None:
+        return _component(kind, value)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return (
+            annotation(**_fill(annotation, value))
+            if annotation is not shape.Model
+            else _fill(annotation, value)
+        )
+    if dataclasses.is_dataclass(inner[0] if inner else None) and not isinstance(value, list | tuple):
+        return value if value is None else _value(inner[0], value)
+    if origin is tuple:
+        return tuple(_value(inner[0], item) for item in value)
+    if origin is Mapping and typing.get_origin(inner[1]) is typing.Annotated and isinstance(value, Mapping):
+        return {key: _value(inner[1], item) for key, item in value.items()}
+    return factory.validate(annotation, value)[0]
+
+
+def _component(kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    full = factory.resolved(kind, table)
+    if kind == "reward":
+        return {"use": full["use"], **_fill(shape.RewardKeys, full), **full}
+    return full

@@ -1,0 +1,122 @@
+"""Which fields `trl = { … }` may pass to TRL, found in its installed source without importing it.
+
+What the recipe says by keys of its own, and what would move the run's files, is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from evidcore.errors import EvidError, did_you_mean
+
+CONFIGS: Mapping[str, str] = {"grpo": "GRPOConfig", "sft": "SFTConfig"}
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {"loss_type": "grpo", "beta": 0.04, "epsilon": 0.2, "scale_rewards": "group"},
+    "sft": {},
+}
+_RECIPE_KEYS: Mapping[str, str] = {
+    "learning_rate": "learning_rate", "max_steps": "steps", "num_train_epochs": "steps", "seed": "seed",
+    "data_seed": "seed", "num_generations": "answers_per_prompt", "temperature": "temperature",
+    "max_completion_length": "max_new_tokens", "reward_weights": "weight of [[stage.reward]]",
+    "generation_batch_size": "prompts_per_step", "steps_per_generation": "prompts_per_step",
+    "per_device_train_batch_size": "prompts_per_forward or rows_per_forward",
+    "save_steps": "save_every_steps",
+    "gradient_accumulation_steps": "prompts_per_forward or rows_per_forward",
+    "max_tool_calling_iterations": "tools",
+}  # fmt: skip
+_RUN_FOLDER = (
+    "output_dir", "resume_from_checkpoint", "save_strategy", "save_total_limit",
+    "logging_strategy", "report_to", "log_completions", "log_multimodal", "run_name", "project",
+    "push_to_hub", "hub_model_id", "hub_token", "eval_strategy", "do_train", "do_eval", "do_predict",
+    "remove_unused_columns", "dataset_kwargs", "max_length", "completion_only_loss", "model_init_kwargs",
+    "log_completions_hub_repo", "load_best_model_at_end", "shuffle_dataset", "disable_tqdm",
+    "trust_remote_code",
+)  # fmt: skip
+OWNED: Mapping[str, str] = {
+    **{field: f"the recipe says it with `{key}`" for field, key in _RECIPE_KEYS.items()},
+    **{field: "it belongs to the core" for field in _RUN_FOLDER},
+}
+
+
+@functools.cache
+def fields(stage: str) -> dict[str, str]:
+    """Return the fields of the trainer configuration of a `sft` or `grpo` stage, each with its annotation.
+
+    Raises:
+        EvidError: if TRL is missing or its source does not look like the version this was written for.
+    """
+    trl, transformers = _folder("trl"), _folder("transformers")
+    found: dict[str, str] = {}
+    for file in (
+        transformers / "training_args.py",
+        trl / "trainer" / "base_config.py",
+        trl / "trainer" / f"{stage}_config.py",
+    ):
+        try:
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+        except OSError as cause:
+            raise EvidError(f"{file}: cannot be read. pip install 'trl>=1.16,<1.17'.") from cause
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                found |= {
+                    item.target.id: ast.unparse(item.annotation)
+                    for item in node.body
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                }
+    if "learning_rate" not in found:
+        raise EvidError(f"{trl}: {CONFIGS[stage]} has no fields here. pip install 'trl>=1.16,<1.17'.")
+    return found
+
+
+def problems(stage: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (field, sentence) for every entry of a `trl` table that cannot be passed on."""
+    known = fields(stage)
+    allowed = known.keys() - OWNED.keys()
+    wrong = []
+    for field, value in table.items():
+        if field in OWNED:
+            wrong.append((field, f"{OWNED[field]}; it cannot be set through trl, got {value!r}."))
+        elif field not in known:
+            text = f"{CONFIGS[stage]} of the installed trl has no such field.{did_you_mean(field, allowed)}"
+            wrong.append((field, text))
+        elif not _fits(known[field], value):
+            wrong.append((field, f"must be {known[field]}, got {value!r}."))
+    return wrong
+
+
+def _folder(package: str) -> Path:
+    spec = find_spec(package)  # of a top-level name: finds it without importing it
+    if spec is None or spec.origin is None:
+        raise EvidError(f"{package} is not installed. `pip install {package}`.")
+    return Path(spec.origin).parent
+
+
+def _fits(annotation: str, value: Any) -> bool:
+    """Tell whether a TOML value fits a plain annotation; one that is not plain lets everything pass."""
+    from pydantic import TypeAdapter, ValidationError  # 40 ms
+
+    names: dict[str, Any] = {
+        "bool": bool,
+        "int": int,
+        "float": float,
+        "str": str,
+        "dict": dict,
+        "list": list,
+        "None": None,
+    }
+    parts = [part.strip() for part in annotation.split("|")]
+    if not all(part in names for part in parts):
+        return True
+    for part in parts:
+        try:
+            TypeAdapter(names[part]).validate_json(json.dumps(value), strict=True)
+        except ValidationError:
+            continue
+        return True
+    return False

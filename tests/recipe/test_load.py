@@ -1,0 +1,201 @@
+# ruff: noqa: E501  # a mistake a row
+from pathlib import Path
+
+import pytest
+
+from evidcore.errors import RecipeError
+from evidcore.recipe import Evaluate, Grpo, Sft, load, to_toml
+
+
+def mistakes(path, *overrides):
+    with pytest.raises(RecipeError) as caught:
+        load(path, overrides)
+    return str(caught.value).splitlines()
+
+
+def test_a_recipe_is_read_with_every_default(write):
+    recipe = load(write())
+    sft, grpo, evaluate = recipe.stages
+    assert isinstance(sft, Sft)
+    assert isinstance(grpo, Grpo)
+    assert isinstance(evaluate, Evaluate)
+    assert (recipe.name, recipe.seed, recipe.stage_name(1)) == ("tiny", 17, "02-grpo")
+    assert sft.data[1].share == 0.5
+    assert sft.reweighter == {"use": "uniform"}
+    assert grpo.reward[1] == {
+        "use": "choice-accuracy",
+        "weight": 1.0,
+        "gate": "format",
+        "name": "",
+        "reading": "strict",
+    }
+    assert grpo.trl == {"loss_type": "grpo", "beta": 0.04, "epsilon": 0.2, "scale_rewards": "group"}
+    assert recipe.services == {"judge": {"kind": "scorer", "use": "findings-f1", **recipe.services["judge"]}}
+    assert recipe.tasks["direct"]["think"] is False
+    assert recipe.tasks["choice"]["think"] is True
+
+
+def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_path):
+    recipe = load(write(), ["stage.grpo.reward[0].weight=0.25", "stage.sft.lora={rank=4}"])
+    copy = tmp_path / "elsewhere" / "resolved.toml"
+    copy.parent.mkdir()
+    copy.write_text(to_toml(recipe), encoding="utf-8")
+    again = load(copy)
+    assert again == recipe
+    assert again.folder == tmp_path.resolve()
+    assert to_toml(again).count("default") == 1  # the heading
+
+
+def test_the_resolved_copy_says_where_each_value_came_from(write):
+    text = to_toml(load(write(), ["stage.grpo.steps=9"]))
+    assert "steps = 9  # command line" in text
+    assert "steps = 4  # line 29" in text
+    assert "max_new_tokens = 256  # default" in text
+    assert "beta = 0.04  # default" in text
+
+
+def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
+    path = write(
+        ("seed = 17", "seed = -17"),
+        ('use = "choice-accuracy"', 'use = "choice-acuracy"'),
+        ("steps = 4", "stepps = 4"),
+        ("share = 0.5", "share = 1.5"),
+        ("think = false", 'think = "no"'),
+    )
+    lines = mistakes(path)
+    assert lines[0] == f"{path}: 6 mistakes"
+    assert lines[1] == "  line 3, seed: must be greater than or equal to 0, got -17."
+    assert lines[2] == "  line 13, task.direct.think: must be a valid boolean, got 'no'."
+    assert lines[3] == "  line 21, stage.sft: steps is missing, and it has no default."
+    assert lines[4] == "  line 26, stage.sft.data[1].share: must be less than or equal to 1, got 1.5."
+    assert lines[5] == "  line 28, stage.sft.stepps: unknown key. Did you mean 'steps'?"
+    assert lines[6].startswith(
+        "  line 41, stage.grpo.reward[1].use: no reward is called 'choice-acuracy'. "
+        "Did you mean 'choice-accuracy'? Installed: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("[[stage.reward]]\nuse = \"format\"", "[[stage.reward]]\nprompts_per_step = 3\nuse = \"format\"",
+         "line 38, stage.grpo.reward[0].prompts_per_step: unknown key. Keys here: none. "
+         "It belongs in a grpo stage, above its [[stage.…]] tables."),
+        ("steps = 4", "steps = 4\nseed = 3",
+         "line 29, stage.sft.seed: unknown key. It belongs in the top of the file, above every [section]."),
+        ("steps = 2", 'steps = 2\nreading = "lenient"',
+         "stage.grpo.reading: unknown key. It is an option of stage.grpo.reward[1] (choice-accuracy)."),
+        ('dataset = "chest", task = "report"', 'dataset = "cest", task = "report"',
+         "line 25, stage.sft.data[0].dataset: no dataset is called 'cest'. Did you mean 'chest'? "
+         "This recipe has: [dataset.chest]."),
+        ('task = "report"', 'task = "reprot"',
+         "line 25, stage.sft.data[0].task: no task is called 'reprot'. Did you mean 'report'?"),
+        ('dataset = "chest", task = "report"', 'dataset = "chest"',
+         "line 25, stage.sft.data[0]: task is missing: a sft stage asks something about each case."),
+        ('task = "report"', 'task = "report", split = "test"',
+         "line 25, stage.sft.data[0].split: a stage that trains may not see the test split, got 'test'."),
+        ('split = "test"', 'split = "tset"', "data[0].split: must be 'train', 'validation' or 'test', got 'tset'."),
+        ('split = "test"', 'split = "test", share = 0.5', "share: only stages that train mix their data, got 0.5."),
+        ('gate = "format"', 'gate = "fromat"',
+         "line 42, stage.grpo.reward[1].gate: must be a reward above this one, got 'fromat'. "
+         "Did you mean 'format'? Above: format."),
+        ('gate = "format"', 'name = "format"', "line 40, stage.grpo.reward[1]: a second reward is called 'format'."),
+        ('kind = "evaluate"', 'kind = "evalute"',
+         "stage[2].kind: must be one of fit, sft, grpo, evaluate, audit, got 'evalute'. Did you mean 'evaluate'?"),
+        ('train = ["bridge", "language"]\ndata = [\n', 'train = ["bridge"]\ndata = [\n',
+         "line 21, stage.sft: the language model has no weights, and this stage does not train it."),
+        ("language = 1e-4", "encoder = 1e-4",
+         "line 36, stage.grpo.learning_rate: must have the keys of train (bridge, language) and no other, "
+         "got bridge, encoder."),
+        ('{ config = "tiny" }', '{ config = "tiny", id = "a/b" }',
+         "line 16, model.language: must have exactly one of config, id and folder, got config and id."),
+        ('{ config = "tiny" }', '{ id = "a/b" }', "line 16, model.language: revision is missing"),
+        ('{ config = "tiny" }', '{ config = "tny" }', "line 16, model.language.config: must be '' or 'tiny', got 'tny'."),
+        ('encoder = { use = "vit3d" }', 'encoder = "vit3d"',
+         "line 18, model.encoder: must be a table that names a component, { use = '…' }, got 'vit3d'."),
+        ("weight = 0.5", "weight = inf", "line 39, stage.grpo.reward[0].weight: must be a finite number"),
+        ('name = "tiny"', 'name = "a/b"', "line 2, name: must be letters, digits,"),
+        ("schema = 1", "schema = 2", "line 1, schema: must be 1, got 2."),
+        ('use = "findings-f1"', 'use = "findings-f2"', "line 9, service.judge.use: must name one component of"),
+        ("steps = 2", "steps = 2\ntrl = { seed = 3 }", "stage.grpo.trl.seed: the recipe says it with `seed`"),
+        ("steps = 4", "steps = 4\nlora = { rank = 0 }", "stage.sft.lora.rank: must be greater than or equal to 1, got 0."),
+        ('use = "phantom-chest"', 'use = "phantom-chest"\nprevalance = 3', "line 7, dataset.chest.prevalance: unknown key."),
+        ('seed = 17', 'seed = 17\nobservers = ["loud"]', "line 4, observers[0]: no observer is called 'loud'."),
+        ('bridge = { use = "projection" }', 'bridge = { use = "residual-alinment" }', "no bridge is called 'residual-alinment'."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_line_value_and_remedy(write, old, new, complaint):
+    found = mistakes(write((old, new)))
+    assert any(complaint in line for line in found), "\n".join(found)
+
+
+def test_a_stage_may_not_fit_what_a_later_stage_was_built_on(write):
+    fit = '[[stage]]\nkind = "fit"\ncomponent = "model.encoder"\ndata = [{ dataset = "chest" }]\n\n[[stage]]\nkind = "ev'
+    found = mistakes(write(('[[stage]]\nkind = "ev', fit)))
+    assert "stage.fit.component: model.encoder would be trained anew below a stage" in found[1]
+
+
+def test_the_options_of_a_fit_are_those_of_the_components_fit(write):
+    fit = '[[stage]]\nkind = "fit"\ncomponent = "model.encoder"\ndata = [{ dataset = "chest" }]\noptions = { stepps = 3 }\n'
+    found = mistakes(write(('[[stage]]\nkind = "sft"', fit + '\n[[stage]]\nkind = "sft"')))
+    assert "line 25, stage.fit.options.stepps: unknown key. Did you mean 'steps'?" in found[1]
+
+
+def test_broken_toml_is_named_with_its_line(write):
+    found = mistakes(write(("steps = 4", "steps = = 4")))
+    assert found[1] == "  line 28, not TOML: Invalid value, in 'steps = = 4'."
+    assert "not TOML: Cannot overwrite a value" in mistakes(write(("seed = 17", 'seed = 17\nname = "b"')))[1]
+
+
+def test_a_missing_file_is_answered_with_its_nearest_neighbour(write):
+    path = write()
+    with pytest.raises(RecipeError, match=r"tinny.toml: no such file. Did you mean 'tiny.toml'\?"):
+        load(path.with_name("tinny.toml"))
+    with pytest.raises(RecipeError, match="cannot be read as UTF-8 text"):
+        load(Path("/"))
+
+
+@pytest.mark.parametrize(
+    ("item", "complaint"),
+    [
+        ("seed", "command line, --set seed: must read path=value"),
+        ("name=x", "'x' is not a TOML value; a text needs quotes: 'name=\"x\"'."),
+        ("stage.grop.steps=3", "the recipe has no grop stage; it has evaluate, grpo, sft."),
+        ("stage.grpo[1].steps=3", "the recipe has 1 grpo stages, counted from 0, got [1]."),
+        ("stage.grpo.reward[5].weight=3", "there is no stage[1].reward[5] in the recipe."),
+        ("stage.grpo.steps=0", "command line, stage.grpo.steps: must be greater than or equal to 1, got 0."),
+        ("stage.grpo.stepz=0", "command line, stage.grpo.stepz: unknown key. Did you mean 'steps'?"),
+        ("a b=3", "'a b' is not a key"),
+    ],
+)
+def test_a_mistake_on_the_command_line_says_so(write, item, complaint):
+    assert complaint in mistakes(write(), item)[1]
+
+
+def test_overrides_reach_every_place(write):
+    recipe = load(
+        write(),
+        [
+            "stage.grpo.steps=7",
+            "stage[0].steps = 8",
+            "stage.grpo.trl={beta=0.0}",
+            "dataset.chest.seed=3",
+            "seed=4",
+        ],
+    )
+    assert (recipe.stages[1].steps, recipe.stages[0].steps, recipe.seed) == (7, 8, 4)
+    assert recipe.stages[1].trl["beta"] == 0.0
+    assert recipe.datasets["chest"]["seed"] == 3
+    assert recipe.overrides[0] == "stage.grpo.steps=7"
+
+
+def test_a_stage_kind_that_occurs_twice_needs_its_number(write):
+    twice = write(
+        ('kind = "evaluate"', 'kind = "sft"\ntrain = ["bridge"]\nsteps = 1\nlearning_rate = 1.0'),
+        (', split = "test"', ""),
+    )
+    assert (
+        "the recipe has 2 sft stages; say which: stage.sft[0], stage.sft[1]."
+        in mistakes(twice, "stage.sft.steps=3")[1]
+    )
+    assert load(twice, ["stage.sft[1].steps=3"]).stages[2].steps == 3

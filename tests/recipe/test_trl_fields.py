@@ -1,0 +1,51 @@
+import ast
+import subprocess
+import sys
+
+from evidcore.recipe.trl_fields import CONFIGS, OWNED, fields, problems
+
+
+def test_the_fields_read_from_the_source_are_those_of_the_classes():
+    code = "import dataclasses as d, trl; print(*[[f.name for f in d.fields(c)] for c in ({})], sep='\\n')"
+    code = code.format(", ".join(f"trl.{name}" for name in CONFIGS.values()))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    for stage, line in zip(CONFIGS, done.stdout.splitlines()[-2:], strict=True):
+        assert set(ast.literal_eval(line)) == set(fields(stage))
+
+
+def test_what_the_core_owns_exists():
+    assert OWNED.keys() <= fields("grpo").keys() | fields("sft").keys()
+
+
+def test_a_field_that_trl_lacks_is_answered_with_the_nearest():
+    assert problems("grpo", {"bta": 0.1}) == [
+        ("bta", "GRPOConfig of the installed trl has no such field. Did you mean 'beta'?")
+    ]
+    assert problems("sft", {"beta": 0.1})[0][0] == "beta"
+
+
+def test_what_the_recipe_says_by_its_own_keys_is_refused():
+    assert problems("grpo", {"num_generations": 4}) == [
+        (
+            "num_generations",
+            "the recipe says it with `answers_per_prompt`; it cannot be set through trl, got 4.",
+        )
+    ]
+    assert problems("sft", {"output_dir": "/x"})[0][1].startswith("it belongs to the core")
+
+
+def test_a_value_of_the_wrong_type_is_refused_and_an_int_is_a_float():
+    assert problems("grpo", {"beta": "0.1"}) == [("beta", "must be float, got '0.1'.")]
+    assert problems("grpo", {"mask_truncated_completions": 1}) == [
+        ("mask_truncated_completions", "must be bool, got 1.")
+    ]
+    assert problems("grpo", {"beta": 0, "epsilon_high": 0.28, "loss_type": "dr_grpo"}) == []
+
+
+def test_reading_the_fields_does_not_import_trl():
+    code = "import sys; from evidcore.recipe.trl_fields import fields; fields('grpo'); "
+    code += "print('trl' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
