@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import Reader
-from evidcore.testing.clauses import require
+from evidcore.testing.clauses import raises_nothing, require
 
 
 def check_reader(reader: Reader, crops: Sequence[Crop], question: str, folder: Path) -> None:
@@ -50,6 +50,7 @@ def check_reader(reader: Reader, crops: Sequence[Crop], question: str, folder: P
         shutil.copyfile(source, target)
         ref = VolumeRef(path=str(target), intensity=crop.volume.intensity)
         moved.append(Crop(volume=ref, box_zyx=crop.box_zyx, blank=crop.blank))
-    alone = reader(moved, question)
     clause = "it goes by pixels, not by what lies beside them"
+    with raises_nothing(reader, clause, "a volume that lies alone"):
+        alone = reader(moved, question)
     require(alone == answer, reader, clause, f"{answer!r} became {alone!r} where the volume lies alone")

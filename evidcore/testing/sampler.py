@@ -42,7 +42,7 @@ class TinySampler(Sampler):
         from transformers import AutoModelForCausalLM, AutoTokenizer  # slow, and no other check needs them
 
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder)
-        self.model.eval()
+        self.model.eval()  # type: ignore[no-untyped-call]
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.turns = turns
         self.budget_tokens = budget_tokens
@@ -58,7 +58,7 @@ class TinySampler(Sampler):
         found = []
         for episode in episodes:
             first = len(self._prompt_ids(episode.prompt)) - 1
-            log_probs = self._log_probs(episode)[first : first + len(episode.ids)]
+            log_probs = self._log_probs(episode.prompt, episode.ids)[first : first + len(episode.ids)]
             found.append((-(log_probs.exp() * log_probs).sum(dim=-1)).tolist())
         return found
 
@@ -112,14 +112,13 @@ class TinySampler(Sampler):
     def _sampled(self, episode: Episode, count: int) -> list[int]:
         ids: list[int] = []
         while len(ids) < count and self.tokenizer.eos_token_id not in ids:
-            longer = dataclasses.replace(episode, ids=(*episode.ids, *ids), loss_mask=())
-            logits = self._log_probs(longer)[-1] / self.temperature
+            logits = self._log_probs(episode.prompt, (*episode.ids, *ids))[-1] / self.temperature
             ids.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=self.generator)))
         return ids
 
     @torch.no_grad()
-    def _log_probs(self, episode: Episode) -> torch.Tensor:
-        ids = torch.tensor([[*self._prompt_ids(episode.prompt), *episode.ids]])
+    def _log_probs(self, prompt: Prompt, written: Sequence[int]) -> torch.Tensor:
+        ids = torch.tensor([[*self._prompt_ids(prompt), *written]])
         return torch.as_tensor(self.model(ids).logits[0].log_softmax(dim=-1))
 
     def _prompt_ids(self, prompt: Prompt) -> list[int]:

@@ -1,0 +1,155 @@
+import numpy as np
+import pytest
+
+from evidcore.case import Box
+from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, Segmenter, SegmenterSession
+from evidcore.testing import check_segmenter, volume_case
+from evidcore.volume import read, read_mask
+
+
+class Region(SegmenterSession):
+    """Soft tissue in a column over the prompted box, point or mask, as far as it goes without a gap."""
+
+    def __init__(self, ref):
+        self.soft = read(ref).array > -400
+
+    def mask(self, prompts, z_window=None):
+        if not prompts:
+            raise ValueError("no prompt")
+        out = np.zeros(self.soft.shape, dtype=bool)
+        for prompt in prompts:
+            out |= self.grown(self.seed(prompt))
+        start, stop = z_window or (0, len(out))
+        out[:start] = out[stop:] = False
+        return out
+
+    def seed(self, prompt):
+        seed = np.zeros(self.soft.shape, dtype=bool)
+        z, y, x = self.soft.shape
+        match prompt:
+            case BoxPrompt(box=box):
+                if not (0 <= box.z < z and 0 <= box.y0 < box.y1 <= y and 0 <= box.x0 < box.x1 <= x):
+                    raise ValueError(f"{box} is not in a volume of {self.soft.shape}")
+                seed[box.z, box.y0 : box.y1, box.x0 : box.x1] = True
+            case PointPrompt(z=pz, y=py, x=px):
+                if not (0 <= pz < z and 0 <= py < y and 0 <= px < x):
+                    raise ValueError(f"{prompt} is not in a volume of {self.soft.shape}")
+                seed[pz, max(0, py - 2) : py + 3, max(0, px - 2) : px + 3] = True
+            case MaskPrompt(z=pz, mask=mask):
+                if mask.shape != (y, x) or not mask.any():
+                    raise ValueError(f"a mask of {mask.shape} with {mask.sum()} voxels")
+                seed[pz] = mask
+        return seed
+
+    def grown(self, seed):
+        column = seed.any(axis=0)
+        soft = self.soft & column
+        out = seed & self.soft
+        for z in list(range(1, len(out))) + list(range(len(out) - 2, -1, -1)):
+            for near in {max(z - 1, 0), min(z + 1, len(out) - 1)}:
+                out[z] |= soft[z] & out[near]
+        return out
+
+
+class Columns(Segmenter):
+    session_class = Region
+
+    def session(self, volume):
+        return self.session_class(volume)
+
+
+def mutant(name, **methods):
+    return type(name, (Columns,), {"session_class": type(name + "Session", (Region,), methods)})
+
+
+def scores(self, prompts, z_window=None):
+    return Region.mask(self, prompts, z_window).astype(np.float32)
+
+
+def turned(self, prompts, z_window=None):
+    return Region.mask(self, prompts, z_window).transpose(2, 1, 0)
+
+
+def nothing(self, prompts, z_window=None):
+    return Region.mask(self, prompts, z_window) & False
+
+
+def boundless(self, prompts, z_window=None):
+    return Region.mask(self, prompts)
+
+
+def growing(self, prompts, z_window=None):
+    """Remember what was found, as a session that keeps a memory of prompts would."""
+    found = Region.mask(self, prompts, z_window)
+    if z_window is None:
+        self.soft = self.soft | np.roll(found, 1, axis=0)
+    return found
+
+
+def lenient(self, prompts, z_window=None):
+    try:
+        return Region.mask(self, prompts, z_window)
+    except ValueError:
+        return np.zeros(self.soft.shape, dtype=bool)
+
+
+def unchecked(self, prompt):
+    seed = np.zeros(self.soft.shape, dtype=bool)
+    if isinstance(prompt, BoxPrompt):
+        box = prompt.box
+        seed[box.z, box.y0 : box.y1, box.x0 : box.x1] = True
+        return seed
+    return Region.seed(self, prompt)
+
+
+def everything(self, seed):
+    return np.ones_like(seed)
+
+
+@pytest.fixture(scope="module")
+def nodule(tmp_path_factory):
+    case = volume_case(tmp_path_factory.mktemp("case"))
+    truth = read_mask(case.masks["lung nodule"], like=read(case.volumes[0]))
+    z, y, x = (int(places.mean()) for places in np.nonzero(truth))
+    rows, columns = np.nonzero(truth[z])
+    box = Box(
+        z=z, y0=int(rows.min()), y1=int(rows.max()) + 1, x0=int(columns.min()), x1=int(columns.max()) + 1
+    )
+    prompts = [BoxPrompt(box=box), PointPrompt(z=z, y=y, x=x), MaskPrompt(z=z, mask=truth[z])]
+    return case.volumes[0], prompts, truth
+
+
+def test_a_sound_segmenter_passes(nodule):
+    volume, prompts, truth = nodule
+    check_segmenter(Columns(), volume, prompts, truth=truth, least_dice=0.7)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (
+            mutant("Scores", mask=scores),
+            r"Scores breaks its .* must be bool \(12, 16, 16\), got float32 \(12,",
+        ),
+        (
+            mutant("Turned", mask=turned),
+            r"on the volume's grid. must be bool \(12, 16, 16\), got bool \(16, 16, 12\)",
+        ),
+        (mutant("Nothing", mask=nothing), "gives no empty mask. got one for BoxPrompt"),
+        (
+            mutant("Boundless", mask=boundless),
+            r"nothing lies outside the window. \d+ voxels beyond slices \d+\.\.\d",
+        ),
+        (
+            mutant("Growing", mask=growing),
+            r"equal prompts get equal masks. \d+ voxels differ for BoxPrompt",
+        ),
+        (mutant("Lenient", mask=lenient), r"cannot be used raises a ValueError. \[\] was accepted"),
+        (mutant("Unchecked", seed=unchecked), r"cannot be used .*Box\(z=12.* raised IndexError: index 12"),
+        (mutant("Everything", grown=everything), r"an easy object is found. Dice 0\.\d\d for BoxPrompt"),
+    ],
+)
+def test_a_segmenter_that_breaks_a_clause_is_caught(broken, message, nodule):
+    volume, prompts, truth = nodule
+    with pytest.raises(AssertionError, match=message):
+        check_segmenter(broken(), volume, prompts, truth=truth, least_dice=0.7)
