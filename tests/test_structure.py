@@ -1,0 +1,186 @@
+"""The shape of the source tree, read from its import statements."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import evidcore
+
+CORE = Path(evidcore.__file__).parent
+PLUGINS = CORE.parent / "plugins"
+
+# A room may import rooms before it.
+ROOMS = (
+    "errors",
+    "plugins",
+    "factory",
+    "case",
+    "recipe",
+    "hooks",
+    "contracts",
+    "volume",
+    "builtin",
+    "model",
+    "train",
+    "evaluate",
+    "audit",
+    "page",
+    "hub",
+    "run",
+    "testing",
+    "cli",
+)
+WITHOUT_TORCH = ("errors", "plugins", "factory", "case", "recipe", "hooks")
+SLOW = {
+    "torch",
+    "transformers",
+    "trl",
+    "monai",
+    "timm",
+    "torchvision",
+    "sklearn",
+    "matplotlib",
+    "scipy",
+    "datasets",
+}
+ALLOWED_UPWARD = {
+    # the options of a `fit` stage are read from the signature of what it calls; only when a recipe is checked
+    ("recipe/order.py", "model"),
+}
+LONG_ON_PURPOSE = {"contracts.py"}  # every seam on one page
+REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
+
+
+def modules(root):
+    return sorted(path for path in root.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def imports(path):
+    """Yield each imported module, absolute, and whether it is imported as soon as the module is."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node, at_once in walk(tree, at_once=True):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, at_once) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: line {node.lineno} imports relatively"
+            yield from ((f"{node.module}.{alias.name}", at_once) for alias in node.names)
+
+
+def walk(node, at_once):
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue  # read by the type checker alone
+        later = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield child, at_once
+        yield from walk(child, at_once and not later)
+
+
+def room_of(path):
+    return path.relative_to(CORE).with_suffix("").parts[0]
+
+
+def imported_rooms(path):
+    names = [name for name, _ in imports(path) if name.startswith("evidcore.")]
+    return {name.split(".")[1] for name in names} & set(ROOMS)
+
+
+def test_the_core_has_at_most_18_rooms_and_each_has_its_place():
+    rooms = {room_of(path) for path in modules(CORE)} - {"__init__", "__main__"}
+    assert rooms <= set(ROOMS), f"not placed in ROOMS: {sorted(rooms - set(ROOMS))}"
+    assert len(rooms) <= 18
+
+
+def test_rooms_import_one_way():
+    upward = {
+        (str(path.relative_to(CORE)), room)
+        for path in modules(CORE)
+        if room_of(path) in ROOMS
+        for room in imported_rooms(path)
+        if ROOMS.index(room) > ROOMS.index(room_of(path))
+    }
+    assert upward == ALLOWED_UPWARD
+
+
+def test_the_lower_rooms_name_no_torch():
+    slow = [
+        f"{path.relative_to(CORE)}: {name}"
+        for path in modules(CORE)
+        if room_of(path) in WITHOUT_TORCH
+        for name, _ in imports(path)
+        if name.split(".")[0] in SLOW
+    ]
+    assert slow == []
+
+
+def test_the_lower_rooms_load_no_torch():
+    names = ", ".join(f"evidcore.{room}" for room in WITHOUT_TORCH)
+    code = f"import sys, {names}; print(*sorted({SLOW!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_the_command_line_and_the_page_load_nothing_slow_at_once():
+    slow = [
+        f"{path.relative_to(CORE)}: {name}"
+        for path in modules(CORE)
+        if room_of(path) in {"cli", "__main__", "__init__"}
+        for name, at_once in imports(path)
+        if at_once and name.split(".")[0] in SLOW
+    ]
+    assert slow == []
+
+
+def test_only_one_folder_imports_trl():
+    outside = [
+        str(path.relative_to(CORE))
+        for path in modules(CORE)
+        if path.relative_to(CORE).parts[:2] != ("train", "trl")
+        and any(name.split(".")[0] == "trl" for name, _ in imports(path))
+    ]
+    assert outside == []
+
+
+def test_plugins_build_on_seams_and_not_on_the_trainer():
+    refused = {"train", "run", "cli", "page", "recipe"}
+    reaching = [
+        f"{path.relative_to(PLUGINS)}: {sorted(imported_rooms(path) & refused)}"
+        for path in modules(PLUGINS)
+        if "tests" not in path.parts and imported_rooms(path) & refused
+    ]
+    assert reaching == []
+
+
+@pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])
+def test_modules_hold_one_idea(root):
+    long = {str(path.relative_to(root)): len(path.read_text().splitlines()) for path in modules(root)}
+    assert {name: lines for name, lines in long.items() if lines > 300 and name not in LONG_ON_PURPOSE} == {}
+
+
+@pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])
+def test_no_module_is_named_after_nothing(root):
+    named = [
+        str(path.relative_to(root))
+        for path in modules(root)
+        if REFUSED_NAMES & set(path.with_suffix("").parts)
+    ]
+    assert named == []
+
+
+def test_the_reader_of_imports_tells_now_from_later(tmp_path):
+    path = tmp_path / "sample.py"
+    path.write_text(
+        "import torch\n"
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import trl\n"
+        "def late():\n    from evidcore.train import sft\n"
+        "class Now:\n    import scipy.stats\n"
+    )
+    assert list(imports(path)) == [
+        ("torch", True),
+        ("typing.TYPE_CHECKING", True),
+        ("evidcore.train.sft", False),
+        ("scipy.stats", True),
+    ]
