@@ -36,8 +36,8 @@ class Choice(Task):
     """Multiple choice over findings: one that is present among distractors.
 
     Evaluation (seed 0) asks the questions that came with a case; where there are none, and in training, they
-    are drawn from the case's findings. A case without a present finding, or with too few others, asks
-    nothing.
+    are drawn from the case's findings, in the words of a question that came with it where there is one. A
+    case without a present finding, or with too few others, asks nothing.
 
     Args:
         think: ask for `<think>…</think>` before the answer.
@@ -106,7 +106,7 @@ class Choice(Task):
             questions.append(
                 Question(
                     id=f"{seed}-{number}",
-                    text=STEM,
+                    text=_stem(case, dice),
                     options=tuple(options),
                     answer=options.index(finding),
                     true_options=tuple(i for i, name in enumerate(options) if name in present),
@@ -154,6 +154,14 @@ class Choice(Task):
             choice=(_inside(completion, "answer") or "").strip() if malformed is None else None,
             lenient_choice=lenient_letter(completion, letters, prompt.reference["options"]),
         )
+
+
+def _stem(case: Case, dice: random.Random) -> str:
+    """Return the words of a drawn question; what is known beforehand stands in front, as in given ones."""
+    if case.questions:
+        return dice.choice(case.questions).text
+    indication = case.notes.get("indication")
+    return f"Indication: {indication}. {STEM}" if indication else STEM
 
 
 def _reference(case: Case, question: Question) -> Mapping[str, Any]:

@@ -98,7 +98,7 @@ class ReportFindings(Reward):
         if "letter" in rollout.prompt.reference:
             return Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")
         if not case.findings:
-            return Unscored(kind="not-applicable", reason=f"nothing is known of case {case.id!r}'s findings")
+            return Unscored(kind="not-applicable", reason=f"no findings are known of case {case.id!r}")
         if rollout.answer.report is None:
             return Score(value=0.0, reason=rollout.answer.malformed or "no report")
         found = self.labeler(rollout.answer.report)

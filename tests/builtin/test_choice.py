@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import pytest
+
+from evidcore.builtin.choice import Choice, lenient_letter, strict_fault
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Finding, Question, TextPart, VolumeRef
+from evidcore.testing.checks_task import check_task
+
+NAMES = ("emphysema", "lung nodule", "cardiomegaly", "consolidation", "atelectasis", "hiatal hernia")
+QUESTION = Question(
+    id="q7",
+    text="What is seen?",
+    options=("emphysema", "lung nodule", "cardiomegaly"),
+    answer=1,
+    true_options=(1,),
+)
+
+
+def case(present=("lung nodule",), uncertain=(), questions=(), name="a", notes=None):
+    states = {item: "present" if item in present else "absent" for item in NAMES}
+    states |= dict.fromkeys(uncertain, "uncertain")
+    return Case(
+        id=name,
+        patient=name,
+        volumes=(VolumeRef(path="a.nii"),),
+        findings=tuple(Finding(name=item, state=state) for item, state in states.items()),
+        questions=questions,
+        notes=notes or {},
+    )
+
+
+def asked(task, seed=1, **facts):
+    return task.prompts(case(**facts), Volume(), seed)
+
+
+def test_it_keeps_the_contract_of_a_task():
+    cases = [case(name="a"), case(name="b", questions=(QUESTION,)), case(name="c", present=NAMES[:2])]
+    for task in (Choice(), Choice(think=False), Choice(distractors="random", permute=True, rules=True)):
+        check_task(task, Volume(), cases, garbage=["A", "no idea", "<answer>Z</answer>"])
+
+
+def test_evaluation_asks_the_questions_that_came_with_the_case():
+    (prompt,) = asked(Choice(), seed=0, questions=(QUESTION,))
+    assert prompt.id == "a:q7"
+    assert prompt.parts[-1] == TextPart(
+        text="What is seen?\nA) emphysema\nB) lung nodule\nC) cardiomegaly\nThink, then answer."
+    )
+    assert prompt.reference == {
+        "letter": "B",
+        "options": ["emphysema", "lung nodule", "cardiomegaly"],
+        "true_options": [1],
+        "finding": "lung nodule",
+    }
+
+
+def test_gold_goes_through_the_options_and_ends_with_the_letter():
+    (prompt,) = asked(Choice(), seed=0, questions=(QUESTION,))
+    assert Choice().gold(prompt) == (
+        "<think>A emphysema absent. B lung nodule present. C cardiomegaly absent.</think><answer>B</answer>",
+        (),
+    )
+    assert Choice(think=False).gold(prompt) == ("<answer>B</answer>", ())
+
+
+def test_gold_of_random_distractors_tells_every_true_option():
+    task = Choice(distractors="random", options_per_question=6)
+    (prompt,) = asked(task, present=("lung nodule", "emphysema"))
+    gold, _ = task.gold(prompt)
+    assert gold.count(" present.") == 2
+    assert sorted(prompt.reference["options"][i] for i in prompt.reference["true_options"]) == [
+        "emphysema",
+        "lung nodule",
+    ]
+
+
+def test_true_options_that_a_question_does_not_tell_come_from_the_findings():
+    question = dataclasses.replace(QUESTION, true_options=())
+    (prompt,) = asked(Choice(), seed=0, questions=(question,), present=("lung nodule", "cardiomegaly"))
+    assert prompt.reference["true_options"] == [1, 2]
+
+
+def test_drawn_questions_have_one_present_finding_among_absent_ones():
+    rights, letters = collections.Counter(), collections.Counter()
+    for seed in range(1, 401):
+        (prompt,) = asked(
+            Choice(), seed=seed, present=("lung nodule", "emphysema"), uncertain=("atelectasis",)
+        )
+        reference = prompt.reference
+        assert len(set(reference["options"])) == 4
+        assert "atelectasis" not in reference["options"]
+        assert reference["true_options"] == ["ABCD".index(reference["letter"])]
+        rights[reference["finding"]] += 1
+        letters[reference["letter"]] += 1
+    assert set(rights) == {"lung nodule", "emphysema"}
+    assert min(rights.values()) > 160  # 200 expected, 4 standard deviations
+    assert min(letters.values()) > 65  # 100 expected, 4 standard deviations
+
+
+def test_training_draws_anew_with_every_seed_and_alike_with_the_same():
+    first, second, again = (asked(Choice(), seed=seed, questions=(QUESTION,)) for seed in (1, 2, 1))
+    assert first == again
+    assert first[0].reference != second[0].reference
+    assert first[0].parts[-1].text.startswith("What is seen?\n")
+
+
+def test_an_indication_stands_in_front_of_a_drawn_question():
+    (prompt,) = asked(Choice(), notes={"indication": "smoker"})
+    assert prompt.parts[-1].text.startswith("Indication: smoker. Which finding is present?\nA) ")
+
+
+def test_questions_per_case_zero_asks_about_every_present_finding():
+    present = NAMES[:3]
+    assert len(asked(Choice(questions_per_case=2), present=present)) == 2
+    prompts = asked(Choice(questions_per_case=0), present=present)
+    assert sorted(prompt.reference["finding"] for prompt in prompts) == sorted(present)
+
+
+@pytest.mark.parametrize("present", [(), NAMES[:4]])
+def test_a_case_without_a_present_finding_or_enough_others_asks_nothing(present):
+    assert list(asked(Choice(), present=present)) == []
+
+
+def test_permute_shuffles_options_and_keeps_the_right_one():
+    seen = set()
+    for number in range(20):
+        (prompt,) = asked(Choice(permute=True), seed=0, questions=(QUESTION,), name=f"case {number}")
+        reference = prompt.reference
+        assert reference["options"]["ABC".index(reference["letter"])] == "lung nodule"
+        assert reference["true_options"] == ["ABC".index(reference["letter"])]
+        seen.add(tuple(reference["options"]))
+    assert len(seen) > 3
+
+
+@pytest.mark.parametrize(
+    ("completion", "reason"),
+    [
+        ("<think>so</think><answer>B</answer>", None),
+        ("  <think>so</think>\n<answer> B </answer>\n", None),
+        ("<answer>B</answer>", "no <think>"),
+        ("<think> </think><answer>B</answer>", "the think text is empty"),
+        ("<think>so</think><answer></answer>", "the answer is '', expected one letter of ABCD"),
+        ("<think>so</think><answer>B)</answer>", "the answer is 'B)', expected one letter of ABCD"),
+        ("<think>so</think><answer>AB</answer>", "the answer is 'AB', expected one letter of ABCD"),
+        ("<think>so</think><answer>E</answer>", "the answer is 'E', expected one letter of ABCD"),
+        ("<think>so</think><answer>B</answer><answer>C</answer>", "2 times <answer>, expected once"),
+        ("<think>so</think><answer>B", "no </answer>"),
+        ("<answer>B</answer><think>so</think>", "tags in the order"),
+        ("Well. <think>so</think><answer>B</answer>", "text outside the tags: 'Well.'"),
+        ("<think>so</think><answer>B</answer> done", "text outside the tags: 'done'"),
+        ("<think>so <b>x</b></think><answer>B</answer>", "unexpected tag <b>"),
+        ("B", "no tags, expected <think></think><answer></answer>"),
+    ],
+)
+def test_strict_format_with_thinking(completion, reason):
+    fault = strict_fault(completion, "ABCD", think=True)
+    assert fault is None if reason is None else reason in fault
+
+
+def test_strict_format_without_thinking_refuses_a_think_text():
+    assert strict_fault("<answer>B</answer>", "ABCD", think=False) is None
+    fault = strict_fault("<think>so</think><answer>B</answer>", "ABCD", think=False)
+    assert fault == "unexpected tag <think>"
+
+
+@pytest.mark.parametrize(
+    ("completion", "letter"),
+    [
+        ("<think>A emphysema absent.</think><answer>B</answer>", "B"),
+        ("<answer>b)</answer>", "B"),
+        ("<ANSWER>(c)", "C"),
+        ("B", "B"),
+        ("B) lung nodule", "B"),
+        ("B lung nodule.", "B"),
+        ("lung nodule", "B"),
+        ("Answer: d", "D"),
+        ("The answer is A.", "A"),
+        ("I choose option C because of the heart", "C"),
+        ("The right one is (C)", "C"),
+        ("so it must be D", "D"),
+        ("<think>B it is</think> C", "C"),
+        ("<answer>A</answer> no, <answer>D</answer>", "D"),
+        ("A nodule is seen.", None),
+        ("B or C", None),
+        ("no idea", None),
+        ("", None),
+        ("E", None),
+    ],
+)
+def test_a_tolerant_reader_finds_the_letter_and_never_guesses(completion, letter):
+    options = ["emphysema", "lung nodule", "cardiomegaly", "consolidation"]
+    assert lenient_letter(completion, "ABCD", options) == letter
+
+
+def test_a_malformed_answer_keeps_its_lenient_letter_and_its_thoughts():
+    (prompt,) = asked(Choice(), seed=0, questions=(QUESTION,))
+    answer = Choice().parse(prompt, "<think>hm</think> B")
+    assert answer.malformed == "no <answer>"
+    assert (answer.choice, answer.lenient_choice, answer.think) == (None, "B", "hm")

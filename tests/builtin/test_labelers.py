@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.labelers import NegationRules, Phrases, sentences
+from evidcore.builtin.scorers import states
+from evidcore.testing.checks_text import check_labeler
+
+LABELERS = [Phrases(), NegationRules()]
+BOTH = pytest.mark.parametrize("labeler", LABELERS, ids=["phrases", "negation-rules"])
+
+
+@BOTH
+def test_it_keeps_the_contract_of_a_labeler(labeler):
+    check_labeler(labeler, expected={"No lung nodule. There is a left pleural effusion.": {
+        "lung nodule": "absent", "pleural effusion": "present",
+    }})  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("finding", CT_RATE_FINDINGS)
+def test_every_finding_is_read_from_plain_sentences(labeler, finding):
+    for text, state in {
+        f"There is {finding}.": "present",
+        f"{finding.capitalize()} is seen.": "present",
+        f"There is a left {finding} of 12 mm.": "present",
+        f"{finding.capitalize()}.": "present",
+        f"B {finding} present.": "present",
+        f"No {finding}.": "absent",
+        f"There is no {finding}.": "absent",
+        f"{finding.capitalize()} is not seen.": "absent",
+        f"A {finding} absent.": "absent",
+        f"Possible {finding}.": "uncertain",
+        f"{finding.capitalize()} cannot be excluded.": "uncertain",
+    }.items():
+        assert states(labeler(text)) == {finding: state}, text
+
+
+@BOTH
+def test_each_sentence_speaks_for_itself(labeler):
+    text = (
+        "No emphysema. There is a right lung nodule of 7.5 mm. "
+        "Hiatal hernia is not seen. B consolidation present."
+    )
+    found = {item.name: (item.state, item.side, item.size_mm) for item in labeler(text)}
+    assert found == {
+        "emphysema": ("absent", None, None),
+        "lung nodule": ("present", "right", 7.5),
+        "hiatal hernia": ("absent", None, None),
+        "consolidation": ("present", None, None),
+    }
+
+
+@BOTH
+def test_spans_hold_the_words_of_the_finding(labeler):
+    text = "The heart is normal. Left pleural effusion.  Lung nodule of 5 mm."
+    spans = {item.name: text[item.span.start : item.span.end] for item in labeler(text)}
+    assert spans == {"pleural effusion": "pleural effusion", "lung nodule": "Lung nodule"}
+
+
+def said(text):
+    return [(item.name, item.state) for item in NegationRules()(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "No pleural effusion, lymphadenopathy or consolidation.",
+            [("pleural effusion", "absent"), ("lymphadenopathy", "absent"), ("consolidation", "absent")],
+        ),
+        ("No emphysema, but a nodule is seen.", [("emphysema", "absent"), ("lung nodule", "present")]),
+        ("No effusion in the pleural space and a small hiatal hernia.",
+         [("pleural effusion", "absent"), ("hiatal hernia", "present")]),
+        ("Pericardial effusion-thickening was not observed.", [("pericardial effusion", "absent")]),
+        ("Lymph nodes are enlarged.", [("lymphadenopathy", "present")]),
+        ("No enlarged lymph nodes were detected.", [("lymphadenopathy", "absent")]),
+        ("Heart size is not enlarged.", [("cardiomegaly", "absent")]),
+        ("The heart is enlarged.", [("cardiomegaly", "present")]),
+        ("Pleural effusion has resolved.", [("pleural effusion", "absent")]),
+        ("No change in the pleural effusion.", [("pleural effusion", "present")]),
+        ("Findings may represent consolidation.", [("consolidation", "uncertain")]),
+        ("A pulmonary nodule cannot be excluded.", [("lung nodule", "uncertain")]),
+        (
+            "Ground-glass areas without consolidation.",
+            [("lung opacity", "present"), ("consolidation", "absent")],
+        ),
+        ("History of pleural effusion.", []),
+        ("Bilateral bronchiectatic changes.", [("bronchiectasis", "present")]),
+        (
+            "Calcified plaques in the coronary arteries.",
+            [("coronary artery wall calcification", "present")],
+        ),
+    ],
+)  # fmt: skip
+def test_denial_and_doubt_reach_as_far_as_the_sentence_lets_them(text, wanted):
+    assert said(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "side", "size"),
+    [
+        ("Nodule of 1.2 cm in the left lung.", "left", 12.0),
+        ("A 4 x 6 mm nodule in the right lung.", "right", 6.0),
+        ("Nodules in both lungs, the largest 9 mm.", "both", 9.0),
+        ("Bilateral nodules.", "both", None),
+        ("Right and left nodules.", "both", None),
+        ("Left effusion, nodule of 3 mm.", None, 3.0),
+    ],
+)
+def test_side_and_size_are_those_said_of_the_finding(text, side, size):
+    (nodule,) = (item for item in NegationRules()(text) if item.name == "lung nodule")
+    assert (nodule.side, nodule.size_mm) == (side, size)
+
+
+def test_findings_of_ones_own_are_looked_for_literally():
+    labeler = NegationRules(findings=("kidney cyst",))
+    assert [(item.name, item.state) for item in labeler("No kidney cyst. Emphysema.")] == [
+        ("kidney cyst", "absent")
+    ]
+
+
+def test_a_full_stop_between_digits_ends_no_sentence():
+    text = " One of 5.5 mm. Two!\nThree"
+    assert [text[item.start : item.end] for item in sentences(text)] == ["One of 5.5 mm.", "Two!", "Three"]

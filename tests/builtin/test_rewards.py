@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.labelers import Phrases
+from evidcore.builtin.report import ReportTask
+from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Finding, Report, Rollout, Score, Unscored, VolumeRef
+
+CASE = Case(
+    id="a",
+    patient="p",
+    volumes=(VolumeRef(path="a.nii"),),
+    report=Report(text="There is emphysema."),
+    findings=(
+        Finding(name="emphysema"),
+        Finding(name="lung nodule"),
+        Finding(name="cardiomegaly", state="absent"),
+        Finding(name="hiatal hernia", state="absent"),
+        Finding(name="consolidation", state="uncertain"),
+    ),
+)
+
+
+def rollouts(task, *texts, case=CASE):
+    (prompt,) = task.prompts(case, Volume(), 1)
+    return [Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text)) for text in texts]
+
+
+CHOICE = Choice(think=False, options_per_question=2)
+
+
+def test_format_pays_the_strict_format_and_says_what_broke_it():
+    good, bad = Format()(rollouts(CHOICE, "<answer>A</answer>", "A"), {})
+    assert good == Score(value=1.0)
+    assert bad == Score(value=0.0, reason="no tags, expected <answer></answer>")
+
+
+def test_choice_accuracy_compares_letter_with_letter():
+    """The released Med3D-R1 code compares the letter with the option's text, so a right letter earns 0."""
+    shown = rollouts(CHOICE, "<answer>A</answer>", "<answer>B</answer>")
+    right = shown[0].prompt.reference["letter"]
+    first, second = ChoiceAccuracy()(shown, {})
+    assert (first.value, second.value) == ((1.0, 0.0) if right == "A" else (0.0, 1.0))
+    assert first.reason == f"answered A, right is {right}"
+    named = rollouts(CHOICE, f"<answer>{shown[0].prompt.reference['finding']}</answer>")
+    assert ChoiceAccuracy()(named, {})[0].value == 0.0
+
+
+def test_choice_accuracy_reads_strictly_unless_told():
+    (letter,) = {one.prompt.reference["letter"] for one in rollouts(CHOICE, "")}
+    loose = rollouts(CHOICE, f"answer: {letter}")
+    assert ChoiceAccuracy()(loose, {})[0] == Score(value=0.0, reason="no tags, expected <answer></answer>")
+    assert ChoiceAccuracy(reading="lenient")(loose, {})[0].value == 1.0
+
+
+def test_choice_accuracy_does_not_apply_to_reports():
+    assert ChoiceAccuracy()(rollouts(ReportTask(), "Clear."), {}) == [None]
+
+
+def test_random_is_one_coin_for_all_and_knows_only_prompt_text_and_seed():
+    shown = rollouts(CHOICE, *(f"text {number}" for number in range(2000)))
+    tosses = [score.value for score in Random(probability=0.3)(shown, {})]
+    assert set(tosses) == {0.0, 1.0}
+    assert abs(sum(tosses) - 600) < 5 * math.sqrt(2000 * 0.3 * 0.7)
+    assert [score.value for score in Random(probability=0.3)(shown[::-1], {})] == tosses[::-1]
+    assert [score.value for score in Random(probability=0.3, seed=1)(shown, {})] != tosses
+
+
+@pytest.mark.parametrize(("probability", "value"), [(0.0, 0.0), (1.0, 1.0)])
+def test_random_with_certainty(probability, value):
+    shown = rollouts(CHOICE, *(f"text {number}" for number in range(50)))
+    assert {score.value for score in Random(probability=probability)(shown, {})} == {value}
+
+
+@pytest.mark.parametrize(
+    ("report", "value"),
+    [
+        ("There is emphysema. There is a lung nodule. No cardiomegaly.", 1.0),
+        ("There is emphysema.", 2 / 3),  # 1 hit, 1 missed
+        ("There is emphysema. There is cardiomegaly.", 2 / 4),  # 1 hit, 1 extra, 1 missed
+        ("Clear lungs.", 0.0),
+        ("Emphysema. Lung nodule. Consolidation. Bronchiectasis.", 1.0),  # doubted and unknown ones left out
+        ("", 0.0),
+    ],
+)
+def test_report_findings_is_f1_against_the_case(report, value):
+    for labeler in (None, Phrases()):
+        (score,) = ReportFindings(labeler=labeler)(rollouts(ReportTask(), report), {})
+        assert score.value == pytest.approx(value)
+
+
+def test_report_findings_says_what_differs():
+    (score,) = ReportFindings()(rollouts(ReportTask(), "Emphysema. Cardiomegaly."), {})
+    assert score.reason == "both: emphysema; extra: cardiomegaly; missed: lung nodule"
+    assert score.parts == {"both": 1, "extra": 1, "missed": 1}
+
+
+def test_report_findings_does_not_apply_to_choices_or_unknown_cases():
+    assert ReportFindings()(rollouts(CHOICE, "x"), {}) == [
+        Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")
+    ]
+    bare = Case(id="b", patient="p", volumes=(), report=Report(text="Clear."))
+    assert ReportFindings()(rollouts(ReportTask(), "Clear.", case=bare), {}) == [
+        Unscored(kind="not-applicable", reason="no findings are known of case 'b'")
+    ]
