@@ -58,8 +58,8 @@ def refusal(path: Path, volume: Volume, **pick: object) -> str:
 def test_another_grid_is_refused_with_both_grids(write, volume, labels):
     path = write(labels, "mask.nii.gz", (3.0, 2.0, 1.5))
     assert (
-        "the mask lies on another grid than its volume: mask 4x5x6 voxels of 3x2x1.5 mm from (0.0, 0.0, 0.0) mm "
-        "(z, y, x), volume 4x5x6 voxels of 3x2x1 mm from (0.0, 0.0, 0.0) mm"
+        "the mask lies on another grid than its volume: mask 4x5x6 voxels of 3x2x1.5 mm "
+        "from (0.0, 0.0, 0.0) mm (z, y, x), volume 4x5x6 voxels of 3x2x1 mm from (0.0, 0.0, 0.0) mm"
     ) in refusal(path, volume)
     path = write(labels[:3], "mask.nii.gz")
     assert "mask 3x5x6 voxels of 3x2x1 mm" in refusal(path, volume)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from evidcore.builtin.tools import CropTool, Measure
+from evidcore.builtin.views import Slices, Volume
+from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
+from evidcore.testing.checks_tool import check_tool
+from evidcore.testing.data import volume_case
+
+SIZE = (12, 20, 40)  # of 5 x 2 x 2 mm
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return volume_case(tmp_path, size_zyx=SIZE)
+
+
+def prompt(case: Case, view: Slices | Volume) -> Prompt:
+    return Prompt(id="p", case=case, task="choice", parts=view.render(case))
+
+
+GOOD_CROPS = [{"slice": 6, "box": [100, 200, 500, 800]}, {"slice": 2, "box": [0, 0, 1000, 1000], "volume": 1}]
+GOOD_POINTS = [{"slice": 6, "from": [100, 200], "to": [500, 800]}, {"slice": 2, "from": [0, 0], "to": [0, 0]}]
+
+
+@pytest.mark.parametrize("view", [Slices(slices=3), Volume()])
+def test_the_crop_tool_keeps_its_contract(case, view):
+    check_tool(CropTool(view), prompt(case, view), GOOD_CROPS, bad=[{"slice": 6, "box": [0, 0, 1001, 5]}])
+
+
+@pytest.mark.parametrize("view", [Slices(slices=3), Volume()])
+def test_the_measure_tool_keeps_its_contract(case, view):
+    bad = [{"slice": 6, "from": [0, 0], "to": [0, 1001]}]
+    check_tool(Measure(view), prompt(case, view), GOOD_POINTS, bad=bad)
+
+
+def test_a_slice_is_cropped_on_its_own(case):
+    view = Slices(slices=3)
+    tag, part = CropTool(view)({"slice": 6, "box": [100, 200, 500, 800]}, prompt(case, view))
+    assert tag == TextPart(text="slice 6, closer:")
+    assert part == VisualPart(crop=Crop(volume=case.volumes[0], box_zyx=(6, 7, 4, 16, 4, 20)))
+
+
+@pytest.mark.parametrize(("z", "slab"), [(6, (4, 8)), (0, (0, 4)), (11, (8, 12))])
+def test_a_volume_is_cropped_to_a_slab_inside_it(case, z, slab):
+    tool = CropTool(Volume(), slab_slices=4)
+    _, part = tool({"slice": z, "box": [0, 0, 500, 500]}, prompt(case, Volume()))
+    assert part.crop.box_zyx == (*slab, 0, 10, 0, 20)
+    thick = CropTool(Volume(), slab_slices=100)
+    _, part = thick({"slice": z, "box": [0, 0, 500, 500]}, prompt(case, Volume()))
+    assert part.crop.box_zyx[:2] == (0, 12)
+
+
+def test_what_is_shown_is_cropped_not_what_the_case_holds(case, tmp_path):
+    # the audit shows another patient's volume, or an empty one, in the place of the case's own
+    other = volume_case(tmp_path / "other", 1, size_zyx=SIZE)
+    shown = prompt(case, Volume()).showing([Crop(volume=other.volumes[0], blank=True)])
+    _, part = CropTool(Volume())({"slice": 6, "box": [0, 0, 500, 500]}, shown)
+    assert part.crop.volume == other.volumes[0]
+    assert part.crop.blank
+
+
+def test_a_crop_of_a_crop_stays_inside_it(case):
+    view = Slices(slices=3)
+    first = CropTool(view)({"slice": 6, "box": [500, 0, 1000, 1000]}, prompt(case, view))
+    closer = dataclasses.replace(prompt(case, view), parts=first)
+    _, part = CropTool(view)({"slice": 6, "box": [500, 0, 1000, 500]}, closer)
+    assert part.crop.box_zyx == (6, 7, 0, 10, 30, 40)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "shown"),
+    [
+        ([0, 0], [500, 0], "40.0 mm"),  # 20 of 40 columns of 2 mm
+        ([0, 0], [0, 500], "20.0 mm"),  # 10 of 20 rows of 2 mm
+        ([100, 100], [175, 300], "10.0 mm"),  # 3 columns, 4 rows
+        ([500, 500], [500, 500], "0.0 mm"),
+        ([1000, 1000], [0, 0], "86.8 mm"),  # 39 columns, 19 rows: from voxel centre to voxel centre
+    ],
+)
+def test_a_distance_is_measured_between_voxel_centres(case, start, end, shown):
+    view = Slices(slices=3)
+    arguments = {"slice": 6, "from": start, "to": end}
+    assert Measure(view)(arguments, prompt(case, view)) == (TextPart(text=shown),)
+
+
+def test_one_of_several_volumes_is_named(case, tmp_path):
+    other = volume_case(tmp_path / "other", 1, size_zyx=SIZE)
+    both = dataclasses.replace(case, volumes=case.volumes + other.volumes)
+    for number, ref in enumerate(both.volumes, start=1):
+        arguments = {"slice": 6, "box": [0, 0, 500, 500], "volume": number}
+        _, part = CropTool(Volume())(arguments, prompt(both, Volume()))
+        assert part.crop.volume == ref
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"slice": 5, "box": [0, 0, 9, 9]}, "slice 5 is not shown; shown: 2, 6, 10"),
+        ({"slice": 6.5, "box": [0, 0, 9, 9]}, "slice must be a whole number, got 6.5"),
+        ({"slice": True, "box": [0, 0, 9, 9]}, "slice must be a whole number, got True"),
+        ({"slice": 6, "box": [0, 0, 9]}, r"box must be a list of 4 numbers, got \[0, 0, 9\]"),
+        ({"slice": 6, "box": "0 0 9 9"}, "box must be a list of 4 numbers, got '0 0 9 9'"),
+        (
+            {"slice": 6, "box": [0, 0, 50, 50]},
+            r"\[0, 0, 50, 50\] is too small: 2 x 1 voxels; each side needs",
+        ),
+        ({"slice": 6, "box": [0, 0, 9, 1001]}, r"the box \[0\.0, 0\.0, 9\.0, 1001\.0\] must lie inside"),
+        ({"slice": 6}, r"takes slice, box, volume; unknown: \[\], missing: \['box'\]"),
+        ({"slice": 6, "box": [0, 0, 9, 9], "zoom": 2}, r"unknown: \['zoom'\]"),
+        ({"slice": 6, "box": [0, 0, 9, 9], "volume": 2}, "volume 2 is not shown; shown: 1 to 1"),
+    ],
+)
+def test_a_bad_call_says_what_would_be_right(case, arguments, message):
+    view = Slices(slices=3)
+    with pytest.raises(ValueError, match=message):
+        CropTool(view)(arguments, prompt(case, view))
+
+
+def test_four_voxels_are_enough_to_look_closer(case):
+    view = Slices(slices=3)
+    _, part = CropTool(view)({"slice": 6, "box": [0, 0, 100, 200]}, prompt(case, view))
+    assert part.crop.box_zyx == (6, 7, 0, 4, 0, 4)
+
+
+def test_a_slice_beyond_a_whole_volume_is_named_with_the_range(case):
+    with pytest.raises(ValueError, match="slice 12 is not shown; shown: 0 to 11"):
+        Measure(Volume())({"slice": 12, "from": [0, 0], "to": [1, 1]}, prompt(case, Volume()))
