@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Case, Split
+from evidcore.case import Case, Crop, Split
 from evidcore.page.record import Line, RunRecord, groups, is_phantom
 
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")
@@ -41,8 +41,8 @@ class Known:
 def chosen_groups(path: Path) -> list[Group]:
     """Choose groups of one stage in a single pass over its file.
 
-    The first and the last step give the group whose totals differ most; beside them come the widest group with a
-    malformed answer and the last one in which all answers earned the same.
+    The first and the last step give the group whose totals differ most; beside them come the widest group
+    with a malformed answer and the last one in which all answers earned the same.
     """
     first: tuple[float, Line] | None = None
     last: tuple[float, Line] | None = None
@@ -96,14 +96,14 @@ def pattern(answers: Mapping[str, Line]) -> str | None:
         return "right" if own["correct"] else "wrong"
     if own["correct"]:
         return "right either way" if other["correct"] else "right only with its own volume"
-    return "right only with another patient’s volume" if other["correct"] else "wrong either way"
+    return "right only with another patient's volume" if other["correct"] else "wrong either way"
 
 
 def chosen_answers(answers: Iterable[Line], most: int = 4) -> list[Asked]:
     """Choose questions of one stage: one of each pattern, in the order of the file."""
     wanted = [
         "right only with its own volume", "wrong either way", "right either way",
-        "right only with another patient’s volume", "right", "wrong", None,
+        "right only with another patient's volume", "right", "wrong", None,
     ]  # fmt: skip
     found: dict[str | None, Asked] = {}
     cases: set[str] = set()
@@ -120,43 +120,63 @@ def _sentence(kind: str | None) -> str:
     return "An answer" if kind is None else f"{kind[0].upper()}{kind[1:]}"
 
 
-def look_up(record: RunRecord, case_ids: Sequence[str]) -> tuple[dict[str, Known], list[str]]:
-    """Find cases in the run's data sets.
+def look_up(record: RunRecord, shown: Iterable[Line]) -> tuple[dict[str, Known], list[str]]:
+    """Find the cases of answers or groups in the run's data sets.
+
+    Cases whose volumes are gone are left alone: opening a data set for them might generate it again.
 
     Returns:
         The cases by id, and a sentence for each data set that could not be opened.
     """
-    missing = set(case_ids)
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for line in shown:
+        if _volume_is_there(line):
+            for place in _places(record, str(line.get("stage", ""))):
+                wanted.setdefault(place, set()).add(str(line["case_id"]))
     known: dict[str, Known] = {}
-    faults = []
-    for name, table in record.recipe.get("dataset", {}).items():
-        if not missing:
-            break
+    faults: dict[str, str] = {}
+    for (name, split), ids in wanted.items():
+        table = record.recipe["dataset"].get(name)
+        if table is None or name in faults or not ids - known.keys():
+            continue
         try:
-            for case in _cases(record, name, table):
-                if case.id in missing:
+            for case in _cases(record, name, table, split):
+                if case.id in ids:
                     known[case.id] = Known(case=case, phantom=is_phantom(str(table["use"])))
-                    missing.discard(case.id)
-                    if not missing:
+                    if ids <= known.keys():
                         break
         except Exception as cause:  # the page must come out whatever a data set does; it names the fault
-            faults.append(f"Data set {name!r} could not be read: {cause}")
-    return known, faults
+            faults[name] = f"Data set {name!r} could not be read: {cause}"
+    return known, list(faults.values())
 
 
-def _cases(record: RunRecord, name: str, table: Mapping[str, Any]) -> Iterable[Case]:
-    import evidcore.contracts
+def _volume_is_there(line: Line) -> bool:
+    for uri in line.get("images") or ():
+        try:
+            if Path(Crop.parse_uri(uri).volume.path).exists():
+                return True
+        except ValueError:
+            continue
+    return False
+
+
+def _places(record: RunRecord, stage: str) -> list[tuple[str, str]]:
+    """Return the data sets and splits that a stage read; all of them where its recipe does not say."""
+    number = stage.partition("-")[0]
+    stages = record.recipe.get("stage", ())
+    table = stages[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(stages) else {}
+    places = [(str(entry["dataset"]), str(entry.get("split", "train"))) for entry in table.get("data", ())]
+    return places or [(name, split) for split in _SPLITS for name in record.recipe.get("dataset", {})]
+
+
+def _cases(record: RunRecord, name: str, table: Mapping[str, Any], split: str) -> Iterable[Case]:
+    import evidcore.contracts  # torch: only where a case has to be looked up
     from evidcore import factory
     from evidcore.volume import cache_root
 
-    given = {"recipe_folder": _recipe_folder(record), "cache_folder": cache_root()}
+    source = record.recipe.get("path") or record.folder
+    given = {"recipe_folder": Path(source).parent, "cache_folder": cache_root()}
     dataset: evidcore.contracts.Dataset = factory.build(
         "dataset", table, given=given, where=f"dataset.{name}"
     )
-    for split in _SPLITS:
-        yield from dataset.cases(split)
-
-
-def _recipe_folder(record: RunRecord) -> Path:
-    source = record.recipe.get("path") or record.lock.get("recipe", {}).get("path")
-    return Path(source).parent if source else record.folder
+    return dataset.cases(split)  # type: ignore[arg-type]  # the recipe was checked

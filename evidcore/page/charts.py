@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from evidcore.page.markup import Html, data_block, join, tag
-from evidcore.page.numbers import Unit, interval, number, written
+from evidcore.page.numbers import MINUS, Unit, interval, number, written
 
 _LANE_PX = 22
 _CURVE_WIDTH, _CURVE_HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 26
+_Place = Callable[[float], float]
 _MOST_POINTS = 400  # more cannot be told apart at this width
 
 
@@ -89,7 +90,7 @@ def _axis(start: float, stop: float, unit: Unit) -> Html:
     marks = []
     for place, value in enumerate(ticks):
         anchor = "start" if place == 0 else "end" if place == len(ticks) - 1 else "middle"
-        text = f"{100 * value:.0f}".replace("-", "−") + (" %" if unit == "rate" and value == stop else "")
+        text = f"{100 * value:.0f}".replace("-", MINUS) + (" %" if unit == "rate" and value == stop else "")
         marks.append(tag("text", text, x=f"{25 * place}%", y=12, text_anchor=anchor))
     return tag("svg", *marks, height=16, width="100%", class_="axis", aria_hidden="true")
 
@@ -168,8 +169,9 @@ def curves(title: str, rows: Sequence[Curve], *, unit: Unit = "plain", note: str
     }  # fmt: skip
     return tag(
         "figure",
-        tag("figcaption", tag("b", title), tag("span", note, class_="faint") if note else None, legend),
+        tag("figcaption", tag("b", title), tag("span", note, class_="faint") if note else None),
         drawn,
+        legend,
         data_block(points_of, class_="points"),
         class_="curve",
     )
@@ -201,8 +203,7 @@ def shares(rows: Sequence[tuple[str, float]], *, caption: object) -> Html:
     )
 
 
-def _path(points: Sequence[tuple[float, float]], x_at: object, y_at: object, class_: str) -> Html:
-    assert callable(x_at) and callable(y_at)
+def _path(points: Sequence[tuple[int, float]], x_at: _Place, y_at: _Place, class_: str) -> Html:
     steps = join((f"{x_at(s):.1f} {y_at(v):.1f}" for s, v in points), "L")
     return tag("path", d=f"M{steps}", class_=class_)
 
@@ -230,7 +231,7 @@ def _ticks(bottom: float, top: float) -> list[float]:
 def _tick(value: float, unit: Unit) -> str:
     if unit == "rate":
         return f"{100 * value:.0f} %"
-    return f"{value:.3g}".replace("-", "−")
+    return f"{value:.3g}".replace("-", MINUS)
 
 
 def _running_mean(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from evidcore.hooks import Announcer, Section
 from evidcore.page import outcome, training
-from evidcore.page.cases import chosen_answers, chosen_groups, look_up
 from evidcore.page.charts import shares
-from evidcore.page.evidence import answer_card, group_card
+from evidcore.page.examples import evidence_section
 from evidcore.page.gallery import Gallery
 from evidcore.page.markup import Html, escape, join, tag
+from evidcore.page.numbers import DASH
 from evidcore.page.record import Line, RunRecord, read_record
 from evidcore.page.tables import facts, result_table, tree
 
@@ -54,14 +54,14 @@ def document(
 ) -> str:
     """Return the page of `record` as text."""
     gallery = Gallery(_VOLUMES_BYTES)
-    evidence = _evidence(record, gallery, show_reports)
+    evidence = evidence_section(record, gallery, show_reports)
     parts = [
         ("result", "Result", outcome.headline(record)),
         ("looking", "Does it look?", outcome.audit(record)),
         ("controls", "Training controls", outcome.controls(record)),
-        ("tables", "All figures", _tables(record)),
-        ("training", "Training", _training(record)),
         ("evidence", "Evidence", evidence),
+        ("training", "Training", _training(record)),
+        ("tables", "All figures", _tables(record)),
         ("time", "Time", _time(record)),
         *(
             (f"observer-{place}", section.title, tag("div", Html(section.html)))
@@ -119,9 +119,9 @@ def _header(record: RunRecord) -> Html:
     data = join([*(f"{name} (phantom)" for name in phantoms), *real], ", ")
     pairs: list[tuple[str, object]] = [
         ("Run", tag("code", record.folder.name)),
-        ("Seed", record.recipe.get("seed", "–")),
-        ("Data", data or "–"),
-        ("Stages", " → ".join(stages) or "–"),
+        ("Seed", record.recipe.get("seed", DASH)),
+        ("Data", data or DASH),
+        ("Stages", " → ".join(stages) or DASH),
     ]
     if record.status.get("message"):
         pairs.append(("Message", str(record.status["message"])))
@@ -183,51 +183,6 @@ def _by_stage(record: RunRecord) -> dict[str, list[Line]]:
     for line in record.metrics:
         found.setdefault(str(line.get("stage", "")), []).append(line)
     return found
-
-
-def _evidence(record: RunRecord, gallery: Gallery, show_reports: bool) -> Html:
-    stages = list(dict.fromkeys(str(line["stage"]) for line in record.answers))
-    asked = []
-    for stage in stages[::-1]:  # the last evaluation speaks for the run
-        asked = chosen_answers(line for line in record.answers if line["stage"] == stage)
-        if asked:
-            break
-    shown_groups = {path.stem: chosen_groups(path) for path in record.rollout_files}
-    ids = [str(next(iter(item.answers.values()))["case_id"]) for item in asked]
-    ids += [str(item.line["case_id"]) for found in shown_groups.values() for item in found]
-    known, faults = look_up(record, ids) if ids else ({}, [])
-    blocks: list[object] = [tag("p", fault, class_="empty") for fault in faults]
-    blocks.append(tag("h3", "Answers of the last evaluation"))
-    if asked:
-        blocks.append(
-            tag("p", "One question of each pattern, the first in the order of the test set.", class_="faint")
-        )
-        blocks += [
-            answer_card(
-                item,
-                gallery,
-                known.get(str(next(iter(item.answers.values()))["case_id"])),
-                _prompt_of(item.answers.values()),
-                show_reports=show_reports,
-            )
-            for item in asked
-        ]
-    else:
-        blocks.append(_empty("No evaluation has stored answers yet."))
-    if not any(shown_groups.values()):
-        blocks += [tag("h3", "Groups in training"), _empty("This run has no GRPO rollouts.")]
-    for stage, found in shown_groups.items():
-        if found:
-            blocks.append(tag("h3", f"Groups in training, {stage}"))
-        blocks += [
-            group_card(item, gallery, known.get(str(item.line["case_id"])), show_reports=show_reports)
-            for item in found
-        ]
-    return join(blocks)
-
-
-def _prompt_of(answers: Iterable[Line]) -> str | None:
-    return next((str(answer["prompt"]) for answer in answers if answer.get("prompt")), None)
 
 
 def _time(record: RunRecord) -> Html:

@@ -6,18 +6,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Crop
 from evidcore.page.cases import Asked, Group, Known
 from evidcore.page.gallery import Gallery
 from evidcore.page.markup import Html, escape, join, tag
-from evidcore.page.numbers import number
+from evidcore.page.numbers import DASH, number
 
-CONDITIONS = {"own": "Own volume", "other-patient": "Another patient’s volume", "blank": "Blank volume"}
+CONDITIONS = {"own": "Own volume", "other-patient": "Another patient's volume", "blank": "Blank volume"}
 _TAG = re.compile(r"(</?[A-Za-z_]+>)")
 _OPEN_KEYS = ("letter", "options", "finding", "answer", "present")  # never report text
 
 
-def group_card(group: Group, gallery: Gallery, known: Known | None, *, show_reports: bool) -> Html:
+def group_card(
+    group: Group, gallery: Gallery, known: Known | None, *, show_reports: bool, is_open: bool
+) -> Html:
     """Return one group: the volume and the prompt, then its rollouts from best to worst."""
     line = group.line
     rollouts: Sequence[Mapping[str, Any]] = sorted(
@@ -26,7 +27,7 @@ def group_card(group: Group, gallery: Gallery, known: Known | None, *, show_repo
     widest = max((abs(float(item.get("advantage") or 0.0)) for item in rollouts), default=0.0)
     head = _head(group.why, f"step {line.get('step')} · {line.get('task')}", line, known)
     return tag(
-        "article",
+        "details",
         head,
         tag(
             "div",
@@ -49,11 +50,18 @@ def group_card(group: Group, gallery: Gallery, known: Known | None, *, show_repo
             aria_label="Rollouts of this group",
         ),
         class_="evidence",
+        open=is_open,
     )
 
 
 def answer_card(
-    asked: Asked, gallery: Gallery, known: Known | None, prompt: str | None, *, show_reports: bool
+    asked: Asked,
+    gallery: Gallery,
+    known: Known | None,
+    prompt: str | None,
+    *,
+    show_reports: bool,
+    is_open: bool,
 ) -> Html:
     """Return one evaluation question with its answers under each condition side by side."""
     first = asked.answers.get("own") or next(iter(asked.answers.values()))
@@ -63,7 +71,7 @@ def answer_card(
         if answer is not None:
             columns.append(_answer(condition, label, answer, gallery))
     return tag(
-        "article",
+        "details",
         _head(asked.why, str(first.get("task", "")), first, known),
         tag(
             "div",
@@ -78,15 +86,18 @@ def answer_card(
             class_="case",
         ),
         class_="evidence",
+        open=is_open,
     )
 
 
 def _head(why: str, where: str, line: Mapping[str, Any], known: Known | None) -> Html:
     kind = tag("span", "phantom", class_="badge") if known is not None and known.phantom else None
+    case = tag("code", line.get("case_id", "?"))
     return tag(
-        "header",
-        tag("h3", why),
-        tag("p", where, " · case ", tag("code", line.get("case_id", "?")), " ", kind, class_="faint"),
+        "summary",
+        tag("b", why),
+        tag("span", where, " · case ", case, class_="faint"),
+        kind,
     )
 
 
@@ -194,7 +205,7 @@ def _answer(condition: str, label: str, answer: Mapping[str, Any], gallery: Gall
             "span", "right" if correct else "wrong", class_="verdict right" if correct else "verdict wrong"
         )
     readings = [
-        tag("div", tag("dt", name), tag("dd", answer[key] if answer[key] is not None else "–"))
+        tag("div", tag("dt", name), tag("dd", answer[key] if answer[key] is not None else DASH))
         for key, name in (
             ("choice", "strict"),
             ("lenient_choice", "lenient"),
@@ -206,8 +217,9 @@ def _answer(condition: str, label: str, answer: Mapping[str, Any], gallery: Gall
     ]
     return tag(
         "section",
-        tag("h4", label, " ", verdict),
-        gallery.thumbnail(answer.get("images") or ()) if condition != "own" else None,
+        tag("h4", label),
+        tag("p", verdict) if verdict else None,
+        gallery.thumbnail(answer.get("images") or ()),
         completion(str(answer.get("text", ""))),
         _malformed(answer.get("malformed")),
         tag("dl", *readings, class_="readings") if readings else None,
@@ -228,11 +240,3 @@ def completion(text: str) -> Html:
 
 def _malformed(reason: object) -> Html | None:
     return tag("p", "Malformed: ", str(reason), class_="malformed") if reason else None
-
-
-def crop_of(uri: str) -> Crop | None:
-    """Return the crop that a run wrote down, None where the text is not one."""
-    try:
-        return Crop.parse_uri(uri)
-    except ValueError:
-        return None

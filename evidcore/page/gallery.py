@@ -44,7 +44,7 @@ class Gallery:
         return _viewer(self._viewers, name, drawn, crop, len(uris))
 
     def thumbnail(self, uris: Sequence[str]) -> Html:
-        """Return the middle slice of what a condition showed, small."""
+        """Return one slice of what a condition showed, small."""
         if not uris:
             return _nothing("No image recorded.", small=True)
         try:
@@ -56,13 +56,15 @@ class Gallery:
         found = self._slices(crop.volume, None)
         if found is None:
             return _nothing(self._faults[crop.volume.path], small=True)
-        name, drawn = found
-        window = next(iter(drawn.windows))
-        middle = len(drawn.z) // 2
+        drawn = found[1]
+        first = next(iter(drawn.windows.values()))
         return tag(
-            "img", class_="thumb", alt=f"Axial slice {drawn.z[middle]} of the volume shown instead",
-            src=drawn.windows[window][middle], style=f"aspect-ratio:{drawn.aspect:.4f}",
-        )  # fmt: skip
+            "img",
+            class_="thumb",
+            alt=f"Axial slice {drawn.z[drawn.start]} of the volume that was shown",
+            src=first[drawn.start],
+            style=f"aspect-ratio:{drawn.aspect:.4f}",
+        )
 
     def blocks(self) -> Html:
         """Return the data of every volume that a viewer uses."""
@@ -107,15 +109,7 @@ class Gallery:
 
 
 def _viewer(number: int, name: str, drawn: slices.Slices, crop: Crop, count: int) -> Html:
-    busiest: dict[int, int] = {}
-    for paths in drawn.outlines.values():
-        for place in paths:
-            busiest[place] = busiest.get(place, 0) + 1
-    start = max(
-        busiest,
-        key=lambda place: (busiest[place], -abs(place - len(drawn.z) // 2)),
-        default=len(drawn.z) // 2,
-    )
+    start = drawn.start
     window = next(iter(drawn.windows))
     switch = [
         tag(

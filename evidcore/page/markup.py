@@ -32,8 +32,8 @@ def tag(element: str, /, *children: object, **attributes: object) -> Html:
     Args:
         element: its name.
         children: text or markup; None is left out.
-        attributes: `class_` and `for_` lose their underscore, other underscores become hyphens; True writes the
-            bare name; None and False leave the attribute out.
+        attributes: `class_` loses its underscore, other underscores become hyphens; True writes the bare
+            name; None and False leave the attribute out.
     """
     written = []
     for key, value in attributes.items():

@@ -1,4 +1,4 @@
-"""How numbers are written: rates in per cent, differences in points, everything with its exact value beneath."""
+"""How numbers are written: rates in per cent, differences in points, the exact value always beneath."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import math
 from typing import Literal
 
 from evidcore.page.markup import Html, escape, tag
+
+MINUS = "\N{MINUS SIGN}"
+DASH = "\N{EN DASH}"
+_THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 Unit = Literal["rate", "points", "score", "count", "seconds", "plain"]
 
@@ -22,27 +26,27 @@ def written(value: float, unit: Unit = "plain") -> str:
     if unit == "rate":
         return f"{100 * value:.1f} %"
     if unit == "points":
-        return f"{100 * value:+.1f}".replace("-", "−")
+        return f"{100 * value:+.1f}".replace("-", MINUS)
     if unit == "score":
-        return f"{value:.3f}".replace("-", "−")
+        return f"{value:.3f}".replace("-", MINUS)
     if unit == "count":
-        return f"{value:,.0f}".replace(",", "\u202f")
+        return f"{value:,.0f}".replace(",", _THIN_SPACE)
     if unit == "seconds":
         return _duration(value)
-    return f"{value:.4g}".replace("-", "−")
+    return f"{value:.4g}".replace("-", MINUS)
 
 
 def number(value: float | None, unit: Unit = "plain") -> Html:
     """Return `value` with its exact form in the element; None reads as a dash."""
     if value is None:
-        return tag("span", "–", class_="none", title="not measured")
+        return tag("span", DASH, class_="none", title="not measured")
     return tag("data", written(value, unit), value=repr(value))
 
 
 def interval(low: float | None, high: float | None, unit: Unit = "plain") -> Html:
     """Return an interval, or a dash where there is none."""
     if low is None or high is None:
-        return tag("span", "–", class_="none", title="no interval")
+        return tag("span", DASH, class_="none", title="no interval")
     bare: Unit = unit
     first = written(low, bare).removesuffix(" %")
     last = written(high, bare).removesuffix(" %")

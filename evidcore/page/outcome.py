@@ -1,4 +1,4 @@
-"""What the run found, at a glance: accuracies before and after, the grounding audit, the training controls."""
+"""What the run found, at a glance: accuracies before and after, the audit, the training controls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from evidcore.page.charts import Lane, lanes
 from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import interval, number
 from evidcore.page.record import Line, RunRecord
-from evidcore.page.tables import REFERENCE_LINES, is_accuracy, reference_lines, unit_of
+from evidcore.page.tables import REFERENCE_LINES, is_accuracy, reference_lines, said, unit_of
 
 _TONES = {"own": "own", "other-patient": "other", "blank": "blank"}
-_LABELS = {"own": "own volume", "other-patient": "another patient’s volume", "blank": "blank volume"}
+_AT_A_GLANCE = (
+    "strict_accuracy",
+    "accuracy_given_valid_format",
+    "log_likelihood_accuracy",
+    "verdict_log_likelihood_accuracy",
+    "format_rate",
+)
 
 
 def stage_title(record: RunRecord, stage: str) -> str:
@@ -29,14 +35,14 @@ def headline(record: RunRecord) -> Html:
     """Return every accuracy of the run against its reference lines, stage by stage."""
     blocks = []
     for result in _of_kind(record, "evaluate"):
-        rows = [row for row in result.get("rows", ()) if is_accuracy(row) and row.get("value") is not None]
+        rows = [row for row in _measured(result) if row.get("metric") in _AT_A_GLANCE]
         if rows:
             blocks.append(
                 tag(
                     "div",
                     tag("h3", stage_title(record, str(result.get("stage", "")))),
                     lanes(
-                        [_accuracy_lane(row, result) for row in rows],
+                        [_lane(row, result, _named(row), _tone(row)) for row in rows],
                         start=0.0,
                         stop=1.0,
                         unit="rate",
@@ -50,14 +56,16 @@ def headline(record: RunRecord) -> Html:
 
 
 def _sentence(record: RunRecord) -> Html:
-    """Say the audit's outcome in words, where there is one."""
+    """Say the last audit's outcome in words, where there is one."""
     for result in _of_kind(record, "audit")[::-1]:
-        own, other, margin = (_audit_row(result, name) for name in ("own", "other-patient", "margin"))
-        if own and other and margin:
+        rows = _measured(result)
+        own, other = (_in_condition(rows, condition) for condition in ("own", "other-patient"))
+        margin = next((row for row in rows if row.get("metric") == "grounding_margin"), None)
+        if own is not None and other is not None and margin is not None:
             return tag(
                 "p",
-                tag("b", number(own["value"], "rate")), " right on its own volumes, ",
-                tag("b", number(other["value"], "rate")), " on another patient’s: a grounding margin of ",
+                tag("b", number(own["value"], "rate")), " right on the cases' own volumes, ",
+                tag("b", number(other["value"], "rate")), " on another patient's: a grounding margin of ",
                 tag("b", number(margin["value"], "points")), " points (",
                 interval(margin.get("low"), margin.get("high"), "points"), ").",
                 class_="lead",
@@ -65,15 +73,23 @@ def _sentence(record: RunRecord) -> Html:
     return tag("p", "No grounding audit has run, so what the accuracy rests on is not known.", class_="lead")
 
 
-def _accuracy_lane(row: Mapping[str, Any], result: Line) -> Lane:
-    strict = "strict" in str(row["metric"]) or str(row["metric"]) == "accuracy"
+def _tone(row: Mapping[str, Any]) -> str:
+    return "own" if row.get("metric") == "strict_accuracy" else "quiet"
+
+
+def _named(row: Mapping[str, Any]) -> Html:
+    metric = tag("span", said(str(row.get("metric", ""))), class_="faint")
+    return join([tag("span", row.get("name", "")), " ", metric])
+
+
+def _lane(row: Mapping[str, Any], result: Line, label: object, tone: str) -> Lane:
     return Lane(
-        label=join([tag("span", row.get("name", "")), " ", tag("span", row["metric"], class_="faint")]),
+        label=label,
         value=float(row["value"]),
         low=row.get("low"),
         high=row.get("high"),
-        tone="own" if strict else "quiet",
-        lines=reference_lines(row, result),
+        tone=tone,
+        lines=reference_lines(row, result) if is_accuracy(row) else {},
     )
 
 
@@ -95,58 +111,43 @@ def audit(record: RunRecord) -> Html:
             "p",
             "No grounding audit has run. ",
             tag("code", f"evid audit policy {record.folder}"),
-            " asks the same questions over another patient’s volumes and over blank ones.",
+            " asks the same questions over another patient's volumes and over blank ones.",
             class_="empty",
         )
     return join(blocks)
 
 
 def _audit(record: RunRecord, result: Line) -> Html:
-    accuracies, margins = [], []
-    for row in result["rows"]:
-        if row.get("value") is None:
-            continue
-        condition = _condition(row)
-        if unit_of(str(row.get("metric", ""))) == "points" or "margin" in str(row.get("name", "")):
-            margins.append(
-                Lane(
-                    label=str(row.get("name", "")),
-                    value=float(row["value"]),
-                    low=row.get("low"),
-                    high=row.get("high"),
-                )
-            )
-        elif is_accuracy(row):
-            accuracies.append(
-                Lane(
-                    label=_LABELS.get(condition, str(row.get("name", ""))),
-                    value=float(row["value"]),
-                    low=row.get("low"),
-                    high=row.get("high"),
-                    tone=_TONES.get(condition, "quiet"),
-                    lines=reference_lines(row, result),
-                )
-            )
-    pieces = [tag("h3", stage_title(record, str(result.get("stage", ""))))]
-    charts = []
-    if accuracies:
-        rows = [row for row in result["rows"] if is_accuracy(row)]
-        charts.append(lanes(accuracies, start=0.0, stop=1.0, unit="rate", caption=_line_key(rows, result)))
-    if margins:
-        charts.append(
-            lanes(
-                margins, start=-1.0, stop=1.0, unit="points",
-                caption="Accuracy on own volumes minus the other condition, in points. "
-                "An interval that covers 0 says: nothing shows that it looks.",
-            )
-        )  # fmt: skip
-    pieces.append(tag("div", *charts, class_="pair"))
-    return tag("div", *pieces)
+    rows = _measured(result)
+    conditions = [row for row in rows if row.get("metric") == "strict_accuracy" and row.get("condition")]
+    differences = [row for row in rows if unit_of(str(row.get("metric"))) == "points"]
+    drawn = []
+    if conditions:
+        accuracies = [
+            _lane(row, result, row.get("name", ""), _TONES.get(str(row["condition"]), "quiet"))
+            for row in conditions
+        ]
+        key = _line_key(conditions, result)
+        drawn.append(lanes(accuracies, start=0.0, stop=1.0, unit="rate", caption=key))
+    if differences:
+        caption = (
+            "Differences of accuracies in points. A margin whose interval covers 0: no sign that it looks."
+        )
+        points = [_lane(row, result, _difference(row), "own") for row in differences]
+        drawn.append(lanes(points, start=-1.0, stop=1.0, unit="points", caption=caption))
+    verdict = tag("p", str(result["verdict"])) if result.get("verdict") else None
+    title = tag("h3", stage_title(record, str(result.get("stage", ""))))
+    return tag("div", title, verdict, tag("div", *drawn, class_="pair"))
+
+
+def _difference(row: Mapping[str, Any]) -> Html:
+    note = tag("span", row["note"], class_="faint") if row.get("note") else ""
+    return join([tag("span", said(str(row["metric"]))), " ", note])
 
 
 def controls(record: RunRecord) -> Html:
     """Return the training controls: the same budget spent on rewards or volumes that can teach nothing."""
-    results = _of_kind(record, "controls") + _of_kind(record, "control")
+    results = _of_kind(record, "controls")
     rows = [
         (row, result) for result in results for row in result.get("rows", ()) if row.get("value") is not None
     ]
@@ -156,25 +157,11 @@ def controls(record: RunRecord) -> Html:
             "This run has no training controls. ",
             tag("code", f"evid run recipes/{record.name}.toml --with-controls"),
             " trains the same number of steps on a random reward, on a format-only reward and on "
-            "other patients’ volumes.",
+            "other patients' volumes.",
             class_="empty",
         )
+    drawn = [_lane(row, result, _named(row), "other") for row, result in rows]
     unit = unit_of(str(rows[0][0].get("metric", "")))
-    drawn = [
-        Lane(
-            label=join([
-                tag("span", row.get("name", "")),
-                " ",
-                tag("span", row.get("metric", ""), class_="faint"),
-            ]),
-            value=float(row["value"]),
-            low=row.get("low"),
-            high=row.get("high"),
-            tone="other",
-            lines=reference_lines(row, result),
-        )
-        for row, result in rows
-    ]
     start = -1.0 if unit == "points" else 0.0
     return lanes(
         drawn, start=start, stop=1.0, unit=unit,
@@ -186,20 +173,12 @@ def _of_kind(record: RunRecord, kind: str) -> list[Line]:
     return [result for result in record.results if result.get("kind") == kind]
 
 
-def _condition(row: Mapping[str, Any]) -> str:
-    name = str(row.get("condition") or row.get("name", ""))
-    return next((key for key in ("other-patient", "blank", "own") if key in name), name)
+def _measured(result: Line) -> list[Mapping[str, Any]]:
+    return [row for row in result.get("rows", ()) if row.get("value") is not None]
 
 
-def _audit_row(result: Line, name: str) -> Mapping[str, Any] | None:
-    """Return the row of a condition, or the margin over another patient's volumes."""
-    rows: Sequence[Mapping[str, Any]] = result.get("rows", ())
-    for row in rows:
-        is_margin = "margin" in f"{row.get('name')} {row.get('metric')}"
-        if row.get("value") is None:
-            continue
-        if name == "margin" and is_margin and "blank" not in str(row.get("name")):
-            return row
-        if name != "margin" and not is_margin and is_accuracy(row) and _condition(row) == name:
-            return row
-    return None
+def _in_condition(rows: Sequence[Mapping[str, Any]], condition: str) -> Mapping[str, Any] | None:
+    """Return the strict accuracy under a condition."""
+    return next(
+        (r for r in rows if r.get("condition") == condition and r.get("metric") == "strict_accuracy"), None
+    )

@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ class Slices:
     depth: int  # slices in the source volume
     windows: Mapping[str, tuple[str, ...]]  # data URIs
     outlines: Mapping[str, Mapping[int, str]]  # by mask name: position in `z` -> SVG path in pixels
+    start: int  # position in `z` that shows most of the masks, the middle where there are none
 
     def block(self) -> dict[str, Any]:
         """Return the form that the script reads."""
@@ -95,6 +96,7 @@ def render(
         depth=depth,
         windows=written,
         outlines=outlines,
+        start=_fullest([mask[chosen] for mask in masks.values()], len(chosen)),
     )
 
 
@@ -133,6 +135,14 @@ def png(plane: Plane) -> bytes:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
     )
+
+
+def _fullest(masks: Sequence[npt.NDArray[np.bool_]], depth: int) -> int:
+    areas = np.zeros(depth)
+    for mask in masks:
+        area = mask.sum(axis=(1, 2))
+        areas += area / max(area.max(), 1)  # a small finding counts as much as a large one
+    return int(areas.argmax()) if areas.any() else depth // 2
 
 
 def _averaged(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[np.float32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.page.markup import Html, tag
+from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import Unit, interval, number
 from evidcore.page.record import Line
 
@@ -15,7 +15,7 @@ REFERENCE_LINES = {
     "perfect_perception": "perfect eyes",
 }
 _RATES = ("accuracy", "rate", "format", "share", "chance", "ceiling", "well-formed", "well formed")
-_POINTS = ("margin", "difference", "gain", "change", "moved")
+_POINTS = ("margin", "minus", "difference", "gain", "change", "moved")
 _SCORES = ("f1", "auc", "dice", "iou", "score", "precision", "recall")
 
 
@@ -31,21 +31,62 @@ def unit_of(metric: str) -> Unit:
 
 def is_accuracy(row: Mapping[str, Any]) -> bool:
     """Tell whether the three reference lines belong beside a row."""
-    return "accuracy" in str(row.get("metric", "")) and unit_of(str(row["metric"])) == "rate"
+    metric = str(row.get("metric", ""))
+    return "accuracy" in metric and unit_of(metric) == "rate"
+
+
+def is_by_finding(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row speaks of one finding; its metric ends in `/<finding>`."""
+    return "/" in str(row.get("metric", ""))
+
+
+def said(metric: str) -> str:
+    """Return a metric as it reads on the page."""
+    return metric.replace("_", " ")
 
 
 def reference_lines(row: Mapping[str, Any], result: Line) -> dict[str, float]:
-    """Return the lines for a row: its own where it has some, otherwise its stage's."""
-    found = row.get("reference_lines") or result.get("reference_lines") or {}
-    return {name: float(found[name]) for name in REFERENCE_LINES if found.get(name) is not None}
+    """Return the reference lines of the questions that a row is about."""
+    lines = [other for other in result.get("rows", ()) if other.get("metric") in REFERENCE_LINES]
+    own_lines = [line for line in lines if line.get("name") == row.get("name")]
+    if not own_lines and len({line.get("name") for line in lines}) == 1:
+        own_lines = lines  # an audit: its rows are conditions of one task's questions
+    found = {str(line["metric"]): float(line["value"]) for line in own_lines}
+    stage: Mapping[str, Any] = result.get("reference_lines") or {}
+    if not found:
+        of_task = stage.get(str(row.get("name")))
+        own = of_task if isinstance(of_task, Mapping) else stage
+        found = {name: float(own[name]) for name in REFERENCE_LINES if isinstance(own.get(name), int | float)}
+    return {name: found[name] for name in REFERENCE_LINES if name in found}
 
 
 def result_table(result: Line) -> Html:
-    """Return one stage's rows as a table."""
+    """Return one stage's rows as tables: the figures, what the reference lines are, the findings folded."""
     rows: Sequence[Mapping[str, Any]] = result.get("rows", [])
-    if not rows:
-        return tag("p", "This stage wrote no figures.", class_="empty")
-    with_lines = any(is_accuracy(row) and reference_lines(row, result) for row in rows)
+    main = [row for row in rows if not is_by_finding(row) and row.get("metric") not in REFERENCE_LINES]
+    folded = [row for row in rows if is_by_finding(row)]
+    lines = [row for row in rows if row.get("metric") in REFERENCE_LINES]
+    pieces: list[Html] = [_table(main, result)] if main else []
+    if lines:
+        pieces.append(tag("p", "Reference lines. ", join(map(_line_note, lines), " "), class_="faint small"))
+    if folded:
+        summary = tag("summary", f"By finding ({len(folded)} rows)")
+        pieces.append(tag("details", summary, _table(folded, result)))
+    return join(pieces)
+
+
+def _line_note(row: Mapping[str, Any]) -> Html:
+    label = REFERENCE_LINES[str(row["metric"])]
+    pieces = [f"{row.get('name')}, {label}: ", number(row.get("value"), "rate")]
+    if row.get("low") is not None:
+        pieces += [" (", interval(row["low"], row.get("high"), "rate"), ")"]
+    return tag("span", *pieces, f" {row['note']}." if row.get("note") else ".")
+
+
+def _table(rows: Sequence[Mapping[str, Any]], result: Line) -> Html:
+    with_lines = any(
+        is_accuracy(row) and not is_by_finding(row) and reference_lines(row, result) for row in rows
+    )
     with_notes = any(row.get("note") for row in rows)
     heads = [
         tag("th", "What", scope="col"),
@@ -54,7 +95,7 @@ def result_table(result: Line) -> Html:
         tag("th", "95 % interval", scope="col", class_="num"),
     ]
     if with_lines:
-        heads += [tag("th", label, scope="col", class_="num line-head") for label in REFERENCE_LINES.values()]
+        heads += [tag("th", label, scope="col", class_="num") for label in REFERENCE_LINES.values()]
     heads += [
         tag("th", "Questions", scope="col", class_="num"),
         tag("th", "Patients", scope="col", class_="num"),
@@ -67,11 +108,8 @@ def result_table(result: Line) -> Html:
         name = str(row.get("name", ""))
         body.append(_row(row, result, name if name != previous else "", with_lines, with_notes))
         previous = name
-    return tag(
-        "div",
-        tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body)),
-        class_="scroll",
-    )
+    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Figures")
 
 
 def _row(row: Mapping[str, Any], result: Line, name: str, with_lines: bool, with_notes: bool) -> Html:
@@ -79,12 +117,12 @@ def _row(row: Mapping[str, Any], result: Line, name: str, with_lines: bool, with
     unit = unit_of(metric)
     cells = [
         tag("th", name, scope="row"),
-        tag("td", metric),
+        tag("td", said(metric)),
         tag("td", number(row.get("value"), unit), class_="num strong"),
         tag("td", interval(row.get("low"), row.get("high"), unit), class_="num"),
     ]
     if with_lines:
-        lines = reference_lines(row, result) if is_accuracy(row) else {}
+        lines = reference_lines(row, result) if is_accuracy(row) and not is_by_finding(row) else {}
         cells += [
             tag("td", number(lines[key], "rate") if key in lines else "", class_="num faint")
             for key in REFERENCE_LINES

@@ -5,15 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import random
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evidcore.case import Case, Crop
-from evidcore.testing.data import FINDINGS, volume_case
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Crop, Prompt, Split, TextPart
+from evidcore.evaluate.choice import as_if
+from evidcore.factory import build
+from evidcore.volume import cache_root
 
 RESOLVED = """
 schema = 1
@@ -22,24 +29,35 @@ seed = 17
 
 [dataset.chest]
 use = "phantom-chest"
+train_cases = 3
+validation_cases = 0
+test_cases = 6
+questions_per_finding = 4
 
 [model.encoder]
 use = "vit3d"
 
 [[stage]]
 kind = "fit"
+data = [{ dataset = "chest" }]
 [[stage]]
 kind = "fit"
+data = [{ dataset = "chest" }]
 [[stage]]
 kind = "sft"
+data = [{ dataset = "chest", task = "report" }]
 [[stage]]
 kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
 [[stage]]
 kind = "grpo"
+data = [{ dataset = "chest", task = "choice" }]
 [[stage]]
 kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
 [[stage]]
 kind = "audit"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
 """
 LOCK = """
 [packages]
@@ -53,12 +71,17 @@ processors = 2
 python = "3.11.9"
 """
 LINES = {"uniform_chance": 0.25, "prior_only": 0.2875, "perfect_perception": 1.0}
+NOTES = {
+    "uniform_chance": "one option at random",
+    "prior_only": "best blind rule: most often right in training",
+    "perfect_perception": "every finding known; one of the true options at random",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class FakeRun:
     folder: Path
-    cases: list[Case]
+    cases: dict[Split, list[Case]]
 
     def line(self, name: str, entry: dict[str, Any]) -> None:
         path = self.folder / name
@@ -95,16 +118,33 @@ def bare_run(tmp_path: Path) -> FakeRun:
     (folder / "STATUS").write_text(
         json.dumps({"state": "running", "stage": "01-fit", "step": 0, "message": ""})
     )
-    return FakeRun(folder, [])
+    return FakeRun(folder, {})
+
+
+@pytest.fixture(scope="session")
+def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Split, list[Case]]]:
+    """The cases of the fake run's data set, drawn into a cache of their own."""
+    before = os.environ.get("EVID_CACHE")
+    os.environ["EVID_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield draw()
+    os.environ.pop("EVID_CACHE")
+    if before is not None:
+        os.environ["EVID_CACHE"] = before
+
+
+def draw() -> dict[Split, list[Case]]:
+    table = tomllib.loads(RESOLVED)["dataset"]["chest"]
+    dataset = build("dataset", table, given={"cache_folder": cache_root()}, where="dataset.chest")
+    return {split: list(dataset.cases(split)) for split in ("train", "test")}
 
 
 @pytest.fixture
-def fake_run(bare_run: FakeRun, tmp_path: Path) -> FakeRun:
+def fake_run(bare_run: FakeRun, phantoms: dict[Split, list[Case]]) -> FakeRun:
     """A finished run of the walking recipe."""
-    return fill(bare_run, [volume_case(tmp_path / "volumes", seed) for seed in range(4)])
+    return fill(bare_run, phantoms)
 
 
-def fill(run: FakeRun, cases: list[Case]) -> FakeRun:
+def fill(run: FakeRun, cases: dict[Split, list[Case]]) -> FakeRun:
     run = dataclasses.replace(run, cases=cases)
     (run.folder / "lock.toml").write_text(LOCK)
     (run.folder / "STATUS").write_text(
@@ -138,142 +178,188 @@ def _metrics(run: FakeRun) -> None:
             "dead_groups": round(min(1.0, max(0.0, 0.1 + 0.5 * done + noise(0.08))), 4),
             "entropy": round(0.7 - 0.4 * done + noise(0.03), 4), "grad_norm": round(abs(0.4 + noise(0.1)), 4),
             "learning_rate": 1e-4 * (1 - step / 161),
-            "time/generate_s": round(0.61 + abs(noise(0.03)), 4), "time/train_s": round(0.29 + abs(noise(0.02)), 4),
-            "time/reward/format_s": 0.002, "time/reward/report-consistency_s": round(0.06 + abs(noise(0.004)), 4),
+            "time/generate_s": round(0.61 + abs(noise(0.03)), 4),
+            "time/train_s": round(0.29 + abs(noise(0.02)), 4), "time/reward/format_s": 0.002,
+            "time/reward/report-consistency_s": round(0.06 + abs(noise(0.004)), 4),
         }  # fmt: skip
         run.line("metrics.jsonl", entry)
 
 
+def lines(name: str) -> list[dict[str, Any]]:
+    return [row(name, metric, value, 0.01, note=NOTES[metric]) for metric, value in LINES.items()]
+
+
+def choice_rows(name: str, strict: float, likely: float, formed: float) -> list[dict[str, Any]]:
+    return [
+        row(name, "strict_accuracy", strict, 0.034),
+        row(name, "lenient_accuracy", strict + 0.02, 0.033),
+        row(name, "rescue_accuracy", strict + 0.03, 0.033),
+        row(name, "log_likelihood_accuracy", likely, 0.033),
+        row(name, "format_rate", formed, 0.004),
+        row(name, "accuracy_given_valid_format", strict / formed, 0.034),
+        *(
+            row(name, f"strict_accuracy/{finding}", strict, 0.08, questions=45)
+            for finding in CT_RATE_FINDINGS
+        ),
+        *lines(name),
+    ]
+
+
 def _results(run: FakeRun) -> None:
-    run.result("01-fit", "fit", [row("linear probe", "lowest AUC", 0.9612, 0.012)])
+    run.result("01-fit", "fit", [row("linear probe", "lowest_auc", 0.9612, 0.012)])
     for stage, figures in {
-        "04-evaluate": (0.163, 0.524, 0.291, 0.302, 0.288, 0.541),
-        "06-evaluate": (0.7623, 0.9951, 0.766, 0.7623, 0.731, 0.528),
+        "04-evaluate": (0.163, 0.524, 0.288, 0.541),
+        "06-evaluate": (0.7623, 0.9951, 0.731, 0.528),
     }.items():
-        strict, well_formed, lenient, rescue, likely, f1 = figures
+        strict, formed, likely, f1 = figures
         run.result(
             stage,
             "evaluate",
             [
-                row("choice", "accuracy (strict)", strict, 0.034, reference_lines=LINES),
-                row("choice", "accuracy (lenient)", lenient, 0.033, reference_lines=LINES),
-                row("choice", "accuracy (rescue)", rescue, 0.033, reference_lines=LINES),
-                row("choice", "accuracy (option log-likelihood)", likely, 0.033, reference_lines=LINES),
-                row("choice", "format rate", well_formed, 0.004),
-                row("choice-direct", "accuracy (strict)", strict - 0.02, 0.034, reference_lines=LINES),
-                row("choice-direct", "format rate", well_formed, 0.004),
-                row("report", "findings F1", f1, 0.021, questions=203, note="micro-average over 18 findings"),
+                *choice_rows("choice", strict, likely, formed),
+                *choice_rows("choice-direct", strict - 0.02, likely, formed),
+                row("report", "format_rate", 1.0, 0.0, questions=203),
+                row("report", "findings_f1_micro", f1, 0.021, questions=203),
             ],
         )
     run.result(
         "07-audit",
         "audit",
         [
-            row("own", "accuracy (strict)", 0.7623, 0.034, reference_lines=LINES),
-            row("other-patient", "accuracy (strict)", 0.2451, 0.031, reference_lines=LINES),
-            row("blank", "accuracy (strict)", 0.2611, 0.03, reference_lines=LINES),
-            row("other-patient", "grounding margin", 0.5172, 0.045),
-            row("blank", "grounding margin", 0.5012, 0.043),
+            row("own volumes", "strict_accuracy", 0.7623, 0.034, condition="own"),
+            row("own volumes", "format_rate", 0.9951, 0.003, condition="own"),
+            row("another patient's volumes", "strict_accuracy", 0.2451, 0.031, condition="other-patient"),
+            row("blank volumes", "strict_accuracy", 0.2611, 0.03, condition="blank"),
+            row("choice", "grounding_margin", 0.5172, 0.045, note="own minus another patient's"),
+            row(
+                "choice",
+                "other_patient_minus_prior_only",
+                -0.0424,
+                0.036,
+                note="another patient's minus prior",
+            ),
+            *lines("choice"),
         ],
     )
     run.result(
         "controls",
         "controls",
         [
-            row("random reward", "accuracy (option log-likelihood)", 0.2771, 0.03, reference_lines=LINES),
-            row(
-                "format-only reward", "accuracy (option log-likelihood)", 0.3011, 0.031, reference_lines=LINES
-            ),
-            row(
-                "wrong-patient volumes",
-                "accuracy (option log-likelihood)",
-                0.2694,
-                0.03,
-                reference_lines=LINES,
-            ),
+            row("random reward", "log_likelihood_accuracy", 0.2771, 0.03),
+            row("format-only reward", "log_likelihood_accuracy", 0.3011, 0.031),
+            row("wrong-patient volumes", "log_likelihood_accuracy", 0.2694, 0.03),
         ],
+        reference_lines=LINES,
     )
 
 
-def _prompt(names: tuple[str, ...]) -> str:
-    options = "\n".join(f"{letter}) {name}" for letter, name in zip("ABCD", names, strict=True))
-    return f"<|image_pad|>\nWhich finding is present?\n{options}\nThink, then answer."
+def asked(case: Case) -> Prompt:
+    """One question on a case as the task asks it."""
+    return Choice(questions_per_case=1).prompts(case, Volume(), seed=1)[0]
 
 
-def _think(names: tuple[str, ...], said: int, letter: str) -> str:
-    verdicts = " ".join(
-        f"{mark} {name} {'present' if place == said else 'absent'}."
-        for place, (mark, name) in enumerate(zip("ABCD", names, strict=True))
-    )
-    return f"<think>{verdicts}</think><answer>{letter}</answer>"
+def shown_text(prompt: Prompt) -> str:
+    return "".join("<|image_pad|>" if not isinstance(part, TextPart) else part.text for part in prompt.parts)
+
+
+def completion(prompt: Prompt, place: int) -> str:
+    return Choice().gold(as_if(prompt, place))[0]
 
 
 def _rollouts(run: FakeRun) -> None:
     dice = random.Random(5)
     for step in (1, 60, 120, 160):
-        for case in run.cases:
-            right = FINDINGS.index(case.present()[0])
+        for case in run.cases["train"]:
+            if not case.present():
+                continue
+            prompt = asked(case)
+            letter, options = prompt.reference["letter"], prompt.reference["options"]
+            right = "ABCD".index(letter)
             rollouts = []
             for number in range(8):
-                chance = 0.25 + 0.6 * step / 160
-                said = right if dice.random() < chance else dice.randrange(4)
-                letter = "ABCD"[said]
+                place = right if dice.random() < 0.25 + 0.6 * step / 160 else dice.randrange(4)
+                text = completion(prompt, place)
                 broken = dice.random() < 0.5 * (1 - step / 160)
-                text = _think(FINDINGS, said, letter)
-                if broken:
-                    text = text.removesuffix("</answer>")
-                correct = float(not broken and said == right)
-                consistency = round(dice.random(), 3)
-                total = 0.3 * (not broken) + correct + 0.5 * consistency * correct
-                gate = (
-                    {"value": consistency, "parts": {"precision": 0.5, "recall": consistency},
-                     "reason": f"said {FINDINGS[said]}; the report holds {FINDINGS[right]}", "unscored": None}
-                    if number != 3
-                    else {"value": None, "parts": {}, "reason": "nothing to compare", "unscored": "not-applicable"}
-                )  # fmt: skip
+                fault = "no </answer>" if broken else None
+                text = text.removesuffix("</answer>") if broken else text
+                hit = float(not broken and place == right)
+                agreement = round(dice.random(), 3)
+                consistency = verdict(
+                    agreement, f"said {options[place]}", precision=0.5, recall=agreement
+                ) if number != 3 else unscored("not-applicable", "the report names no finding")  # fmt: skip
                 rollouts.append({
-                    "text": text, "total": round(total, 4), "advantage": 0.0,
-                    "malformed": "no </answer>" if broken else None,
+                    "text": text,
+                    "total": round(0.3 * (not broken) + hit + 0.5 * agreement * hit, 4),
+                    "malformed": fault,
                     "rewards": {
-                        "format": {"value": float(not broken), "parts": {}, "reason": "no </answer>" if broken else "",
-                                   "unscored": None},
-                        "choice-accuracy": {"value": correct, "parts": {}, "unscored": None,
-                                            "reason": f"answered {letter}, right is {'ABCD'[right]}"},
-                        "report-consistency": gate,
+                        "format": verdict(float(not broken), fault or ""),
+                        "choice-accuracy": verdict(hit, f"answered {'ABCD'[place]}, right is {letter}"),
+                        "report-consistency": consistency,
                     },
-                })  # fmt: skip
+                })
             mean = sum(item["total"] for item in rollouts) / 8
             spread = math.sqrt(sum((item["total"] - mean) ** 2 for item in rollouts) / 7) or 1.0
             for item in rollouts:
                 item["advantage"] = round((item["total"] - mean) / spread, 4)
-            run.line("rollouts/05-grpo.jsonl", {
-                "stage": "05-grpo", "step": step, "prompt_id": f"{case.id}:{step}-0", "case_id": case.id,
-                "task": "choice", "prompt": _prompt(FINDINGS), "images": [Crop(volume=case.volumes[0]).uri()],
-                "reference": {"letter": "ABCD"[right], "options": list(FINDINGS), "true_options": [right],
-                              "finding": FINDINGS[right]},
-                "rollouts": rollouts,
-            })  # fmt: skip
+            run.line(
+                "rollouts/05-grpo.jsonl",
+                {
+                    "stage": "05-grpo",
+                    "step": step,
+                    "prompt_id": prompt.id,
+                    "case_id": case.id,
+                    "task": "choice",
+                    "prompt": shown_text(prompt),
+                    "images": [crop.uri() for crop in prompt.crops()],
+                    "reference": dict(prompt.reference),
+                    "rollouts": rollouts,
+                },
+            )
+
+
+def verdict(value: float, reason: str, **parts: float) -> dict[str, Any]:
+    return {"value": value, "parts": parts, "reason": reason, "unscored": None}
+
+
+def unscored(kind: str, reason: str) -> dict[str, Any]:
+    return {"value": None, "parts": {}, "reason": reason, "unscored": kind}
 
 
 def _answers(run: FakeRun) -> None:
+    cases = [case for case in run.cases["test"] if case.present()]
     for stage in ("04-evaluate", "06-evaluate", "07-audit"):
-        for place, case in enumerate(run.cases):
-            right = FINDINGS.index(case.present()[0])
-            other = run.cases[(place + 1) % len(run.cases)]
-            for condition in ("own", "other-patient", "blank") if stage == "07-audit" else ("own",):
-                crop = Crop(volume=case.volumes[0])
-                said = right if place != 1 else (right + 1) % 4
-                if condition == "other-patient":
-                    crop = Crop(volume=other.volumes[0])
-                    said = (right + 2) % 4 if place != 2 else right
-                if condition == "blank":
-                    crop = dataclasses.replace(crop, blank=True)
-                    said = 0
-                letter = "ABCD"[said]
-                run.line(f"answers/{stage}.jsonl", {
-                    "prompt_id": f"{case.id}:question-0", "case_id": case.id, "patient": case.patient,
-                    "task": "choice", "condition": condition, "text": _think(FINDINGS, said, letter),
-                    "malformed": None, "choice": letter, "lenient_choice": letter, "rescue_choice": letter,
-                    "log_likelihood_choice": letter, "answer": "ABCD"[right], "correct": said == right,
-                    "prompt": _prompt(FINDINGS), "images": [crop.uri()],
-                })  # fmt: skip
+        for number, case in enumerate(cases):
+            prompt = asked(case)
+            letter = prompt.reference["letter"]
+            right = "ABCD".index(letter)
+            other = Crop(volume=cases[(number + 1) % len(cases)].volumes[0])
+            own = Crop(volume=case.volumes[0])
+            said = {
+                "own": (own, right if number != 1 else (right + 1) % 4),
+                "other-patient": (other, right if number == 2 else (right + 2) % 4),
+                "blank": (dataclasses.replace(own, blank=True), 0),
+            }
+            for condition in said if stage == "07-audit" else ("own",):
+                crop, place = said[condition]
+                given = "ABCD"[place]
+                run.line(
+                    f"answers/{stage}.jsonl",
+                    {
+                        "prompt_id": prompt.id,
+                        "case_id": case.id,
+                        "patient": case.patient,
+                        "task": "choice",
+                        "condition": condition,
+                        "text": completion(prompt, place),
+                        "malformed": None,
+                        "choice": given,
+                        "lenient_choice": given,
+                        "rescue_choice": given,
+                        "log_likelihood_choice": given,
+                        "verdict_log_likelihood_choice": None,
+                        "answer": letter,
+                        "finding": prompt.reference["finding"],
+                        "correct": place == right,
+                        "images": [crop.uri()],
+                    },
+                )
