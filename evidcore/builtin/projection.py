@@ -56,7 +56,9 @@ class GridPosition(nn.Module):
         if tuple(grid_zyx) == tuple(self.grid_zyx):
             return self.weight
         volume = self.weight.T.unflatten(1, self.grid_zyx).unsqueeze(0)
-        stretched = functional.interpolate(volume, size=tuple(grid_zyx), mode="trilinear", align_corners=False)
+        stretched = functional.interpolate(
+            volume, size=tuple(grid_zyx), mode="trilinear", align_corners=False
+        )
         return stretched[0].flatten(1).T
 
 

@@ -160,7 +160,10 @@ class _Chooser:
         self.uniform: Tensor | None = None
         if sampling.temperature > 0 and seeds is not None:
             generator = torch.Generator()
-            drawn = [torch.rand(limit, generator=generator.manual_seed(seed), dtype=torch.float64) for seed in seeds]
+            drawn = [
+                torch.rand(limit, generator=generator.manual_seed(seed), dtype=torch.float64)
+                for seed in seeds
+            ]
             self.uniform = torch.stack(drawn).to(device)
 
     def __call__(
@@ -212,7 +215,9 @@ def _collect(
     """Cut each row where it ended."""
     ends = set(sampling.end_ids)
     found = []
-    for row, (ids, values, ended) in enumerate(zip(tokens.tolist(), chances.tolist(), done.tolist(), strict=True)):
+    for row, (ids, values, ended) in enumerate(
+        zip(tokens.tolist(), chances.tolist(), done.tolist(), strict=True)
+    ):
         if forced is not None:
             length = len(forced[row])
         elif ended:

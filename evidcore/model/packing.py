@@ -77,7 +77,9 @@ def pack(
 
 def _visible(skip: int, answers: int, length: int, device: torch.device) -> Bool[Tensor, "position position"]:
     """Return which place sees which: the prompt, and what came before in the same answer."""
-    segment = torch.cat([torch.zeros(skip), torch.arange(1, answers + 1).repeat_interleave(length)]).to(device)
+    segment = torch.cat([torch.zeros(skip), torch.arange(1, answers + 1).repeat_interleave(length)]).to(
+        device
+    )
     place = torch.arange(len(segment), device=device)
     same = (segment[None, :] == 0) | (segment[None, :] == segment[:, None])
     return same & (place[None, :] <= place[:, None])

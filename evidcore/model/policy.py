@@ -30,7 +30,9 @@ class VLMPolicy(Policy):
     ) -> list[str]:
         """Return one completion per prompt."""
         prefixes = [self.prefix(prompt) for prompt in prompts]
-        sampling = sampling_of(self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature)
+        sampling = sampling_of(
+            self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature
+        )
         texts = [""] * len(prompts)
         for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
             with _evaluating(self.model):
@@ -66,7 +68,9 @@ class VLMPolicy(Policy):
     def prefix(self, prompt: Prompt) -> Prefix:
         """Return the prompt as the model reads it."""
         encoded = self.processor.encode(prompt)
-        return Prefix(encoded.ids, tuple(self.processor.image_processor.handle(crop) for crop in encoded.crops))
+        return Prefix(
+            encoded.ids, tuple(self.processor.image_processor.handle(crop) for crop in encoded.crops)
+        )
 
     def _score(
         self, prefixes: Sequence[Prefix], candidates: Sequence[Sequence[Sequence[int]]]
@@ -120,7 +124,9 @@ def sampling_of(
 ) -> Sampling:
     """Return sampling settings with the model's end tokens."""
     declared = model.generation_config.eos_token_id
-    ends = {processor.tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])} - {None}
+    ends = {processor.tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])} - {
+        None
+    }
     return Sampling(
         max_new_tokens=max_new_tokens,
         end_ids=tuple(sorted(ends)),

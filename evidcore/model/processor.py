@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoImageProcessor, AutoProcessor, BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import (
+    AutoImageProcessor,
+    AutoProcessor,
+    BatchFeature,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
 from transformers.image_processing_utils import BaseImageProcessor
 
 from evidcore import factory
@@ -156,7 +162,9 @@ class VolumeProcessor(ProcessorMixin):
         self.image_token = IMAGE_TOKEN
         self.image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
         if self.image_token_id in (None, tokenizer.unk_token_id):
-            raise RunError(f"{name}: its tokenizer has no token {IMAGE_TOKEN!r}; evidcore.model.assemble adds it.")
+            raise RunError(
+                f"{name}: its tokenizer has no token {IMAGE_TOKEN!r}; evidcore.model.assemble adds it."
+            )
         self._turns: tuple[str, str] | None = None
 
     @property
@@ -210,9 +218,13 @@ class VolumeProcessor(ProcessorMixin):
         written = []
         for part in parts:
             if isinstance(part, TextPart):
-                found = next((token for token in self.tokenizer.all_special_tokens if token in part.text), None)
+                found = next(
+                    (token for token in self.tokenizer.all_special_tokens if token in part.text), None
+                )
                 if found is not None:
-                    raise DataError(f"{where}: its text holds the control token {found!r}; take it out of the data.")
+                    raise DataError(
+                        f"{where}: its text holds the control token {found!r}; take it out of the data."
+                    )
                 written.append(part.text)
             else:
                 start, image, end = VISION_TOKENS
@@ -234,7 +246,9 @@ class VolumeProcessor(ProcessorMixin):
         flat = list(_flat(images))
         bank = self.image_processor.bank
         crops = [bank.crop(one) if isinstance(one, int) and bank is not None else _crop(one) for one in flat]
-        return self.image_processor(flat), [self.image_token * self.image_processor.tokens(crop) for crop in crops]
+        return self.image_processor(flat), [
+            self.image_token * self.image_processor.tokens(crop) for crop in crops
+        ]
 
 
 def _flat(images: Any) -> Iterator[Reference]:

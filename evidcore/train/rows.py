@@ -74,7 +74,9 @@ class PromptSource:
         """Give the next position to the set that is furthest behind its share."""
         total = sum(item.share for item in self.sets)
         done = len(self._order) + 1
-        behind = [done * item.share / total - drawn for item, drawn in zip(self.sets, self._drawn, strict=True)]
+        behind = [
+            done * item.share / total - drawn for item, drawn in zip(self.sets, self._drawn, strict=True)
+        ]
         chosen = max(range(len(behind)), key=behind.__getitem__)
         self._order.append((chosen, self._drawn[chosen]))
         self._drawn[chosen] += 1
@@ -95,7 +97,9 @@ class PromptSource:
                     shown = dataclasses.replace(prompt, parts=item.view.render(other)).crops()
                     prompt = prompt.showing(shown)
                 return Row(prompt, item.task)
-        raise DataError(f"task {item.name!r} asks nothing about any of its {len(cases)} cases in epoch {epoch}.")
+        raise DataError(
+            f"task {item.name!r} asks nothing about any of its {len(cases)} cases in epoch {epoch}."
+        )
 
 
 def seed_of(text: str) -> int:
@@ -125,7 +129,9 @@ def _other_patients(cases: Sequence[Case], seed: int, name: str) -> dict[str, Ca
     for case in cases:
         by_patient.setdefault(case.patient or case.id, []).append(case)
     if len(by_patient) < 2:
-        raise DataError(f"volumes = 'other-patient': task {name!r} has {len(by_patient)} patient, needs at least 2.")
+        raise DataError(
+            f"volumes = 'other-patient': task {name!r} has {len(by_patient)} patient, needs at least 2."
+        )
     patients = sorted(by_patient)
     random.Random(f"{seed}/{name}/other-patient").shuffle(patients)
     following = dict(zip(patients, patients[1:] + patients[:1], strict=True))

@@ -1,0 +1,125 @@
+"""Gold answers as training rows: tokens, labels and a weight for each target token."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evidcore.contracts import Reweighter
+from evidcore.errors import ContractError, EvidError
+from evidcore.model.processor import VolumeProcessor
+from evidcore.train.rows import PromptSource, Row
+
+IGNORED = -100  # the label of tokens that are not predicted
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A prompt with its gold answer."""
+
+    prompt_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+    weights: tuple[float, ...]  # one per answer token
+    handles: tuple[int, ...]
+
+
+class Targets:
+    """Makes rows of positions in the stream, and batches of rows."""
+
+    def __init__(
+        self,
+        processor: VolumeProcessor,
+        source: PromptSource,
+        reweighter: Reweighter | None = None,
+        package: str = "",
+    ) -> None:
+        """Take the stream; `package` is named when the re-weighter breaks its contract."""
+        self.processor, self.source = processor, source
+        self.reweighter, self.package = reweighter, package
+        self._end = _end_of_turn(processor)
+
+    def row(self, position: int) -> Target:
+        """Return the row at `position`.
+
+        Raises:
+            ContractError: if the re-weighter gives the wrong number of weights, or one that is no weight.
+        """
+        row = self.source[position]
+        text, spans = row.task.gold(row.prompt)
+        tokenizer = self.processor.tokenizer
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, offsets = list(encoded["input_ids"]), [tuple(pair) for pair in encoded["offset_mapping"]]
+        ids += self._end
+        offsets += [(len(text), len(text))] * len(self._end)
+        weights: Sequence[float] = [1.0] * len(ids)
+        if self.reweighter is not None:
+            weights = self._weights(row, text, spans, offsets)
+        prompt = self.processor.encode(row.prompt)
+        handles = tuple(self.processor.image_processor.handle(crop) for crop in prompt.crops)
+        return Target(prompt.ids, tuple(ids), tuple(weights), handles)
+
+    def batch(self, rows: Sequence[dict[str, str]]) -> dict[str, Tensor]:
+        """Return right-padded tensors; padding and prompts carry no label and no weight."""
+        targets = [self.row(int(row["prompt"])) for row in rows]
+        longest = max(len(one.prompt_ids) + len(one.answer_ids) for one in targets)
+        ids = torch.full((len(targets), longest), self.processor.tokenizer.pad_token_id)
+        mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED)
+        weights = torch.zeros(ids.shape)
+        for number, one in enumerate(targets):
+            start, stop = len(one.prompt_ids), len(one.prompt_ids) + len(one.answer_ids)
+            ids[number, :stop] = torch.tensor(one.prompt_ids + one.answer_ids)
+            mask[number, :stop] = 1
+            labels[number, start:stop] = ids[number, start:stop]
+            weights[number, start:stop] = torch.tensor(one.weights)
+        batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+        handles = [handle for one in targets for handle in one.handles]
+        if handles:
+            batch["pixel_values"] = torch.tensor(handles).reshape(-1, 1)
+        if self.reweighter is not None:
+            batch["weights"] = weights
+        return batch
+
+    def _weights(
+        self, row: Row, text: str, spans: Sequence[Any], offsets: Sequence[tuple[int, int]]
+    ) -> list[float]:
+        """Ask the re-weighter and hold it to its contract."""
+        assert self.reweighter is not None
+        name = type(self.reweighter).__name__
+        who = f"{self.package}: re-weighter {name}" if self.package else f"re-weighter {name}"
+        where = f"{who}, prompt {row.prompt.id!r}"
+        try:
+            weights = list(self.reweighter(text, spans, offsets))
+        except EvidError:
+            raise
+        except Exception as cause:
+            raise ContractError(
+                f"{where}: failed with {type(cause).__name__}: {cause}. Report this to its authors; the traceback is "
+                "below."
+            ) from cause
+        if len(weights) != len(offsets):
+            raise ContractError(f"{where}: gave {len(weights)} weights for {len(offsets)} tokens.")
+        for weight in weights:
+            if not isinstance(weight, numbers.Real) or not math.isfinite(weight) or weight < 0:
+                raise ContractError(
+                    f"{where}: a weight must be a finite number of 0 or more, got {weight!r}."
+                )
+        return [float(weight) for weight in weights]
+
+
+def _end_of_turn(processor: VolumeProcessor) -> list[int]:
+    """Return the tokens that end the model's turn: what its chat template writes, up to the end token."""
+    tokenizer, answer = processor.tokenizer, "answer-402a"
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "ask"}, {"role": "assistant", "content": answer}],
+        chat_template=processor.chat_template,
+        tokenize=False,
+    )
+    ids = list(tokenizer(chat.split(answer)[1], add_special_tokens=False)["input_ids"])
+    end = tokenizer.eos_token_id
+    return ids[: ids.index(end) + 1] if end in ids else [end]

@@ -1,0 +1,130 @@
+"""Build the GRPO trainer from a stage's settings and run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import accelerate
+from trl import GRPOConfig
+
+from evidcore.builtin.rollouts import Plain
+from evidcore.contracts import RolloutStrategy
+from evidcore.errors import RecipeError
+from evidcore.model import assemble
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+from evidcore.train.judging import Judge
+from evidcore.train.rows import PromptSource
+from evidcore.train.settings import Announce, GrpoSettings, NamedReward
+from evidcore.train.trl import stage
+from evidcore.train.trl.trainer import GroupTrainer
+
+WHERE = "stage.grpo"
+EXPLICIT: Mapping[str, Any] = {
+    "loss_type": "grpo",  # trl's default is dapo; the papers' is grpo
+    "beta": 0.0,
+    "epsilon": 0.2,
+    "scale_rewards": "group",
+}
+
+
+def owned_arguments(
+    settings: GrpoSettings,
+    folder: Path,
+    seed: int,
+    rates: Mapping[str, float],
+    weights: Sequence[float],
+    processes: int,
+) -> dict[str, Any]:
+    """Return what the core sets, by trl's names.
+
+    Raises:
+        RecipeError: if groups cannot be kept whole.
+    """
+    prompts, answers = settings.prompts_per_step, settings.answers_per_prompt
+    together = settings.prompts_per_forward or max(prompts // processes, 1)
+    if answers < 2:  # noqa: PLR2004 (nothing can be compared within a group of one)
+        raise RecipeError(f"{WHERE}.answers_per_prompt: must be at least 2, got {answers}.")
+    if prompts % (together * processes):
+        raise RecipeError(
+            f"{WHERE}.prompts_per_step: {prompts} prompts cannot be dealt in whole groups to {processes} processes "
+            f"of {together} prompts per forward pass; take a multiple of {together * processes}."
+        )
+    accumulation = prompts // (together * processes)
+    return stage.stage_arguments(folder, seed, settings.steps, settings.save_every_steps, rates) | {
+        "per_device_train_batch_size": together * answers,
+        "gradient_accumulation_steps": accumulation,
+        "steps_per_generation": accumulation,
+        "generation_batch_size": None,
+        "num_generations": answers,
+        "temperature": settings.temperature,
+        "max_completion_length": settings.max_new_tokens,
+        "reward_weights": list(weights),
+        "shuffle_dataset": False,
+        "log_completions": False,
+        "log_multimodal": False,
+    }
+
+
+def run_grpo(
+    model: VolumeVLM,
+    processor: VolumeProcessor,
+    source: PromptSource,
+    rewards: Sequence[NamedReward],
+    settings: GrpoSettings,
+    folder: Path,
+    *,
+    seed: int,
+    announce: Announce,
+    strategy: RolloutStrategy | None,
+    resume: bool,
+) -> dict[str, float]:
+    """See `evidcore.train.grpo.grpo`."""
+    trainer = make_trainer(
+        model, processor, source, rewards, settings, folder, seed=seed, announce=announce, strategy=strategy
+    )
+    try:
+        figures = stage.train(trainer, folder, resume=resume)
+    finally:
+        stage.unwrap(trainer, model)
+    if trainer.is_world_process_zero():
+        assemble.save(model, processor, folder)
+    trainer.accelerator.wait_for_everyone()
+    return figures
+
+
+def make_trainer(
+    model: VolumeVLM,
+    processor: VolumeProcessor,
+    source: PromptSource,
+    rewards: Sequence[NamedReward],
+    settings: GrpoSettings,
+    folder: Path,
+    *,
+    seed: int,
+    announce: Announce,
+    strategy: RolloutStrategy | None = None,
+    kind: type[GroupTrainer] = GroupTrainer,
+    **options: Any,
+) -> GroupTrainer:
+    """Return the trainer of a stage."""
+    rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
+    judge = Judge(rewards, time_limit_s=settings.reward_time_limit_s)
+    processes = accelerate.PartialState().num_processes
+    owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
+    stage.check_arguments(GRPOConfig, owned, settings.trl, WHERE)
+    model.train_only(settings.train)
+    return kind(
+        model,
+        processor,
+        GRPOConfig(**stage.arguments(owned, {**EXPLICIT, **settings.trl})),
+        source,
+        judge,
+        strategy or Plain(),
+        announce=announce,
+        learning_rates=rates,
+        peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
+        **options,
+    )

@@ -1,0 +1,201 @@
+"""The policy in training as a `Sampler`: sampling by row seeds, entropies, tool turns and forks."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from evidcore.case import Episode, Part, Prompt
+from evidcore.contracts import Sampler
+from evidcore.model.generation import Continuation, Prefix, Sampling, continue_rows
+from evidcore.model.processor import Encoded, VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+
+
+class PolicySampler(Sampler):
+    """Samples the answers of one step.
+
+    The seed of an answer is made of the stage's seed, the prompt's position in the stream and how many answers this
+    prompt has had in this step; nothing else changes what is drawn.
+    """
+
+    def __init__(
+        self,
+        model: VolumeVLM,
+        processor: VolumeProcessor,
+        sampling: Sampling,
+        positions: Mapping[int, int],
+        *,
+        seed: int,
+        stop_texts: Sequence[str] = (),
+        rows_per_pass: int = 256,
+    ) -> None:
+        """Take the policy.
+
+        Args:
+            model: in evaluation mode.
+            processor: its processor.
+            sampling: how tokens are chosen; `max_new_tokens` counts what the model writes in a whole episode.
+            positions: `id` of each prompt -> its position in the stream.
+            seed: the stage's.
+            stop_texts: an answer pauses where one of these was written.
+            rows_per_pass: bound on the rows sampled together.
+        """
+        self.model, self.processor, self.sampling = model, processor, sampling
+        self.positions, self.seed, self.rows_per_pass = positions, seed, rows_per_pass
+        self.stop_texts = tuple(stop_texts)
+        self.log_probs: list[
+            tuple[Episode, tuple[float, ...]]
+        ] = []  # of the last call, for the pixel-flow proof
+        self._drawn: Counter[int] = Counter()
+        self._encoded: dict[int, Encoded] = {}
+        self._closing = self._closing_ids() if stop_texts else frozenset()
+
+    def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Continue each unfinished episode."""
+        going = [place for place, episode in enumerate(episodes) if not episode.finished]
+        seeds = [self._next_seed(episodes[place].prompt) for place in going]
+        left = [self.sampling.max_new_tokens - sum(episodes[place].loss_mask) for place in going]
+        result = list(episodes)
+        self.log_probs = []
+        for start in range(0, len(going), self.rows_per_pass):
+            some = going[start : start + self.rows_per_pass]
+            budget = left[start : start + self.rows_per_pass]
+            found = continue_rows(
+                self.model,
+                [self.prefix(episodes[place]) for place in some],
+                dataclasses.replace(self.sampling, max_new_tokens=max(budget)),
+                seeds=seeds[start : start + self.rows_per_pass],
+                stops=self._stops if self.stop_texts else None,
+            )
+            for place, one, limit in zip(some, found, budget, strict=True):
+                result[place] = _extended(episodes[place], one, limit)
+                self.log_probs.append((result[place], one.log_probs[:limit]))
+        return result
+
+    def score(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
+        """Return what sampling would give each token of plain episodes, were it to write them."""
+        found = continue_rows(
+            self.model,
+            [self.prefix(Episode(prompt=episode.prompt)) for episode in episodes],
+            self.sampling,
+            forced=[episode.ids for episode in episodes],
+        )
+        return [one.log_probs for one in found]
+
+    @torch.no_grad()
+    def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
+        """Return the policy's entropy in nats before each token of each episode, at the sampling temperature."""
+        prefixes = [self.prefix(episode) for episode in episodes]
+        longest = max(len(prefix.ids) for prefix in prefixes)
+        device = self.model.device
+        ids = torch.full((len(prefixes), longest), self.sampling.pad_id, device=device)
+        mask = torch.zeros_like(ids)
+        for row, prefix in enumerate(prefixes):
+            ids[row, longest - len(prefix.ids) :] = torch.tensor(prefix.ids)
+            mask[row, longest - len(prefix.ids) :] = 1
+        handles = [handle for prefix in prefixes for handle in prefix.handles]
+        most = max(len(episode.ids) for episode in episodes)
+        logits = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            pixel_values=torch.tensor(handles, device=device).reshape(-1, 1) if handles else None,
+            logits_to_keep=most + 1,
+        ).logits[:, :-1]
+        log_probs = (logits.float() / (self.sampling.temperature or 1.0)).log_softmax(-1)
+        entropy = -(log_probs.exp() * log_probs).sum(-1).tolist()
+        return [row[len(row) - len(episode.ids) :] for row, episode in zip(entropy, episodes, strict=True)]
+
+    def extend(self, episode: Episode, parts: Sequence[Part]) -> Episode:
+        """Append a tool's turn; an episode that would outgrow the model's context is finished instead."""
+        turn = self.processor.encode_tool_turn(parts)
+        length = len(self.prefix(episode).ids) + len(turn.ids)
+        limit = getattr(self.model.config.text_config, "max_position_embeddings", None)
+        if limit is not None and length >= limit:
+            return dataclasses.replace(episode, finished=True)
+        image = self.processor.image_token_id
+        crops, place = list(episode.crops), 0
+        for crop in turn.crops:
+            place = turn.ids.index(image, place)
+            crops.append((len(episode.ids) + place, crop))
+            place += self.processor.image_processor.tokens(crop)
+        return dataclasses.replace(
+            episode,
+            ids=episode.ids + turn.ids,
+            loss_mask=episode.loss_mask + (0,) * len(turn.ids),
+            crops=tuple(crops),
+        )
+
+    def fork(self, episode: Episode, token: int) -> Episode:
+        """Return the episode cut before its token number `token`.
+
+        Raises:
+            ValueError: if the model did not write that token.
+        """
+        if not 0 <= token < len(episode.ids) or not episode.loss_mask[token]:
+            raise ValueError(
+                f"token {token} of {len(episode.ids)} was not written by the model; fork where it was"
+            )
+        mask = episode.loss_mask[:token]
+        turns = sum(1 for one, before in zip(mask, (1, *mask), strict=False) if not one and before)
+        return dataclasses.replace(
+            episode,
+            ids=episode.ids[:token],
+            loss_mask=mask,
+            crops=tuple((place, crop) for place, crop in episode.crops if place < token),
+            actions=episode.actions[:turns],
+            finished=False,
+        )
+
+    def text(self, episode: Episode) -> str:
+        """Return what was written, without special tokens."""
+        decoded: str = self.processor.tokenizer.decode(episode.ids, skip_special_tokens=True)
+        return decoded
+
+    def encoded(self, prompt: Prompt) -> Encoded:
+        """Return the prompt's tokens; each prompt is encoded once."""
+        if id(prompt) not in self._encoded:
+            self._encoded[id(prompt)] = self.processor.encode(prompt)
+        return self._encoded[id(prompt)]
+
+    def prefix(self, episode: Episode) -> Prefix:
+        """Return everything the model reads before the next token."""
+        encoded = self.encoded(episode.prompt)
+        crops = (*encoded.crops, *(crop for _, crop in episode.crops))
+        handles = tuple(self.processor.image_processor.handle(crop) for crop in crops)
+        return Prefix(encoded.ids + episode.ids, handles)
+
+    def _next_seed(self, prompt: Prompt) -> int:
+        position = self.positions[id(prompt)]
+        number = self._drawn[position]
+        self._drawn[position] += 1
+        digest = hashlib.blake2b(f"{self.seed}/{position}/{number}".encode(), digest_size=7).digest()
+        return int.from_bytes(digest, "big")
+
+    def _stops(self, row: int, ids: list[int]) -> bool:
+        if ids[-1] not in self._closing:
+            return False
+        tail = self.processor.tokenizer.decode(ids[-32:])
+        return any(tail.rstrip().endswith(text) for text in self.stop_texts)
+
+    def _closing_ids(self) -> frozenset[int]:
+        """Return the tokens that can be the last of a stop text: others need no look at the text."""
+        tokenizer = self.processor.tokenizer
+        last = {text[-1] for text in self.stop_texts}
+        return frozenset(number for number in range(len(tokenizer)) if last & set(tokenizer.decode([number])))
+
+
+def _extended(episode: Episode, one: Continuation, limit: int) -> Episode:
+    """Append what the model wrote, up to `limit` tokens."""
+    ids = one.ids[:limit]
+    ended = one.ended and len(ids) == len(one.ids)
+    return dataclasses.replace(
+        episode,
+        ids=episode.ids + ids,
+        loss_mask=episode.loss_mask + (1,) * len(ids),
+        finished=ended or len(ids) >= limit,
+    )

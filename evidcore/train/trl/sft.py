@@ -1,0 +1,169 @@
+"""Supervised fine-tuning on trl's trainer, with a weight for each target token.
+
+The loss is a weighted mean over the target tokens of a whole step: sum(weight x -log p) / sum(weight). Without a
+re-weighter trl's own loss is used; weights of one give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import datasets
+import torch
+from trl import SFTConfig, SFTTrainer
+
+from evidcore.contracts import Reweighter
+from evidcore.errors import RecipeError
+from evidcore.model import assemble
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+from evidcore.train.rows import PromptSource
+from evidcore.train.settings import Announce, SftSettings
+from evidcore.train.targets import IGNORED, Targets
+from evidcore.train.trl import stage
+from evidcore.train.trl.stage import Positions, StageTrainer
+
+WHERE = "stage.sft"
+RENAMED = ("loss", "grad_norm", "learning_rate", "entropy")
+
+
+class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
+    """Trains on gold answers of a stream."""
+
+    def __init__(
+        self,
+        model: VolumeVLM,
+        processor: VolumeProcessor,
+        args: SFTConfig,
+        targets: Targets,
+        *,
+        announce: Announce,
+        learning_rates: Mapping[str, float],
+        peft_config: Any = None,
+    ) -> None:
+        """Take everything, resolved."""
+        self.announce, self.learning_rates = announce, learning_rates
+        rows = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=targets.batch,
+            train_dataset=datasets.Dataset.from_dict({"prompt": ["0"], "images": [[]]}),
+            processing_class=processor,
+            peft_config=peft_config,
+        )
+        self.train_dataset = Positions(rows)
+
+    def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
+        """Return the weight of a whole step's target tokens, of all processes."""
+        if not batch_samples or "weights" not in batch_samples[0]:
+            return super()._get_num_items_in_batch(batch_samples, device)
+        total = sum(_weights(batch).sum() for batch in batch_samples).to(device)
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            total = self.accelerator.gather(total).sum()
+        return total
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Weigh each target token's loss."""
+        if "weights" not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        weights = _weights(inputs)
+        given = {name: value for name, value in inputs.items() if name != "weights"}
+        outputs = model(**given, use_cache=False, fused_lm_head=True)
+        total = weights.sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
+        loss = (-outputs.log_probs * weights.to(outputs.log_probs)).sum() / torch.where(total > 0, total, 1.0)
+        if self.args.average_tokens_across_devices and num_items_in_batch is not None:
+            loss = loss * self.accelerator.num_processes
+        counted = outputs.label_mask.sum()
+        kept = self._metrics["train" if self.model.training else "eval"]
+        kept["entropy"].append((outputs.entropy.detach().sum() / counted).item())
+        kept["mean_token_accuracy"].append((outputs.is_top1.sum() / counted).item())
+        return (loss, outputs) if return_outputs else loss
+
+    def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Return trl's figures under our names."""
+        figures = {name: logs[name] for name in RENAMED if logs.get(name) is not None}
+        return {**figures, "token_accuracy": logs["mean_token_accuracy"]}
+
+
+def _weights(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the weights of predicted tokens, each at the position before it."""
+    weights = batch["weights"][:, 1:]
+    return weights * (batch["labels"][:, 1:] != IGNORED)
+
+
+def run_sft(
+    model: VolumeVLM,
+    processor: VolumeProcessor,
+    source: PromptSource,
+    settings: SftSettings,
+    folder: Path,
+    *,
+    seed: int,
+    announce: Announce,
+    reweighter: Reweighter | None,
+    reweighter_package: str,
+    resume: bool,
+) -> dict[str, float]:
+    """See `evidcore.train.sft.sft`."""
+    trainer = make_trainer(
+        model, processor, source, settings, folder, seed=seed, announce=announce, reweighter=reweighter,
+        reweighter_package=reweighter_package,
+    )  # fmt: skip
+    try:
+        figures = stage.train(trainer, folder, resume=resume)
+    finally:
+        stage.unwrap(trainer, model)
+    if trainer.is_world_process_zero():
+        assemble.save(model, processor, folder)
+    trainer.accelerator.wait_for_everyone()
+    return figures
+
+
+def make_trainer(
+    model: VolumeVLM,
+    processor: VolumeProcessor,
+    source: PromptSource,
+    settings: SftSettings,
+    folder: Path,
+    *,
+    seed: int,
+    announce: Announce,
+    reweighter: Reweighter | None = None,
+    reweighter_package: str = "",
+) -> WeightedTrainer:
+    """Return the trainer of a stage.
+
+    Raises:
+        RecipeError: if the rows of a step cannot be dealt out evenly.
+    """
+    rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
+    processes = accelerate.PartialState().num_processes
+    together = settings.rows_per_forward or max(settings.rows_per_step // processes, 1)
+    if settings.rows_per_step % (together * processes):
+        raise RecipeError(
+            f"{WHERE}.rows_per_step: {settings.rows_per_step} rows cannot be dealt to {processes} processes of "
+            f"{together} rows per forward pass; take a multiple of {together * processes}."
+        )
+    owned = stage.stage_arguments(folder, seed, settings.steps, settings.save_every_steps, rates) | {
+        "per_device_train_batch_size": together,
+        "gradient_accumulation_steps": settings.rows_per_step // (together * processes),
+        "max_length": None,  # truncation would cut image tokens
+        "packing": False,
+    }
+    stage.check_arguments(SFTConfig, owned, settings.trl, WHERE)
+    model.train_only(settings.train)
+    return WeightedTrainer(
+        model,
+        processor,
+        SFTConfig(**stage.arguments(owned, settings.trl)),
+        Targets(processor, source, reweighter, reweighter_package),
+        announce=announce,
+        learning_rates=rates,
+        peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
+    )

@@ -1,0 +1,371 @@
+"""GRPO on trl's trainer, with our rollouts, rewards and scoring; trl's advantages, losses and loop.
+
+What is overridden, and why: `_generate` runs a rollout strategy over a sampler that computes each prompt once;
+`_calculate_rewards` judges whole groups; `_prepare_inputs` keeps groups together (trl shuffles rows over
+micro-batches), so that scoring computes each prompt once; the KL reference is a copy made at the start, which needs
+no saved model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import datasets
+import torch
+from accelerate.utils import gather_object
+from trl import GRPOConfig, GRPOTrainer
+from trl.models import unwrap_model_for_generation
+from trl.trainer.utils import (
+    add_fused_lm_head,
+    disable_dropout_in_model,
+    split_pixel_values_by_grid,
+    split_tensor_dict,
+    unsplit_pixel_values_by_grid,
+)
+
+from evidcore.case import Episode, Prompt, Rollout
+from evidcore.contracts import RolloutStrategy
+from evidcore.errors import ContractError
+from evidcore.model.policy import sampling_of
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+from evidcore.train.judging import Judge, Judgement, figures, record
+from evidcore.train.rows import PromptSource, Row
+from evidcore.train.settings import Announce
+from evidcore.train.trl.logprobs import can_share, shared_log_probs
+from evidcore.train.trl.sampler import PolicySampler
+from evidcore.train.trl.stage import Positions, StageTrainer, vlm_of
+
+RENAMED = {
+    "kl": "kl",
+    "entropy": "entropy",
+    "completions/mean_length": "completion_tokens",
+    "completions/clipped_ratio": "cut_off",
+    "clip_ratio/region_mean": "clipped",
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+}
+
+
+class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
+    """Trains on groups of answers to prompts of a stream."""
+
+    def __init__(
+        self,
+        model: VolumeVLM,
+        processor: VolumeProcessor,
+        args: GRPOConfig,
+        source: PromptSource,
+        judge: Judge,
+        strategy: RolloutStrategy,
+        *,
+        announce: Announce,
+        learning_rates: Mapping[str, float],
+        peft_config: Any = None,
+        share_prompts: bool = True,
+    ) -> None:
+        """Take everything, resolved.
+
+        Args:
+            model: what is trained, in place.
+            processor: its processor.
+            args: trl's settings.
+            source: the stream of prompts.
+            judge: the rewards.
+            strategy: how the answers of a group come about.
+            announce: told of steps and groups.
+            learning_rates: for each trained part.
+            peft_config: LoRA, where it is used.
+            share_prompts: compute a prompt once per group when scoring; exact, and off only to show that it is.
+        """
+        self.announce, self.learning_rates = announce, learning_rates
+        self.source, self.judge, self.strategy = source, judge, strategy
+        self.share_prompts = share_prompts
+        self.sampler: PolicySampler | None = None
+        self.episodes: list[Episode] = []
+        self.replay: list[Episode] | None = (
+            None  # the pixel-flow proof scores answers again over other pixels
+        )
+        self.shown: Any = None  # and shows other crops
+        self._judgement: Judgement | None = None
+        self._figures: dict[str, float] = {}
+        self._rollouts: list[Rollout] = []
+        beta = args.beta
+        # trl would read the reference from disk; with PEFT it is the model without its additions
+        args.beta = beta if peft_config is not None else 0.0
+        steps_rows = args.max_steps * args.generation_batch_size // args.num_generations
+        super().__init__(
+            model=model,
+            reward_funcs=[_placeholder(item.name) for item in judge.rewards],
+            args=args,
+            train_dataset=datasets.Dataset.from_dict({"prompt": ["0"]}),
+            processing_class=processor,
+            peft_config=peft_config,
+        )
+        args.beta = beta
+        self.train_dataset = Positions(steps_rows)
+        if beta and peft_config is None:
+            self.beta = beta
+            self.ref_model = self._reference(model)
+        # trl then takes images as they stand in the token ids, which is how a strategy gives them
+        self.tools = [_placeholder("tools")]
+
+    def _reference(self, model: VolumeVLM) -> Any:
+        """Copy the model as it is now; frozen parts are shared."""
+        shared = [model.model.encoder, model.model.bridge, model.model.language_model, model.lm_head]
+        memo = {
+            id(part): part for part in shared if not any(weight.requires_grad for weight in part.parameters())
+        }
+        forward = model.__dict__.pop("forward", None)  # trl's, bound to the model that is trained
+        reference = copy.deepcopy(model, memo)
+        if forward is not None:
+            model.forward = forward
+        for weight in reference.parameters():
+            if not any(weight is one for one in model.parameters()):
+                weight.requires_grad_(False)
+        if self.args.disable_dropout:
+            disable_dropout_in_model(reference)
+        add_fused_lm_head(
+            reference, temperature=self.temperature, cast_lm_head_to_fp32=self.args.cast_lm_head_to_fp32
+        )
+        reference.eval()
+        return self.accelerator.prepare_model(reference, evaluation_mode=True)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        """Repeat each position for its answers, as trl does; the stream is shuffled already."""
+        return GRPOTrainer._get_train_sampler(self, dataset)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """Sample and judge when a batch of answers is used up, and hand out whole groups."""
+        if not self.model.training:
+            return super()._prepare_inputs(generation_batch)
+        every = self.args.steps_per_generation * self.num_iterations
+        if self._step % every == 0 or self._buffered_inputs is None:
+            batch = split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
+            parts = split_tensor_dict(batch, self.args.steps_per_generation)
+            self._buffered_inputs = [unsplit_pixel_values_by_grid(part) for part in parts]
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _generate_and_score_completions(self, inputs: Sequence[Mapping[str, str]]) -> Any:
+        """Let trl do its part, then tell what was judged."""
+        batch = super()._generate_and_score_completions(inputs)
+        if self.replay is None:
+            self._tell(batch["advantages"])
+        return batch
+
+    def _generate(self, prompts: Sequence[str]) -> Any:
+        """Run the strategy; return what trl's method does."""
+        start = time.perf_counter()
+        answers = self.num_generations
+        positions = [int(position) for position in prompts[::answers]]
+        rows = [self.source[position] for position in positions]
+        shown = [row.prompt if self.shown is None else self.shown(row.prompt) for row in rows]
+        with self._unwrapped() as unwrapped:
+            vlm = vlm_of(unwrapped)
+            was_training = unwrapped.training
+            unwrapped.eval()
+            with torch.no_grad():
+                sampler = self.make_sampler(vlm, shown, positions)
+                if self.replay is None:
+                    self.episodes = self._run_strategy(sampler, shown)
+                else:
+                    pairs = zip(
+                        self.replay, [prompt for prompt in shown for _ in range(answers)], strict=True
+                    )
+                    self.episodes = [Episode(prompt=prompt, **_written(episode)) for episode, prompt in pairs]
+            unwrapped.train(was_training)
+        self.sampler = sampler
+        self._judge_rows(sampler, rows)
+        lengths = [sum(episode.loss_mask) for episode in self.episodes]
+        self._figures["completion_tokens"] = sum(lengths) / len(lengths)
+        self._figures["cut_off"] = sum(
+            episode.ids[-1] not in sampler.sampling.end_ids for episode in self.episodes
+        ) / len(lengths)
+        self._figures["generate_s"] = time.perf_counter() - start - sum(self._seconds().values())
+        handles = [list(sampler.prefix(episode).handles) for episode in self.episodes]
+        images = handles if any(handles) else None
+        self.state.num_input_tokens_seen += sum(len(sampler.prefix(episode).ids) for episode in self.episodes)
+        return (
+            [list(sampler.encoded(episode.prompt).ids) for episode in self.episodes],
+            [list(episode.ids) for episode in self.episodes],
+            [list(episode.loss_mask) for episode in self.episodes],
+            [rollout.text for rollout in self._rollouts],
+            None,
+            {},
+            images,
+            handles,
+        )
+
+    @contextlib.contextmanager
+    def _unwrapped(self) -> Iterator[Any]:
+        """Give the model itself, its weights whole."""
+        if self.is_deepspeed_enabled:
+            gather = self.args.ds3_gather_for_generation
+            with unwrap_model_for_generation(self.model_wrapped, self.accelerator, gather) as unwrapped:
+                yield unwrapped
+        else:
+            with self._dist.summon_full_params(self.model_wrapped, recurse=False):
+                yield self.accelerator.unwrap_model(self.model_wrapped)
+
+    def make_sampler(
+        self, vlm: VolumeVLM, prompts: Sequence[Prompt], positions: Sequence[int]
+    ) -> PolicySampler:
+        """Return the sampler of one step."""
+        sampling = sampling_of(
+            vlm,
+            self.processing_class,
+            max_new_tokens=self.max_completion_length,
+            temperature=self.temperature,
+            top_k=self.top_k or 0,
+            top_p=self.top_p,
+            min_p=self.min_p or 0.0,
+        )
+        return PolicySampler(
+            vlm,
+            self.processing_class,
+            sampling,
+            {id(prompt): position for prompt, position in zip(prompts, positions, strict=True)},
+            seed=self.args.seed,
+            stop_texts=getattr(self.strategy, "stop_texts", ()),
+        )
+
+    def _run_strategy(self, sampler: PolicySampler, prompts: Sequence[Prompt]) -> list[Episode]:
+        """Hold the strategy to its contract: whole groups, in order."""
+        episodes = self.strategy(sampler, prompts, self.num_generations)
+        name = type(self.strategy).__name__
+        wanted = len(prompts) * self.num_generations
+        if len(episodes) != wanted:
+            raise ContractError(
+                f"rollout {name}: must give {self.num_generations} answers to each of {len(prompts)} prompts, got "
+                f"{len(episodes)} in place of {wanted}."
+            )
+        for place, episode in enumerate(episodes):
+            prompt = prompts[place // self.num_generations]
+            if episode.prompt is not prompt or not episode.ids:
+                raise ContractError(
+                    f"rollout {name}: answer {place} must be one to prompt {prompt.id!r} and hold a token, got "
+                    f"{len(episode.ids)} tokens to prompt {episode.prompt.id!r}."
+                )
+        return episodes
+
+    def _judge_rows(self, sampler: PolicySampler, rows: Sequence[Row]) -> None:
+        """Read the answers and have them judged."""
+        self._rollouts = []
+        for place, episode in enumerate(self.episodes):
+            group = place // self.num_generations
+            row, text = rows[group], sampler.text(episode)
+            self._rollouts.append(
+                Rollout(
+                    prompt=row.prompt,
+                    group=group,
+                    text=text,
+                    answer=row.task.parse(row.prompt, text),
+                    actions=episode.actions,
+                )
+            )
+        if self.replay is None:
+            self._judgement = self.judge(self._rollouts)
+            self._figures = figures(self._judgement, self.judge.rewards, self.num_generations)
+            self._figures |= {f"reward_s/{name}": value for name, value in self._judgement.seconds.items()}
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Any:
+        """Return what each reward counts for each row, of all processes; trl weighs and sums."""
+        assert self._judgement is not None  # made by _generate
+        columns = [self._judgement.counted[item.name] for item in self.judge.rewards]
+        counted = torch.tensor(columns, dtype=torch.float32, device=self.accelerator.device).T.contiguous()
+        return self.accelerator.gather(counted)
+
+    def _seconds(self) -> Mapping[str, float]:
+        return {} if self._judgement is None else self._judgement.seconds
+
+    def _tell(self, advantages: torch.Tensor) -> None:
+        """Tell the judged groups of all processes."""
+        assert self._judgement is not None
+        lines = record(
+            self._judgement, self.judge.rewards, self._rollouts, advantages.tolist(), self.num_generations
+        )
+        if self.accelerator.num_processes > 1:
+            lines = gather_object(lines)
+            names = sorted(self._figures)
+            values = torch.tensor([self._figures[name] for name in names], device=self.accelerator.device)
+            means = self.accelerator.reduce(values, reduction="mean").tolist()
+            self._figures = dict(zip(names, means, strict=True))
+        if self.is_world_process_zero():
+            self.announce.rollouts_judged(self.state.global_step + 1, lines)
+
+    def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Return trl's figures under our names, and the judge's."""
+        own = {ours: logs[theirs] for theirs, ours in RENAMED.items() if logs.get(theirs) is not None}
+        if "step_time" in logs:
+            own["step_s"] = logs["step_time"]
+        return {**own, **self._figures}
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        compute_aux_loss: bool = False,
+        pixel_values: torch.Tensor | None = None,
+        num_images: list[int] | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Score answers, each prompt once per group where that is exact."""
+        vlm = vlm_of(self.accelerator.unwrap_model(model))
+        answers = self.num_generations
+        if (
+            not self.share_prompts
+            or compute_aux_loss
+            or not can_share(vlm, input_ids, attention_mask, logits_to_keep, answers, num_images)
+        ):
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, compute_aux_loss,
+                pixel_values=pixel_values, num_images=num_images, **fields,
+            )  # fmt: skip
+        rows = input_ids.shape[0]
+        step = max((batch_size or rows) // answers, 1) * answers
+        ends = [0] if num_images is None else torch.tensor([0, *num_images]).cumsum(0).tolist()
+        log_probs, entropies = [], []
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            counts = None if num_images is None else num_images[start:stop]
+            images = None if pixel_values is None else pixel_values[ends[start] : ends[stop]]
+            with self.accelerator.autocast():
+                found, entropy = shared_log_probs(
+                    model, vlm, input_ids[start:stop], attention_mask[start:stop], logits_to_keep, answers, images,
+                    counts,
+                )  # fmt: skip
+            log_probs.append(found)
+            if compute_entropy:
+                entropies.append(entropy)
+        return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
+
+
+def _placeholder(name: str) -> Any:
+    """Return a function that carries a name for trl and is never called."""
+
+    def never(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{name} is judged in whole groups, not by trl")
+
+    never.__name__ = name
+    return never
+
+
+def _written(episode: Episode) -> dict[str, Any]:
+    """Return what was written in an episode, to be put under another prompt."""
+    return {
+        "ids": episode.ids,
+        "loss_mask": episode.loss_mask,
+        "crops": episode.crops,
+        "finished": episode.finished,
+    }
