@@ -108,7 +108,9 @@ class ViT3D(Encoder):
     def _centres(self, grid: Grid, device: torch.device) -> Float[Tensor, "patch 3"]:
         steps = [
             patch * spacing
-            for patch, spacing in zip(self.patch_zyx, self.input.spacing_mm_zyx or (1.0, 1.0, 1.0), strict=True)
+            for patch, spacing in zip(
+                self.patch_zyx, self.input.spacing_mm_zyx or (1.0, 1.0, 1.0), strict=True
+            )
         ]
         axes = [
             (torch.arange(count, device=device, dtype=torch.float32) - (count - 1) / 2) * step
@@ -182,7 +184,9 @@ class ConvolutionStem(nn.Module):
         super().__init__()
         strides = halvings(patch_zyx)
         third = width // 3
-        wide = [max(4, third >> (len(strides) - 2 - step)) for step in range(len(strides) - 1)] + [width - third]
+        wide = [max(4, third >> (len(strides) - 2 - step)) for step in range(len(strides) - 1)] + [
+            width - third
+        ]
         stages: list[nn.Module] = []
         for step, stride in enumerate(strides):
             into = channels if step == 0 else wide[step - 1]
@@ -194,7 +198,9 @@ class ConvolutionStem(nn.Module):
         self.pool = nn.MaxPool3d(strides[-1], strides[-1])
         self.mix = _convolution(wide[-1] + (wide[-2] if len(strides) > 1 else channels), width, 1, kernel=1)
 
-    def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Float[Tensor, "volume width z2 y2 x2"]:
+    def forward(
+        self, volumes: Float[Tensor, "volume channel z y x"]
+    ) -> Float[Tensor, "volume width z2 y2 x2"]:
         """Return one feature vector per patch."""
         fine = volumes.contiguous(memory_format=torch.channels_last_3d)
         for stage in self.stages[:-1]:
@@ -213,9 +219,7 @@ def halvings(patch_zyx: Grid) -> list[Grid]:
         raise ValueError(f"the convolution stem halves: patch_zyx must be powers of two, got {patch_zyx}")
     halves = [side.bit_length() - 1 for side in patch_zyx]
     stages = max(1, *halves)
-    chosen = [
-        {round(place * (stages - 1) / max(1, count - 1)) for place in range(count)} for count in halves
-    ]
+    chosen = [{round(place * (stages - 1) / max(1, count - 1)) for place in range(count)} for count in halves]
     return [
         (1 + (step in chosen[0]), 1 + (step in chosen[1]), 1 + (step in chosen[2])) for step in range(stages)
     ]
@@ -223,7 +227,15 @@ def halvings(patch_zyx: Grid) -> list[Grid]:
 
 def _convolution(into: int, out: int, stride: Grid | int, kernel: int = 3) -> nn.Module:
     block: nn.Module = Convolution(
-        3, into, out, strides=stride, kernel_size=kernel, act="GELU", norm="BATCH", bias=False, adn_ordering="NA"
+        3,
+        into,
+        out,
+        strides=stride,
+        kernel_size=kernel,
+        act="GELU",
+        norm="BATCH",
+        bias=False,
+        adn_ordering="NA",
     )
     return block
 
@@ -237,7 +249,9 @@ def _residual(width: int, subunits: int) -> nn.Module:
 
 def _layer(width: int, heads: int) -> nn.Module:
     block: nn.Module = TransformerBlock(width, 4 * width, heads, qkv_bias=True, use_flash_attention=True)
-    block.norm_cross_attn = nn.Identity()  # unused without cross-attention; its weights would never get a gradient
+    block.norm_cross_attn = (
+        nn.Identity()
+    )  # unused without cross-attention; its weights would never get a gradient
     return block
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,12 @@ def voxels_zyx(radius_mm: float) -> tuple[float, float, float]:
 
 
 def level(centre: tuple[float, float, float], radii: tuple[float, float, float]) -> Volume:
-    """Return the squared distance from `centre` in units of `radii` (voxels): below 1 inside the ellipsoid."""
-    z, y, x = (
-        np.square((axis - c) / r) for axis, c, r in zip((zs, ys, xs), centre, radii, strict=True)
-    )
-    return np.asarray(z + y + x, dtype=np.float32)
+    """Return the squared distance from `centre` in units of `radii` (voxels): below 1 inside."""
+    z, y, x = (np.square((axis - c) / r) for axis, c, r in zip((zs, ys, xs), centre, radii, strict=True))
+    return np.asarray(z + (y + x), dtype=np.float32)
 
 
+@functools.cache
 def _interpolation(cells: int, size: int) -> Volume:
     at = np.linspace(0, cells - 1, size)
     low = np.minimum(np.floor(at).astype(int), max(cells - 2, 0))
@@ -80,20 +80,20 @@ class Body:
     owner: np.ndarray[Any, np.dtype[np.int8]]
     centre: tuple[float, float, float]
     scale: float
-    wall: Volume  # level of the body's ellipse: 1 at the skin
+    wall: Volume  # level of the body's ellipse by y and x: 1 at the skin
     lungs: tuple[Lung, Lung]  # right, left
     air: Region  # aerated lung
     heart: Heart
     aorta_yx: tuple[float, float]
     aorta_radius: float
 
-    def draw(
-        self, sign: int, region: Region, hu: float | Volume, *, change_hu: float = 30.0
-    ) -> None:
+    def draw(self, sign: int, region: Region, hu: float | Volume, *, change_hu: float = 30.0) -> None:
         """Fill `region` with `hu`; voxels that change by more than `change_hu` show the sign."""
-        changed = region & (np.abs(self.hu - hu) > change_hu)
-        self.hu = np.where(region, hu, self.hu)
-        self.owner[changed] = sign
+        at = np.flatnonzero(region)
+        voxels = self.hu.reshape(-1)
+        new = hu.reshape(-1)[at] if isinstance(hu, np.ndarray) else np.float32(hu)
+        self.owner.reshape(-1)[at[np.abs(voxels[at] - new) > change_hu]] = sign
+        voxels[at] = new
 
     def visible(self, sign: int) -> Region:
         """Return the voxels that show the sign."""
@@ -126,8 +126,8 @@ def healthy(
 ) -> Body:
     """Draw a chest without lung signs.
 
-    The size of the heart and of the airway walls belongs to the anatomy, so the two findings that are nothing but
-    a size are drawn here.
+    The size of the heart and of the airway walls belongs to the anatomy, so the two findings that are
+    nothing but a size are drawn here.
 
     Args:
         rng: the phantom's own stream.
@@ -136,27 +136,20 @@ def healthy(
         thick_airways: index of the finding "peribronchial thickening" if it is to be drawn.
     """
     scale = 1 + rng.uniform(-0.07, 0.07)
-    centre = (
-        16 + rng.uniform(-1.5, 1.5),
-        32 + rng.uniform(-2, 2),
-        32 + rng.uniform(-2, 2),
-    )
-    cz, cy, cx = centre
-    wall = np.square((ys - cy) / (25 * scale)) + np.square((xs - cx) / (30 * scale))
-    wall = np.broadcast_to(wall, SIZE_ZYX).astype(np.float32)
-    fat = rng.uniform(0.80, 0.88)  # where muscle begins: patients differ in fat
-    hu = np.full(SIZE_ZYX, AIR_HU, np.float32)
-    hu[wall < 1] = FAT_HU
-    hu[wall < fat] = MUSCLE_HU
+    cz, cy, cx = 16 + rng.uniform(-1.5, 1.5), 32 + rng.uniform(-2, 2), 32 + rng.uniform(-2, 2)
+    wall = np.square((ys[0] - cy) / (25 * scale)) + np.square((xs[0] - cx) / (30 * scale))
+    muscle = wall < rng.uniform(0.80, 0.88)  # patients differ in fat
+    plane = np.where(muscle, MUSCLE_HU, np.where(wall < 1, FAT_HU, AIR_HU)).astype(np.float32)
+    hu = np.repeat(plane[None], SIZE_ZYX[0], axis=0)
 
-    lungs = tuple(_lung(rng, centre, scale, side) for side in (RIGHT, LEFT))
-    air = (lungs[RIGHT].level < 1) | (lungs[LEFT].level < 1)
-    mediastinum = np.square((ys - cy) / 13) + np.square((xs - cx) / (5.5 * scale)) < 1
-    mediastinum = mediastinum & (zs > cz - 13) & (zs < cz + 13)
-    air &= ~mediastinum
-    hu[mediastinum] = FAT_HU + 10
-    texture = 12 * smooth_field(rng, (4, 6, 6))
-    hu = np.where(air, LUNG_HU + rng.uniform(-20, 20) + texture, hu)
+    right, left = (_lung(rng, (cz, cy, cx), scale, side) for side in (RIGHT, LEFT))
+    air = (right.level < 1) | (left.level < 1)
+    between = np.square((ys[0] - cy) / 13) + np.square((xs[0] - cx) / (5.5 * scale)) < 1
+    height = slice(int(cz - 12), int(cz + 14))
+    air[height, between] = False
+    hu[height, between] = FAT_HU + 10
+    texture = 12 * smooth_field(rng, (4, 6, 6)) + (LUNG_HU + rng.uniform(-20, 20))
+    np.copyto(hu, texture, where=air)
 
     size = (rng.uniform(1.28, 1.5) if large_heart else rng.uniform(0.85, 1.08)) * scale
     at = (cz - 6 + rng.uniform(-1, 1), cy - 5 + rng.uniform(-1, 1), cx + 4 + rng.uniform(-1, 1))
@@ -166,10 +159,10 @@ def healthy(
     body = Body(
         hu=hu,
         owner=np.full(SIZE_ZYX, -1, np.int8),
-        centre=centre,
+        centre=(cz, cy, cx),
         scale=scale,
         wall=wall,
-        lungs=(lungs[RIGHT], lungs[LEFT]),
+        lungs=(right, left),
         air=air,
         heart=heart,
         aorta_yx=(cy + 11 * scale, cx + 4.5 * scale),
@@ -181,14 +174,12 @@ def healthy(
     _airways(rng, body, thick_airways)
     inside = heart.level < 1
     body.hu[inside] = BLOOD_HU
-    body.air &= ~inside
+    body.air[inside] = False
     body.owner[inside] = cardiomegaly if large_heart else -1
     return body
 
 
-def _lung(
-    rng: np.random.Generator, centre: tuple[float, float, float], scale: float, side: int
-) -> Lung:
+def _lung(rng: np.random.Generator, centre: tuple[float, float, float], scale: float, side: int) -> Lung:
     cz, cy, cx = centre
     outward = 1 if side == LEFT else -1
     at = (
@@ -207,30 +198,32 @@ def _lung(
 
 def _bones(rng: np.random.Generator, body: Body) -> None:
     cz, cy, cx = body.centre
-    spine = np.square((ys - (cy + 19 * body.scale)) / 5) + np.square((xs - cx) / 4.5)
-    spine = np.broadcast_to(spine, SIZE_ZYX)
-    body.hu[spine < 1] = rng.uniform(350, 500)
-    body.hu[spine < 0.45] = rng.uniform(150, 250)  # spongy bone
-    body.air &= spine >= 1
-    course = np.mod(zs + rng.uniform(0, 5) + 0.25 * np.abs(ys - cy), 6) < 1.8
-    ribs = (body.wall > 0.80) & (body.wall < 0.93) & course & ~body.air
-    body.hu[ribs] = rng.uniform(350, 600)
-    sternum = (np.abs(xs - cx) < 2.5) & (np.abs(ys - (cy - 22.5 * body.scale)) < 1.2) & (zs > cz - 4)
-    body.hu[np.broadcast_to(sternum, SIZE_ZYX)] = rng.uniform(300, 450)
+    spine = np.square((ys[0] - (cy + 19 * body.scale)) / 5) + np.square((xs[0] - cx) / 4.5)
+    body.hu[:, spine < 1] = rng.uniform(350, 500)
+    body.hu[:, spine < 0.45] = rng.uniform(150, 250)  # spongy bone
+    body.air[:, spine < 1] = False
+    y, x = np.nonzero((body.wall > 0.80) & (body.wall < 0.93))
+    course = np.mod(zs[:, 0] + rng.uniform(0, 5) + 0.25 * np.abs(y - cy), 6) < 1.8
+    z, place = np.nonzero(course & ~body.air[:, y, x])
+    body.hu[z, y[place], x[place]] = rng.uniform(350, 600)
+    sternum = (np.abs(xs[0] - cx) < 2.5) & (np.abs(ys[0] - (cy - 22.5 * body.scale)) < 1.2)
+    body.hu[int(cz - 3) :, sternum] = rng.uniform(300, 450)
 
 
 def _great_vessels(body: Body) -> None:
     cz, cy, cx = body.centre
     ay, ax = body.aorta_yx
-    vessels = np.square(ys - ay) + np.square(xs - ax) < body.aorta_radius**2
-    vessels = vessels | ((np.square(ys - (cy - 3)) + np.square(xs - (cx - 3.2)) < 3) & (zs > cz - 2))
-    vessels = vessels | ((np.square(ys - (cy - 5)) + np.square(xs - (cx + 1)) < 6) & (zs > cz - 2))
-    vessels = np.broadcast_to(vessels, SIZE_ZYX) & (body.wall < 0.8)
-    body.hu[vessels] = BLOOD_HU
-    body.air &= ~vessels
-    trachea = np.square(ys - (cy + 1)) + np.square(xs - cx)
-    body.hu[np.broadcast_to((trachea < 7) & (zs > cz + 2), SIZE_ZYX)] = MUSCLE_HU
-    body.hu[np.broadcast_to((trachea < 3) & (zs > cz + 2), SIZE_ZYX)] = AIR_HU
+    aorta = np.square(ys[0] - ay) + np.square(xs[0] - ax) < body.aorta_radius**2
+    body.hu[:, aorta] = BLOOD_HU
+    body.air[:, aorta] = False
+    above = slice(int(cz - 1), None)
+    vena_cava = np.square(ys[0] - (cy - 3)) + np.square(xs[0] - (cx - 3.2)) < 3
+    ascending = np.square(ys[0] - (cy - 5)) + np.square(xs[0] - (cx + 1)) < 6
+    body.hu[above, vena_cava | ascending] = BLOOD_HU
+    body.air[above, vena_cava | ascending] = False
+    trachea = np.square(ys[0] - (cy + 1)) + np.square(xs[0] - cx)
+    body.hu[int(cz + 3) :, trachea < 7] = MUSCLE_HU
+    body.hu[int(cz + 3) :, trachea < 3] = AIR_HU
 
 
 def _lung_vessels(rng: np.random.Generator, body: Body) -> None:
@@ -261,14 +254,16 @@ def ring(
     lumen_hu: float = -970.0,
 ) -> None:
     """Draw an airway along z around `at`; radii and `reach` in voxels."""
-    distance = np.square(ys - np.float32(at[1])) + np.square(xs - np.float32(at[2]))
-    region = (distance < outer**2) & (np.abs(zs - np.float32(at[0])) <= reach) & body.air
+    low = np.maximum(np.ceil(at - [reach, outer, outer]), 0).astype(int)
+    high = np.minimum(np.floor(at + [reach, outer, outer]) + 1, SIZE_ZYX).astype(int)
+    box = tuple(slice(start, stop) for start, stop in zip(low, high, strict=True))
+    distance = np.square(ys[:, box[1]] - at[1]) + np.square(xs[:, :, box[2]] - at[2])
     hu = np.where(distance < inner**2, np.float32(lumen_hu), np.float32(wall_hu))
-    hu = np.broadcast_to(hu, SIZE_ZYX)
-    if sign is None:
-        body.hu[region] = hu[region]
-    else:
-        body.draw(sign, region, hu)
+    region = (distance < outer**2) & body.air[box]
+    if sign is not None:
+        changed = region & (np.abs(body.hu[box] - hu) > 30)
+        body.owner[box][changed] = sign
+    np.copyto(body.hu[box], hu, where=region)
 
 
 def _airways(rng: np.random.Generator, body: Body, thick: int | None) -> None:

@@ -59,9 +59,7 @@ def balanced_items(
         wrong = [str(other) for other in rng.permutation(ranked[: LETTERS - 1])]
         owed.subtract(wrong)
         answer = slots[name].pop()
-        items.append(
-            Item(case=case, options=(*wrong[:answer], name, *wrong[answer:]), answer=answer)
-        )
+        items.append(Item(case=case, options=(*wrong[:answer], name, *wrong[answer:]), answer=answer))
     return sorted(items, key=lambda item: item.case)
 
 

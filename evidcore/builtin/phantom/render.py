@@ -9,6 +9,8 @@ import dataclasses
 import json
 import os
 import sys
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +59,7 @@ def stream(population: Population, split: str, number: int) -> np.random.Generat
 def draw(population: Population, split: str, number: int) -> tuple[Phantom, np.random.Generator]:
     """Draw one phantom; the stream that is returned goes on with its words."""
     rng = stream(population, split, number)
-    patient = draw_patient(
-        rng, prevalence=population.prevalence, prior_strength=population.prior_strength
-    )
+    patient = draw_patient(rng, prevalence=population.prevalence, prior_strength=population.prior_strength)
     wanted = {name for name, flag in zip(CT_RATE_FINDINGS, patient.present, strict=True) if flag}
     airways = index_of("peribronchial thickening")
     body = healthy(
@@ -74,14 +74,17 @@ def draw(population: Population, split: str, number: int) -> tuple[Phantom, np.r
             index = index_of(name)
             sizes[name] = sign(body, index, rng, patient.sides[index])
     masks, shown = {}, []
+    voxels = np.bincount(body.owner.reshape(-1) + 1, minlength=len(CT_RATE_FINDINGS) + 1)[1:]
     for index, name in enumerate(CT_RATE_FINDINGS):
-        mask = body.visible(index)
-        if name in wanted and mask.sum() >= VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE):
-            masks[name] = mask
+        if name in wanted and voxels[index] >= VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE):
+            masks[name] = body.visible(index)
             side = side_of(name, patient.sides[index])
             shown.append(Shown(name=name, side=side, size_mm=sizes.get(name)))
-    noise = rng.standard_normal(SIZE_ZYX, dtype=np.float32) * rng.uniform(12, 22) * population.subtlety
-    hu = np.clip(np.rint(body.hu + noise), -1024, 3071).astype(np.int16)
+    noise_hu = rng.uniform(12, 22) * population.subtlety
+    noisy = rng.standard_normal(SIZE_ZYX, dtype=np.float32)
+    noisy *= noise_hu
+    noisy += body.hu
+    hu = np.clip(noisy, -1024, 3071, out=noisy).astype(np.int16)
     phantom = Phantom(hu=hu, masks=masks, shown=tuple(shown), indication=patient.indication)
     return phantom, rng
 
@@ -125,6 +128,14 @@ def affine() -> np.ndarray[Any, np.dtype[np.float64]]:
     return matrix
 
 
+def _write_masks(path: Path, masks: Mapping[str, Region]) -> None:
+    # what np.savez_compressed writes, at the level that halves the time
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, mask in masks.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, mask, allow_pickle=False)
+
+
 def write(population: Population, split: str, numbers: range, folder: Path, parent: int) -> None:
     """Write volumes, masks and descriptions of some cases; stop if the process that asked is gone."""
     for number in numbers:
@@ -135,7 +146,7 @@ def write(population: Population, split: str, numbers: range, folder: Path, pare
         image = nibabel.Nifti1Image(phantom.hu.transpose(2, 1, 0), affine())
         image.header.set_xyzt_units("mm")
         stem.with_suffix(".nii").write_bytes(image.to_bytes())
-        np.savez_compressed(stem.with_suffix(".npz"), **phantom.masks)
+        _write_masks(stem.with_suffix(".npz"), phantom.masks)
         stem.with_suffix(".json").write_text(json.dumps(describe(phantom, rng)), encoding="utf-8")
 
 

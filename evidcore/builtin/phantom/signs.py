@@ -93,7 +93,8 @@ def _fibrotic(body: Body, sign: int, rng: Rng, side: int) -> None:
     for _ in range(3):
         tilt = rng.standard_normal(3) * [0.4, 1, 1]
         tilt /= np.linalg.norm(tilt)
-        at = np.array(lung.centre) + [0.62 * lung.radii[0], rng.uniform(-4, 4), rng.uniform(-3, 3)]
+        shift = np.array([0.62 * lung.radii[0], rng.uniform(-4, 4), rng.uniform(-3, 3)])
+        at = np.array(lung.centre) + shift
         plane = (zs - at[0]) * tilt[0] + (ys - at[1]) * tilt[1] + (xs - at[2]) * tilt[2]
         body.draw(sign, apex & (np.abs(plane) < 0.8), rng.uniform(-200, 20))
 
@@ -122,8 +123,8 @@ def _bronchiectasis(body: Body, sign: int, rng: Rng, side: int) -> None:
 
 
 def _septal(body: Body, sign: int, rng: Rng, side: int) -> None:
-    rim = np.maximum(0, (body.lungs[0].level < 1) & (body.lungs[0].level > 0.5))
-    rim = (rim > 0) | ((body.lungs[1].level < 1) & (body.lungs[1].level > 0.5))
+    right, left = (lung.level for lung in body.lungs)
+    rim = ((right < 1) & (right > 0.5)) | ((left < 1) & (left > 0.5))
     lines = (np.mod(ys + rng.uniform(0, 4), 4) < 1) | (np.mod(zs + rng.integers(0, 4), 4) < 1)
     net = rim & lines & (zs < body.centre[0]) & body.air
     body.draw(sign, net, np.maximum(body.hu, np.float32(rng.uniform(-560, -420))))
@@ -132,7 +133,7 @@ def _septal(body: Body, sign: int, rng: Rng, side: int) -> None:
 def _lymph_nodes(body: Body, sign: int, rng: Rng, side: int) -> float:
     cz, cy, cx = body.centre
     largest_mm = 0.0
-    for number in range(int(rng.integers(3, 6))):
+    for _ in range(int(rng.integers(3, 6))):
         outward = rng.choice([-1, 1])
         at = np.array([
             cz + rng.uniform(3, 10),
@@ -140,7 +141,6 @@ def _lymph_nodes(body: Body, sign: int, rng: Rng, side: int) -> float:
             cx + outward * rng.uniform(3.5, 6.0),
         ])
         radius_mm = rng.uniform(10, 15)
-        del number
         body.draw(sign, ball(at, radius_mm, 1.3) < 1, rng.uniform(30, 60))
         largest_mm = max(largest_mm, 2 * radius_mm)
     return largest_mm
@@ -165,7 +165,7 @@ def _pericardial_effusion(body: Body, sign: int, rng: Rng, side: int) -> None:
 def _aortic_calcification(body: Body, sign: int, rng: Rng, side: int) -> None:
     ay, ax = body.aorta_yx
     off = np.sqrt(np.square(ys - ay) + np.square(xs - ax)) - body.aorta_radius
-    turn = np.mod(np.arctan2(ys - ay, xs - ax) + rng.uniform(0, 6) + 0.3 * zs, 3.1)
+    turn = np.mod(np.arctan2(ys - ay, xs - ax) + (rng.uniform(0, 6) + 0.3 * zs), 3.1)
     plaque = (np.abs(off) < 0.8) & (turn < rng.uniform(0.7, 1.2))
     plaque = plaque & (np.mod(zs + rng.uniform(0, 9), 9) < rng.uniform(4, 7))
     body.draw(sign, plaque, rng.uniform(600, 1000))

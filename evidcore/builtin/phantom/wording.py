@@ -71,17 +71,13 @@ def sentences(
     return normal + abnormal
 
 
-def _sentence(
-    rng: np.random.Generator, patterns: Sequence[str], shown: Shown, label: str
-) -> Sentence:
+def _sentence(rng: np.random.Generator, patterns: Sequence[str], shown: Shown, label: str) -> Sentence:
     pattern = patterns[int(rng.integers(len(patterns)))]
     text = named(shown)
     article = "a " if shown.name in _COUNTED else ""
     if shown.size_mm is not None and pattern == "There is {a_named}.":
         pattern = f"There is {{a_named}} of {shown.size_mm:.0f} mm."
-    line = pattern.format(
-        name=text, Name=text.capitalize(), a_named=article + text, Named=text.capitalize()
-    )
+    line = pattern.format(name=text, Name=text.capitalize(), a_named=article + text, Named=text.capitalize())
     at = line.lower().index(shown.name)
     return Sentence(text=line, label=label, finding=shown.name, offset=at)
 

@@ -1,0 +1,140 @@
+"""What is known about cases, as tensors that an encoder can be trained against."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+from torch.nn import functional
+
+from evidcore.case import Case, Crop
+from evidcore.contracts import Encoder, EncoderInput, Grid
+from evidcore.errors import DataError
+from evidcore.volume import Volume, prepare, read, read_mask
+from evidcore.volume.masks import Mask
+from evidcore.volume.preparation import resize
+
+SEEN_FRACTION = 0.02  # of a patch's voxels, from which on the patch shows a finding
+RIGHT, LEFT = 0, 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Cases as tensors, one row each.
+
+    `findings` is 1 present, 0 absent, -1 unknown. `sides` says the same of each finding in the right and in the
+    left half of the body. `patches` is the share of a patch's voxels that show the finding, times 255; it is
+    empty where masks were not asked for. A finding that is present without a mask is marked in `unmasked`.
+    """
+
+    volumes: UInt8[Tensor, "case channel z y x"]  # -1..1 as 0..255
+    findings: Int[Tensor, "case finding"]
+    sides: Int[Tensor, "case side finding"]
+    patches: UInt8[Tensor, "case finding patch"]
+    unmasked: Bool[Tensor, "case finding"]
+    reports: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def batch(self, rows: Int[Tensor, " case"], device: torch.device) -> Targets:
+        """Return some of the cases, on the device that trains."""
+        return Targets(
+            volumes=self.volumes[rows].to(device),
+            findings=self.findings[rows].to(device),
+            sides=self.sides[rows].to(device),
+            patches=self.patches[rows].to(device),
+            unmasked=self.unmasked[rows].to(device),
+            reports=tuple(self.reports[row] for row in rows.tolist()),
+            names=self.names,
+        )
+
+    def pixels(self) -> Float[Tensor, "case channel z y x"]:
+        """Return the volumes as the encoder takes them."""
+        return self.volumes.float().mul_(2 / 255).sub_(1)
+
+
+def finding_names(cases: Sequence[Case]) -> tuple[str, ...]:
+    """Return the findings that any case says anything about, in order of appearance."""
+    return tuple(dict.fromkeys(finding.name for case in cases for finding in case.findings))
+
+
+def read_targets(cases: Sequence[Case], encoder: Encoder, names: tuple[str, ...], *, masks: bool) -> Targets:
+    """Read volumes, labels and, if asked for, masks of `cases`.
+
+    Raises:
+        DataError: if a case has no volume, or masks are asked for and no case has any.
+    """
+    spec = encoder.input
+    grid = encoder.grid(spec.size_zyx)
+    count, patches = len(cases), grid[0] * grid[1] * grid[2]
+    if masks and not any(case.masks for case in cases):
+        raise DataError(
+            f"encoder: supervision by zones or masks needs masks, and none of the {count} cases has any. "
+            f'Use supervision = ["contrastive"] or ["labels"].'
+        )
+    volumes = torch.empty((count, max(1, len(spec.windows)), *spec.size_zyx), dtype=torch.uint8)
+    shares = torch.zeros((count, len(names), patches if masks else 0), dtype=torch.uint8)
+    unmasked = torch.zeros((count, len(names)), dtype=torch.bool)
+    findings = torch.full((count, len(names)), -1, dtype=torch.int8)
+    sides = torch.full((count, 2, len(names)), -1, dtype=torch.int8)
+
+    def fill(row: int) -> None:
+        case = cases[row]
+        if not case.volumes:
+            raise DataError(f"case {case.id}: has no volume. Leave it out of the encoder's training.")
+        crop = Crop(volume=case.volumes[0])
+        volumes[row] = prepare(crop, spec).add_(1).mul_(127.5).round_().to(torch.uint8)
+        volume = read(case.volumes[0]) if masks and case.masks else None
+        for finding in case.findings:
+            place = names.index(finding.name) if finding.name in names else -1
+            if place < 0 or finding.state == "uncertain":
+                continue
+            findings[row, place] = int(finding.state == "present")
+            sides[row, :, place] = _sides(finding.state == "present", finding.side)
+            if masks and finding.state == "present":
+                if volume is not None and finding.name in case.masks:
+                    mask = read_mask(case.masks[finding.name], volume)
+                    shares[row, place] = _patch_shares(mask, volume, spec, grid)
+                else:
+                    unmasked[row, place] = True
+
+    with ThreadPoolExecutor(max_workers=max(1, torch.get_num_threads())) as pool:
+        for _ in pool.map(fill, range(count)):
+            pass
+    reports = tuple(case.report.text if case.report else "" for case in cases)
+    return Targets(
+        volumes=volumes,
+        findings=findings,
+        sides=sides,
+        patches=shares,
+        unmasked=unmasked,
+        reports=reports,
+        names=names,
+    )
+
+
+def _sides(present: bool, side: str | None) -> Tensor:
+    """Return what is known of the right and the left half: nothing where a present finding has no side."""
+    if not present:
+        return torch.tensor([0, 0], dtype=torch.int8)
+    if side is None:
+        return torch.tensor([-1, -1], dtype=torch.int8)
+    return torch.tensor([int(side in ("right", "both")), int(side in ("left", "both"))], dtype=torch.int8)
+
+
+def _patch_shares(inside: Mask, volume: Volume, spec: EncoderInput, grid: Grid) -> UInt8[Tensor, " patch"]:
+    """Return which share of each patch shows a finding, in 0..255; a share above 0 never becomes 0."""
+    mask = torch.from_numpy(inside).float()
+    if spec.spacing_mm_zyx is not None:
+        scale = zip(mask.shape, volume.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
+        z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
+        mask = resize(mask, (z, y, x))
+        pads: list[int] = []
+        for held, wanted in zip(mask.shape, spec.size_zyx, strict=True):
+            pads = [(wanted - held) // 2, wanted - held - (wanted - held) // 2, *pads]
+        mask = functional.pad(mask, pads)
+    share = functional.adaptive_avg_pool3d(mask[None, None], grid).flatten()
+    return (share * 255).ceil().to(torch.uint8)
