@@ -120,9 +120,7 @@ def evaluate_report(
     for batch in batches(prompts, batch_size):
         for prompt, text in zip(batch, policy.generate(batch, max_new_tokens=max_new_tokens), strict=True):
             if not prompt.case.findings:
-                raise ValueError(
-                    f"no findings are known of case {prompt.case.id!r}, so no F1 can be given"
-                )
+                raise ValueError(f"no findings are known of case {prompt.case.id!r}, so no F1 can be given")
             read = task.parse(prompt, text)
             known = states(prompt.case.findings)
             answers.append(

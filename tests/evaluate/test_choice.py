@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.scorers import TokenF1
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Finding, Question, VolumeRef
+from evidcore.contracts import Policy
+from evidcore.evaluate.choice import as_if, evaluate_choice, rescued
+from evidcore.evaluate.reference_lines import reference_lines
+
+NAMES = ("emphysema", "lung nodule", "cardiomegaly", "hiatal hernia")
+
+
+class Written(Policy):
+    """Writes given completions, one per prompt, and likes one letter of each."""
+
+    def __init__(self, completions, liked=()):
+        self.completions = dict(completions)
+        self.liked = dict(liked)
+        self.asked = []
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        assert temperature == 0.0
+        self.asked.append((len(prompts), max_new_tokens))
+        return [self.completions[prompt.id] for prompt in prompts]
+
+    def log_likelihoods(self, prompts, completions):
+        return [
+            [math.log(0.7 if f"<answer>{self.liked[prompt.id]}<" in text else 0.1) for text in some]
+            for prompt, some in zip(prompts, completions, strict=True)
+        ]
+
+
+def questions(count=24, task=None):
+    """Ask count questions, two per patient; the right letters run A, B, C, D, A, ..."""
+    found = []
+    for number in range(count):
+        right = number % 4
+        case = Case(
+            id=f"c{number}",
+            patient=f"p{number // 2}",
+            volumes=(VolumeRef(path=f"{number}.nii"),),
+            findings=tuple(
+                Finding(name=name, state="present" if place == right else "absent")
+                for place, name in enumerate(NAMES)
+            ),
+            questions=(Question(id="q", text="Which?", options=NAMES, answer=right, true_options=(right,)),),
+        )
+        found += (task or Choice()).prompts(case, Volume(), 0)
+    return found
+
+
+def figures(result):
+    return {row["metric"]: row["value"] for row in result.rows()}
+
+
+def test_three_readings_and_the_format_are_counted_apart():
+    prompts = questions(6)
+    texts = [
+        "<think>x</think><answer>A</answer>",  # right, well-formed
+        "<think>x</think><answer>A</answer>",  # wrong, well-formed
+        "C",  # right for a tolerant reader
+        "<think>x</think> I see the hiatal hernia",  # right by similarity
+        "no idea",
+        "<think>x</think><answer>B</answer><answer>B</answer>",  # right for a tolerant reader
+    ]
+    policy = Written(dict(zip([p.id for p in prompts], texts, strict=True)))
+    result = evaluate_choice(policy, prompts, Choice(), max_new_tokens=9, likelihoods=False, batch_size=4)
+    found = figures(result)
+    assert found["strict_accuracy"] == pytest.approx(1 / 6)
+    assert found["lenient_accuracy"] == pytest.approx(3 / 6)
+    assert found["rescue_accuracy"] == pytest.approx(4 / 6)
+    assert found["format_rate"] == pytest.approx(2 / 6)
+    assert found["accuracy_given_valid_format"] == pytest.approx(1 / 2)
+    assert "log_likelihood_accuracy" not in found
+    assert found["strict_accuracy/emphysema"] == pytest.approx(1 / 2)
+    assert policy.asked == [(4, 9), (2, 9)]
+    assert {row["note"] for row in result.rows()} == {
+        "too few patients (3 of at least 20)",
+        "too few patients (2 of at least 20)",
+        "too few patients (1 of at least 20)",
+    }
+
+
+def test_log_likelihood_ignores_what_was_written():
+    prompts = questions(8)
+    liked = {prompt.id: "ABCD"[number % 3] for number, prompt in enumerate(prompts)}
+    policy = Written({prompt.id: "mumble" for prompt in prompts}, liked)
+    result = evaluate_choice(policy, prompts, Choice(), max_new_tokens=9)
+    right = sum(liked[prompt.id] == prompt.reference["letter"] for prompt in prompts)
+    found = figures(result)
+    assert found["log_likelihood_accuracy"] == found["verdict_log_likelihood_accuracy"] == right / 8
+    assert found["strict_accuracy"] == 0.0
+    assert "accuracy_given_valid_format" not in found
+
+
+def test_candidates_are_bare_answers_and_whole_completions_of_equal_form():
+    heard = []
+
+    class Listening(Written):
+        def log_likelihoods(self, prompts, completions):
+            heard.append(completions[0])
+            return super().log_likelihoods(prompts, completions)
+
+    prompts = questions(1)
+    policy = Listening({prompts[0].id: "x"}, {prompts[0].id: "B"})
+    evaluate_choice(policy, prompts, Choice(), max_new_tokens=9)
+    assert heard[0] == [f"<answer>{letter}</answer>" for letter in "ABCD"]
+    verdicts = "A emphysema absent. B lung nodule present. C cardiomegaly absent. D hiatal hernia absent."
+    assert heard[1][1] == f"<think>{verdicts}</think><answer>B</answer>"
+    assert len({len(text) for text in heard[1]}) == 1
+    heard.clear()
+    direct = Choice(think=False)
+    result = evaluate_choice(policy, questions(1, direct), direct, max_new_tokens=9)
+    assert len(heard) == 1
+    assert result.answers[0].verdict_log_likelihood_choice is None
+
+
+def test_answers_are_json_with_what_was_shown():
+    prompts = questions(2)
+    policy = Written({prompts[0].id: "A", prompts[1].id: "<think>x</think><answer>B</answer>"})
+    result = evaluate_choice(
+        policy, prompts, Choice(), max_new_tokens=9, condition="blank", likelihoods=False
+    )
+    line = json.loads(json.dumps(result.answers[1].line()))
+    assert line == {
+        "prompt_id": "c1:q", "case_id": "c1", "patient": "p0", "task": "choice", "condition": "blank",
+        "text": "<think>x</think><answer>B</answer>", "malformed": None, "choice": "B", "lenient_choice": "B",
+        "rescue_choice": "B", "log_likelihood_choice": None, "verdict_log_likelihood_choice": None,
+        "answer": "B", "finding": "lung nodule", "images": ["1.nii#intensity=hu"], "correct": True,
+    }  # fmt: skip
+
+
+def test_rows_hold_intervals_and_the_reference_lines():
+    prompts = questions(48)
+    policy = Written({p.id: f"<think>x</think><answer>{'AB'[n % 2]}</answer>" for n, p in enumerate(prompts)})
+    result = evaluate_choice(policy, prompts, Choice(), max_new_tokens=9, likelihoods=False, name="after")
+    rows = {row["metric"]: row for row in result.rows(lines=reference_lines(prompts, prompts))}
+    strict = rows["strict_accuracy"]
+    assert (strict["name"], strict["value"], strict["questions"], strict["patients"]) == (
+        "after",
+        0.5,
+        48,
+        24,
+    )
+    assert strict["low"] < 0.5 < strict["high"]
+    assert rows["uniform_chance"]["value"] == 0.25
+    assert rows["perfect_perception"]["value"] == 1.0
+
+
+def test_rescue_takes_the_likest_option_and_no_tie():
+    (prompt,) = questions(1)
+    similarity = TokenF1()
+    assert rescued("<think>emphysema</think> a large hernia", prompt, similarity) == "D"
+    assert rescued("nothing of the kind", prompt, similarity) is None
+
+
+def test_as_if_changes_only_what_is_true():
+    (prompt,) = questions(1)
+    other = as_if(prompt, 2)
+    assert other.reference == {
+        **prompt.reference,
+        "letter": "C",
+        "true_options": [2],
+        "finding": "cardiomegaly",
+    }
+    assert other.parts == prompt.parts
+
+
+def test_no_question_or_no_options_is_refused():
+    with pytest.raises(ValueError, match="no question"):
+        evaluate_choice(Written({}), [], Choice(), max_new_tokens=9)
+    (prompt,) = questions(1)
+    bare = prompt.__class__(id="r7", case=prompt.case, task="report", parts=())
+    with pytest.raises(ValueError, match="prompt 'r7' has no options"):
+        evaluate_choice(Written({}), [bare], Choice(), max_new_tokens=9)
