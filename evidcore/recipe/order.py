@@ -69,9 +69,11 @@ def fit_options(
         PluginError: if the component cannot be loaded, or `fit` has an option without a type.
     """
     if component == "model.language":
-        from evidcore.model.language import fit_language  # imports torch, as every component named here does
+        from evidcore.model.text_fit import TextFit  # imports torch, as every component named here does
 
-        return options(fit_language)
+        known = options(TextFit.fit)
+        known.pop("shares")  # the shares of the data entries
+        return known
     fit = getattr(made_class(factory_of(raw, component, services)), "fit", None)
     return None if fit is None else options(fit)
 

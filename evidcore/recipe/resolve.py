@@ -95,3 +95,20 @@ def _inline(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON's escapes are TOML's
     return json.dumps(value) if isinstance(value, bool) else repr(value)
+
+
+def toml_tables(tables: Mapping[str, Any]) -> str:
+    """Return nested tables as TOML with a header for each, as lock.toml is written."""
+    out: list[str] = []
+
+    def put(path: tuple[str, ...], table: Mapping[str, Any]) -> None:
+        plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+        if path and (plain or not table):
+            out.extend(["", f"[{'.'.join(_name(part) for part in path)}]"])
+        out.extend(f"{_name(key)} = {_inline(value)}" for key, value in plain.items())
+        for key, value in table.items():
+            if isinstance(value, Mapping):
+                put((*path, key), value)
+
+    put((), tables)
+    return "\n".join(out).lstrip("\n") + "\n"

@@ -1,0 +1,125 @@
+"""`evid plugins` and `evid show`: what is installed, and what a component takes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import click
+
+from evidcore.cli import main
+from evidcore.errors import PluginError, did_you_mean
+from evidcore.plugins import KIND_NAMES, Offer, broken, card, offers
+
+
+@main.command()
+@click.argument("kind", required=False)
+@click.option("--check", "load", is_flag=True, help="Also import each component and say which fail.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plugins(kind: str | None, load: bool, as_json: bool) -> None:
+    """List installed components (of KIND). Nothing of theirs is imported, unless --check asks for it."""
+    if kind is not None and kind not in KIND_NAMES:
+        hint = did_you_mean(kind, KIND_NAMES)
+        raise PluginError(f"no component kind is called {kind!r}.{hint} Kinds: {', '.join(KIND_NAMES)}.")
+    rows = [(offer, offer.fault() or (_failure(offer) if load else None)) for offer in offers(kind)]
+    unreadable = broken()
+    if as_json:
+        listing = [{**vars(offer), "broken": fault} for offer, fault in rows]
+        click.echo(json.dumps({"components": listing, "broken_packages": unreadable}, indent=1))
+        return
+    for offer, fault in rows:
+        source = f"{offer.package} {offer.version}"
+        click.echo(f"{offer.kind:11} {offer.name:22} {source:34} {offer.target}")
+        if fault:
+            click.echo(click.style(f"{'':11} broken: {fault}", fg="red"))
+    for package, reason in unreadable.items():
+        click.echo(click.style(f"broken package {package}: {reason}", fg="red"))
+    if not rows:
+        click.echo(f"no {kind or 'component'} is installed")
+
+
+@main.command()
+@click.argument("name", required=False)
+@click.option("--kind", type=click.Choice(KIND_NAMES), help="Where two kinds have a component of that name.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of recipes, for editors.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(name: str | None, kind: str | None, schema: bool, as_json: bool) -> None:
+    """Show a component: its package and card, its options with types, defaults and bounds, its docstring."""
+    if schema:
+        from evidcore.recipe.schema import recipe_schema
+
+        click.echo(json.dumps(recipe_schema(), indent=1))
+        return
+    if name is None:
+        raise click.UsageError("give the NAME of a component, or --schema.")
+    shown = [_shown(offer) for offer in _named(name, kind)]
+    if as_json:
+        click.echo(json.dumps(shown, indent=1, default=str))
+        return
+    for item in shown:
+        click.echo(
+            f"{item['kind']} {item['name']}, from {item['package']} {item['version']} ({item['target']})"
+        )
+        click.echo()
+        click.echo(inspect.cleandoc(item["about"]) or "(no docstring)")
+        for title, rows in (("options", item["options"]), ("options of its fit stage", item["fit_options"])):
+            if rows:
+                click.echo(f"\n{title}")
+            for row in rows:
+                default = "required" if row["required"] else f"= {row['default']}"
+                click.echo(f"  {row['name']}: {row['type']} {default}")
+        if item["card"]:
+            click.echo("\ncard")
+            for key, value in item["card"].items():
+                click.echo(f"  {key} = {value}")
+        click.echo()
+
+
+def _named(name: str, kind: str | None) -> list[Offer]:
+    package, _, bare = name.rpartition("/")
+    rows = offers(kind)
+    found = [row for row in rows if row.name == bare and package in ("", row.package)]
+    if not found:
+        known = [row.name for row in rows]
+        raise PluginError(
+            f"no {kind or 'component'} is called {name!r}.{did_you_mean(bare, known)} See `evid plugins`."
+        )
+    return found
+
+
+def _shown(offer: Offer) -> dict[str, Any]:
+    from evidcore.factory import options
+    from evidcore.recipe.order import made_class
+
+    factory = offer.load()
+    made = made_class(factory)
+    fit = getattr(made, "fit", None)
+    about = [inspect.getdoc(factory) or ""]
+    if inspect.isclass(factory) and factory.__init__.__doc__ and "__init__" in vars(factory):
+        about.append(inspect.cleandoc(factory.__init__.__doc__))
+    return {
+        **vars(offer),
+        "about": "\n\n".join(about),
+        "options": [_option(item) for item in options(factory, offer.kind).values()],
+        "fit_options": [] if fit is None else [_option(item) for item in options(fit).values()],
+        "card": card(offer.package),
+    }
+
+
+def _option(option: Any) -> dict[str, Any]:
+    text = inspect.formatannotation(option.type).replace("typing.", "").replace("collections.abc.", "")
+    return {
+        "name": option.name,
+        "type": f"a {option.kind}" if option.kind else text,
+        "required": option.is_required,
+        "default": None if option.is_required else option.default,
+    }
+
+
+def _failure(offer: Offer) -> str | None:
+    try:
+        offer.load()
+    except PluginError as cause:
+        return str(cause)
+    return None

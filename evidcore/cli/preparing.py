@@ -1,0 +1,1 @@
+"""`evid check` and `evid plan`: everything before spending time."""

@@ -1,0 +1,85 @@
+"""Show how a run gets on: one live block in a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from evidcore.hooks import observe
+
+_EVERY_S = 10.0  # plain lines come at most this often
+_FIRST = ("loss", "reward", "accuracy", "entropy", "kl", "learning_rate")
+
+
+class Progress:
+    """A recorder of the run that prints."""
+
+    def __init__(self, folder: Path, *, to_stderr: bool = False) -> None:
+        """Print to the terminal."""
+        from rich.console import Console
+
+        self._console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        self._live: Any = None
+        self._folder = folder
+        self._stage_start_s = self._last_line_s = self._run_start_s = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        """Start the live block where there is a terminal."""
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the live block away."""
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    @observe
+    def stage_started(self, stage: str, folder: Path) -> None:
+        """Say that a stage starts."""
+        self._stage_start_s, self._last_line_s = time.monotonic(), 0.0
+        self._seconds = {}
+        self._console.print(f"{stage}: started")
+
+    @observe
+    def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Show a step's figures."""
+        for name, value in metrics.items():
+            if name.endswith("_s") and name != "step_s":
+                self._seconds[name] = self._seconds.get(name, 0.0) + value
+        now = time.monotonic()
+        line = f"{stage}: step {step}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
+        if self._live is not None:
+            self._live.update("\n".join([line, self._split()]))
+        elif now - self._last_line_s >= _EVERY_S:
+            self._last_line_s = now
+            self._console.print(line)
+            sys.stdout.flush()
+
+    @observe
+    def stage_finished(self, stage: str, folder: Path, figures: Mapping[str, Any]) -> None:
+        """Say that a stage is done."""
+        took = time.monotonic() - self._stage_start_s
+        self._console.print(f"{stage}: done in {took:.0f} s  {self._split()}".rstrip())
+        self._stage_start_s = time.monotonic()
+
+    def _split(self) -> str:
+        """Return where the stage's time went."""
+        parts = sorted(self._seconds.items(), key=lambda item: -item[1])
+        return ", ".join(f"{name.removesuffix('_s')} {value:.0f} s" for name, value in parts)
+
+
+def _figures(metrics: Mapping[str, float]) -> str:
+    """Return the figures that matter most, then a few others."""
+    names = [name for start in _FIRST for name in metrics if name.startswith(start)]
+    return "  ".join(f"{name} {metrics[name]:.4g}" for name in list(dict.fromkeys(names))[:5])

@@ -1,0 +1,50 @@
+"""`evid audit policy` and `evid page`: look at what a run left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from evidcore.cli import main
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+
+
+@main.group()
+def audit() -> None:
+    """Ask whether a score is earned by the pixels."""
+
+
+@audit.command()
+@_run
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases per data entry; 0 = all.")
+@_json
+def policy(folder: Path, limit: int, as_json: bool) -> None:
+    """Ask a run's model the same questions over the right, another patient's and blank volumes."""
+    from evidcore.cli.summary import summary
+    from evidcore.page import write_page
+    from evidcore.run import audit_run, open_run
+
+    run = open_run(folder)
+    result = audit_run(run, limit=limit)
+    write_page(run.path)
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+        return
+    for line in summary(run, only=result["stage"])["lines"]:
+        click.echo(line)
+
+
+@main.command()
+@_run
+@click.option("--show-reports", is_flag=True, help="Put real patients' reports on the page too.")
+@_json
+def page(folder: Path, show_reports: bool, as_json: bool) -> None:
+    """Write a run's evidence page again: static, offline."""
+    from evidcore.page import write_page
+
+    path = write_page(folder, show_reports=show_reports)
+    click.echo(json.dumps({"page": str(path)}) if as_json else str(path))

@@ -1,0 +1,72 @@
+"""`evid run` and `evid resume`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evidcore.cli import main
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+
+
+@main.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key: stage.grpo.steps=3"
+)
+@click.option("--fresh", is_flag=True, help="Run every stage anew, even where an earlier run has its result.")
+@click.option(
+    "--with-controls", is_flag=True, help="Also train on a random reward, on format alone, on wrong volumes."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs lie."
+)
+@_json
+def run(
+    recipe: Path, overrides: tuple[str, ...], fresh: bool, with_controls: bool, out: Path, as_json: bool
+) -> None:
+    """Run a recipe: train, measure, audit, and write the evidence page."""
+    from evidcore.recipe import load
+    from evidcore.run import start
+
+    folder = start(load(recipe, overrides), out, fresh=fresh, with_controls=with_controls)
+    _go(folder, as_json, accept_changes=False)
+
+
+@main.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--accept-changes", is_flag=True, help="Go on although code, data or versions have changed.")
+@_json
+def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
+    """Go on with a run that was interrupted or failed. Needs only its folder."""
+    from evidcore.run import open_run
+
+    _go(open_run(folder), as_json, accept_changes=accept_changes)
+
+
+def _go(folder: Any, as_json: bool, *, accept_changes: bool) -> None:
+    from evidcore.cli.progress import Progress
+    from evidcore.cli.summary import summary
+    from evidcore.page import write_page
+    from evidcore.run import run as run_folder
+
+    click.echo(f"run: {folder.path}", err=as_json)
+    try:
+        with Progress(folder.path, to_stderr=as_json) as progress:
+            run_folder(folder, [progress], accept_changes=accept_changes)
+    except KeyboardInterrupt:
+        click.echo(f"\ninterrupted. Last checkpoint: {folder.last_checkpoint() or 'none yet'}", err=True)
+        click.echo(f"Go on with: evid resume {folder.path}", err=True)
+        click.get_current_context().exit(130)
+    page = write_page(folder.path)
+    found = summary(folder)
+    if as_json:
+        click.echo(json.dumps({"run": str(folder.path), "page": str(page), **found}, indent=1))
+        return
+    for line in found["lines"]:
+        click.echo(line)
+    click.echo(f"\npage:    {page}\nfolder:  {folder.path}")

@@ -1,0 +1,247 @@
+"""Run a recipe: build everything, then one stage after another, reusing those whose inputs are unchanged.
+
+Order of events for a stage: its inputs are hashed; a stage folder of that hash is used as it is; otherwise the stage
+writes into the run's `working/` folder, which becomes the stage folder in one move. Then the run links to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.errors import EvidError, RunError
+from evidcore.hooks import Announcer
+from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Recipe, Sft, Stage, load, to_toml
+from evidcore.recipe.resolve import toml_tables
+from evidcore.run import stages
+from evidcore.run.folder import RunFolder, create, difference, link, naming_full_disk, write
+from evidcore.run.inputs import after, inputs_hash, stage_inputs
+from evidcore.run.lock import lock_table
+from evidcore.run.model import Standing
+from evidcore.run.parts import Parts, build, check_splits
+from evidcore.run.record import Recorder, StageAnnouncer, append, read_lines, rewrite
+
+_DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
+
+
+def start(recipe: Recipe, root: Path, *, fresh: bool = False, with_controls: bool = False) -> RunFolder:
+    """Make the run folder of a recipe: as given, resolved, and locked."""
+    parts = build(recipe)
+    lock = lock_table(recipe, parts.datasets)
+    resolved = to_toml(recipe)
+    folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
+    lock["run"] = {"fresh": fresh, "with_controls": with_controls}
+    write(folder.path / "recipe.toml", recipe.text)
+    write(folder.path / "resolved.toml", resolved)
+    write(folder.path / "lock.toml", toml_tables(lock))
+    folder.set_status("running", message="starting")
+    return folder
+
+
+def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: bool = False) -> None:
+    """Run or go on with what a run folder holds, to its end.
+
+    Raises:
+        RunError: if code, data or versions changed since the run started, if another process runs it, or if the
+            disk is full.
+        EvidError: whatever a person can fix in recipe, data or components.
+    """
+    with folder.held(), naming_full_disk(folder):
+        recipe = load(folder.path / "resolved.toml")
+        parts = build(recipe)
+        lock = lock_table(recipe, parts.datasets)
+        _compare(folder, lock, accept_changes)
+        announcer = Announcer.from_names([Recorder(folder), *recorders], recipe.observers)
+        try:
+            check_splits(parts)
+            _Execution(folder, parts, {**lock, "run": folder.lock()["run"]}, announcer).all()
+        except KeyboardInterrupt:
+            status = folder.status()
+            folder.set_status("interrupted", stage=status.get("stage", ""), step=status.get("step", 0))
+            raise
+        except Exception as cause:
+            status = folder.status()
+            message = str(cause) if isinstance(cause, EvidError) else f"{type(cause).__name__}: {cause}"
+            folder.set_status(
+                "failed", stage=status.get("stage", ""), step=status.get("step", 0), message=message
+            )
+            raise
+        folder.set_status("finished")
+
+
+def _compare(folder: RunFolder, lock: dict[str, Any], accept_changes: bool) -> None:
+    before = folder.lock()
+    changes = [
+        line for name in _DECIDES for line in difference(before.get(name, {}), lock.get(name, {}), f"{name}.")
+    ]
+    if not changes:
+        return
+    if not accept_changes:
+        listing = "\n".join(f"  {line}" for line in changes)
+        raise RunError(
+            f"{folder.path}: changed since the run started, so it would not go on as the same run\n{listing}\n"
+            f"  To go on all the same: evid resume {folder.path} --accept-changes"
+        )
+    accepted = [*before["run"].get("accepted", []), *changes]
+    write(folder.path / "lock.toml", toml_tables({**lock, "run": {**before["run"], "accepted": accepted}}))
+
+
+class _Execution:
+    """One pass over a recipe's stages."""
+
+    def __init__(self, folder: RunFolder, parts: Parts, lock: dict[str, Any], announcer: Announcer) -> None:
+        self.folder, self.parts, self.lock, self.announcer = folder, parts, lock, announcer
+        self.recipe = parts.recipe
+        self.salt = folder.path.name if lock["run"]["fresh"] else ""
+        self.standing = Standing()
+        self.upstream: dict[str, str] = {}
+
+    def all(self) -> None:
+        """Run every stage, then the training controls where they were asked for."""
+        started_from: dict[int, tuple[Standing, dict[str, str]]] = {}
+        for place, stage in enumerate(self.recipe.stages):
+            started_from[place] = (self.standing, self.upstream)
+            key = self.stage(self.recipe.stage_name(place), stage)
+            self.upstream = after(stage, key, self.upstream)
+            self.standing = _standing(self.standing, stage, self.folder.store / key / "checkpoint")
+            for name, checkpoint in self.standing.services.items():
+                self.parts.services[name].load(checkpoint)
+        if self.lock["run"]["with_controls"]:
+            from evidcore.run.controls import run_controls
+
+            run_controls(self, started_from)
+
+    def stage(self, name: str, stage: Stage) -> str:
+        """Run one stage from what stands, or use it again, and return its hash."""
+        inputs = stage_inputs(self.recipe, stage, self.lock, self.upstream)
+        key = inputs_hash(inputs, self.salt)
+        stored = self.folder.store / key
+        if not stored.is_dir():
+            self._compute(name, stage, stored, inputs)
+            self.folder.set_status("running", stage=name, message="finished")
+        elif not (self.folder.path / "results" / f"{name}.json").is_file():
+            self.folder.set_status("running", stage=name, message=f"reused from {stored}")
+            self._replay(name, stored)
+        self._link(name, stored)
+        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
+        self.announcer.stage_finished(name, stored, {**result, "stage": name})
+        return key
+
+    def _compute(self, name: str, stage: Stage, stored: Path, inputs: dict[str, Any]) -> None:
+        work = self.folder.working(name)
+        resume = work.is_dir()
+        work.mkdir(parents=True, exist_ok=True)
+        (work / "answers.jsonl").unlink(missing_ok=True)  # of an evaluation that was cut short
+        self.folder.set_status("running", stage=name)
+        self.announcer.stage_started(name, work)
+        announce = StageAnnouncer(self.announcer, name)
+        match stage:
+            case Fit():
+                result = stages.fit(self.parts, self.standing, stage, work, announce)
+            case Sft():
+                result = stages.sft(self.parts, self.standing, stage, work, announce, resume=resume)
+            case Grpo():
+                result = stages.grpo(self.parts, self.standing, stage, work, announce, resume=resume)
+            case Evaluate():
+                result = stages.evaluate(self.parts, self.standing, stage, work)
+            case Audit():
+                result = stages.audit(self.parts, self.standing, stage, work)
+        self._finish(name, stage, work, stored, result, inputs)
+
+    def _finish(
+        self,
+        name: str,
+        stage: Stage,
+        work: Path,
+        stored: Path,
+        result: dict[str, Any],
+        inputs: dict[str, Any],
+    ) -> None:
+        """Turn the working folder into the stage folder."""
+        shutil.rmtree(work / "checkpoint" / "steps", ignore_errors=True)
+        lines = [line for line in read_lines(self.folder.path / "metrics.jsonl") if line["stage"] == name]
+        (work / "metrics.jsonl").unlink(missing_ok=True)
+        append(work / "metrics.jsonl", lines)
+        rollouts = self.folder.path / "rollouts" / f"{name}.jsonl"
+        if rollouts.is_file() and not rollouts.is_symlink():
+            shutil.copyfile(rollouts, work / "rollouts.jsonl")
+        write(
+            work / "result.json", json.dumps({"stage": name, "kind": stage.kind, **result}, indent=1) + "\n"
+        )
+        write(work / "inputs.json", json.dumps(inputs, indent=1, default=str) + "\n")
+        stored.parent.mkdir(exist_ok=True)
+        try:
+            work.rename(stored)
+        except OSError:
+            if not stored.is_dir():
+                raise
+            shutil.rmtree(work)  # another run of the recipe finished the same stage first
+
+    def _replay(self, name: str, stored: Path) -> None:
+        """Put the metrics of a stage that was not run into this run's."""
+        lines = read_lines(stored / "metrics.jsonl")
+        have = {line["stage"] for line in read_lines(self.folder.path / "metrics.jsonl")}
+        if name not in have:
+            append(
+                self.folder.path / "metrics.jsonl",
+                [{**line, "stage": name, "reused": True} for line in lines],
+            )
+
+    def _link(self, name: str, stored: Path) -> None:
+        """Show the stage's files in the run folder, under this run's name for the stage."""
+        root = self.folder.path
+        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
+        is_own_name = result["stage"] == name
+        write(root / "results" / f"{name}.json", json.dumps({**result, "stage": name}, indent=1) + "\n")
+        if (stored / "checkpoint").is_dir():
+            link(stored / "checkpoint", root / "checkpoints" / name)
+        for kind in ("rollouts", "answers"):
+            source, place = stored / f"{kind}.jsonl", root / kind / f"{name}.jsonl"
+            if source.is_file() and is_own_name:
+                link(source, place)
+            elif source.is_file():
+                place.unlink(missing_ok=True)
+                shutil.copyfile(source, place)
+                rewrite(place, lambda line: {**line, "stage": name} if "stage" in line else line)
+
+
+def _standing(standing: Standing, stage: Stage, checkpoint: Path) -> Standing:
+    """Return what stands after a stage."""
+    if isinstance(stage, Fit):
+        section, _, name = stage.component.partition(".")
+        if section == "service":
+            return dataclasses.replace(standing, services={**standing.services, name: checkpoint})
+        return dataclasses.replace(standing, **{name: checkpoint})
+    if isinstance(stage, Sft | Grpo):
+        return dataclasses.replace(standing, model=checkpoint)
+    return standing
+
+
+def final_standing(folder: RunFolder) -> Standing:
+    """Return what stands at the end of a finished run.
+
+    Raises:
+        RunError: if the run trained no model, or has not finished.
+    """
+    recipe = load(folder.path / "resolved.toml")
+    standing = Standing()
+    for place, stage in enumerate(recipe.stages):
+        checkpoint = folder.path / "checkpoints" / recipe.stage_name(place)
+        if isinstance(stage, Fit | Sft | Grpo):
+            if not checkpoint.exists():
+                raise RunError(
+                    f"{folder.path}: stage {recipe.stage_name(place)} has not finished. `evid resume {folder.path}`."
+                )
+            standing = _standing(standing, stage, checkpoint.resolve())
+    return standing
+
+
+def warn_of_failed(announcer: Announcer) -> None:
+    """Name the observers that were switched off."""
+    for name, why in announcer.failed.items():
+        warnings.warn(f"observer {name!r} was off since it failed: {why}", RuntimeWarning, stacklevel=2)

@@ -1,0 +1,186 @@
+"""The run folder `runs/<recipe>/<time>-<hash>/`: where everything lies, STATUS, and who may write.
+
+Results of stages lie in `runs/<recipe>/stages/<hash>/`, which all runs of a recipe share; a run links to those
+it uses. A stage in progress writes into `working/` of its run and is moved at its end, so a stage folder is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from evidcore.errors import EvidError, RunError, did_you_mean
+
+State = Literal["running", "finished", "failed", "interrupted"]
+RUNS = "runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def store(self) -> Path:
+        """Return where finished stages of all runs of the recipe lie."""
+        return self.path.parent / "stages"
+
+    def working(self, stage: str) -> Path:
+        """Return where a stage in progress writes."""
+        return self.path / "working" / stage
+
+    def status(self) -> dict[str, Any]:
+        """Return STATUS, empty where there is none yet."""
+        file = self.path / "STATUS"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    def set_status(self, state: State, *, stage: str = "", step: int = 0, message: str = "") -> None:
+        """Write STATUS."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        found = {
+            "state": state,
+            "stage": stage,
+            "step": step,
+            "message": message,
+            "time": now,
+            "pid": os.getpid(),
+        }
+        write(self.path / "STATUS", json.dumps(found, indent=1) + "\n")
+
+    def lock(self) -> dict[str, Any]:
+        """Return lock.toml."""
+        return tomllib.loads((self.path / "lock.toml").read_text(encoding="utf-8"))
+
+    def last_checkpoint(self) -> Path | None:
+        """Return the newest thing that a resume would start from."""
+        found = [
+            *self.path.glob("working/*/checkpoint/steps/checkpoint-*/complete"),
+            *self.path.glob("checkpoints/*"),
+        ]
+        newest = max(found, key=lambda item: item.stat().st_mtime, default=None)
+        return newest.parent if newest is not None and newest.name == "complete" else newest
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from running this folder.
+
+        Raises:
+            RunError: if one does.
+        """
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as cause:
+            pid = self.status().get("pid", "unknown")
+            raise RunError(
+                f"{self.path}: another process (pid {pid}) is running this folder. "
+                "Wait for it, or start a run of its own with `evid run`."
+            ) from cause
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def create(recipe_name: str, content: str, root: Path) -> RunFolder:
+    """Make the folder of a new run; `content` is what its hash covers."""
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    digest = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
+    for attempt in range(100):
+        path = root / recipe_name / f"{now}-{digest}{f'-{attempt}' if attempt else ''}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue  # another run of the same recipe in the same second
+        for name in ("rollouts", "checkpoints", "results", "answers"):
+            (path / name).mkdir()
+        return RunFolder(path)
+    raise RunError(f"{root / recipe_name}: 100 runs started within this second. Try again.")
+
+
+def open_run(path: Path) -> RunFolder:
+    """Return the run in `path`.
+
+    Raises:
+        RunError: if it is none.
+    """
+    if (path / "lock.toml").is_file() and (path / "resolved.toml").is_file():
+        return RunFolder(path.resolve())
+    beside = sorted(item.parent for item in path.parent.glob("*/lock.toml")) if path.parent.is_dir() else []
+    hint = did_you_mean(path.name, [item.name for item in beside])
+    inner = sorted(item.parent for item in path.glob("*/lock.toml")) if path.is_dir() else []
+    if not hint and (inner or beside):
+        hint = f" The newest there: {(inner or beside)[-1]}."
+    raise RunError(
+        f"{path}: not a run folder (lock.toml and resolved.toml are missing).{hint} "
+        "Give what `evid run` printed, runs/<recipe>/<time>-<hash>."
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Write a small file in one move."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+
+
+def link(target: Path, place: Path) -> None:
+    """Make `place` show `target`, by a relative link where the file system has links, else by a copy."""
+    if place.is_symlink() or place.is_file():
+        place.unlink()
+    elif place.is_dir():
+        shutil.rmtree(place)
+    try:
+        place.symlink_to(os.path.relpath(target, place.parent), target_is_directory=target.is_dir())
+    except OSError as cause:
+        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        (shutil.copytree if target.is_dir() else shutil.copy2)(target, place)
+
+
+@contextlib.contextmanager
+def naming_full_disk(folder: RunFolder) -> Iterator[None]:
+    """Turn a full disk, however a library reports it, into an error with what to do."""
+    try:
+        yield
+    except EvidError:
+        raise
+    except Exception as cause:
+        full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full and "No space left on device" not in str(cause):  # safetensors and torch raise their own
+            raise
+        named = getattr(cause, "filename", None) or folder.path
+        raise RunError(
+            f"{named}: the disk is full. What was finished is kept. "
+            f"Free space, then `evid resume {folder.path}`."
+        ) from cause
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return each value that differs between two tables, as `name: before -> now`."""
+    found = []
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        name = f"{prefix}{key}"
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += difference(old, new, f"{name}.")
+        elif old != new:
+            found.append(f"{name}: {_shown(old)} -> {_shown(new)}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "missing" if value is None else str(value)

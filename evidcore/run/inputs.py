@@ -1,0 +1,81 @@
+"""What a stage's result depends on, as one hash: equal hashes mean that the result can be used again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from evidcore.recipe import Audit, Evaluate, Fit, Recipe, Stage
+from evidcore.recipe.resolve import stage_table
+from evidcore.run.lock import code_hash, named, offer_hash, stage_offers, versions
+
+Hashes = Mapping[
+    str, str
+]  # of the stages that wrote what stands: "encoder", "language", "model", "service.<name>"
+
+
+def stage_inputs(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream: Hashes) -> dict[str, Any]:
+    """Return everything a stage's result depends on.
+
+    A fit depends on its component alone; everything else on the whole model and the services. What is measured on
+    (data sets, tasks) counts where it is used. The stage's place in the recipe does not.
+
+    Args:
+        recipe: the whole recipe.
+        stage: one of its stages.
+        lock: the tables of lock.toml.
+        upstream: hashes of the stages whose results it starts from.
+    """
+    table = stage_table(stage)
+    tasks = {use.task: recipe.tasks[use.task] for use in stage.data if use.task}
+    datasets = {use.dataset: recipe.datasets[use.dataset] for use in stage.data}
+    services: Mapping[str, Any] = recipe.services
+    model: dict[str, Any] = {
+        "encoder": recipe.model.encoder,
+        "bridge": recipe.model.bridge,
+        "view": recipe.model.view,
+    }
+    if isinstance(stage, Fit) and stage.component != "model.language":
+        section, _, name = stage.component.partition(".")
+        model = {name: recipe.model.encoder} if section == "model" else {}
+        services = {name: recipe.services[name]} if section == "service" else {}
+    started_from = {key: value for key, value in upstream.items() if not isinstance(stage, Fit)}
+    if not (isinstance(stage, Fit) and stage.component != "model.language"):
+        model["language"] = {key: value for key, value in vars(recipe.model.language).items() if value}
+    offers = [
+        *(offer for value in datasets.values() for offer in named("dataset", value)),
+        *(offer for value in tasks.values() for offer in named("task", value)),
+        *(offer for kind, value in model.items() if kind != "language" for offer in named(kind, value)),
+        *(offer for value in services.values() for offer in named(str(value["kind"]), value)),
+        *stage_offers(table),
+    ]
+    code = {offer.package: offer_hash(offer) for offer in offers}
+    code["evidcore"] = code_hash("evidcore", "evidcore")
+    return {
+        "stage": table,
+        "seed": recipe.seed,
+        "dataset": {name: {**value, **lock["dataset"][name]} for name, value in datasets.items()},
+        "task": tasks,
+        "model": model,
+        "service": services,
+        "upstream": started_from,
+        "code": code,
+        "versions": versions(),
+        "recipe_folder": str(recipe.folder),
+    }
+
+
+def inputs_hash(inputs: Mapping[str, Any], salt: str = "") -> str:
+    """Return the hash of a stage's inputs; `salt` keeps a `--fresh` run's stages apart."""
+    text = json.dumps({**inputs, "salt": salt}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def after(stage: Stage, key: str, upstream: Hashes) -> dict[str, str]:
+    """Return the hashes that stand after a stage."""
+    if isinstance(stage, Evaluate | Audit):
+        return dict(upstream)
+    name = stage.component.removeprefix("model.") if isinstance(stage, Fit) else "model"
+    return {**upstream, name: key}

@@ -1,0 +1,151 @@
+"""What a run's numbers depend on beside its recipe: code, data and versions, written to lock.toml."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from evidcore.factory import SERVICE_KINDS, offer_of
+from evidcore.plugins import Offer, find, offers
+from evidcore.recipe import Recipe
+from evidcore.recipe.resolve import stage_table
+
+VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
+_WITHOUT_NUMBERS = ("page", "cli", "testing")  # rooms of the core that change no number
+
+
+def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of lock.toml.
+
+    Args:
+        recipe: what is run.
+        datasets: its data sets, built.
+    """
+    packages = {}
+    for offer in used(recipe):
+        entry = packages.setdefault(offer.package, {"version": offer.version, "components": {}})
+        entry["code"] = code_hash(offer.package, offer.target.partition(":")[0].partition(".")[0])
+        entry["components"][f"{offer.kind}/{offer.name}"] = offer.target
+    return {
+        "recipe": {
+            "path": str(recipe.path.resolve()),
+            "folder": str(recipe.folder),
+            "hash": hashlib.sha256(recipe.text.encode()).hexdigest(),
+            "overrides": list(recipe.overrides),
+        },
+        "package": packages,
+        "dataset": {name: {"fingerprint": item.fingerprint()} for name, item in datasets.items()},
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+
+
+def used(recipe: Recipe) -> list[Offer]:
+    """Return every component that a recipe names, the core's first."""
+    tables: dict[str, Any] = {
+        "dataset": list(recipe.datasets.values()),
+        "task": list(recipe.tasks.values()),
+        "encoder": recipe.model.encoder,
+        "bridge": recipe.model.bridge,
+        "view": recipe.model.view,
+    }
+    found = {offer for kind, value in tables.items() for offer in named(kind, value)}
+    for table in recipe.services.values():
+        found |= set(named(str(table["kind"]), table))
+    for stage in recipe.stages:
+        found |= set(stage_offers(stage_table(stage)))
+    found |= {find("observer", name) for name in recipe.observers}
+    return sorted(
+        found, key=lambda offer: (offer.package != "evidcore", offer.package, offer.kind, offer.name)
+    )
+
+
+def stage_offers(table: Mapping[str, Any]) -> Iterator[Offer]:
+    """Yield the components of a stage's own tables."""
+    for key, kind in (
+        ("reweighter", "reweighter"),
+        ("rollout", "rollout"),
+        ("reward", "reward"),
+        ("tools", "tool"),
+    ):
+        yield from named(kind, table.get(key))
+
+
+def named(kind: str, value: Any) -> Iterator[Offer]:
+    """Yield the component of a table (or of each of a list), and those inside its options."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from named(kind, item)
+    elif isinstance(value, Mapping):
+        if isinstance(value.get("use"), str):
+            yield find(kind, value["use"])
+        for item in value.values():
+            if isinstance(item, Mapping) and isinstance(item.get("use"), str):
+                for inner in SERVICE_KINDS:
+                    if any(row.name == item["use"].rpartition("/")[2] for row in offers(inner)):
+                        yield from named(inner, item)
+
+
+@functools.cache
+def code_hash(package: str, module: str) -> str:
+    """Return a hash of a package's files, installed or edited in place."""
+    spec = util.find_spec(module)
+    if spec is None:
+        return "missing"
+    roots = [Path(root) for root in spec.submodule_search_locations or ()]
+    files = sorted(path for root in roots for path in root.rglob("*") if path.is_file())
+    if not roots and spec.origin is not None:
+        roots, files = [Path(spec.origin).parent], [Path(spec.origin)]
+    digest = hashlib.sha256()
+    for path in files:
+        name = path.relative_to(roots[0]).as_posix()
+        is_code = "__pycache__" not in name and not name.startswith(".")
+        if is_code and not (package == "evidcore" and name.partition("/")[0] in _WITHOUT_NUMBERS):
+            digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def offer_hash(offer: Offer) -> str:
+    """Return the hash of the package behind a component."""
+    return code_hash(offer.package, offer.target.partition(":")[0].partition(".")[0])
+
+
+def component_hash(component: Any) -> str:
+    """Return the hash of the package behind a built component."""
+    return offer_hash(offer_of(component))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that may change a number."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Return what the run runs on."""
+    import torch
+
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    found: dict[str, Any] = {
+        "platform": sys.platform,
+        "machine": platform.machine(),
+        "cores": os.cpu_count() or 0,
+        "torch_threads": torch.get_num_threads(),
+        "memory_gb": round(memory_bytes / 1e9, 1),
+    }
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        found["gpus"] = [torch.cuda.get_device_name(number) for number in range(count)]
+    return found

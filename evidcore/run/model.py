@@ -1,0 +1,128 @@
+"""The model as it stands between two stages: put together from fitted parts, or read from the last stage's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evidcore import factory
+from evidcore.case import TextPart, VisualPart
+from evidcore.contracts import Bridge, Encoder
+from evidcore.errors import DataError
+from evidcore.factory import offer_of, options
+from evidcore.model import assemble
+from evidcore.model.language import load_language, tiny_config
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.text_fit import TextFit
+from evidcore.model.vlm import VolumeVLM
+from evidcore.plugins import blame
+from evidcore.run.parts import Parts
+from evidcore.volume import cache_root
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """Folders that earlier stages wrote; None where none did."""
+
+    encoder: Path | None = None
+    language: Path | None = None
+    model: Path | None = None
+    services: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+
+
+def encoder(parts: Parts, standing: Standing) -> Encoder:
+    """Return the recipe's encoder, with the weights of its fit stage where there was one."""
+    built: Encoder = factory.build("encoder", parts.recipe.model.encoder, given={}, where="model.encoder")
+    if standing.encoder is not None:
+        with blame(offer_of(built), f"loading {standing.encoder}"):
+            built.load(standing.encoder)  # a fit stage wrote it, so it has `load`
+    return built
+
+
+def current(parts: Parts, standing: Standing) -> tuple[VolumeVLM, VolumeProcessor]:
+    """Return the model and its processor, on the accelerator where there is one."""
+    features = cache_root() / "features"
+    if standing.model is not None:
+        model, processor = assemble.load(standing.model, feature_folder=features)
+    else:
+        language, tokenizer = load_language(
+            language_source(parts, standing),
+            texts=texts(parts),
+            phrases=parts.findings,
+            seed=parts.recipe.seed,
+        )
+        tables = parts.recipe.model
+        model, processor = assemble.assemble(
+            language, tokenizer, encoder(parts, standing), encoder_table=tables.encoder,
+            bridge_table=tables.bridge, view_table=tables.view, seed=parts.recipe.seed, feature_folder=features,
+        )  # fmt: skip
+    return model.to("cuda" if torch.cuda.is_available() else "cpu"), processor
+
+
+def text_fit(parts: Parts, tasks: Mapping[str, float]) -> TextFit:
+    """Return the tiny language model as something a fit stage trains, on these tasks."""
+    source = language_source(parts, Standing())
+    return TextFit(
+        source,
+        {name: parts.tasks[name] for name in tasks},
+        parts.view,
+        image_tokens(parts, int(source.get("width", options(tiny_config)["width"].default))),
+        parts.findings,
+    )
+
+
+def image_tokens(parts: Parts, text_width: int) -> int:
+    """Return how many embeddings the bridge gives for the first visual part of the first case.
+
+    Raises:
+        DataError: if the view shows no pixels of it.
+    """
+    seeing = encoder(parts, Standing())
+    use = parts.recipe.stages[0].data[0]
+    case = parts.split(use.dataset, use.split)[0]
+    for part in parts.view.render(case):
+        if isinstance(part, VisualPart):
+            grid = seeing.grid(parts.view.size_zyx(part, seeing.input))
+            return bridge(parts, seeing, text_width).tokens(grid)
+    raise DataError(
+        f"model.view: {offer_of(parts.view)} shows no pixels of case {case.id!r}. Use another view."
+    )
+
+
+def bridge(parts: Parts, seeing: Encoder, text_width: int) -> Bridge:
+    """Return the recipe's bridge with fresh weights."""
+    grid = seeing.grid(seeing.input.size_zyx)
+    given = {"width": seeing.width, "text_width": text_width, "grid_zyx": grid}
+    built: Bridge = factory.build("bridge", parts.recipe.model.bridge, given=given, where="model.bridge")
+    return built
+
+
+def language_source(parts: Parts, standing: Standing) -> dict[str, Any]:
+    """Return the table that the language model is loaded from."""
+    if standing.language is not None:
+        return {"folder": str(standing.language)}
+    table = dataclasses.asdict(parts.recipe.model.language)
+    source = {key: value for key, value in table.items() if value not in ("", None)}
+    if "folder" in source:
+        source["folder"] = str(parts.recipe.folder / source["folder"])
+    return source
+
+
+def texts(parts: Parts) -> list[str]:
+    """Return what a tiny tokenizer counts words in: prompts and answers of the training cases."""
+    found = ["user\n", "assistant\n"]
+    if not parts.recipe.model.language.config:
+        return found  # a pretrained tokenizer knows its words
+    for use in (
+        use for stage in parts.recipe.stages for use in stage.data if use.task and use.split == "train"
+    ):
+        for case in parts.cases(use)[:500]:
+            found.append(str(case.notes.get("impression", "")))
+            for prompt in parts.tasks[use.task].prompts(case, parts.view, 1):
+                found.append(parts.tasks[use.task].gold(prompt)[0])
+                found += [part.text for part in prompt.parts if isinstance(part, TextPart)]
+    return found

@@ -1,0 +1,192 @@
+"""One function per stage kind: take what stands, call the stage, write its result into its folder.
+
+Each writes a checkpoint to `folder/checkpoint` if it trains, answers to `folder/answers.jsonl` if it asks, and
+returns what goes to `result.json`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore import factory
+from evidcore.audit.policy import audit_policy
+from evidcore.case import Case, Prompt
+from evidcore.contracts import Reweighter, RolloutStrategy
+from evidcore.evaluate.choice import evaluate_choice
+from evidcore.evaluate.probe import encoder_features, linear_probe
+from evidcore.evaluate.reference_lines import reference_lines
+from evidcore.evaluate.report import evaluate_report
+from evidcore.factory import offer_of
+from evidcore.model.policy import VLMPolicy
+from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Lora, Sft
+from evidcore.run import model as models
+from evidcore.run.model import Standing
+from evidcore.run.parts import Parts
+from evidcore.run.record import append
+from evidcore.train import fit as fit_stage
+from evidcore.train import grpo as grpo_stage
+from evidcore.train import sft as sft_stage
+from evidcore.train.rows import PromptSource
+from evidcore.train.settings import Announce, GrpoSettings, NamedReward, SftSettings
+from evidcore.train.settings import Lora as LoraSettings
+
+Result = dict[str, Any]
+
+
+def fit(parts: Parts, standing: Standing, stage: Fit, folder: Path, announce: Announce) -> Result:
+    """Train one component by its own `fit`."""
+    section, _, name = stage.component.partition(".")
+    options = dict(stage.options)
+    component: Any
+    if stage.component == "model.language":
+        shares = {use.task: use.share for use in stage.data if use.task}
+        component, options["shares"] = models.text_fit(parts, shares), shares
+    elif section == "model":
+        component = models.encoder(parts, standing)
+    else:
+        component = parts.services[name]
+    train = [case for use in stage.data for case in parts.cases(use)]
+    validation = _validation(parts, stage.data)
+    figures = fit_stage.fit(
+        component, train, validation, folder / "checkpoint", seed=parts.recipe.seed, announce=announce,
+        options=options, where=stage.component,
+    )  # fmt: skip
+    return {"figures": figures, "rows": []}
+
+
+def sft(
+    parts: Parts, standing: Standing, stage: Sft, folder: Path, announce: Announce, *, resume: bool
+) -> Result:
+    """Fine-tune on gold answers."""
+    model, processor = models.current(parts, standing)
+    reweighter: Reweighter = factory.build(
+        "reweighter", stage.reweighter, given={}, where="stage.sft.reweighter", services=parts.services
+    )
+    settings = SftSettings(
+        train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate, rows_per_step=stage.rows_per_step,
+        rows_per_forward=stage.rows_per_forward, save_every_steps=stage.save_every_steps, lora=_lora(stage.lora),
+        trl=stage.trl,
+    )  # fmt: skip
+    source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed)
+    figures = sft_stage.sft(
+        model, processor, source, settings, folder / "checkpoint", seed=parts.recipe.seed, announce=announce,
+        reweighter=reweighter, reweighter_package=_package(reweighter), resume=resume,
+    )  # fmt: skip
+    return {"figures": figures, "rows": []}
+
+
+def grpo(
+    parts: Parts, standing: Standing, stage: Grpo, folder: Path, announce: Announce, *, resume: bool
+) -> Result:
+    """Optimise against rewards."""
+    model, processor = models.current(parts, standing)
+    policy = VLMPolicy(model, processor, seed=parts.recipe.seed)
+    rewards = []
+    for place, table in enumerate(stage.reward):
+        where = f"stage.grpo.reward[{place}]"
+        reward = factory.build(
+            "reward", table, given={"policy": policy}, where=where, services=parts.services
+        )
+        name = table["name"] or table["use"].rpartition("/")[2]
+        rewards.append(
+            NamedReward(
+                name=name, reward=reward, weight=table["weight"], gate=table["gate"], package=_package(reward)
+            )
+        )
+    tools = [factory.build("tool", table, given={}, where="stage.grpo.tools") for table in stage.tools]
+    strategy: RolloutStrategy = factory.build(
+        "rollout", stage.rollout, given={"tools": tools}, where="stage.grpo.rollout", services=parts.services
+    )
+    settings = GrpoSettings(
+        train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
+        prompts_per_step=stage.prompts_per_step, answers_per_prompt=stage.answers_per_prompt,
+        prompts_per_forward=stage.prompts_per_forward, temperature=stage.temperature,
+        max_new_tokens=stage.max_new_tokens, save_every_steps=stage.save_every_steps,
+        reward_time_limit_s=stage.reward_time_limit_s, lora=_lora(stage.lora), trl=stage.trl,
+    )  # fmt: skip
+    source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed, volumes=stage.volumes)
+    figures = grpo_stage.grpo(
+        model, processor, source, rewards, settings, folder / "checkpoint", seed=parts.recipe.seed,
+        announce=announce, strategy=strategy, resume=resume,
+    )  # fmt: skip
+    return {"figures": figures, "rows": []}
+
+
+def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) -> Result:
+    """Answer every question of the data entries, greedily."""
+    model, processor = models.current(parts, standing)
+    policy = VLMPolicy(model, processor, prompts_per_pass=stage.prompts_per_batch, seed=parts.recipe.seed)
+    rows: list[Result] = []
+    lines: dict[str, Any] = {}
+    answers = folder / "answers.jsonl"
+    asked: list[Prompt] = []
+    for use in stage.data:
+        prompts, task = parts.prompts(use), parts.tasks[use.task]
+        if _is_choice(prompts):
+            choice = evaluate_choice(
+                policy, prompts, task, max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch
+            )
+            blind = reference_lines(prompts, parts.prompts(use, seed=1, split="train"))
+            rows += choice.rows(lines=blind)
+            lines[use.task] = blind.figures()
+            append(answers, [answer.line() for answer in choice.answers])
+            asked = asked or prompts
+        else:
+            report = evaluate_report(
+                policy, prompts, task, max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch
+            )
+            rows += report.rows()
+            append(answers, [answer.line() for answer in report.answers])
+    if stage.probe:
+        pooled = encoder_features(model.model.encoder, parts.view, model.model.bank)
+        use = stage.data[0]
+        probe = linear_probe(pooled, parts.split(use.dataset, "train"), parts.cases(use), asked)
+        rows += probe.rows()
+    return {"rows": rows, "reference_lines": lines}
+
+
+def audit(parts: Parts, standing: Standing, stage: Audit, folder: Path) -> Result:
+    """Ask the same questions over the right, another patient's and blank volumes."""
+    model, processor = models.current(parts, standing)
+    policy = VLMPolicy(model, processor, prompts_per_pass=stage.prompts_per_batch, seed=parts.recipe.seed)
+    rows: list[Result] = []
+    lines: dict[str, Any] = {}
+    verdicts = {}
+    for use in stage.data:
+        found = audit_policy(
+            policy, parts.prompts(use), parts.tasks[use.task], training=parts.prompts(use, seed=1, split="train"),
+            max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch, seed=parts.recipe.seed,
+        )  # fmt: skip
+        rows += found.rows()
+        lines[use.task] = found.lines.figures()
+        verdicts[use.task] = found.verdict()
+        append(folder / "answers.jsonl", [answer.line() for answer in found.answers])
+    return {"rows": rows, "reference_lines": lines, "verdict": verdicts}
+
+
+def _validation(parts: Parts, uses: Sequence[DataUse]) -> list[Case]:
+    """Return the validation cases of the data sets in use; each once."""
+    datasets = dict.fromkeys(use.dataset for use in uses)
+    return [case for name in datasets for case in parts.split(name, "validation")]
+
+
+def has_options(parts: Parts, use: DataUse) -> bool:
+    """Tell whether a data entry asks questions with options."""
+    return _is_choice(parts.prompts(dataclasses.replace(use, limit=3)))
+
+
+def _is_choice(prompts: Sequence[Prompt]) -> bool:
+    """Tell whether these prompts have options, as a choice has."""
+    return all(prompt.reference.get("options") for prompt in prompts)
+
+
+def _lora(table: Lora | None) -> LoraSettings | None:
+    return None if table is None else LoraSettings(rank=table.rank, alpha=table.alpha)
+
+
+def _package(component: Any) -> str:
+    offer = offer_of(component)
+    return f"{offer.package} {offer.version}"
