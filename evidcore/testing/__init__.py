@@ -1,13 +1,14 @@
 """The kit for authors of components: a check per kind, and tiny models and cases that are real."""
 
+from evidcore.testing.checks_construction import check_construction
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.testing.checks_model import check_bridge, check_encoder
 from evidcore.testing.checks_reader import check_reader
 from evidcore.testing.checks_reward import answer_group, check_reward
 from evidcore.testing.checks_rollout import check_rollout
-from evidcore.testing.checks_segmenter import check_segmenter
+from evidcore.testing.checks_segmenter import check_segmenter, prompts_from
 from evidcore.testing.checks_task import check_task
-from evidcore.testing.checks_text import check_labeler, check_reweighter, check_scorer
+from evidcore.testing.checks_text import REPORT, TEXTS, check_labeler, check_reweighter, check_scorer
 from evidcore.testing.checks_tool import check_tool
 from evidcore.testing.checks_view import check_view
 from evidcore.testing.data import TinyDataset, volume_case
@@ -16,12 +17,15 @@ from evidcore.testing.sampler import TinySampler
 
 __all__ = [
     "CHAT_TEMPLATE",
+    "REPORT",
     "SPECIAL_TOKENS",
+    "TEXTS",
     "TinyDataset",
     "TinyEncoder",
     "TinySampler",
     "answer_group",
     "check_bridge",
+    "check_construction",
     "check_dataset",
     "check_encoder",
     "check_labeler",
@@ -34,6 +38,7 @@ __all__ = [
     "check_task",
     "check_tool",
     "check_view",
+    "prompts_from",
     "tiny_language",
     "tiny_tokenizer",
     "volume_case",

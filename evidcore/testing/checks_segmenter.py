@@ -73,6 +73,23 @@ def check_segmenter(
         refusal(segmenter, clause, f"{bad}", _not_segmented(session, bad))
 
 
+def prompts_from(mask: npt.NDArray[np.bool_]) -> list[SegmenterPrompt]:
+    """Give a box, a point and a mask prompt for an object, on the slice where it is largest.
+
+    Args:
+        mask: the object, shape (z, y, x), not empty.
+    """
+    z = int(mask.sum(axis=(1, 2)).argmax())
+    places = np.argwhere(mask[z])
+    (y0, x0), (y1, x1) = places.min(axis=0), places.max(axis=0) + 1
+    inner = places[np.abs(places - places.mean(axis=0)).sum(axis=1).argmin()]  # the voxel nearest the middle
+    return [
+        BoxPrompt(box=Box(z=z, y0=int(y0), y1=int(y1), x0=int(x0), x1=int(x1))),
+        PointPrompt(z=z, y=int(inner[0]), x=int(inner[1])),
+        MaskPrompt(z=z, mask=mask[z]),
+    ]
+
+
 def _unusable(shape: tuple[int, int, int]) -> list[list[SegmenterPrompt]]:
     z, y, x = shape
     middle = (y // 2, x // 2)

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from evidcore.case import Box
 from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, Segmenter, SegmenterSession
-from evidcore.testing import check_segmenter, volume_case
+from evidcore.testing import check_segmenter, prompts_from, volume_case
 from evidcore.volume import read, read_mask
 
 
@@ -110,13 +109,7 @@ def everything(self, seed):
 def nodule(tmp_path_factory):
     case = volume_case(tmp_path_factory.mktemp("case"))
     truth = read_mask(case.masks["lung nodule"], like=read(case.volumes[0]))
-    z, y, x = (int(places.mean()) for places in np.nonzero(truth))
-    rows, columns = np.nonzero(truth[z])
-    box = Box(
-        z=z, y0=int(rows.min()), y1=int(rows.max()) + 1, x0=int(columns.min()), x1=int(columns.max()) + 1
-    )
-    prompts = [BoxPrompt(box=box), PointPrompt(z=z, y=y, x=x), MaskPrompt(z=z, mask=truth[z])]
-    return case.volumes[0], prompts, truth
+    return case.volumes[0], prompts_from(truth), truth
 
 
 def test_a_sound_segmenter_passes(nodule):

@@ -1,0 +1,229 @@
+"""Every installed component keeps the contract of its kind."""
+
+import csv
+import dataclasses
+import inspect
+
+import pytest
+
+from evidcore import factory, testing
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.report import ReportTask
+from evidcore.builtin.scorers import FindingsF1
+from evidcore.builtin.tools import CropTool
+from evidcore.builtin.views import Slices, Volume
+from evidcore.case import Crop, Score
+from evidcore.contracts import KINDS, EncoderInput
+from evidcore.errors import EvidError
+from evidcore.plugins import offers
+from evidcore.volume import read, read_mask
+
+OFFERS = [offer for kind in KINDS for offer in offers(kind)]
+SMALL = EncoderInput(size_zyx=(8, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),), any_depth=True)
+CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 500, 500]}}</tool_call>'
+
+# What a component is built with here, where its defaults are missing or too large for a test.
+OPTIONS = {
+    "folder": {"path": "."},
+    "vit3d": {"size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24},
+    "timm-slices": {"size": 32, "slices": 2},
+    "phantom-chest": {
+        "train_cases": 6,
+        "validation_cases": 3,
+        "test_cases": 3,
+        "questions_per_finding": 0,
+    },
+    "report-consistency": {"scorer": {"use": "findings-f1"}},
+}
+# Another table that must give other cases.
+OTHERS = {"phantom-chest": {"seed": 18}, "folder": {"intensity": "arbitrary"}}
+CALLS = {
+    "crop": [{"slice": 6, "box": [0, 0, 500, 1000]}, {"slice": 0, "box": [250, 250, 750, 750]}],
+    "measure": [{"slice": 6, "from": [0, 0], "to": [500, 250]}],
+}
+GARBAGE = {"choice": ["<think>a</think><answer>Q</answer>", "B"], "report": ["7 7 7"]}
+
+
+@dataclasses.dataclass
+class World:
+    """What components are tried on."""
+
+    folder: object
+    cases: list
+    language: object
+
+    def given(self, kind):
+        """Return what the core gives to a kind."""
+        return {
+            "dataset": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
+            "segmenter": {"cache_folder": self.folder / "cache"},
+            "bridge": {"width": 24, "text_width": 32, "grid_zyx": (4, 2, 2)},
+            "tool": {"view": Volume()},
+            "rollout": {"tools": [CropTool(Volume())]},
+        }.get(kind, {})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    cases = [testing.volume_case(folder, seed) for seed in range(4)]
+    with (folder / "cases.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "volume", "patient", "split", "report", "masks"])
+        for case, split in zip(cases, ("train", "train", "validation", "test"), strict=True):
+            masks = ";".join(f"{name}=case-{case.id[5:]}.npz#{name}" for name in case.masks)
+            table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
+    return World(folder, cases, testing.tiny_language(folder / "language"))
+
+
+@pytest.mark.parametrize("offer", OFFERS, ids=[f"{offer.kind}-{offer.name}" for offer in OFFERS])
+def test_an_installed_component_keeps_its_contract(offer, world):
+    def build(**options):
+        table = {"use": f"{offer.package}/{offer.name}", **OPTIONS.get(offer.name, {}), **options}
+        return factory.build(offer.kind, table, given=world.given(offer.kind), where=offer.name)
+
+    try:
+        build()
+    except EvidError as error:
+        if "pip install 'evidcore[" in str(error):
+            pytest.skip(str(error))
+        raise
+    testing.check_construction(lambda: bare(offer, world))  # `build` looks through the installed packages
+    globals()[f"conform_{offer.kind}"](offer.name, build, world)
+
+
+def bare(offer, world):
+    """Call the component's factory itself."""
+    made, given = offer.load(), world.given(offer.kind)
+    asked = [name for name in inspect.signature(made).parameters if name in given]
+    options = {
+        name: FindingsF1() if name == "scorer" else tuple(value) if isinstance(value, list) else value
+        for name, value in OPTIONS.get(offer.name, {}).items()
+    }
+    return made(**{name: given[name] for name in asked}, **options)
+
+
+def test_every_kind_has_its_check_and_its_conformance():
+    for kind in KINDS:
+        assert callable(getattr(testing, f"check_{kind}"))
+        assert callable(globals()[f"conform_{kind}"])
+
+
+def test_no_table_speaks_of_a_component_that_is_gone():
+    names = {offer.name for offer in OFFERS}
+    assert {*OPTIONS, *OTHERS, *CALLS, *GARBAGE} <= names
+
+
+def conform_dataset(name, build, world):
+    testing.check_dataset(build(), other=build(**OTHERS[name]) if name in OTHERS else None)
+
+
+def conform_encoder(name, build, world):
+    encoder = build()
+    testing.check_encoder(encoder, depths=(1, 3) if encoder.input.any_depth else ())
+
+
+def conform_bridge(name, build, world):
+    testing.check_bridge(build, **world.given("bridge"), other_grids=[(2, 2, 2), (3, 3, 2)])
+
+
+def conform_reweighter(name, build, world):
+    testing.check_reweighter(build())
+
+
+def conform_reward(name, build, world):
+    reward = build()
+    good, bad = (answers_about_reports if name == "report-findings" else answers_to_questions)(world)
+    testing.check_reward(reward, good, None if name == "random" else bad, earlier=right_and_well_formed)
+
+
+def right_and_well_formed(rollouts):
+    return {
+        "format": [Score(value=float(each.answer.malformed is None)) for each in rollouts],
+        "choice-accuracy": [
+            Score(value=float(each.answer.choice == each.prompt.reference.get("letter"))) for each in rollouts
+        ],
+    }
+
+
+def answers_to_questions(world):
+    """Gold answers, and malformed ones that reason wrongly and choose the wrong letter."""
+    task, good, bad = Choice(), [], []
+    for group, case in enumerate(world.cases):
+        (prompt,) = task.prompts(case, Volume(), 0)
+        right, options = prompt.reference["letter"], prompt.reference["options"]
+        wrong = "ABCD"[("ABCD".index(right) + 1) % 4]
+        gold, _ = task.gold(prompt)
+        lies = " ".join(f"There is {'no ' if name in case.present() else ''}{name}." for name in options)
+        good += testing.answer_group(task, prompt, [gold, gold], group)
+        bad += testing.answer_group(
+            task, prompt, [f"<think>{lies}</think>{wrong}", "<think>No.</think>"], group
+        )
+    return good, bad
+
+
+def answers_about_reports(world):
+    """The radiologist's reports, and their opposites."""
+    task, good, bad = ReportTask(), [], []
+    for group, case in enumerate(world.cases):
+        (prompt,) = task.prompts(case, Volume(), 0)
+        gold, _ = task.gold(prompt)
+        lies = " ".join(
+            f"There is {'no ' if each.state == 'present' else 'a '}{each.name}." for each in case.findings
+        )
+        good += testing.answer_group(task, prompt, [gold, gold], group)
+        bad += testing.answer_group(task, prompt, [lies, ""], group)
+    return good, bad
+
+
+def conform_view(name, build, world):
+    boxes = {(0, 0, 1000, 1000): (0.0, 1.0, 0.0, 1.0), (0, 500, 250, 1000): (0.5, 1.0, 0.0, 0.25)}
+    outside = [(0, 0, 1001, 10), (-1, 0, 5, 5), (5, 5, 4, 4)]
+    for case in world.cases[:2]:
+        testing.check_view(build(), case, SMALL, boxes=boxes, outside=outside)
+
+
+def conform_task(name, build, world):
+    testing.check_task(build(), Slices(), world.cases, garbage=GARBAGE.get(name, ()))
+
+
+def conform_rollout(name, build, world):
+    prompts = [prompt for case in world.cases for prompt in Choice().prompts(case, Volume(), 0)]
+    testing.check_rollout(
+        build(), testing.TinySampler(world.language, budget_tokens=8), prompts[:2], most_tokens=8
+    )
+    turns = [CALL, "<think>seen</think><answer>A</answer>"]
+    testing.check_rollout(
+        build(), testing.TinySampler(world.language, turns=turns, budget_tokens=200), prompts
+    )
+
+
+def conform_tool(name, build, world):
+    (prompt,) = Choice().prompts(world.cases[0], Volume(), 0)
+    assert name in CALLS, f"say in CALLS how {name!r} is called"
+    testing.check_tool(build(), prompt, CALLS[name], bad=[{}, {"slice": 99, "box": [0, 0, 9, 9]}])
+
+
+def conform_labeler(name, build, world):
+    expected = {
+        "There is no pleural effusion.": {"pleural effusion": "absent"},
+        "There is a lung nodule on the left side.": {"lung nodule": "present"},
+    }
+    texts = [case.report.text for case in world.cases]
+    testing.check_labeler(build(), texts=[*testing.TEXTS, *texts], expected=expected)
+
+
+def conform_scorer(name, build, world):
+    testing.check_scorer(build())
+
+
+def conform_segmenter(name, build, world):
+    case = world.cases[0]
+    (mask,) = case.masks.values()
+    truth = read_mask(mask, like=read(case.volumes[0]))
+    testing.check_segmenter(build(), case.volumes[0], testing.prompts_from(truth), truth=truth)
+
+
+def conform_reader(name, build, world):
+    crops = [Crop(volume=world.cases[0].volumes[0])]
+    testing.check_reader(build(), crops, "Which finding is present?", world.folder / f"alone-{name}")
