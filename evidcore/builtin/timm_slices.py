@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 from jaxtyping import Float
+from safetensors.torch import load_file
 from torch import Tensor
 
-from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
+from evidcore.case import Case
+from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
 
 # (low, high) in HU: lung, soft tissue, bone
@@ -114,6 +117,56 @@ class TimmSlices(Encoder):
             buffer.copy_((values if len(values) == len(buffer) else values.mean()).reshape(-1, 1, 1))
         self.weights_loaded.fill_(True)
 
+    def fit(
+        self,
+        train: Sequence[Case],
+        validation: Sequence[Case],
+        folder: Path,
+        seed: int,
+        log: FitLog,
+        *,
+        steps: Annotated[int, Ge(1)] = 1000,
+        learning_rate: Annotated[float, Gt(0)] = 3e-4,
+        cases_per_step: Annotated[int, Ge(2)] = 8,
+        supervision: tuple[Literal["contrastive", "labels", "zones", "masks"], ...] = ("labels",),
+        shift_voxels: Annotated[int, Ge(0), Le(16)] = 4,
+    ) -> None:
+        """Train the backbone on what is known about the cases, from the named weights if there are any.
+
+        Args:
+            train: cases to learn from.
+            validation: cases for the figures in `fit.json`; nothing is learned from them.
+            folder: where `weights.safetensors` and `fit.json` go.
+            seed: decides initial heads, order and shifts.
+            log: takes the figures of a step.
+            steps: optimiser updates.
+            learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
+            cases_per_step: cases per update.
+            supervision: the objectives, added up, as for `vit3d`.
+            shift_voxels: training volumes are shifted by up to this many pixels along y and x.
+        """
+        from evidcore.builtin.encoder_fit import fit_encoder
+
+        if not bool(self.weights_loaded):
+            self.load_pretrained()
+        fit_encoder(
+            self,
+            train,
+            validation,
+            folder,
+            seed,
+            log,
+            steps=steps,
+            learning_rate=learning_rate,
+            cases_per_step=cases_per_step,
+            supervision=supervision,
+            shift_voxels=shift_voxels,
+        )
+
+    def load(self, folder: Path) -> None:
+        """Read back the weights that `fit` wrote."""
+        self.load_state_dict(load_file(folder / "weights.safetensors"))
+
     def _build(self, model: str, *, pretrained: bool = False) -> Any:
         timm = import_timm()
         name = self.model
@@ -129,7 +182,7 @@ class TimmSlices(Encoder):
     def _plane(self, height: int, width: int) -> tuple[int, int]:
         """Return rows and columns of patches of one slice, found by a run without weights or arithmetic."""
         if (height, width) not in self._planes:
-            ghost = copy.deepcopy(self.body).to("meta")
+            ghost = copy.deepcopy(self.body).to("meta").eval()
             with torch.no_grad():
                 found = self._patches(
                     ghost, torch.zeros(1, self.input.channels, height, width, device="meta")

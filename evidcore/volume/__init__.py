@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from evidcore.volume.cache import cache_root
 from evidcore.volume.content import content_key, file_hash
 from evidcore.volume.geometry import Geometry, Volume
 from evidcore.volume.masks import read_mask
 from evidcore.volume.nifti import read, read_geometry
-from evidcore.volume.preparation import prepare
+
+if TYPE_CHECKING:
+    from evidcore.volume.preparation import prepare
 
 __all__ = [
     "Geometry",
@@ -20,3 +24,12 @@ __all__ = [
     "read_geometry",
     "read_mask",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `prepare` when it is first asked for: it alone needs torch, which takes two seconds."""
+    if name == "prepare":
+        from evidcore.volume.preparation import prepare
+
+        return prepare
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

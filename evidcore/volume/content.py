@@ -7,11 +7,14 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evidcore.case import Crop
-from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
 from evidcore.volume.cache import cache_root, fetch, store
+
+if TYPE_CHECKING:  # contracts import torch
+    from evidcore.contracts import EncoderInput, Grid
 
 PREPARATION = 1  # raise whenever `prepare` gives other numbers for the same settings
 REMEMBERED_BYTES = 8 << 20  # smaller files are hashed faster than their remembered hash is opened and checked

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.timm_slices import TimmSlices
 from evidcore.builtin.views import Slices
@@ -147,6 +147,41 @@ def test_weights_that_cannot_be_had_offline_are_named_with_the_way_out():
     )
     assert "'timm/none-such@abc' cannot be loaded into 'test_resnet': " in done.stdout, done.stderr
     assert "`hf download timm/none-such --local-dir FOLDER` elsewhere, copy the folder here" in done.stdout
+
+
+def test_a_fit_learns_what_the_slices_show_and_is_read_back(tmp_path):
+    cases = [volume_case(tmp_path / "data", seed) for seed in range(16)]
+    encoder, logged = tiny(size=32, slices=6), []
+    encoder.fit(
+        cases[:12],
+        cases[12:],
+        tmp_path / "fit",
+        3,
+        logged.append,
+        steps=40,
+        learning_rate=3e-3,
+        cases_per_step=6,
+        shift_voxels=0,
+    )
+    assert logged[-1]["loss"] < 0.6 * logged[0]["loss"]
+    figures = json.loads((tmp_path / "fit/fit.json").read_text())
+    assert figures["validation_cases"] == 4
+    back = tiny(size=32, slices=6)
+    back.load(tmp_path / "fit")
+    volumes = torch.rand(1, 3, 6, 32, 32)
+    torch.testing.assert_close(back.eval()(volumes).features, encoder.eval()(volumes).features)
+
+
+def test_a_fit_starts_from_the_named_weights(download, tmp_path):
+    encoder = tiny(pretrained=str(download), size=32, slices=2)
+    cases = [volume_case(tmp_path / "data", seed) for seed in range(4)]
+    encoder.fit(
+        cases, cases, tmp_path / "fit", 0, lambda figures: None, steps=1, cases_per_step=4, learning_rate=1e-9
+    )
+    published = load_file(download / "model.safetensors")
+    torch.testing.assert_close(
+        dict(encoder.body.named_parameters())["conv1.0.weight"].detach(), published["conv1.0.weight"]
+    )
 
 
 def test_an_unknown_backbone_is_named_with_the_nearest():

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nibabel
@@ -128,6 +130,11 @@ def test_a_slight_tilt_is_read_and_kept_in_the_affine(tmp_path):
     volume = read(VolumeRef(path=str(save(tmp_path / "a.nii.gz", scan(), affine))))
     np.testing.assert_allclose(volume.spacing_mm_zyx, (3.0, 2.0, 2.0), rtol=1e-5)
     assert abs(volume.affine[0, 1]) > 0.01
+
+
+def test_reading_imports_no_torch():
+    code = "import sys, evidcore.volume; assert 'torch' not in sys.modules; evidcore.volume.prepare"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- what is refused ------------------------------------------------------------------------------
