@@ -8,7 +8,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
@@ -72,11 +72,7 @@ def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, O
     name = getattr(factory, "__qualname__", repr(factory))
     if not named:
         return {}
-    holder = factory.__init__ if inspect.isclass(factory) else factory
-    try:
-        hints = typing.get_type_hints(holder, include_extras=True)
-    except Exception as cause:  # an annotation may hold any expression
-        raise PluginError(f"{name}: its types cannot be read ({type(cause).__name__}: {cause}).") from cause
+    hints = _hints(factory, {item.name for item in named})
     found = {}
     for item in named:
         if kind is not None and item.name in own_keys(kind):
@@ -238,6 +234,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _hints(factory: Callable[..., Any], names: Set[str]) -> dict[str, Any]:
+    """Return the types of the named parameters; the others may be written for a type checker only."""
+    holder = inspect.unwrap(factory.__init__ if inspect.isclass(factory) else factory)
+    own = {name: hint for name, hint in holder.__annotations__.items() if name in names}
+    try:
+        return typing.get_type_hints(
+            types.SimpleNamespace(__annotations__=own), holder.__globals__, include_extras=True
+        )
+    except Exception as cause:  # an annotation may hold any expression
+        name = getattr(factory, "__qualname__", repr(factory))
+        raise PluginError(f"{name}: its types cannot be read ({type(cause).__name__}: {cause}).") from cause
 
 
 def _given(offer: Offer, factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

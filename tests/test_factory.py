@@ -169,6 +169,17 @@ def test_an_option_without_a_type_is_refused():
         options(untyped)
 
 
+def test_only_the_options_need_types_that_exist_while_running():
+    def typed(model: "OnlyForTheTypeChecker", *, depth: int = 3) -> None: ...  # noqa: F821
+
+    assert options(typed)["depth"].type is int
+
+    def odd(*, depth: "Nowhere" = 3) -> None: ...  # noqa: F821
+
+    with pytest.raises(PluginError, match=r"odd: its types cannot be read \(NameError: name 'Nowhere'"):
+        options(odd)
+
+
 def test_the_resolved_table_holds_every_default_and_builds_the_same():
     full = resolved("reward", {"use": "overlap-here", "weight": 2.0, "scorer": {"use": "same-here"}})
     assert full == {
