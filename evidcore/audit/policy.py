@@ -53,7 +53,7 @@ class PolicyAudit:
             note = f"mean over {len(some)} exchanges of volumes" if condition == "other-patient" else ""
             found.append(
                 row(names[condition], "strict_accuracy", self.accuracy(condition), note=note)
-                | {"condition": condition}
+                | {"task": self.name, "condition": condition}
             )
             valid = [
                 sum(float(answer.malformed is None) for answer in answers) / len(answers)
@@ -61,7 +61,7 @@ class PolicyAudit:
             ]
             found.append(
                 row(names[condition], "format_rate", mean_interval(valid, self.lines.clusters))
-                | {"condition": condition}
+                | {"task": self.name, "condition": condition}
             )
         found.append(row(self.name, "grounding_margin", self.margin, note="own minus another patient's"))
         note = f"another patient's minus the best blind rule ({self.lines.prior_rule})"

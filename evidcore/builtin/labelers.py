@@ -14,6 +14,7 @@ from evidcore.contracts import Labeler
 
 # a full stop ends a sentence unless it stands between digits ("5.5 mm")
 _SENTENCE = re.compile(r"(?:[^.!?\n]|(?<=\d)\.(?=\d))+[.!?]?")
+_PLAIN_DENIAL = re.compile(r"\b(?:no|not|without|absent|none|never)\b", re.IGNORECASE)
 _SIDE = re.compile(r"\b(left|right|both|bilateral(?:ly)?)\b", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|cm)\b", re.IGNORECASE)
 
@@ -34,15 +35,13 @@ class Phrases(Labeler):
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
         found = []
-        for sentence in sentences(text):
-            said = text[sentence.start : sentence.end]
+        for said, offset, mentions in _sentences_that_mention(text, _names(self.findings)):
             state: State = "present"
             if _either(words.DOUBTS_AFTER + words.DOUBTS_BEFORE).search(said):
                 state = "uncertain"
-            elif re.search(r"\b(?:no|not|without|absent|none|never)\b", said, re.IGNORECASE):
+            elif _PLAIN_DENIAL.search(said):
                 state = "absent"
-            for name, mention in _mentions(said, _names(self.findings)):
-                found.append(_finding(name, state, said, mention, sentence.start))
+            found += [_finding(name, state, said, mention, offset) for name, mention in mentions]
         return tuple(found)
 
 
@@ -63,12 +62,11 @@ class NegationRules(Labeler):
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
         found = []
-        for sentence in sentences(text):
-            said = text[sentence.start : sentence.end]
-            for name, mention in _mentions(said, _lexicon(self.findings)):
+        for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.findings)):
+            for name, mention in mentions:
                 state = _state(said, mention)
                 if state is not None:
-                    found.append(_finding(name, state, said, mention, sentence.start))
+                    found.append(_finding(name, state, said, mention, offset))
         return tuple(found)
 
 
@@ -90,19 +88,33 @@ def sentences(text: str) -> Iterator[Stretch]:
             yield Stretch(start, end)
 
 
-def _mentions(said: str, lexicon: Mapping[str, re.Pattern[str]]) -> list[tuple[str, Stretch]]:
-    """Return the findings named in a sentence; of overlapping mentions the longest is meant."""
+def _sentences_that_mention(
+    text: str, lexicon: Mapping[str, re.Pattern[str]]
+) -> Iterator[tuple[str, int, list[tuple[str, Stretch]]]]:
+    """Yield each sentence that names findings, where it starts, and where in it they are named.
+
+    Of overlapping mentions the longest is meant. Patterns run over the whole text, which is much faster than
+    over each sentence; none of them can match a full stop, so no mention reaches into the next sentence.
+    """
     every = [
         (name, Stretch(*match.span()))
         for name, pattern in lexicon.items()
-        for match in pattern.finditer(said)
+        for match in pattern.finditer(text)
     ]
     every.sort(key=lambda item: (item[1].start - item[1].end, item[1].start))
     kept: list[tuple[str, Stretch]] = []
     for name, stretch in every:
         if all(stretch.end <= other.start or other.end <= stretch.start for _, other in kept):
             kept.append((name, stretch))
-    return sorted(kept, key=lambda item: item[1].start)
+    kept.sort(key=lambda item: item[1].start)
+    for sentence in sentences(text):
+        inside = [
+            (name, Stretch(stretch.start - sentence.start, stretch.end - sentence.start))
+            for name, stretch in kept
+            if sentence.start <= stretch.start and stretch.end <= sentence.end
+        ]
+        if inside:
+            yield text[sentence.start : sentence.end], sentence.start, inside
 
 
 def _state(said: str, mention: Stretch) -> State | None:

@@ -97,10 +97,12 @@ class FindingsF1(Scorer):
 
     def __call__(self, candidates: Sequence[str], references: Sequence[str]) -> Sequence[float | None]:
         """Return F1 per pair; 0 where the candidate speaks of nothing and the reference of something."""
-        return [self._score(*pair) for pair in zip(candidates, references, strict=True)]
+        # the answers of a group share one reference
+        read = {text: self.labeler(text) for text in {*candidates, *references}}
+        pairs = zip(candidates, references, strict=True)
+        return [self._score(read[candidate], read[reference]) for candidate, reference in pairs]
 
-    def _score(self, candidate: str, reference: str) -> float:
-        ours, theirs = self.labeler(candidate), self.labeler(reference)
+    def _score(self, ours: Sequence[Finding], theirs: Sequence[Finding]) -> float:
         if theirs and not ours and self.scope == "candidate":
             return 0.0
         return compare_findings(ours, theirs, spoken_only=self.scope == "candidate").f1

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.labelers import NegationRules, Phrases, sentences
+from evidcore.builtin.phantom import wording
+from evidcore.builtin.phantom.wording import Shown
 from evidcore.builtin.scorers import states
 from evidcore.testing.checks_text import check_labeler
 
@@ -124,3 +127,24 @@ def test_findings_of_ones_own_are_looked_for_literally():
 def test_a_full_stop_between_digits_ends_no_sentence():
     text = " One of 5.5 mm. Two!\nThree"
     assert [text[item.start : item.end] for item in sentences(text)] == ["One of 5.5 mm.", "Two!", "Three"]
+
+
+@BOTH
+def test_phantom_reports_are_read_without_a_mistake(labeler):
+    dice = np.random.default_rng(0)
+    for _ in range(60):
+        there = dice.random(len(CT_RATE_FINDINGS)) < 0.3
+        shown = [
+            Shown(
+                name=name,
+                side=("left", "right", None)[dice.integers(3)],
+                size_mm=(None, 12.4)[dice.integers(2)],
+            )
+            for name in np.array(CT_RATE_FINDINGS)[there]
+        ]
+        absent = [str(name) for name in np.array(CT_RATE_FINDINGS)[~there]]
+        written = wording.sentences(dice, absent, shown, heart_is_large=bool(there[2]))
+        found = labeler(" ".join(sentence.text for sentence in written))
+        assert states(found) == dict.fromkeys(absent, "absent") | {str(one.name): "present" for one in shown}
+        told = {item.name: item.side for item in found if item.state == "present"}
+        assert told == {str(one.name): one.side for one in shown}

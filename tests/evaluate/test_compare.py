@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from evidcore.evaluate.compare import change, change_over_seeds, correctness
+
+
+def line(number, choice, *, answer="A", patient=None, likely=None):
+    return {
+        "prompt_id": f"q{number}",
+        "patient": patient or f"p{number // 2}",
+        "answer": answer,
+        "choice": choice,
+        "log_likelihood_choice": likely,
+    }
+
+
+def test_correctness_is_the_mean_over_repeated_questions():
+    lines = [line(0, "A"), line(0, "B"), line(0, "A"), line(1, "C")]
+    assert correctness(lines) == {"q0": ("p0", pytest.approx(2 / 3)), "q1": ("p0", 0.0)}
+
+
+def test_change_is_the_mean_difference_over_the_same_questions_in_any_order():
+    before = [line(number, "A" if number < 10 else "B") for number in range(60)]
+    after = [line(number, "A" if number < 40 else "B") for number in range(60)]
+    interval = change(before, after[::-1])
+    assert interval.value == pytest.approx(30 / 60)
+    assert (interval.values, interval.patients) == (60, 30)
+    assert interval.low < 0.5 < interval.high
+
+
+def test_what_was_likely_before_can_be_set_against_what_is_said_after():
+    before = [line(number, None, likely="A" if number % 4 == 0 else "C") for number in range(60)]
+    after = [line(number, "A" if number % 2 == 0 else None) for number in range(60)]
+    assert change(before, after, before_reading="log_likelihood_choice").value == pytest.approx(0.25)
+
+
+def test_other_questions_are_refused():
+    with pytest.raises(ValueError, match="1 are only before, 2 only after, 1 by both"):
+        change([line(0, "A"), line(1, "A")], [line(1, "A"), line(2, "A"), line(3, "A")])
+    with pytest.raises(ValueError, match="prompt 'q0' holds no 'lenient_choice'"):
+        correctness([line(0, "A")], "lenient_choice")
+
+
+@pytest.mark.parametrize("patients_shared", [True, False])
+def test_change_over_seeds_is_the_mean_over_seeds(patients_shared):
+    pairs = []
+    for gain in (10, 20, 30):
+        before = [line(number, "B") for number in range(60)]
+        pairs.append((before, [line(number, "A" if number < gain else "B") for number in range(60)]))
+    interval = change_over_seeds(pairs, patients_shared=patients_shared)
+    assert interval.value == pytest.approx((10 + 20 + 30) / 180)
+    assert interval.patients == (30 if patients_shared else 90)
+    assert interval.low < interval.value < interval.high
