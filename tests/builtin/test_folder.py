@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from evidcore.builtin.folder import Folder
+from evidcore.builtin.views import Slices
 from evidcore.case import Finding, MaskRef
+from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.testing.checks_dataset import check_dataset
-from evidcore.volume import read, read_mask
+from evidcore.volume import prepare, read, read_mask
 
 ROWS: list[dict[str, str]] = [
     {"id": f"c{number}", "volume": f"scans/c{number}.nii.gz", "patient": f"p{number // 2}", "split": split}
@@ -266,7 +268,11 @@ def test_a_missing_column_is_named_with_the_nearest(home):
         ),
         ({"masks": "a=b.nii;a=c.nii"}, {}, "got 'a=b.nii;a=c.nii'"),
         ({"masks": "a=b.nii#one"}, {}, "b.nii: a label is a whole number, got 'one'. Write file.nii.gz#5"),
-        ({"masks": "a=b.nii"}, {"masks": {"a": "scans/c0.nii.gz"}}, "mask 'a' is named in the table and by a pattern"),
+        (
+            {"masks": "a=b.nii"},
+            {"masks": {"a": "scans/c0.nii.gz"}},
+            "mask 'a' is named in the table and by a pattern",
+        ),
     ],
 )
 def test_a_bad_cell_is_named(home, cells, options, shown):
@@ -302,3 +308,23 @@ def test_a_table_that_is_none_is_named(home):
 def test_building_the_dataset_reads_nothing(tmp_path):
     Folder(tmp_path, tmp_path / "cache", path="nowhere")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_real_scans_go_from_the_table_to_what_an_encoder_is_given(home, real_data):
+    scans = real_data / "ibsi_validation"
+    names = sorted(path.name for path in scans.glob("STS_*"))
+    rows = [
+        {"id": name, "volume": str(scans / name / "CT_image.nii.gz"), "patient": name, "split": "train"}
+        for name in names
+    ]
+    rows[-1]["split"], rows[-2]["split"] = "test", "validation"
+    home.table(rows)
+    dataset = home.dataset(masks={"tumour": str(scans / "{id}" / "CT_mask.nii.gz")}, missing="skip")
+    check_dataset(dataset, volumes_per_split=1)
+    spec = EncoderInput(size_zyx=(8, 64, 64), spacing_mm_zyx=None, windows=((-160.0, 240.0),), any_depth=True)
+    view = Slices(slices=2)
+    for case in dataset.cases("test"):
+        for part in view.render(case)[1::2]:
+            pixels = prepare(part.crop, spec, view.size_zyx(part, spec))
+            assert pixels.shape == (1, 1, 64, 64)
+            assert pixels.std() > 0.05

@@ -5,7 +5,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evidcore.builtin.views import Slices, Volume, shown_box, slice_box, spread
@@ -61,6 +61,7 @@ def test_slices_are_tagged_with_their_source_index(case):
     assert tags == ["volume 1, slice 6:", "volume 2, slice 6:"]
 
 
+@settings(deadline=None)
 @given(depth=st.integers(1, 400), count=st.integers(1, 64))
 def test_slices_are_spread_evenly(depth, count):
     chosen = spread(depth, count)
@@ -81,6 +82,7 @@ def test_slices_go_one_at_a_time_to_an_encoder_that_takes_any_depth(case):
         Slices().size_zyx(part, VOLUMES)
 
 
+@settings(deadline=None)
 @given(
     height=st.integers(1, 700),
     width=st.integers(1, 700),
