@@ -82,6 +82,9 @@ class Folder(Dataset):
         self.findings = findings
         self.mask_patterns = dict(masks or {})
         self.intensity: Intensity = intensity
+        self.left_out: dict[
+            Split, dict[str, str]
+        ] = {}  # split -> case id -> why, of the last walk over the split
         self.missing = missing
         self.max_missing = max_missing
         self.columns = {
@@ -99,7 +102,8 @@ class Folder(Dataset):
         Raises:
             DataError: on the first unusable row or file, or when more than `max_missing` cases are left out.
         """
-        left_out: list[str] = []
+        left_out: dict[str, str] = {}
+        self.left_out[split] = left_out
         for line, row in self._rows:
             if row[self.columns["split"]] != split:
                 continue
@@ -110,7 +114,7 @@ class Folder(Dataset):
                 continue
             if self.missing == "stop":
                 raise DataError(f'{reason} Or set missing = "skip" on the dataset. (case {case.id!r})')
-            left_out.append(case.id)
+            left_out[case.id] = reason
             log.warning("%s: case %r is left out: %s", self.table, case.id, reason)
             if len(left_out) > self.max_missing:
                 raise DataError(

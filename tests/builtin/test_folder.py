@@ -194,8 +194,11 @@ def test_missing_and_broken_volumes_are_left_out_counted_and_logged(home, caplog
     (home.folder / "data/scans/c1.nii.gz").unlink()
     break_scan(home, 2)
     with caplog.at_level(logging.WARNING):
-        ids = [case.id for case in home.dataset(missing="skip").cases("train")]
+        dataset = home.dataset(missing="skip")
+        ids = [case.id for case in dataset.cases("train")]
     assert ids == ["c0", "c3"], "no other case takes the place of one left out"
+    assert list(dataset.left_out["train"]) == ["c1", "c2"]
+    assert "the gzip stream ends too early" in dataset.left_out["train"]["c2"]
     assert len(caplog.messages) == 2
     assert "case 'c1' is left out: " in caplog.messages[0]
     assert "there is no such file" in caplog.messages[0]
