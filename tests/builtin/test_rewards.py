@@ -10,6 +10,7 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Finding, Report, Rollout, Score, Unscored, VolumeRef
+from evidcore.testing.checks_reward import check_reward
 
 CASE = Case(
     id="a",
@@ -108,3 +109,15 @@ def test_report_findings_does_not_apply_to_choices_or_unknown_cases():
     assert ReportFindings()(rollouts(ReportTask(), "Clear.", case=bare), {}) == [
         Unscored(kind="not-applicable", reason="no findings are known of case 'b'")
     ]
+
+
+def test_they_keep_the_contract_of_a_reward():
+    (prompt,) = CHOICE.prompts(CASE, Volume(), 1)
+    right = prompt.reference["letter"]
+    wrong = "B" if right == "A" else "A"
+    good = rollouts(CHOICE, f"<answer>{right}</answer>", f" <answer>{right}</answer>")
+    check_reward(Format(), good, rollouts(CHOICE, "A", "B"))
+    check_reward(ChoiceAccuracy(), good, rollouts(CHOICE, f"<answer>{wrong}</answer>", "none"))
+    check_reward(Random(), good, None)
+    reports = rollouts(ReportTask(), "There is emphysema.", "Emphysema. Lung nodule.")
+    check_reward(ReportFindings(), reports, rollouts(ReportTask(), "Clear.", "There is cardiomegaly."))

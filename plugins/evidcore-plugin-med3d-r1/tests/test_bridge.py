@@ -8,6 +8,7 @@ from evidcore_plugin_med3d_r1.bridge import ResidualAlignment
 
 from evidcore.builtin.projection import Projection
 from evidcore.contracts import Patches
+from evidcore.testing.checks_model import check_bridge
 
 
 def patches(grid_zyx=(4, 4, 4), width=6, volumes=2, seed=0):
@@ -145,3 +146,14 @@ def test_pooling_reads_the_grid_in_z_y_x_order():
 
 def test_no_parameter_or_buffer_is_0d():
     assert all(item.dim() > 0 for item in bridge().state_dict().values())
+
+
+@pytest.mark.parametrize("options", [{}, {"gate": "token", "position_embedding": False}, {"norm": False}])
+def test_it_keeps_the_contract_of_a_bridge(options):
+    check_bridge(
+        lambda: ResidualAlignment(6, 12, (4, 4, 4), **options),
+        width=6,
+        text_width=12,
+        grid_zyx=(4, 4, 4),
+        other_grids=[(3, 4, 5)],
+    )

@@ -8,6 +8,7 @@ from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, leve
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.case import Answer, Case, Prompt, Report, Rollout, Score, Unscored
 from evidcore.contracts import Scorer
+from evidcore.testing.checks_reward import check_reward
 
 REPORT = "There is no emphysema. There is a lung nodule in the left lung."
 
@@ -98,3 +99,9 @@ def test_the_report_is_compared_not_the_options_text():
 
     ReportConsistency(scorer=Listening())([rollout("B lung nodule present.")], {})
     assert seen == [("B lung nodule present.", REPORT)]
+
+
+def test_it_keeps_the_contract_of_a_reward():
+    good = [rollout("B lung nodule present.")] * 2
+    bad = [rollout("B lung nodule absent.")] * 2
+    check_reward(ReportConsistency(scorer=FindingsF1(scope="candidate")), good, bad)

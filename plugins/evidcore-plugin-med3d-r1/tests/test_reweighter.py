@@ -3,6 +3,7 @@ from __future__ import annotations
 from evidcore_plugin_med3d_r1.reweighter import Abnormality
 
 from evidcore.case import Span
+from evidcore.testing.checks_text import check_reweighter
 
 TEXT = "No effusion. There is a nodule."
 SPANS = (Span(start=0, end=12, label="normal"), Span(start=13, end=31, label="abnormal"))
@@ -23,3 +24,7 @@ def test_gain_of_one_weighs_everything_the_same():
 
 def test_text_without_labels_is_left_alone():
     assert Abnormality()(TEXT, (), [(0, 31)]) == [1.0]
+
+
+def test_it_keeps_the_contract_of_a_reweighter():
+    check_reweighter(Abnormality())
