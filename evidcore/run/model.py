@@ -55,9 +55,12 @@ def current(parts: Parts, standing: Standing) -> tuple[VolumeVLM, VolumeProcesso
             phrases=parts.findings,
             seed=parts.recipe.seed,
         )
-        tables = parts.recipe.model
+        tables, seeing = parts.recipe.model, encoder(parts, standing)
+        if standing.encoder is None:
+            with blame(offer_of(seeing), "loading pretrained weights"):
+                seeing.load_pretrained()
         model, processor = assemble.assemble(
-            language, tokenizer, encoder(parts, standing), encoder_table=tables.encoder,
+            language, tokenizer, seeing, encoder_table=tables.encoder,
             bridge_table=tables.bridge, view_table=tables.view, seed=parts.recipe.seed, feature_folder=features,
         )  # fmt: skip
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), processor

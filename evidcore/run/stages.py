@@ -96,7 +96,10 @@ def grpo(
                 name=name, reward=reward, weight=table["weight"], gate=table["gate"], package=_package(reward)
             )
         )
-    tools = [factory.build("tool", table, given={}, where="stage.grpo.tools") for table in stage.tools]
+    tools = [
+        factory.build("tool", table, given={"view": parts.view}, where="stage.grpo.tools")
+        for table in stage.tools
+    ]
     strategy: RolloutStrategy = factory.build(
         "rollout", stage.rollout, given={"tools": tools}, where="stage.grpo.rollout", services=parts.services
     )
