@@ -31,7 +31,7 @@ def group_card(
         head,
         tag(
             "div",
-            gallery.viewer(list(line.get("images") or ()), known),
+            gallery.viewer(line.get("images") or (), known, (line.get("reference") or {}).get("finding")),
             tag(
                 "div",
                 _prompt(str(line.get("prompt", ""))),
@@ -75,7 +75,7 @@ def answer_card(
         _head(asked.why, str(first.get("task", "")), first, known),
         tag(
             "div",
-            gallery.viewer(list(first.get("images") or ()), known),
+            gallery.viewer(first.get("images") or (), known, first.get("finding")),
             tag(
                 "div",
                 _prompt(prompt) if prompt else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -61,7 +62,7 @@ def _answers(
             item,
             gallery,
             known.get(_case(item)),
-            _prompt(item),
+            _prompt(item, known.get(_case(item))),
             show_reports=show_reports,
             is_open=place == 0,
         )
@@ -115,5 +116,16 @@ def _case(item: Asked) -> str:
     return str(next(iter(item.answers.values()))["case_id"])
 
 
-def _prompt(item: Asked) -> str | None:
-    return next((str(answer["prompt"]) for answer in item.answers.values() if answer.get("prompt")), None)
+def _prompt(item: Asked, known: Known | None) -> str | None:
+    """Return what was asked: as recorded, or the question that came with the case."""
+    first = next(iter(item.answers.values()))
+    if first.get("prompt"):
+        return str(first["prompt"])
+    for question in known.case.questions if known is not None else ():
+        if str(first["prompt_id"]) == f"{first['case_id']}:{question.id}":
+            options = [
+                f"{letter}) {option}"
+                for letter, option in zip(string.ascii_uppercase, question.options, strict=False)
+            ]
+            return "\n".join([question.text, *options])
+    return None

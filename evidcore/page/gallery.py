@@ -11,6 +11,11 @@ from evidcore.page.cases import Known
 from evidcore.page.markup import Html, data_block, join, tag
 
 _MOST_OUTLINES = 6  # more colours cannot be told apart
+_SMALL_BYTES = 300_000  # not worth making coarser
+_BODY_SIDES = (("left", "R"), ("right", "L"), ("top", "A"), ("bottom", "P"))
+_OUTLINE_SWITCH = tag(
+    "label", tag("input", type="checkbox", class_="outline", checked=True), tag("span", "outlines")
+)
 
 
 class Gallery:
@@ -24,68 +29,59 @@ class Gallery:
         self._left = budget_bytes
         self._viewers = 0
         self._volumes: dict[str, tuple[str, slices.Slices]] = {}  # path -> (element id, slices)
+        self._thumbnails: dict[str, Html] = {}
         self._faults: dict[str, str] = {}
 
-    def viewer(self, uris: Sequence[str], known: Known | None) -> Html:
-        """Return the slice viewer of the first crop; a sentence where nothing can be shown."""
-        if not uris:
-            return _nothing("The run recorded no image for this prompt.")
-        try:
-            crop = Crop.parse_uri(uris[0])
-        except ValueError as cause:
-            return _nothing(f"The image reference cannot be read: {cause}.")
-        if crop.blank:
+    def viewer(self, uris: Sequence[str], known: Known | None, finding: str | None = None) -> Html:
+        """Return the slice viewer of the first crop's volume; a sentence where nothing can be shown.
+
+        Args:
+            uris: what the prompt showed.
+            known: the case, whose masks are outlined.
+            finding: the viewer starts where this one is largest.
+        """
+        crops = _crops(uris)
+        if isinstance(crops, str):
+            return _nothing(crops)
+        path = crops[0].volume.path
+        if crops[0].blank:
             return _nothing("Every voxel of this volume is air.")
-        found = self._slices(crop.volume, known)
-        if found is None:
-            return _nothing(self._faults[crop.volume.path])
-        name, drawn = found
+        if path not in self._volumes and path not in self._faults:
+            try:
+                drawn = self._drawn(crops[0].volume, known)
+            except (EvidError, OSError) as cause:
+                self._faults[path] = f"The volume cannot be shown: {cause}"
+            else:
+                if drawn is None:
+                    self._faults[path] = "Left out to keep this page small."
+                else:
+                    self._volumes[path] = (f"volume-{len(self._volumes)}", drawn)
+        if path in self._faults:
+            return _nothing(self._faults[path])
+        name, drawn = self._volumes[path]
         self._viewers += 1
-        return _viewer(self._viewers, name, drawn, crop, len(uris))
+        return _viewer(self._viewers, name, drawn, drawn.start(finding), _shown(crops))
 
     def thumbnail(self, uris: Sequence[str]) -> Html:
-        """Return one slice of what a condition showed, small."""
-        if not uris:
-            return _nothing("No image recorded.", small=True)
-        try:
-            crop = Crop.parse_uri(uris[0])
-        except ValueError as cause:
-            return _nothing(f"The image reference cannot be read: {cause}.", small=True)
-        if crop.blank:
+        """Return one slice of the first crop's volume, small."""
+        crops = _crops(uris)
+        if isinstance(crops, str):
+            return _nothing(crops, small=True)
+        if crops[0].blank:
             return _nothing("air only", small=True)
-        found = self._slices(crop.volume, None)
-        if found is None:
-            return _nothing(self._faults[crop.volume.path], small=True)
-        drawn = found[1]
-        first = next(iter(drawn.windows.values()))
-        return tag(
-            "img",
-            class_="thumb",
-            alt=f"Axial slice {drawn.z[drawn.start]} of the volume that was shown",
-            src=first[drawn.start],
-            style=f"aspect-ratio:{drawn.aspect:.4f}",
-        )
+        path = crops[0].volume.path
+        if path not in self._thumbnails:
+            try:
+                self._thumbnails[path] = self._small(crops[0].volume)
+            except (EvidError, OSError) as cause:
+                self._thumbnails[path] = _nothing(f"The volume cannot be shown: {cause}", small=True)
+        return self._thumbnails[path]
 
     def blocks(self) -> Html:
         """Return the data of every volume that a viewer uses."""
         return join(data_block(drawn.block(), id=name) for name, drawn in self._volumes.values())
 
-    def _slices(self, ref: VolumeRef, known: Known | None) -> tuple[str, slices.Slices] | None:
-        if ref.path in self._faults:
-            return None
-        if ref.path not in self._volumes:
-            try:
-                drawn = self._read(ref, known)
-            except (EvidError, OSError) as cause:
-                self._faults[ref.path] = f"The volume cannot be shown: {cause}"
-                return None
-            if drawn is None:
-                self._faults[ref.path] = "Left out to keep this page small."
-                return None
-            self._volumes[ref.path] = (f"volume-{len(self._volumes)}", drawn)
-        return self._volumes[ref.path]
-
-    def _read(self, ref: VolumeRef, known: Known | None) -> slices.Slices | None:
+    def _drawn(self, ref: VolumeRef, known: Known | None) -> slices.Slices | None:
         from evidcore import volume
 
         read = volume.read(ref)
@@ -97,19 +93,71 @@ class Gallery:
                 masks[name] = volume.read_mask(known.case.masks[name], read)
         for most_slices, most_pixels in ((48, 192), (24, 128), (12, 96)):
             drawn = slices.render(
-                read.array, read.spacing_mm_zyx, is_hu=ref.intensity == "hu", masks=masks,
-                most_slices=most_slices, most_pixels=most_pixels,
-            )  # fmt: skip
-            if drawn.bytes_written() <= self._left / 3 or most_slices == 12:
+                read.array,
+                read.spacing_mm_zyx,
+                is_hu=ref.intensity == "hu",
+                masks=masks,
+                most_slices=most_slices,
+                most_pixels=most_pixels,
+            )
+            # a quarter of what is left: later volumes must find room too
+            if drawn.bytes_written() <= max(self._left / 4, _SMALL_BYTES):
                 break
         if drawn.bytes_written() > self._left:
             return None
         self._left -= drawn.bytes_written()
         return drawn
 
+    def _small(self, ref: VolumeRef) -> Html:
+        if ref.path in self._volumes:
+            drawn = self._volumes[ref.path][1]
+        else:
+            from evidcore import volume
 
-def _viewer(number: int, name: str, drawn: slices.Slices, crop: Crop, count: int) -> Html:
-    start = drawn.start
+            read = volume.read(ref)
+            middle = read.array.shape[0] // 2
+            plane = read.array[middle : middle + 1]
+            drawn = slices.render(
+                plane, read.spacing_mm_zyx, is_hu=ref.intensity == "hu", masks={}, most_pixels=96
+            )
+        picture = next(iter(drawn.windows.values()))[drawn.start()]
+        return tag(
+            "img",
+            class_="thumb",
+            alt="An axial slice of the volume that was shown",
+            src=picture,
+            style=f"aspect-ratio:{drawn.aspect:.4f}",
+        )
+
+
+def _crops(uris: Sequence[str]) -> list[Crop] | str:
+    """Read crops, or say why there are none."""
+    if not uris:
+        return "No image was recorded."
+    try:
+        return [Crop.parse_uri(uri) for uri in uris]
+    except ValueError as cause:
+        return f"The image reference cannot be read: {cause}."
+
+
+def _shown(crops: Sequence[Crop]) -> str:
+    """Say which parts of the first crop's volume the prompt showed; empty where it was all of it."""
+    first = crops[0].volume.path
+    boxes = [crop.box_zyx for crop in crops if crop.volume.path == first and crop.box_zyx is not None]
+    others = len({crop.volume.path for crop in crops}) - 1
+    said = []
+    if boxes and all(box[1] - box[0] == 1 for box in boxes):
+        said.append(f"The prompt showed slices {', '.join(str(box[0]) for box in boxes)}.")
+    else:
+        said += [
+            f"The prompt showed z {b[0]} to {b[1]}, y {b[2]} to {b[3]}, x {b[4]} to {b[5]}." for b in boxes
+        ]
+    if others:
+        said.append(f"It also showed {others} other volume{'s' * (others > 1)}.")
+    return " ".join(said)
+
+
+def _viewer(number: int, name: str, drawn: slices.Slices, start: int, note: str) -> Html:
     window = next(iter(drawn.windows))
     switch = [
         tag(
@@ -120,41 +168,24 @@ def _viewer(number: int, name: str, drawn: slices.Slices, crop: Crop, count: int
         for label in drawn.windows
     ]
     keys = [tag("span", mask, class_=f"key s{place}") for place, mask in enumerate(drawn.outlines)]
+    grid = f"0 0 {drawn.width_px} {drawn.height_px}"
+    source = f"slice {drawn.z[start]} of {drawn.depth}"
     screen = tag(
         "div",
-        tag("img", src=drawn.windows[window][start], alt="", draggable="false"),
-        tag("svg", viewBox=f"0 0 {drawn.width_px} {drawn.height_px}", preserveAspectRatio="none", aria_hidden="true"),
-        *(tag("span", letter, class_=f"side {side}", aria_hidden="true") for side, letter in
-          (("left", "R"), ("right", "L"), ("top", "A"), ("bottom", "P"))),
+        tag("img", src=drawn.windows[window][start], alt=f"Axial {source}, {window}", draggable="false"),
+        tag("svg", viewBox=grid, preserveAspectRatio="none", aria_hidden="true"),
+        *(tag("span", letter, class_=f"side {side}", aria_hidden="true") for side, letter in _BODY_SIDES),
         class_="screen",
         style=f"aspect-ratio:{drawn.aspect:.4f}",
-    )  # fmt: skip
-    controls = tag(
-        "div",
-        tag("input", type="range", min=0, max=len(drawn.z) - 1, value=start, aria_label="Axial slice"),
-        tag("output", f"slice {drawn.z[start]} of {drawn.depth}"),
-        class_="slider",
     )
-    more = f" The prompt shows {count} images; this is the volume of the first." if count > 1 else ""
-    part = " The prompt showed a part of it." if crop.box_zyx is not None else ""
+    slider = tag("input", type="range", min=0, max=len(drawn.z) - 1, value=start, aria_label="Axial slice")
     return tag(
         "figure",
         screen,
-        controls,
+        tag("div", slider, tag("output", source), class_="slider"),
         tag("div", *switch, class_="switch", role="group", aria_label="Window") if len(switch) > 1 else None,
-        tag(
-            "div",
-            tag(
-                "label",
-                tag("input", type="checkbox", class_="outline", checked=True),
-                tag("span", "outlines"),
-            ),
-            *keys,
-            class_="keys",
-        )
-        if keys
-        else None,
-        tag("figcaption", (more + part).strip(), class_="faint") if more or part else None,
+        tag("div", _OUTLINE_SWITCH, *keys, class_="keys") if keys else None,
+        tag("figcaption", note) if note else None,
         class_="viewer",
         data_volume=name,
     )

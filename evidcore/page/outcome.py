@@ -165,7 +165,7 @@ def controls(record: RunRecord) -> Html:
     start = -1.0 if unit == "points" else 0.0
     return lanes(
         drawn, start=start, stop=1.0, unit=unit,
-        caption="Same data order and number of steps as the run. What a control gains was not earned by seeing.",
+        caption="As many steps over the same data as the run. What a control gains was not earned by seeing.",
     )  # fmt: skip
 
 

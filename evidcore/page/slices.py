@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class Slices:
     depth: int  # slices in the source volume
     windows: Mapping[str, tuple[str, ...]]  # data URIs
     outlines: Mapping[str, Mapping[int, str]]  # by mask name: position in `z` -> SVG path in pixels
-    start: int  # position in `z` that shows most of the masks, the middle where there are none
+    areas: Mapping[str, tuple[int, ...]]  # by mask name: voxels on each of `z`
 
     def block(self) -> dict[str, Any]:
         """Return the form that the script reads."""
@@ -40,6 +40,16 @@ class Slices:
                 for name, paths in self.outlines.items()
             },
         }
+
+    def start(self, mask: str | None = None) -> int:
+        """Return the position in `z` that shows most of a mask, else of all, else the middle."""
+        named = self.areas.get(mask) if mask is not None else None
+        wanted = [named] if named is not None else list(self.areas.values())
+        shares = [[area / max(*areas, 1) for area in areas] for areas in wanted]
+        totals = [sum(column) for column in zip(*shares, strict=True)]
+        if not any(totals):
+            return len(self.z) // 2
+        return totals.index(max(totals))
 
     def bytes_written(self) -> int:
         """Return about how much of the page this takes."""
@@ -96,7 +106,7 @@ def render(
         depth=depth,
         windows=written,
         outlines=outlines,
-        start=_fullest([mask[chosen] for mask in masks.values()], len(chosen)),
+        areas={name: tuple(mask[chosen].sum(axis=(1, 2)).tolist()) for name, mask in masks.items()},
     )
 
 
@@ -135,14 +145,6 @@ def png(plane: Plane) -> bytes:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
     )
-
-
-def _fullest(masks: Sequence[npt.NDArray[np.bool_]], depth: int) -> int:
-    areas = np.zeros(depth)
-    for mask in masks:
-        area = mask.sum(axis=(1, 2))
-        areas += area / max(area.max(), 1)  # a small finding counts as much as a large one
-    return int(areas.argmax()) if areas.any() else depth // 2
 
 
 def _averaged(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[np.float32]:
