@@ -1,6 +1,8 @@
 """A package that somebody else wrote: installed by pip, listed without running, blamed when it is broken."""
 
 import dataclasses
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,14 +11,20 @@ from pathlib import Path
 import pytest
 
 from evidcore.case import Answer, Prompt, Rollout, TextPart
-from evidcore.testing import check_reward, volume_case
+from evidcore.errors import EvidError, RecipeError
+from evidcore.factory import build
+from evidcore.testing import check_reward, tiny_language, volume_case
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "reward-laterality"
 BROKEN = {
-    "evid-cannot-import": ("raise ImportError('needs libgrief.so')", "evid_cannot_import:It"),
-    "evid-no-such-class": ("", "evid_no_such_class:It"),
-    "evid-not-a-target": ("", "just words"),
+    "evid-cannot-import": (
+        "raise ImportError('needs libgrief.so')",
+        "[evidcore.reward]\ncannot-import = evid_cannot_import:It\n",
+    ),
+    "evid-no-such-class": ("", "[evidcore.reward]\nno-such-class = evid_no_such_class:It\n"),
+    "evid-not-a-target": ("", "[evidcore.reward]\nnot-a-target = just words\n"),
 }
+UNREADABLE = ("", "[evidcore.reward]\nno equals sign here\n")  # torch itself cannot be imported beside it
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +46,21 @@ def site(example, monkeypatch):
     return example
 
 
-def put_broken(site, package):
-    """Put a broken package beside the example; three ways in which a stranger's package may be."""
-    body, target = BROKEN[package]
+def put_broken(site, package, body, table):
+    """Put a package on disk that is installed but broken."""
     module = package.replace("-", "_")
     info = site / f"{module}-0.3.dist-info"
-    info.mkdir(exist_ok=True)
+    info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.3\n")
-    (info / "entry_points.txt").write_text(f"[evidcore.reward]\n{package[5:]} = {target}\n")
+    (info / "entry_points.txt").write_text(table)
     (site / f"{module}.py").write_text(body)
 
 
-def evid(*words, site):
-    code = f"import sys; sys.path.insert(0, {str(site)!r}); from evidcore.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
+def evid(*words, sites, cwd=None):
+    """Run the command as a user does, with `sites` among the places where packages are installed."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sites)), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "evidcore", *map(str, words)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=env)
 
 
 def test_the_example_is_two_files():
@@ -60,16 +69,21 @@ def test_the_example_is_two_files():
 
 
 def test_listing_names_it_and_runs_nothing_of_it(site):
-    done = evid("plugins", "--json", site=site)
+    done = evid("plugins", "reward", "--json", sites=[site])
     assert done.returncode == 0, done.stderr
-    assert '"laterality"' in done.stdout
-    assert '"evid-reward-laterality"' in done.stdout
+    (row,) = [row for row in json.loads(done.stdout)["components"] if row["name"] == "laterality"]
+    assert row == {
+        "kind": "reward",
+        "name": "laterality",
+        "package": "evid-reward-laterality",
+        "version": "1.0",
+        "target": "evid_reward_laterality:Laterality",
+        "broken": None,
+    }
     assert not (site / "imported").exists()
 
 
 def test_it_keeps_the_contract_of_a_reward(site, tmp_path):
-    from evidcore.factory import build
-
     reward = build("reward", {"use": "laterality", "silent": 0.25}, given={}, where="stage.grpo.reward[0]")
     assert (site / "imported").exists()
     cases = [volume_case(tmp_path, seed) for seed in (0, 2)]  # right, left
@@ -96,9 +110,6 @@ def rollouts(cases, answers):
 
 
 def test_an_option_out_of_bounds_is_named(site):
-    from evidcore.errors import RecipeError
-    from evidcore.factory import build
-
     with pytest.raises(
         RecipeError, match=r"stage.grpo.reward\[0\]\.silent: must be less than or equal to 1, got 2"
     ):
@@ -106,12 +117,31 @@ def test_an_option_out_of_bounds_is_named(site):
 
 
 @pytest.fixture
-def broken_site(site, tmp_path, monkeypatch):
-    """Broken packages beside the sound one."""
-    for package in BROKEN:
-        put_broken(tmp_path, package)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
+def broken_site(tmp_path):
+    """Packages that are broken, each in its own way."""
+    folder = tmp_path / "broken"
+    for package, (body, table) in BROKEN.items():
+        put_broken(folder, package, body, table)
+    return folder
+
+
+def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(site, broken_site, tmp_path):
+    put_broken(tmp_path / "unreadable", "evid-unreadable", *UNREADABLE)
+    done = evid("plugins", "reward", sites=[site, broken_site, tmp_path / "unreadable"])
+    assert done.returncode == 0, done.stderr
+    assert "laterality" in done.stdout
+    assert "broken: the entry point must read 'module:attribute', got 'just words'" in done.stdout
+    assert "broken package evid-unreadable: entry_points.txt cannot be read" in done.stdout
+    assert "libgrief" not in done.stdout  # that one shows when it is imported, which listing does not do
+
+    done = evid("plugins", "reward", "--check", "--json", sites=[site, broken_site])
+    faults = {row["name"]: row["broken"] for row in json.loads(done.stdout)["components"]}
+    assert faults["laterality"] is None
+    assert (
+        "evid-cannot-import 0.3 could not be imported: ImportError: needs libgrief.so"
+        in faults["cannot-import"]
+    )
+    assert "evid-no-such-class 0.3 could not be imported: AttributeError" in faults["no-such-class"]
 
 
 @pytest.mark.parametrize(
@@ -119,27 +149,77 @@ def broken_site(site, tmp_path, monkeypatch):
     [
         (
             "cannot-import",
-            r"reward 'cannot-import' from evid-cannot-import 0\.3 could not be imported: ImportError: needs",
+            r"reward 'cannot-import' from evid-cannot-import 0\.3 could not be imported: ImportError",
         ),
         (
             "no-such-class",
-            r"reward 'no-such-class' from evid-no-such-class 0\.3 could not be imported: AttributeError",
+            r"reward 'no-such-class' from evid-no-such-class 0\.3 could not be imported: Attribute",
         ),
         ("not-a-target", r"reward 'not-a-target' from evid-not-a-target 0\.3"),
     ],
 )
-def test_a_broken_package_is_blamed_once_it_is_named_and_stops_nobody_before(name, reason, broken_site):
-    from evidcore.errors import EvidError
-    from evidcore.factory import build
-
-    assert build("reward", {"use": "laterality"}, given={}, where="reward").silent == 0.0
+def test_a_broken_package_is_blamed_once_it_is_named(name, reason, broken_site, monkeypatch):
+    monkeypatch.syspath_prepend(broken_site)
     with pytest.raises(EvidError, match=reason):
         build("reward", {"use": name}, given={}, where="reward")
 
 
-def test_what_shows_without_running_is_listed_as_the_reason(broken_site):
-    from evidcore.plugins import offers
+RECIPE = """\
+schema = 1
+name = "laterality"
 
-    faults = {offer.name: offer.fault() for offer in offers("reward") if offer.package.startswith("evid-")}
-    assert faults["laterality"] is None
-    assert faults["not-a-target"] == "the entry point must read 'module:attribute', got 'just words'"
+[dataset.chest]
+use = "folder"
+path = "."
+
+[model]
+language = { folder = "language" }
+encoder = { use = "vit3d", size_zyx = [8, 16, 16], width = 24 }
+bridge = { use = "projection" }
+view = { use = "volume" }
+
+[[stage]]
+kind = "grpo"
+train = ["bridge"]
+data = [{ dataset = "chest", task = "report" }]
+steps = 1
+prompts_per_step = 2
+answers_per_prompt = 2
+max_new_tokens = 4
+learning_rate = 1e-3
+reward = [{ use = "laterality", silent = 0.25 }]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Four cases, a tiny language model, and a recipe that names the example's reward in one line."""
+    rows = ["id,volume,patient,split,report"]
+    for seed in range(4):
+        case = volume_case(tmp_path, seed)
+        rows.append(f"{case.id},{case.id}.nii.gz,{case.patient},train,{case.report.text}")
+    (tmp_path / "cases.csv").write_text("\n".join(rows))
+    tiny_language(tmp_path / "language")
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_one_line_of_a_recipe_trains_on_it(site, broken_site, recipe, tmp_path):
+    done = evid("run", recipe, sites=[site, broken_site], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (metrics,) = tmp_path.glob("runs/laterality/2*/metrics.jsonl")
+    (step,) = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert step["reward/laterality"] == pytest.approx(0.25)  # four random tokens name no side
+    rollouts = [path.read_text() for path in tmp_path.glob("runs/laterality/stages/*/rollouts.jsonl")]
+    assert "said [], the report says ['right']" in "".join(rollouts)
+    assert "evid-reward-laterality" in (metrics.parent / "lock.toml").read_text()
+
+
+def test_a_broken_one_stops_the_run_that_names_it_with_file_line_and_package(broken_site, recipe, tmp_path):
+    recipe.write_text(RECIPE.replace('use = "laterality", silent = 0.25', 'use = "cannot-import"'))
+    done = evid("run", recipe, sites=[broken_site], cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"line {RECIPE[: RECIPE.index('reward = ')].count(chr(10)) + 1}" in done.stderr
+    assert "evid-cannot-import 0.3 could not be imported: ImportError: needs libgrief.so" in done.stderr
+    assert "Traceback" not in done.stderr
