@@ -14,7 +14,7 @@ from evidcore.errors import ContractError, EvidError, PluginError
 
 
 class _Group(click.Group):
-    """Turns what a person can fix into a message and exit status 2; everything else is our bug, with traceback."""
+    """Turns what a person can fix into a message and exit status 2; anything else is our bug."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""

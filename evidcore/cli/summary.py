@@ -1,4 +1,4 @@
-"""What a finished run found, in a few lines: accuracies beside their reference lines, the audit, the controls."""
+"""What a run found, in a few lines: accuracies beside their reference lines, the audit, the controls."""
 
 from __future__ import annotations
 

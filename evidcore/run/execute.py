@@ -1,7 +1,8 @@
 """Run a recipe: build everything, then one stage after another, reusing those whose inputs are unchanged.
 
-Order of events for a stage: its inputs are hashed; a stage folder of that hash is used as it is; otherwise the stage
-writes into the run's `working/` folder, which becomes the stage folder in one move. Then the run links to it.
+Order of events for a stage: its inputs are hashed; a stage folder of that hash is used as it is; otherwise
+the stage writes into the run's `working/` folder, which becomes the stage folder in one move. Then the run
+links to it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from evidcore.hooks import Announcer
 from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Recipe, Sft, Stage, load, to_toml
 from evidcore.recipe.resolve import toml_tables
 from evidcore.run import stages
+from evidcore.run.controls import check_controls, run_controls
 from evidcore.run.folder import RunFolder, create, difference, link, naming_full_disk, write
 from evidcore.run.inputs import after, inputs_hash, stage_inputs
 from evidcore.run.lock import lock_table
@@ -31,6 +32,8 @@ _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may cha
 
 def start(recipe: Recipe, root: Path, *, fresh: bool = False, with_controls: bool = False) -> RunFolder:
     """Make the run folder of a recipe: as given, resolved, and locked."""
+    if with_controls:
+        check_controls(recipe)
     parts = build(recipe)
     lock = lock_table(recipe, parts.datasets)
     resolved = to_toml(recipe)
@@ -47,8 +50,8 @@ def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: 
     """Run or go on with what a run folder holds, to its end.
 
     Raises:
-        RunError: if code, data or versions changed since the run started, if another process runs it, or if the
-            disk is full.
+        RunError: if code, data or versions changed since the run started, if another process runs it, or if
+            the disk is full.
         EvidError: whatever a person can fix in recipe, data or components.
     """
     with folder.held(), naming_full_disk(folder):
@@ -59,7 +62,7 @@ def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: 
         announcer = Announcer.from_names([Recorder(folder), *recorders], recipe.observers)
         try:
             check_splits(parts)
-            _Execution(folder, parts, {**lock, "run": folder.lock()["run"]}, announcer).all()
+            Execution(folder, parts, {**lock, "run": folder.lock()["run"]}, announcer).all()
         except KeyboardInterrupt:
             status = folder.status()
             folder.set_status("interrupted", stage=status.get("stage", ""), step=status.get("step", 0))
@@ -84,14 +87,14 @@ def _compare(folder: RunFolder, lock: dict[str, Any], accept_changes: bool) -> N
     if not accept_changes:
         listing = "\n".join(f"  {line}" for line in changes)
         raise RunError(
-            f"{folder.path}: changed since the run started, so it would not go on as the same run\n{listing}\n"
+            f"{folder.path}: changed since it started, so it would not go on as the same run\n{listing}\n"
             f"  To go on all the same: evid resume {folder.path} --accept-changes"
         )
     accepted = [*before["run"].get("accepted", []), *changes]
     write(folder.path / "lock.toml", toml_tables({**lock, "run": {**before["run"], "accepted": accepted}}))
 
 
-class _Execution:
+class Execution:
     """One pass over a recipe's stages."""
 
     def __init__(self, folder: RunFolder, parts: Parts, lock: dict[str, Any], announcer: Announcer) -> None:
@@ -108,28 +111,46 @@ class _Execution:
             started_from[place] = (self.standing, self.upstream)
             key = self.stage(self.recipe.stage_name(place), stage)
             self.upstream = after(stage, key, self.upstream)
-            self.standing = _standing(self.standing, stage, self.folder.store / key / "checkpoint")
+            self.standing = stands_after(self.standing, stage, self.folder.store / key / "checkpoint")
             for name, checkpoint in self.standing.services.items():
                 self.parts.services[name].load(checkpoint)
         if self.lock["run"]["with_controls"]:
-            from evidcore.run.controls import run_controls
-
             run_controls(self, started_from)
 
     def stage(self, name: str, stage: Stage) -> str:
-        """Run one stage from what stands, or use it again, and return its hash."""
+        """Run one stage from what stands, or use it again; show it in the run folder and return its hash."""
+        key = self._ensure(name, stage)
+        stored = self.folder.store / key
+        if not (self.folder.path / "results" / f"{name}.json").is_file():
+            self._replay(name, stored)
+        self._link(name, stored)
+        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
+        self.announcer.stage_finished(name, stored, {**result, "stage": name})
+        return key
+
+    def aside(self, name: str, stage: Stage, standing: Standing, upstream: dict[str, str]) -> str:
+        """Run a stage that is not the recipe's, from another standing, or use it again; return its hash."""
+        before = self.standing, self.upstream
+        self.standing, self.upstream = standing, upstream
+        key = self._ensure(name, stage)
+        self.standing, self.upstream = before
+        return key
+
+    def after_aside(
+        self, stage: Stage, key: str, standing: Standing, upstream: dict[str, str]
+    ) -> tuple[Standing, dict[str, str]]:
+        """Return what stands after a stage that ran aside."""
+        checkpoint = self.folder.store / key / "checkpoint"
+        return stands_after(standing, stage, checkpoint), after(stage, key, upstream)
+
+    def _ensure(self, name: str, stage: Stage) -> str:
+        """Have a stage's folder in the store."""
         inputs = stage_inputs(self.recipe, stage, self.lock, self.upstream)
         key = inputs_hash(inputs, self.salt)
         stored = self.folder.store / key
         if not stored.is_dir():
             self._compute(name, stage, stored, inputs)
-            self.folder.set_status("running", stage=name, message="finished")
-        elif not (self.folder.path / "results" / f"{name}.json").is_file():
-            self.folder.set_status("running", stage=name, message=f"reused from {stored}")
-            self._replay(name, stored)
-        self._link(name, stored)
-        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
-        self.announcer.stage_finished(name, stored, {**result, "stage": name})
+        self.folder.set_status("running", stage=name, message=f"finished, in {stored}")
         return key
 
     def _compute(self, name: str, stage: Stage, stored: Path, inputs: dict[str, Any]) -> None:
@@ -210,13 +231,15 @@ class _Execution:
                 rewrite(place, lambda line: {**line, "stage": name} if "stage" in line else line)
 
 
-def _standing(standing: Standing, stage: Stage, checkpoint: Path) -> Standing:
+def stands_after(standing: Standing, stage: Stage, checkpoint: Path) -> Standing:
     """Return what stands after a stage."""
     if isinstance(stage, Fit):
         section, _, name = stage.component.partition(".")
         if section == "service":
             return dataclasses.replace(standing, services={**standing.services, name: checkpoint})
-        return dataclasses.replace(standing, **{name: checkpoint})
+        if name == "encoder":
+            return dataclasses.replace(standing, encoder=checkpoint)
+        return dataclasses.replace(standing, language=checkpoint)
     if isinstance(stage, Sft | Grpo):
         return dataclasses.replace(standing, model=checkpoint)
     return standing
@@ -234,14 +257,7 @@ def final_standing(folder: RunFolder) -> Standing:
         checkpoint = folder.path / "checkpoints" / recipe.stage_name(place)
         if isinstance(stage, Fit | Sft | Grpo):
             if not checkpoint.exists():
-                raise RunError(
-                    f"{folder.path}: stage {recipe.stage_name(place)} has not finished. `evid resume {folder.path}`."
-                )
-            standing = _standing(standing, stage, checkpoint.resolve())
+                name = recipe.stage_name(place)
+                raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
+            standing = stands_after(standing, stage, checkpoint.resolve())
     return standing
-
-
-def warn_of_failed(announcer: Announcer) -> None:
-    """Name the observers that were switched off."""
-    for name, why in announcer.failed.items():
-        warnings.warn(f"observer {name!r} was off since it failed: {why}", RuntimeWarning, stacklevel=2)

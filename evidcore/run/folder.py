@@ -1,7 +1,8 @@
 """The run folder `runs/<recipe>/<time>-<hash>/`: where everything lies, STATUS, and who may write.
 
-Results of stages lie in `runs/<recipe>/stages/<hash>/`, which all runs of a recipe share; a run links to those
-it uses. A stage in progress writes into `working/` of its run and is moved at its end, so a stage folder is whole.
+Results of stages lie in `runs/<recipe>/stages/<hash>/`, which all runs of a recipe share; a run links to
+those it uses. A stage in progress writes into `working/` of its run and is moved at its end, so a stage
+folder is whole.
 """
 
 from __future__ import annotations

@@ -9,8 +9,17 @@ from typing import Any
 
 from evidcore.recipe import Audit, Evaluate, Fit, Recipe, Stage
 from evidcore.recipe.resolve import stage_table
-from evidcore.run.lock import code_hash, named, offer_hash, stage_offers, versions
+from evidcore.run.code import CORE, core_hash, offer_hash, top_module
+from evidcore.run.lock import named, stage_offers, versions
 
+_MODEL = ("evidcore.model.assemble", "evidcore.model.language", "evidcore.model.policy")
+_MODULES: Mapping[str, tuple[str, ...]] = {  # of the core, that a stage of this kind calls
+    "fit": ("evidcore.train.fit",),
+    "sft": ("evidcore.train.sft", *_MODEL),
+    "grpo": ("evidcore.train.grpo", *_MODEL),
+    "evaluate": ("evidcore.evaluate.choice", "evidcore.evaluate.report", "evidcore.evaluate.probe", *_MODEL),
+    "audit": ("evidcore.audit.policy", *_MODEL),
+}
 Hashes = Mapping[
     str, str
 ]  # of the stages that wrote what stands: "encoder", "language", "model", "service.<name>"
@@ -19,8 +28,8 @@ Hashes = Mapping[
 def stage_inputs(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream: Hashes) -> dict[str, Any]:
     """Return everything a stage's result depends on.
 
-    A fit depends on its component alone; everything else on the whole model and the services. What is measured on
-    (data sets, tasks) counts where it is used. The stage's place in the recipe does not.
+    A fit depends on its component alone; everything else on the whole model and the services. What is
+    measured on (data sets, tasks) counts where it is used. The stage's place in the recipe does not.
 
     Args:
         recipe: the whole recipe.
@@ -37,12 +46,13 @@ def stage_inputs(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream
         "bridge": recipe.model.bridge,
         "view": recipe.model.view,
     }
-    if isinstance(stage, Fit) and stage.component != "model.language":
+    is_language = isinstance(stage, Fit) and stage.component == "model.language"
+    if isinstance(stage, Fit) and not is_language:
         section, _, name = stage.component.partition(".")
         model = {name: recipe.model.encoder} if section == "model" else {}
         services = {name: recipe.services[name]} if section == "service" else {}
     started_from = {key: value for key, value in upstream.items() if not isinstance(stage, Fit)}
-    if not (isinstance(stage, Fit) and stage.component != "model.language"):
+    if is_language or not isinstance(stage, Fit):
         model["language"] = {key: value for key, value in vars(recipe.model.language).items() if value}
     offers = [
         *(offer for value in datasets.values() for offer in named("dataset", value)),
@@ -51,8 +61,9 @@ def stage_inputs(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream
         *(offer for value in services.values() for offer in named(str(value["kind"]), value)),
         *stage_offers(table),
     ]
-    code = {offer.package: offer_hash(offer) for offer in offers}
-    code["evidcore"] = code_hash("evidcore", "evidcore")
+    code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer) != CORE}
+    modules = (*_MODULES[stage.kind], "evidcore.model.text_fit") if is_language else _MODULES[stage.kind]
+    code[CORE] = core_hash(offers, modules)
     return {
         "stage": table,
         "seed": recipe.seed,

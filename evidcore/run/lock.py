@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata, util
-from pathlib import Path
+from importlib import metadata
 from typing import Any
 
-from evidcore.factory import SERVICE_KINDS, offer_of
+from evidcore.factory import SERVICE_KINDS
 from evidcore.plugins import Offer, find, offers
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
+from evidcore.run.code import offer_hash
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
-_WITHOUT_NUMBERS = ("page", "cli", "testing")  # rooms of the core that change no number
 
 
 def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,10 +26,10 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
         recipe: what is run.
         datasets: its data sets, built.
     """
-    packages = {}
+    packages: dict[str, dict[str, Any]] = {}
     for offer in used(recipe):
         entry = packages.setdefault(offer.package, {"version": offer.version, "components": {}})
-        entry["code"] = code_hash(offer.package, offer.target.partition(":")[0].partition(".")[0])
+        entry["code"] = offer_hash(offer)
         entry["components"][f"{offer.kind}/{offer.name}"] = offer.target
     return {
         "recipe": {
@@ -91,35 +89,6 @@ def named(kind: str, value: Any) -> Iterator[Offer]:
                 for inner in SERVICE_KINDS:
                     if any(row.name == item["use"].rpartition("/")[2] for row in offers(inner)):
                         yield from named(inner, item)
-
-
-@functools.cache
-def code_hash(package: str, module: str) -> str:
-    """Return a hash of a package's files, installed or edited in place."""
-    spec = util.find_spec(module)
-    if spec is None:
-        return "missing"
-    roots = [Path(root) for root in spec.submodule_search_locations or ()]
-    files = sorted(path for root in roots for path in root.rglob("*") if path.is_file())
-    if not roots and spec.origin is not None:
-        roots, files = [Path(spec.origin).parent], [Path(spec.origin)]
-    digest = hashlib.sha256()
-    for path in files:
-        name = path.relative_to(roots[0]).as_posix()
-        is_code = "__pycache__" not in name and not name.startswith(".")
-        if is_code and not (package == "evidcore" and name.partition("/")[0] in _WITHOUT_NUMBERS):
-            digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def offer_hash(offer: Offer) -> str:
-    """Return the hash of the package behind a component."""
-    return code_hash(offer.package, offer.target.partition(":")[0].partition(".")[0])
-
-
-def component_hash(component: Any) -> str:
-    """Return the hash of the package behind a built component."""
-    return offer_hash(offer_of(component))
 
 
 def versions() -> dict[str, str]:

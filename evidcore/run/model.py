@@ -1,17 +1,17 @@
-"""The model as it stands between two stages: put together from fitted parts, or read from the last stage's folder."""
+"""The model as it stands between two stages: assembled from fitted parts, or read from the last stage."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from evidcore import factory
 from evidcore.case import TextPart, VisualPart
-from evidcore.contracts import Bridge, Encoder
+from evidcore.contracts import Bridge, Encoder, Fittable
 from evidcore.errors import DataError
 from evidcore.factory import offer_of, options
 from evidcore.model import assemble
@@ -39,7 +39,7 @@ def encoder(parts: Parts, standing: Standing) -> Encoder:
     built: Encoder = factory.build("encoder", parts.recipe.model.encoder, given={}, where="model.encoder")
     if standing.encoder is not None:
         with blame(offer_of(built), f"loading {standing.encoder}"):
-            built.load(standing.encoder)  # a fit stage wrote it, so it has `load`
+            cast(Fittable, built).load(standing.encoder)  # a fit stage wrote it, so it can
     return built
 
 
@@ -61,9 +61,12 @@ def current(parts: Parts, standing: Standing) -> tuple[VolumeVLM, VolumeProcesso
                 seeing.load_pretrained()
         model, processor = assemble.assemble(
             language, tokenizer, seeing, encoder_table=tables.encoder,
-            bridge_table=tables.bridge, view_table=tables.view, seed=parts.recipe.seed, feature_folder=features,
+            bridge_table=tables.bridge, view_table=tables.view, seed=parts.recipe.seed,
+            feature_folder=features,
         )  # fmt: skip
-    return model.to("cuda" if torch.cuda.is_available() else "cpu"), processor
+    if torch.cuda.is_available():
+        torch.nn.Module.to(model, torch.device("cuda"))
+    return model, processor
 
 
 def text_fit(parts: Parts, tasks: Mapping[str, float]) -> TextFit:

@@ -140,8 +140,8 @@ def check_splits(parts: Parts) -> None:
                 other, case_id = where.setdefault(patient, (split, case.id))
                 if other != split:
                     raise DataError(
-                        f"dataset.{dataset}: patient {patient!r} is in {other} (case {case_id!r}) and "
-                        f"in {split} (case {case.id!r}). Move or drop one: a patient may be in one split only."
+                        f"dataset.{dataset}: patient {patient!r} is in {other} (case {case_id!r}) and in "
+                        f"{split} (case {case.id!r}). Move or drop one: a patient may be in one split only."
                     )
 
 

@@ -1,7 +1,7 @@
 """One function per stage kind: take what stands, call the stage, write its result into its folder.
 
-Each writes a checkpoint to `folder/checkpoint` if it trains, answers to `folder/answers.jsonl` if it asks, and
-returns what goes to `result.json`.
+Each writes a checkpoint to `folder/checkpoint` if it trains, answers to `folder/answers.jsonl` if it asks,
+and returns what goes to `result.json`.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def sft(
         "reweighter", stage.reweighter, given={}, where="stage.sft.reweighter", services=parts.services
     )
     settings = SftSettings(
-        train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate, rows_per_step=stage.rows_per_step,
-        rows_per_forward=stage.rows_per_forward, save_every_steps=stage.save_every_steps, lora=_lora(stage.lora),
-        trl=stage.trl,
+        train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
+        rows_per_step=stage.rows_per_step, rows_per_forward=stage.rows_per_forward,
+        save_every_steps=stage.save_every_steps, lora=_lora(stage.lora), trl=stage.trl,
     )  # fmt: skip
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed)
     figures = sft_stage.sft(
@@ -160,7 +160,8 @@ def audit(parts: Parts, standing: Standing, stage: Audit, folder: Path) -> Resul
     verdicts = {}
     for use in stage.data:
         found = audit_policy(
-            policy, parts.prompts(use), parts.tasks[use.task], training=parts.prompts(use, seed=1, split="train"),
+            policy, parts.prompts(use), parts.tasks[use.task],
+            training=parts.prompts(use, seed=1, split="train"),
             max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch, seed=parts.recipe.seed,
         )  # fmt: skip
         rows += found.rows()

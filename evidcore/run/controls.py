@@ -1,0 +1,116 @@
+"""Training controls: what the same steps buy when the reward or the volumes can teach nothing.
+
+For each grpo stage three arms start from what the stage started from, with its seed, steps and order of
+data: a random reward, a reward for the format alone, and every case shown over another patient's volumes.
+Start, trained model and arms are then measured by the first evaluate stage below. A rise of an arm's
+option-log-likelihood accuracy is not seeing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evidcore.errors import RunError
+from evidcore.evaluate.reference_lines import row
+from evidcore.evaluate.statistics import paired_interval
+from evidcore.recipe import Evaluate, Grpo, Recipe
+from evidcore.run.folder import write
+from evidcore.run.model import Standing
+from evidcore.run.record import read_lines
+
+if TYPE_CHECKING:
+    from evidcore.run.execute import Execution
+
+ARMS: Mapping[str, Mapping[str, Any]] = {
+    "random reward": {"reward": ({"use": "random", "weight": 1.0, "gate": "", "name": ""},)},
+    "format-only reward": {"reward": ({"use": "format", "weight": 1.0, "gate": "", "name": ""},)},
+    "another patient's volumes": {"volumes": "other-patient"},
+}
+_METRICS = ("strict_accuracy", "log_likelihood_accuracy", "verdict_log_likelihood_accuracy", "format_rate")
+
+
+def check_controls(recipe: Recipe) -> None:
+    """Refuse a recipe whose controls could not be measured.
+
+    Raises:
+        RunError: if it has no grpo stage, or no evaluate stage below one.
+    """
+    stages = [place for place, stage in enumerate(recipe.stages) if isinstance(stage, Grpo)]
+    if not stages:
+        raise RunError(
+            f"{recipe.path}: --with-controls needs a grpo stage, and the recipe has none. Leave it out."
+        )
+    for place in stages:
+        if _measure_after(recipe, place) is None:
+            raise RunError(
+                f"{recipe.path}: --with-controls needs an evaluate stage below "
+                f"{recipe.stage_name(place)}. Add one."
+            )
+
+
+def run_controls(run: Execution, started_from: Mapping[int, tuple[Standing, dict[str, str]]]) -> None:
+    """Train and measure the arms of each grpo stage; write `results/controls.json`."""
+    recipe = run.recipe
+    rows: list[dict[str, Any]] = []
+    lines: dict[str, Any] = {}
+    grpo = [(place, stage) for place, stage in enumerate(recipe.stages) if isinstance(stage, Grpo)]
+    for place, stage in grpo:
+        measure = _measure_after(recipe, place)
+        assert measure is not None  # check_controls has seen it
+        name = recipe.stage_name(place)
+        prefix = f"{name}, " if len(grpo) > 1 else ""
+        standing, upstream = started_from[place]
+        trained = run.aside(name, stage, standing, upstream)
+        measured = {
+            "start": run.aside(f"{name}-start", measure, standing, upstream),
+            "trained": run.aside(
+                f"{name}-trained", measure, *run.after_aside(stage, trained, standing, upstream)
+            ),
+        }
+        for arm, changes in ARMS.items():
+            control = dataclasses.replace(stage, **changes)
+            slug = f"{name}-{arm.replace(' ', '-').replace(chr(39), '')}"
+            key = run.aside(slug, control, standing, upstream)
+            measured[arm] = run.aside(
+                f"{slug}-evaluate", measure, *run.after_aside(control, key, standing, upstream)
+            )
+        answers = {arm: read_lines(run.folder.store / key / "answers.jsonl") for arm, key in measured.items()}
+        for arm, key in measured.items():
+            result = json.loads((run.folder.store / key / "result.json").read_text(encoding="utf-8"))
+            for item in result["rows"]:
+                if item["metric"] in _METRICS:
+                    rows.append({**item, "name": f"{prefix}{arm}", "task": item["name"]})
+            lines |= result["reference_lines"]
+            if arm != "start":
+                rows += _changes(f"{prefix}{arm}", answers["start"], answers[arm])
+    result = {"stage": "controls", "kind": "controls", "rows": rows, "reference_lines": lines}
+    write(run.folder.path / "results" / "controls.json", json.dumps(result, indent=1) + "\n")
+
+
+def _measure_after(recipe: Recipe, place: int) -> Evaluate | None:
+    below = (stage for stage in recipe.stages[place + 1 :] if isinstance(stage, Evaluate))
+    found = next(below, None)
+    return None if found is None else dataclasses.replace(found, probe=False)
+
+
+def _changes(name: str, start: list[dict[str, Any]], arm: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how the option-log-likelihood accuracy moved from the start, per task, paired by question."""
+    before = {(line["task"], line["prompt_id"]): line for line in start if line.get("log_likelihood_choice")}
+    rows = []
+    for task in dict.fromkeys(key[0] for key in before):
+        pairs = [
+            (before[task, line["prompt_id"]], line)
+            for line in arm
+            if line["task"] == task and (task, line["prompt_id"]) in before
+        ]
+        hits = [
+            [float(line["log_likelihood_choice"] == line["answer"]) for line in side]
+            for side in zip(*pairs, strict=True)
+        ]
+        moved = paired_interval(hits[1], hits[0], [line["patient"] for _, line in pairs])
+        note = "option log-likelihood, minus the start's"
+        rows.append({**row(name, "log_likelihood_change", moved, note=note), "task": task})
+    return rows
