@@ -36,7 +36,7 @@ class Volume(View):
         """Return the encoder's usual size."""
         return encoder.size_zyx
 
-    def to_source(self, part: VisualPart, box: Sequence[float]) -> Box | None:
+    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
         """Return a box on a single-slice part as voxels; None on a thick one, where it has no slice."""
         return slice_box(part.crop, box) if is_slice(part.crop) else None
 
@@ -79,7 +79,7 @@ class Slices(View):
             )
         return (1, height, width)
 
-    def to_source(self, part: VisualPart, box: Sequence[float]) -> Box | None:
+    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
         """Return a box on a shown slice as voxels."""
         return slice_box(part.crop, box)
 
@@ -99,7 +99,7 @@ def is_slice(crop: Crop) -> bool:
     return crop.box_zyx is not None and crop.box_zyx[1] - crop.box_zyx[0] == 1
 
 
-def slice_box(crop: Crop, box: Sequence[float]) -> Box:
+def slice_box(crop: Crop, box: Sequence[float | int]) -> Box:
     """Turn a shown box into voxels of the source volume; one thinner than a voxel becomes its voxel.
 
     Raises:

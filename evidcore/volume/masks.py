@@ -73,7 +73,7 @@ def _refuse_fractions(values: Array, path: str) -> None:
     """Stop at probabilities: above 0 would be taken as inside."""
     if values.dtype.kind != "f":
         return
-    odd = values[values != np.round(values)]  # NaN differs from itself, so it is found too
+    odd = values[(values != np.round(values)) | ~np.isfinite(values)]
     if odd.size:
         raise DataError(
             f"{path}: a mask holds whole numbers, got {float(odd[0])!r} in {odd.size} voxels. "

@@ -87,8 +87,9 @@ def test_probabilities_are_refused(write, tmp_path, volume, labels):
     write(soft, "m.nii.gz")
     message = refusal(tmp_path / "m.nii.gz", volume)
     assert re.search(r"a mask holds whole numbers, got (0\.5|1\.25) in 4 voxels", message)
-    np.savez(tmp_path / "m.npz", np.full(SHAPE, np.nan))
-    assert "got nan in 120 voxels" in refusal(tmp_path / "m.npz", volume)
+    for odd in (np.nan, np.inf):
+        np.savez(tmp_path / "m.npz", np.full(SHAPE, odd))
+        assert f"got {odd} in 120 voxels" in refusal(tmp_path / "m.npz", volume)
 
 
 def test_missing_and_broken_files_are_named(tmp_path, volume):
