@@ -127,8 +127,10 @@ def shown_box(crop: Crop, box: Box) -> ShownBox:
     z, y0, y1, x0, x1 = _slice_edges(crop)
     if box.z != z or not (y0 <= box.y0 < box.y1 <= y1 and x0 <= box.x0 < box.x1 <= x1):
         raise ValueError(f"{box} lies outside the slice shown, z={z}, y={y0}..{y1}, x={x0}..{x1}")
-    across, down = FULL / (x1 - x0), FULL / (y1 - y0)
-    return ((box.x0 - x0) * across, (box.y0 - y0) * down, (box.x1 - x0) * across, (box.y1 - y0) * down)
+    wide, high = x1 - x0, y1 - y0
+    left, right = ((edge - x0) * FULL / wide for edge in (box.x0, box.x1))
+    top, bottom = ((edge - y0) * FULL / high for edge in (box.y0, box.y1))
+    return left, top, right, bottom
 
 
 def _slice_edges(crop: Crop) -> tuple[int, int, int, int, int]:

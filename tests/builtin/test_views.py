@@ -100,6 +100,11 @@ def test_a_box_goes_out_and_comes_back(height, width, corner, data):
     assert slice_box(crop, [round(edge) for edge in shown]) == box, "whole numbers are exact enough"
 
 
+@pytest.mark.parametrize("size", range(1, 600, 7))
+def test_the_far_edge_is_exactly_1000(size):
+    assert shown_box(slice_crop(size, size), Box(z=7, y0=0, y1=size, x0=0, x1=size)) == (0, 0, 1000, 1000)
+
+
 def test_a_box_is_taken_from_the_part_of_the_slice_that_is_shown():
     # by hand: 80 rows from 100, 50 columns from 10
     assert slice_box(slice_crop(y=100, x=10), (200, 250, 600, 500)) == Box(z=7, y0=120, y1=140, x0=20, x1=40)
