@@ -14,14 +14,14 @@ forms of it:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.scorers import TokenF1
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Scorer, Task
-from evidcore.evaluate.reference_lines import ReferenceLines, cluster_of, row
+from evidcore.evaluate.reference_lines import ReferenceLines, cluster, row
 from evidcore.evaluate.statistics import mean_interval, ratio_interval
 
 Condition = Literal["own", "other-patient", "blank"]
@@ -33,7 +33,7 @@ class ChoiceAnswer:
 
     prompt_id: str
     case_id: str
-    patient: str  # the case where no patient is known
+    patient: str | None
     task: str
     condition: Condition
     text: str
@@ -46,6 +46,11 @@ class ChoiceAnswer:
     answer: str  # the right letter
     finding: str  # what it stands for
     images: tuple[str, ...]
+
+    @property
+    def cluster(self) -> str:
+        """Return the patient, or the case where no patient is known."""
+        return cluster(self.patient, self.case_id)
 
     @property
     def correct(self) -> bool:
@@ -67,7 +72,7 @@ class ChoiceResult:
     @property
     def clusters(self) -> tuple[str, ...]:
         """Return whose question each is."""
-        return tuple(answer.patient for answer in self.answers)
+        return tuple(answer.cluster for answer in self.answers)
 
     def correct(self, reading: str = "choice") -> tuple[float, ...]:
         """Return 1 or 0 per question.
@@ -80,8 +85,9 @@ class ChoiceResult:
 
     def rows(self, *, lines: ReferenceLines | None = None) -> list[dict[str, Any]]:
         """Return the results rows: accuracies, format, then strict accuracy by finding, then `lines`."""
+        note = unknown_patients(answer.patient for answer in self.answers)
         found = [
-            row(self.name, metric, mean_interval(self.correct(reading), self.clusters))
+            row(self.name, metric, mean_interval(self.correct(reading), self.clusters), note=note)
             for metric, reading in _ACCURACIES.items()
             if metric in ALWAYS or all(getattr(answer, reading) is not None for answer in self.answers)
         ]
@@ -93,7 +99,7 @@ class ChoiceResult:
             found.append(row(self.name, "accuracy_given_valid_format", given))
         for finding in sorted({answer.finding for answer in self.answers}):
             here = [answer for answer in self.answers if answer.finding == finding]
-            interval = mean_interval([float(one.correct) for one in here], [one.patient for one in here])
+            interval = mean_interval([float(one.correct) for one in here], [one.cluster for one in here])
             found.append(row(self.name, f"strict_accuracy/{finding}", interval))
         return found + (lines.rows(self.name) if lines else [])
 
@@ -152,7 +158,7 @@ def evaluate_choice(
                 ChoiceAnswer(
                     prompt_id=prompt.id,
                     case_id=prompt.case.id,
-                    patient=cluster_of(prompt),
+                    patient=prompt.case.patient,
                     task=prompt.task,
                     condition=condition,
                     text=text,
@@ -168,6 +174,12 @@ def evaluate_choice(
                 )
             )
     return ChoiceResult(name=name or prompts[0].task, answers=tuple(answers))
+
+
+def unknown_patients(patients: Iterable[str | None]) -> str:
+    """Return the note that a table needs where intervals take cases for patients, else nothing."""
+    count = sum(patient is None for patient in patients)
+    return f"{count} questions on cases without a known patient, each case taken for one" if count else ""
 
 
 def batches(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:

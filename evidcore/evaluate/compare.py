@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from evidcore.evaluate.reference_lines import cluster
 from evidcore.evaluate.statistics import Interval, hierarchical_interval, paired_interval
 
 Line = Mapping[str, Any]
@@ -18,7 +19,7 @@ Reading = Literal[
 
 
 def correctness(lines: Iterable[Line], reading: Reading = "choice") -> dict[str, tuple[str, float]]:
-    """Return patient and correctness by prompt; a prompt that was asked several times gets the mean.
+    """Return cluster and correctness by prompt; a prompt that was asked several times gets the mean.
 
     Args:
         lines: answers to choice questions.
@@ -31,7 +32,8 @@ def correctness(lines: Iterable[Line], reading: Reading = "choice") -> dict[str,
     for line in lines:
         if reading not in line or "answer" not in line:
             raise ValueError(f"the answer to prompt {line.get('prompt_id')!r} holds no {reading!r}")
-        hits = found.setdefault(line["prompt_id"], (line["patient"], []))[1]
+        owner = cluster(line["patient"], line["case_id"])
+        hits = found.setdefault(line["prompt_id"], (owner, []))[1]
         hits.append(float(line[reading] == line["answer"]))
     return {prompt: (patient, sum(hits) / len(hits)) for prompt, (patient, hits) in found.items()}
 

@@ -55,8 +55,13 @@ class ReferenceLines:
 
 
 def cluster_of(prompt: Prompt) -> str:
-    """Return what a prompt is clustered by: the patient, or the case where no patient is known."""
-    return prompt.case.patient if prompt.case.patient is not None else f"case {prompt.case.id}"
+    """Return what a prompt is clustered by."""
+    return cluster(prompt.case.patient, prompt.case.id)
+
+
+def cluster(patient: str | None, case_id: str) -> str:
+    """Return the patient, or the case where no patient is known."""
+    return patient if patient is not None else f"case {case_id}"
 
 
 def row(name: str, metric: str, interval: Interval, *, note: str = "") -> dict[str, Any]:

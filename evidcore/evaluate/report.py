@@ -12,8 +12,8 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.scorers import states
 from evidcore.case import Prompt, State
 from evidcore.contracts import Labeler, Policy, Task
-from evidcore.evaluate.choice import Condition, batches
-from evidcore.evaluate.reference_lines import cluster_of, row
+from evidcore.evaluate.choice import Condition, batches, unknown_patients
+from evidcore.evaluate.reference_lines import cluster, row
 from evidcore.evaluate.statistics import Interval, mean_interval, ratio_interval
 
 
@@ -23,7 +23,7 @@ class ReportAnswer:
 
     prompt_id: str
     case_id: str
-    patient: str  # the case where no patient is known
+    patient: str | None
     task: str
     condition: Condition
     text: str
@@ -32,6 +32,11 @@ class ReportAnswer:
     present: tuple[str, ...]  # findings that are
     absent: tuple[str, ...]  # findings that are known not to be
     images: tuple[str, ...]
+
+    @property
+    def cluster(self) -> str:
+        """Return the patient, or the case where no patient is known."""
+        return cluster(self.patient, self.case_id)
 
     def counts(self, finding: str | None = None) -> tuple[int, int, int]:
         """Return true positives, false positives and false negatives, of one finding or of all."""
@@ -60,18 +65,19 @@ class ReportResult:
         below = 2 * counts[:, 0] + counts[:, 1] + counts[:, 2]
         if not below.any():
             return None
-        return ratio_interval(2 * counts[:, 0], below, [answer.patient for answer in self.answers])
+        return ratio_interval(2 * counts[:, 0], below, [answer.cluster for answer in self.answers])
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the results rows: micro and macro F1, well-formed reports, then F1 by finding.
 
         Macro is the mean over the findings that at least one case has.
         """
-        patients = [answer.patient for answer in self.answers]
+        patients = [answer.cluster for answer in self.answers]
+        note = unknown_patients(answer.patient for answer in self.answers)
         formed = mean_interval([float(answer.malformed is None) for answer in self.answers], patients)
         found = [row(self.name, "format_rate", formed)]
         if micro := self.f1():
-            found.append(row(self.name, "findings_f1_micro", micro))
+            found.append(row(self.name, "findings_f1_micro", micro, note=note))
         names = sorted({name for answer in self.answers for name in answer.present})
         by_finding = {name: interval for name in names if (interval := self.f1(name)) is not None}
         if by_finding:
@@ -127,7 +133,7 @@ def evaluate_report(
                 ReportAnswer(
                     prompt_id=prompt.id,
                     case_id=prompt.case.id,
-                    patient=cluster_of(prompt),
+                    patient=prompt.case.patient,
                     task=prompt.task,
                     condition=condition,
                     text=text,

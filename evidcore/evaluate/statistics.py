@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 
 FEWEST_PATIENTS = 20
 DRAWS = 4000
+_PLACES_AT_ONCE = 4_000_000  # bounds the memory of a bootstrap over many patients
 
 Values = Sequence[float] | Float[np.ndarray[Any, Any], " value"]
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -94,9 +95,8 @@ def ratio_interval(
             value=value, low=low, high=high, values=len(numerators), patients=count,
             note="all values are equal: exact binomial bound over patients",
         )  # fmt: skip
-    weights = _resampled(count, draws, np.random.default_rng(seed))
-    below = weights @ totals
-    drawn = (weights @ sums)[below > 0] / below[below > 0]
+    above, below = _resampled([sums, totals], draws, np.random.default_rng(seed))
+    drawn = above[below > 0] / below[below > 0]
     low, high = _percentiles(drawn, level)
     return Interval(value=value, low=low, high=high, values=len(numerators), patients=count)
 
@@ -175,12 +175,14 @@ def hierarchical_interval(
     dice = np.random.default_rng(seed)
     places = dice.integers(len(runs), size=(draws, len(runs)))  # (draw, place) -> run
     drawn = np.zeros(draws)
-    common = _resampled(fewest, draws, dice) if patients_shared else None
+    common = _resampled([*sums, *counts], draws, dice) if patients_shared else None
     for place in range(len(runs)):
         for run in range(len(runs)):
-            weights = common if common is not None else _resampled(len(counts[run]), draws, dice)
-            means = (weights @ sums[run]) / (weights @ counts[run])
-            drawn += np.where(places[:, place] == run, means, 0.0) / len(runs)
+            if common is not None:
+                above, below = common[run], common[len(runs) + run]
+            else:
+                above, below = _resampled([sums[run], counts[run]], draws, dice)
+            drawn += np.where(places[:, place] == run, above / below, 0.0) / len(runs)
     low, high = _percentiles(drawn, level)
     note = f"{len(runs)} seeds"
     return Interval(value=value, low=low, high=high, values=len(numbers), patients=total, note=note)
@@ -259,9 +261,16 @@ def _by_patient(values: Values, patients: Sequence[Hashable]) -> Array:
     return sums
 
 
-def _resampled(patients: int, draws: int, dice: np.random.Generator) -> Array:
-    """Return how often each draw holds each patient, shape (draw, patient)."""
-    return dice.multinomial(patients, np.full(patients, 1 / patients), size=draws).astype(np.float64)
+def _resampled(columns: Sequence[Array], draws: int, dice: np.random.Generator) -> list[Array]:
+    """Sum each column over patients drawn with replacement, the same ones for every column; shape (draw,)."""
+    patients = len(columns[0])
+    at_once = max(1, _PLACES_AT_ONCE // patients)
+    pieces: list[list[Array]] = [[] for _ in columns]
+    for start in range(0, draws, at_once):
+        places = dice.integers(patients, size=(min(at_once, draws - start), patients))
+        for column, piece in zip(columns, pieces, strict=True):
+            piece.append(column[places].sum(axis=1))
+    return [np.concatenate(piece) for piece in pieces]
 
 
 def _percentiles(drawn: Array, level: float) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -179,3 +180,16 @@ def test_no_question_or_no_options_is_refused():
     bare = prompt.__class__(id="r7", case=prompt.case, task="report", parts=())
     with pytest.raises(ValueError, match="prompt 'r7' has no options"):
         evaluate_choice(Written({}), [bare], Choice(), max_new_tokens=9)
+
+
+def test_cases_without_a_patient_are_clusters_of_their_own_and_the_rows_say_so():
+    prompts = [
+        dataclasses.replace(prompt, case=dataclasses.replace(prompt.case, patient=None))
+        for prompt in questions(30)
+    ]
+    policy = Written({prompt.id: "<think>x</think><answer>A</answer>" for prompt in prompts})
+    result = evaluate_choice(policy, prompts, Choice(), max_new_tokens=9, likelihoods=False)
+    strict = next(row for row in result.rows() if row["metric"] == "strict_accuracy")
+    assert strict["patients"] == 30
+    assert strict["note"] == "30 questions on cases without a known patient, each case taken for one"
+    assert result.answers[0].line()["patient"] is None

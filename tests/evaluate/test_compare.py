@@ -8,6 +8,7 @@ from evidcore.evaluate.compare import change, change_over_seeds, correctness
 def line(number, choice, *, answer="A", patient=None, likely=None):
     return {
         "prompt_id": f"q{number}",
+        "case_id": f"c{number}",
         "patient": patient or f"p{number // 2}",
         "answer": answer,
         "choice": choice,

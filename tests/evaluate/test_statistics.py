@@ -70,6 +70,12 @@ def test_mean_interval_covers_the_truth_about_as_often_as_it_says():
     assert 175 <= hits <= 199  # 95 % of 200, 4.5 standard deviations down
 
 
+def test_mean_interval_over_many_patients_is_the_normal_one():
+    values = np.random.default_rng(0).normal(0, 1, 9000)
+    interval = mean_interval(values, range(9000))
+    assert interval.half_width == pytest.approx(1.96 * values.std() / math.sqrt(9000), rel=0.04)
+
+
 def test_equal_seeds_give_equal_intervals_whatever_the_order():
     values, owners = np.random.default_rng(2).normal(size=240), clustered()[1]
     shuffled = np.random.default_rng(3).permutation(len(values))
