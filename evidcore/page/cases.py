@@ -83,7 +83,8 @@ def by_question(answers: Iterable[Line]) -> dict[tuple[str, str], dict[str, Line
     found: dict[tuple[str, str], dict[str, Line]] = {}
     for line in answers:
         key = (str(line.get("task", "")), str(line["prompt_id"]))
-        found.setdefault(key, {})[str(line.get("condition", "own"))] = line
+        # volumes may be exchanged several times; the first exchange is shown
+        found.setdefault(key, {}).setdefault(str(line.get("condition", "own")), line)
     return found
 
 
@@ -174,8 +175,8 @@ def _cases(record: RunRecord, name: str, table: Mapping[str, Any], split: str) -
     from evidcore import factory
     from evidcore.volume import cache_root
 
-    source = record.recipe.get("path") or record.folder
-    given = {"recipe_folder": Path(source).parent, "cache_folder": cache_root()}
+    recipe_folder = Path(record.recipe.get("recipe_folder", record.folder))
+    given = {"recipe_folder": recipe_folder, "cache_folder": cache_root()}
     dataset: evidcore.contracts.Dataset = factory.build(
         "dataset", table, given=given, where=f"dataset.{name}"
     )

@@ -16,7 +16,7 @@ from evidcore.page.gallery import Gallery
 from evidcore.page.markup import Html, escape, join, tag
 from evidcore.page.numbers import DASH
 from evidcore.page.record import Line, RunRecord, read_record
-from evidcore.page.tables import facts, result_table, tree
+from evidcore.page.tables import facts, figures, result_table, tree
 
 _VOLUMES_BYTES = 11_000_000  # the whole page stays below 15 MB
 _NOTICE = "Research software. Not a medical device; not for diagnosis or treatment."
@@ -123,6 +123,7 @@ def _header(record: RunRecord) -> Html:
         ("Data", data or DASH),
         ("Stages", " → ".join(stages) or DASH),
     ]
+    pairs += _lock_summary(record)
     if record.status.get("message"):
         pairs.append(("Message", str(record.status["message"])))
     banner = None
@@ -145,6 +146,20 @@ def _header(record: RunRecord) -> Html:
     )
 
 
+def _lock_summary(record: RunRecord) -> list[tuple[str, object]]:
+    """Return what the numbers rest on, from lock.toml; the whole lock is folded below."""
+    pairs: list[tuple[str, object]] = []
+    packages = record.lock.get("package", {})
+    if packages:
+        said = [f"{name} {table.get('version', '?')}" for name, table in packages.items()]
+        pairs.append(("Packages", ", ".join(said)))
+    hardware = record.lock.get("hardware", {})
+    if hardware:
+        said = [*hardware.get("gpus", ()), f"{hardware.get('cores', '?')} cores"]
+        pairs.append(("Machine", f"{', '.join(said)}, {hardware.get('memory_gb', '?')} GB"))
+    return pairs
+
+
 def _slug(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
 
@@ -154,10 +169,11 @@ def _tables(record: RunRecord) -> Html:
         tag(
             "div",
             tag("h3", _stage_title(record, result), " ", _phantom_badge(record)),
-            result_table(result),
+            figures(result["figures"]) if result.get("figures") else None,
+            result_table(result) if result.get("rows") else None,
         )
         for result in record.results
-        if result.get("rows")
+        if result.get("rows") or result.get("figures")
     ]
     return join(blocks) if blocks else _empty("No stage has written figures yet.")
 
@@ -190,7 +206,8 @@ def _time(record: RunRecord) -> Html:
     for stage, lines in _by_stage(record).items():
         parts = training.time_parts(lines)
         if parts:
-            blocks.append(tag("div", tag("h3", stage), shares(parts, caption="Sum over the logged steps.")))
+            caption = f"Sum over {len(lines)} logged steps."
+            blocks.append(tag("div", tag("h3", stage), shares(parts, caption=caption)))
     return join(blocks) if blocks else _empty("No stage has logged where its time went.")
 
 

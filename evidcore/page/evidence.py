@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,14 @@ from evidcore.page.markup import Html, escape, join, tag
 from evidcore.page.numbers import DASH, number
 
 CONDITIONS = {"own": "Own volume", "other-patient": "Another patient's volume", "blank": "Blank volume"}
+_READINGS = (  # field, label, whether None means that it was not asked for
+    ("choice", "strict", False),
+    ("lenient_choice", "lenient", False),
+    ("rescue_choice", "rescue", False),
+    ("log_likelihood_choice", "likeliest option", True),
+    ("verdict_log_likelihood_choice", "likeliest verdicts", True),
+    ("answer", "right answer", False),
+)
 _TAG = re.compile(r"(</?[A-Za-z_]+>)")
 _OPEN_KEYS = ("letter", "options", "finding", "answer", "present")  # never report text
 
@@ -163,9 +172,18 @@ def _rollout(place: int, item: Mapping[str, Any], widest: float) -> Html:
         _balance(advantage, widest),
         completion(str(item.get("text", ""))),
         _malformed(item.get("malformed")),
+        *(_action(action) for action in item.get("actions") or ()),
         tag("dl", *rewards, class_="rewards")
         if rewards
         else tag("p", "No reward judged it.", class_="empty"),
+    )
+
+
+def _action(action: Mapping[str, Any]) -> Html:
+    call = f"{action.get('tool')} {json.dumps(action.get('arguments'), ensure_ascii=False)}"
+    error = action.get("error")
+    return tag(
+        "p", "Tool: ", tag("code", call), f" answered: {error}" if error else None, class_="faint small"
     )
 
 
@@ -205,15 +223,9 @@ def _answer(condition: str, label: str, answer: Mapping[str, Any], gallery: Gall
             "span", "right" if correct else "wrong", class_="verdict right" if correct else "verdict wrong"
         )
     readings = [
-        tag("div", tag("dt", name), tag("dd", answer[key] if answer[key] is not None else DASH))
-        for key, name in (
-            ("choice", "strict"),
-            ("lenient_choice", "lenient"),
-            ("rescue_choice", "rescue"),
-            ("log_likelihood_choice", "likeliest option"),
-            ("answer", "right answer"),
-        )
-        if key in answer
+        tag("div", tag("dt", name), tag("dd", DASH if answer[key] is None else answer[key]))
+        for key, name, where_asked in _READINGS
+        if key in answer and (answer[key] is not None or not where_asked)
     ]
     return tag(
         "section",
@@ -223,7 +235,22 @@ def _answer(condition: str, label: str, answer: Mapping[str, Any], gallery: Gall
         completion(str(answer.get("text", ""))),
         _malformed(answer.get("malformed")),
         tag("dl", *readings, class_="readings") if readings else None,
+        _affirmed(answer) if "affirmed" in answer else None,
         class_=f"condition {condition}",
+    )
+
+
+def _affirmed(answer: Mapping[str, Any]) -> Html:
+    """Say which findings the report names: those the case shows, those it does not, and those it missed."""
+    said, present, absent = (set(answer.get(key) or ()) for key in ("affirmed", "present", "absent"))
+    lists = (("found", said & present), ("missed", present - said), ("invented", said & absent))
+    return tag(
+        "dl",
+        *(
+            tag("div", tag("dt", label), tag("dd", ", ".join(sorted(names)) or DASH), class_=label)
+            for label, names in lists
+        ),
+        class_="affirmed",
     )
 
 

@@ -25,66 +25,54 @@ from evidcore.page.record import Line, RunRecord
 
 def evidence_section(record: RunRecord, gallery: Gallery, show_reports: bool) -> Html:
     """Return the section; volumes that its cards show are read through `gallery`."""
-    answers = _last_stage(record.answers)
-    asked = chosen_answers(answers)
+    tasks = _last_of_each_task(record.answers)
+    asked = {task: chosen_answers(answers) for task, answers in tasks.items()}
     groups = {path.stem: chosen_groups(path) for path in record.rollout_files}
-    lines = [next(iter(item.answers.values())) for item in asked]
-    lines += [item.line for found in groups.values() for item in found]
+    lines = [next(iter(item.answers.values())) for items in asked.values() for item in items]
+    lines += [item.line for items in groups.values() for item in items]
     known, faults = look_up(record, lines)
-    return join([
-        *(tag("p", fault, class_="empty") for fault in faults),
-        _answers(asked, answers, gallery, known, show_reports),
-        _groups(groups, gallery, known, show_reports),
-    ])
+    blocks: list[Html] = [tag("p", fault, class_="empty") for fault in faults]
+    if not tasks:
+        blocks += [tag("h3", "Answers"), tag("p", "No evaluation has stored answers yet.", class_="empty")]
+    first = True
+    for task, answers in tasks.items():
+        blocks.append(tag("h3", f"Answers, {answers[0]['stage']}: {task}"))
+        blocks.append(_patterns(answers))
+        for item in asked[task]:
+            case = known.get(_case(item))
+            blocks.append(
+                answer_card(
+                    item, gallery, case, _prompt(item, case), show_reports=show_reports, is_open=first
+                )
+            )
+            first = False
+    return join([*blocks, _groups(groups, gallery, known, show_reports)])
 
 
-def _last_stage(answers: Iterable[Line]) -> list[Line]:
-    """Keep the answers of the last stage that stored some; it speaks for the run."""
-    kept: list[Line] = []
+def _last_of_each_task(answers: Iterable[Line]) -> dict[str, list[Line]]:
+    """Keep for each task the answers of the last stage that asked it; audited tasks come first."""
+    kept: dict[str, list[Line]] = {}
     for line in answers:
-        if kept and kept[0]["stage"] != line["stage"]:
-            kept = []
-        kept.append(line)
-    return kept
+        held = kept.setdefault(str(line.get("task", "")), [])
+        if held and held[0]["stage"] != line["stage"]:
+            held.clear()
+        held.append(line)
+    return dict(sorted(kept.items(), key=lambda item: len({line.get("condition") for line in item[1]}) == 1))
 
 
-def _answers(
-    asked: list[Asked],
-    answers: list[Line],
-    gallery: Gallery,
-    known: Mapping[str, Known],
-    show_reports: bool,
-) -> Html:
-    if not asked:
-        return join([tag("h3", "Answers"), tag("p", "No evaluation has stored answers yet.", class_="empty")])
-    cards = [
-        answer_card(
-            item,
-            gallery,
-            known.get(_case(item)),
-            _prompt(item, known.get(_case(item))),
-            show_reports=show_reports,
-            is_open=place == 0,
-        )
-        for place, item in enumerate(asked)
-    ]
-    return join([tag("h3", f"Answers, {answers[0]['stage']}"), _patterns(answers), *cards])
-
-
-def _patterns(answers: list[Line]) -> Html | None:
+def _patterns(answers: list[Line]) -> Html:
     """Count how the questions fared under the strict reading."""
     counts = Counter(kind for item in by_question(answers).values() if (kind := pattern(item)))
     if not counts:
-        return tag("p", "One answer of each task, the first in the order of the test set.", class_="faint")
-    total = sum(counts.values())
+        return tag("p", "The first in the order of the data set.", class_="faint")
     said = [tag("span", tag("b", number(count, "count")), f" {kind}") for kind, count in counts.most_common()]
     return tag(
         "p",
         "Of ",
-        number(total, "count"),
+        number(sum(counts.values()), "count"),
         " questions: ",
         join(said, ", "),
-        ". Below, the first of each kind in the order of the test set.",
+        ". Below, the first of each kind in the order of the data set.",
     )
 
 

@@ -9,8 +9,9 @@ from evidcore.page.charts import Lane, lanes
 from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import interval, number
 from evidcore.page.record import Line, RunRecord
-from evidcore.page.tables import REFERENCE_LINES, is_accuracy, reference_lines, said, unit_of
+from evidcore.page.tables import REFERENCE_LINES, is_accuracy, reference_lines, said, unit_of, with_tasks
 
+Row = Mapping[str, Any]
 _TONES = {"own": "own", "other-patient": "other", "blank": "blank"}
 _AT_A_GLANCE = (
     "strict_accuracy",
@@ -18,6 +19,7 @@ _AT_A_GLANCE = (
     "log_likelihood_accuracy",
     "verdict_log_likelihood_accuracy",
     "format_rate",
+    "probe_accuracy",
 )
 
 
@@ -57,32 +59,42 @@ def headline(record: RunRecord) -> Html:
 
 def _sentence(record: RunRecord) -> Html:
     """Say the last audit's outcome in words, where there is one."""
-    for result in _of_kind(record, "audit")[::-1]:
-        rows = _measured(result)
-        own, other = (_in_condition(rows, condition) for condition in ("own", "other-patient"))
-        margin = next((row for row in rows if row.get("metric") == "grounding_margin"), None)
-        if own is not None and other is not None and margin is not None:
-            return tag(
-                "p",
-                tag("b", number(own["value"], "rate")), " right on the cases' own volumes, ",
-                tag("b", number(other["value"], "rate")), " on another patient's: a grounding margin of ",
-                tag("b", number(margin["value"], "points")), " points (",
-                interval(margin.get("low"), margin.get("high"), "points"), ").",
-                class_="lead",
-            )  # fmt: skip
-    return tag("p", "No grounding audit has run, so what the accuracy rests on is not known.", class_="lead")
+    said_ = [
+        tag(
+            "p",
+            tag("b", number(own["value"], "rate")),
+            " right on the cases' own volumes, ",
+            tag("b", number(other["value"], "rate")),
+            " on another patient's: a grounding margin of ",
+            tag("b", number(margin["value"], "points")),
+            " points (",
+            interval(margin.get("low"), margin.get("high"), "points"),
+            ") on ",
+            tag("i", task),
+            ".",
+            class_="lead",
+        )
+        for result in _of_kind(record, "audit")[-1:]
+        for task, rows in _by_task(result).items()
+        for own in _strict(rows, "own")
+        for other in _strict(rows, "other-patient")
+        for margin in rows
+        if margin.get("metric") == "grounding_margin"
+    ]
+    nothing = "No grounding audit has run, so what the accuracy rests on is not known."
+    return join(said_) if said_ else tag("p", nothing, class_="lead")
 
 
-def _tone(row: Mapping[str, Any]) -> str:
+def _tone(row: Row) -> str:
     return "own" if row.get("metric") == "strict_accuracy" else "quiet"
 
 
-def _named(row: Mapping[str, Any]) -> Html:
+def _named(row: Row) -> Html:
     metric = tag("span", said(str(row.get("metric", ""))), class_="faint")
     return join([tag("span", row.get("name", "")), " ", metric])
 
 
-def _lane(row: Mapping[str, Any], result: Line, label: object, tone: str) -> Lane:
+def _lane(row: Row, result: Line, label: object, tone: str) -> Lane:
     return Lane(
         label=label,
         value=float(row["value"]),
@@ -93,7 +105,7 @@ def _lane(row: Mapping[str, Any], result: Line, label: object, tone: str) -> Lan
     )
 
 
-def _line_key(rows: Sequence[Mapping[str, Any]], result: Line) -> Html:
+def _line_key(rows: Sequence[Row], result: Line) -> Html:
     known = {name for row in rows for name in reference_lines(row, result)}
     keys = [
         tag("span", label, class_=f"line-key {name.replace('_', '-')}")
@@ -105,7 +117,11 @@ def _line_key(rows: Sequence[Mapping[str, Any]], result: Line) -> Html:
 
 def audit(record: RunRecord) -> Html:
     """Return the grounding audit: the same policy on its own, another patient's and blank volumes."""
-    blocks = [_audit(record, result) for result in _of_kind(record, "audit") if result.get("rows")]
+    blocks = [
+        _audit(record, result, task, rows)
+        for result in _of_kind(record, "audit")
+        for task, rows in _by_task(result).items()
+    ]
     if not blocks:
         return tag(
             "p",
@@ -117,8 +133,7 @@ def audit(record: RunRecord) -> Html:
     return join(blocks)
 
 
-def _audit(record: RunRecord, result: Line) -> Html:
-    rows = _measured(result)
+def _audit(record: RunRecord, result: Line, task: str, rows: Sequence[Row]) -> Html:
     conditions = [row for row in rows if row.get("metric") == "strict_accuracy" and row.get("condition")]
     differences = [row for row in rows if unit_of(str(row.get("metric"))) == "points"]
     drawn = []
@@ -135,50 +150,66 @@ def _audit(record: RunRecord, result: Line) -> Html:
         )
         points = [_lane(row, result, _difference(row), "own") for row in differences]
         drawn.append(lanes(points, start=-1.0, stop=1.0, unit="points", caption=caption))
-    verdict = tag("p", str(result["verdict"])) if result.get("verdict") else None
-    title = tag("h3", stage_title(record, str(result.get("stage", ""))))
-    return tag("div", title, verdict, tag("div", *drawn, class_="pair"))
+    verdict = (result.get("verdict") or {}).get(task)
+    title = tag("h3", f"{stage_title(record, str(result.get('stage', '')))}: {task}")
+    return tag("div", title, tag("p", verdict) if verdict else None, tag("div", *drawn, class_="pair"))
 
 
-def _difference(row: Mapping[str, Any]) -> Html:
+def _difference(row: Row) -> Html:
     note = tag("span", row["note"], class_="faint") if row.get("note") else ""
     return join([tag("span", said(str(row["metric"]))), " ", note])
 
 
 def controls(record: RunRecord) -> Html:
-    """Return the training controls: the same budget spent on rewards or volumes that can teach nothing."""
-    results = _of_kind(record, "controls")
-    rows = [
-        (row, result) for result in results for row in result.get("rows", ()) if row.get("value") is not None
-    ]
-    if not rows:
+    """Return the training controls: the same steps spent on rewards or volumes that can teach nothing."""
+    blocks = []
+    for result in _of_kind(record, "controls"):
+        for task, rows in _by_task(result).items():
+            levels = [row for row in rows if row.get("metric") == "log_likelihood_accuracy"]
+            changes = [row for row in rows if row.get("metric") == "log_likelihood_change"]
+            drawn = []
+            if levels:
+                lane = [_lane(row, result, row.get("name", ""), _arm_tone(row)) for row in levels]
+                key = join(["Option log-likelihood accuracy. ", _line_key(levels, result)])
+                drawn.append(lanes(lane, start=0.0, stop=1.0, unit="rate", caption=key))
+            if changes:
+                lane = [_lane(row, result, row.get("name", ""), _arm_tone(row)) for row in changes]
+                caption = "Change from the start in points. What a control gains was not earned by seeing."
+                drawn.append(lanes(lane, start=-1.0, stop=1.0, unit="points", caption=caption))
+            if drawn:
+                blocks.append(tag("div", tag("h3", task), tag("div", *drawn, class_="pair")))
+    if not blocks:
         return tag(
             "p",
             "This run has no training controls. ",
-            tag("code", f"evid run recipes/{record.name}.toml --with-controls"),
-            " trains the same number of steps on a random reward, on a format-only reward and on "
-            "other patients' volumes.",
+            tag("code", "evid run RECIPE --with-controls"),
+            " trains as many steps on a random reward, on a format-only reward and on another "
+            "patient's volumes.",
             class_="empty",
         )
-    drawn = [_lane(row, result, _named(row), "other") for row, result in rows]
-    unit = unit_of(str(rows[0][0].get("metric", "")))
-    start = -1.0 if unit == "points" else 0.0
-    return lanes(
-        drawn, start=start, stop=1.0, unit=unit,
-        caption="As many steps over the same data as the run. What a control gains was not earned by seeing.",
-    )  # fmt: skip
+    return join(blocks)
+
+
+def _arm_tone(row: Row) -> str:
+    name = str(row.get("name", ""))
+    return "own" if name.endswith("trained") else "quiet" if name.endswith("start") else "other"
 
 
 def _of_kind(record: RunRecord, kind: str) -> list[Line]:
     return [result for result in record.results if result.get("kind") == kind]
 
 
-def _measured(result: Line) -> list[Mapping[str, Any]]:
-    return [row for row in result.get("rows", ()) if row.get("value") is not None]
+def _measured(result: Line) -> list[Row]:
+    return [row for row in with_tasks(result) if row.get("value") is not None]
 
 
-def _in_condition(rows: Sequence[Mapping[str, Any]], condition: str) -> Mapping[str, Any] | None:
-    """Return the strict accuracy under a condition."""
-    return next(
-        (r for r in rows if r.get("condition") == condition and r.get("metric") == "strict_accuracy"), None
-    )
+def _by_task(result: Line) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in _measured(result):
+        found.setdefault(str(row["task"]), []).append(row)
+    return found
+
+
+def _strict(rows: Sequence[Row], condition: str) -> list[Row]:
+    """Return the strict accuracy under a condition, if it was measured."""
+    return [r for r in rows if r.get("condition") == condition and r.get("metric") == "strict_accuracy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,19 +15,18 @@ REFERENCE_LINES = {
     "prior_only": "prior only",
     "perfect_perception": "perfect eyes",
 }
-_RATES = ("accuracy", "rate", "format", "share", "chance", "ceiling", "well-formed", "well formed")
-_POINTS = ("margin", "minus", "difference", "gain", "change", "moved")
-_SCORES = ("f1", "auc", "dice", "iou", "score", "precision", "recall")
+_RATES = ("accuracy", "rate", *REFERENCE_LINES)
+_POINTS = ("margin", "minus", "change")
+_SCORES = ("f1", "auc", "dice")
 
 
 def unit_of(metric: str) -> Unit:
     """Return how a metric is written, from its name."""
-    words = metric.lower().replace("_", "-")
-    if any(word in words for word in _POINTS):
+    if any(word in metric for word in _POINTS):
         return "points"
-    if any(word in words for word in _RATES):
+    if any(word in metric for word in _RATES):
         return "rate"
-    return "score" if any(word in words for word in _SCORES) else "plain"
+    return "score" if any(word in metric for word in _SCORES) else "plain"
 
 
 def is_accuracy(row: Mapping[str, Any]) -> bool:
@@ -46,23 +46,16 @@ def said(metric: str) -> str:
 
 
 def reference_lines(row: Mapping[str, Any], result: Line) -> dict[str, float]:
-    """Return the reference lines of the questions that a row is about."""
-    lines = [other for other in result.get("rows", ()) if other.get("metric") in REFERENCE_LINES]
-    own_lines = [line for line in lines if line.get("name") == row.get("name")]
-    if not own_lines and len({line.get("name") for line in lines}) == 1:
-        own_lines = lines  # an audit: its rows are conditions of one task's questions
-    found = {str(line["metric"]): float(line["value"]) for line in own_lines}
-    stage: Mapping[str, Any] = result.get("reference_lines") or {}
-    if not found:
-        of_task = stage.get(str(row.get("name")))
-        own = of_task if isinstance(of_task, Mapping) else stage
-        found = {name: float(own[name]) for name in REFERENCE_LINES if isinstance(own.get(name), int | float)}
-    return {name: found[name] for name in REFERENCE_LINES if name in found}
+    """Return the reference lines of the questions that a row is about; empty where the run wrote none."""
+    by_task: Mapping[str, Any] = result.get("reference_lines") or {}
+    task = row.get("task") or row.get("name")
+    found = by_task.get(str(task)) or {}
+    return {name: float(found[name]) for name in REFERENCE_LINES if found.get(name) is not None}
 
 
 def result_table(result: Line) -> Html:
     """Return one stage's rows as tables: the figures, what the reference lines are, the findings folded."""
-    rows: Sequence[Mapping[str, Any]] = result.get("rows", [])
+    rows = with_tasks(result)
     main = [row for row in rows if not is_by_finding(row) and row.get("metric") not in REFERENCE_LINES]
     folded = [row for row in rows if is_by_finding(row)]
     lines = [row for row in rows if row.get("metric") in REFERENCE_LINES]
@@ -73,6 +66,21 @@ def result_table(result: Line) -> Html:
         summary = tag("summary", f"By finding ({len(folded)} rows)")
         pieces.append(tag("details", summary, _table(folded, result)))
     return join(pieces)
+
+
+def with_tasks(result: Line) -> list[dict[str, Any]]:
+    """Return the rows of a stage, each with the task whose questions it is about.
+
+    An audit names its rows by condition; the task follows with the margin, once for each audited task.
+    """
+    rows: list[dict[str, Any]] = []
+    block: list[dict[str, Any]] = []
+    for row in result.get("rows", ()):
+        block.append({"task": row.get("name"), **row})
+        if row.get("metric") == "grounding_margin":
+            rows += [{**item, "task": row.get("name")} for item in block]
+            block = []
+    return rows + block
 
 
 def _line_note(row: Mapping[str, Any]) -> Html:
@@ -134,6 +142,26 @@ def _row(row: Mapping[str, Any], result: Line, name: str, with_lines: bool, with
     if with_notes:
         cells.append(tag("td", row.get("note") or "", class_="note"))
     return tag("tr", *cells, class_="first" if name else None)
+
+
+def figures(found: Mapping[str, Any]) -> Html:
+    """Return the figures that a stage ended with: numbers as facts, tables of numbers folded."""
+    plain = [(said(key), _figure(value)) for key, value in found.items() if not isinstance(value, Mapping)]
+    folded = [
+        tag(
+            "details",
+            tag("summary", said(key)),
+            facts([(name, _figure(item)) for name, item in value.items()]),
+        )
+        for key, value in found.items()
+        if isinstance(value, Mapping)
+    ]
+    return join([facts(plain) if plain else "", *folded])
+
+
+def _figure(value: object) -> object:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number(value) if is_number else tag("code", json.dumps(value))  # type: ignore[arg-type]
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> Html:

@@ -12,7 +12,8 @@ from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import Unit
 from evidcore.page.record import Line
 
-_TIME = re.compile(r"time/(?P<part>.+?)(_s)?$")
+_TIME = re.compile(r"(?P<part>.+)_s|reward_s/(?P<reward>.+)")
+_REST = "update and the rest of the step"
 _SKIPPED = {"stage", "step", "time_s", "epoch"}
 
 
@@ -27,22 +28,18 @@ class Panel:
 
 
 PANELS = (
-    Panel(title="Loss", figures=re.compile(r"(?:.*[/_])?loss")),
-    Panel(title="Reward", figures=re.compile(r"rewards?/([^/]+)(?:/mean)?|reward"), note="mean over answers"),
-    Panel(
-        title="Well-formed answers",
-        figures=re.compile(r"format_rate|rates?/(?:format|well[-_]formed)|well[-_]formed"),
-        unit="rate",
-    ),
+    Panel(title="Loss", figures=re.compile(r"loss(?:_(\w+))?")),
+    Panel(title="Reward", figures=re.compile(r"reward(?:/(.+))?"), note="mean over answers"),
+    Panel(title="Well-formed answers", figures=re.compile(r"reward/format"), unit="rate"),
     Panel(title="KL to the reference", figures=re.compile(r"kl"), note="nats a token"),
     Panel(
         title="Dead groups",
-        figures=re.compile(r"frac_reward_zero_std|dead_groups|dead_group_share"),
+        figures=re.compile(r"dead_groups(?:/(.+))?"),
         unit="rate",
-        note="equal rewards, so nothing is learnt",
+        note="equal rewards teach nothing",
     ),
     Panel(title="Entropy", figures=re.compile(r"entropy"), note="nats a token"),
-    Panel(title="Answer length", figures=re.compile(r"completions/mean_length|answer_tokens"), note="tokens"),
+    Panel(title="Answer length", figures=re.compile(r"completion_tokens"), note="tokens"),
 )
 
 
@@ -55,14 +52,14 @@ def stage_curves(lines: Sequence[Line]) -> Html:
         and not _TIME.fullmatch(name)
         and any(_is_number(line.get(name)) for line in lines)
     ]
-    shown, left = [], list(names)
+    shown, left = [], set(names)
     for panel in PANELS:
-        mine = [name for name in left if panel.figures.fullmatch(name)][:6]
+        mine = [name for name in names if panel.figures.fullmatch(name)][:6]
         if mine:
-            left = [name for name in left if name not in mine]
+            left -= set(mine)
             rows = [_curve(_label(panel, name), name, lines) for name in mine]
             shown.append(charts.curves(panel.title, rows, unit=panel.unit, note=panel.note))
-    more = [charts.curves(name, [_curve(name, name, lines)]) for name in left]
+    more = [charts.curves(name, [_curve(name, name, lines)]) for name in names if name in left]
     return join([
         tag("div", *shown, class_="curves") if shown else "",
         tag("details", tag("summary", f"{len(more)} more figures"), tag("div", *more, class_="curves"))
@@ -72,21 +69,30 @@ def stage_curves(lines: Sequence[Line]) -> Html:
 
 
 def time_parts(lines: Sequence[Line]) -> list[tuple[str, float]]:
-    """Return the seconds of each part of a stage's steps, the largest first."""
+    """Return the seconds of each part of a stage's steps, the largest first.
+
+    What a step took beyond the parts that it names is its own part.
+    """
     sums: dict[str, float] = {}
     for line in lines:
+        named = 0.0
         for name, value in line.items():
             found = _TIME.fullmatch(name)
-            if found and _is_number(value):
-                part = found["part"].replace("/", " ").replace("_", " ")
-                sums[part] = sums.get(part, 0.0) + float(value)
+            if not found or name in ("time_s", "step_s") or not _is_number(value):
+                continue
+            part = f"reward {found['reward']}" if found["reward"] else found["part"].replace("_", " ")
+            sums[part] = sums.get(part, 0.0) + float(value)
+            named += float(value)
+        if _is_number(line.get("step_s")):
+            sums[_REST] = sums.get(_REST, 0.0) + max(float(line["step_s"]) - named, 0.0)
     return sorted(sums.items(), key=lambda item: -item[1])
 
 
 def _label(panel: Panel, name: str) -> str:
+    if not panel.figures.groups:
+        return name
     found = panel.figures.fullmatch(name)
-    inner = found.group(1) if found and found.groups() else None
-    return inner or name
+    return (found.group(1) if found else None) or "total"
 
 
 def _curve(label: str, name: str, lines: Sequence[Line]) -> charts.Curve:

@@ -8,7 +8,7 @@ import math
 import os
 import random
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +60,22 @@ kind = "audit"
 data = [{ dataset = "chest", task = "choice", split = "test" }]
 """
 LOCK = """
-[packages]
-evidcore = "0.1.0"
-evidcore-plugin-med3d-r1 = "0.1.0"
-torch = "2.15.0"
-[data.chest]
+[recipe]
+hash = "9f31c2aa70d14be2"
+[package.evidcore]
+version = "0.1.0"
+code = "5b1e0c"
+[package.evidcore.components]
+"dataset/phantom-chest" = "evidcore.builtin.phantom.chest:PhantomChest"
+[package.evidcore-plugin-med3d-r1]
+version = "0.1.0"
+[dataset.chest]
 fingerprint = "9f31c2aa70d14be2"
-[machine]
-processors = 2
-python = "3.11.9"
+[versions]
+torch = "2.15.0"
+[hardware]
+cores = 2
+memory_gb = 8.2
 """
 LINES = {"uniform_chance": 0.25, "prior_only": 0.2875, "perfect_perception": 1.0}
 NOTES = {
@@ -159,33 +166,47 @@ def fill(run: FakeRun, cases: dict[Split, list[Case]]) -> FakeRun:
 
 def _metrics(run: FakeRun) -> None:
     dice = random.Random(3)
+
+    def near(value: float, spread: float) -> float:
+        return round(value + dice.gauss(0, spread), 4)
+
     for step in range(1, 121):
-        loss = 1.9 * math.exp(-step / 30) + 0.21 + dice.gauss(0, 0.03)
+        loss = 1.9 * math.exp(-step / 30) + 0.21
         run.line(
-            "metrics.jsonl", {"stage": "03-sft", "step": step, "time_s": step * 0.4, "loss": round(loss, 4)}
+            "metrics.jsonl", {"stage": "03-sft", "step": step, "time_s": step * 0.4, "loss": near(loss, 0.03)}
         )
     for step in range(1, 161):
         done = 1 - math.exp(-step / 60)
-        noise: Callable[[float], float] = lambda spread: dice.gauss(0, spread)  # noqa: E731
-        entry = {
-            "stage": "05-grpo", "step": step, "time_s": step * 1.1,
-            "loss": round(0.01 + noise(0.02), 4), "reward": round(0.35 + 0.9 * done + noise(0.06), 4),
-            "rewards/format/mean": round(min(1.0, 0.52 + 0.6 * done + noise(0.03)), 4),
-            "rewards/choice-accuracy/mean": round(0.2 + 0.6 * done + noise(0.05), 4),
-            "rewards/report-consistency/mean": round(0.15 + 0.4 * done + noise(0.05), 4),
-            "format_rate": round(min(1.0, 0.52 + 0.6 * done + noise(0.03)), 4),
-            "kl": round(0.12 * done + abs(noise(0.006)), 5),
-            "dead_groups": round(min(1.0, max(0.0, 0.1 + 0.5 * done + noise(0.08))), 4),
-            "entropy": round(0.7 - 0.4 * done + noise(0.03), 4), "grad_norm": round(abs(0.4 + noise(0.1)), 4),
-            "learning_rate": 1e-4 * (1 - step / 161),
-            "time/generate_s": round(0.61 + abs(noise(0.03)), 4),
-            "time/train_s": round(0.29 + abs(noise(0.02)), 4), "time/reward/format_s": 0.002,
-            "time/reward/report-consistency_s": round(0.06 + abs(noise(0.004)), 4),
-        }  # fmt: skip
-        run.line("metrics.jsonl", entry)
+        formed = min(1.0, near(0.52 + 0.6 * done, 0.03))
+        run.line(
+            "metrics.jsonl",
+            {
+                "stage": "05-grpo",
+                "step": step,
+                "time_s": step * 1.1,
+                "loss": near(0.01, 0.02),
+                "reward": near(0.35 + 0.9 * done, 0.06),
+                "reward/format": formed,
+                "reward/choice-accuracy": near(0.2 + 0.6 * done, 0.05),
+                "reward/report-consistency": near(0.15 + 0.4 * done, 0.05),
+                "reward_spread/format": near(0.3, 0.02),
+                "kl": abs(near(0.12 * done, 0.006)),
+                "dead_groups": min(1.0, abs(near(0.1 + 0.5 * done, 0.08))),
+                "dead_groups/format": min(1.0, abs(near(0.2 + 0.7 * done, 0.08))),
+                "unscored/report-consistency": float(dice.randrange(4)),
+                "entropy": near(0.7 - 0.4 * done, 0.03),
+                "completion_tokens": near(21, 1.0),
+                "grad_norm": abs(near(0.4, 0.1)),
+                "learning_rate": 1e-4 * (1 - step / 161),
+                "generate_s": abs(near(0.61, 0.03)),
+                "reward_s/format": 0.002,
+                "reward_s/report-consistency": abs(near(0.06, 0.004)),
+                "step_s": abs(near(1.05, 0.02)),
+            },
+        )
 
 
-def lines(name: str) -> list[dict[str, Any]]:
+def line_rows(name: str) -> list[dict[str, Any]]:
     return [row(name, metric, value, 0.01, note=NOTES[metric]) for metric, value in LINES.items()]
 
 
@@ -196,32 +217,30 @@ def choice_rows(name: str, strict: float, likely: float, formed: float) -> list[
         row(name, "rescue_accuracy", strict + 0.03, 0.033),
         row(name, "log_likelihood_accuracy", likely, 0.033),
         row(name, "format_rate", formed, 0.004),
-        row(name, "accuracy_given_valid_format", strict / formed, 0.034),
+        row(name, "accuracy_given_valid_format", round(strict / formed, 4), 0.034),
         *(
             row(name, f"strict_accuracy/{finding}", strict, 0.08, questions=45)
             for finding in CT_RATE_FINDINGS
         ),
-        *lines(name),
+        *line_rows(name),
     ]
 
 
 def _results(run: FakeRun) -> None:
-    run.result("01-fit", "fit", [row("linear probe", "lowest_auc", 0.9612, 0.012)])
-    for stage, figures in {
+    figures = {"steps": 1900, "auc_min": 0.9612, "auc": {"emphysema": 0.9991, "lung nodule": 0.9612}}
+    run.result("01-fit", "fit", [], figures=figures)
+    both = {"choice": LINES, "choice-direct": LINES}
+    for stage, (strict, formed, likely, f1) in {
         "04-evaluate": (0.163, 0.524, 0.288, 0.541),
         "06-evaluate": (0.7623, 0.9951, 0.731, 0.528),
     }.items():
-        strict, formed, likely, f1 = figures
-        run.result(
-            stage,
-            "evaluate",
-            [
-                *choice_rows("choice", strict, likely, formed),
-                *choice_rows("choice-direct", strict - 0.02, likely, formed),
-                row("report", "format_rate", 1.0, 0.0, questions=203),
-                row("report", "findings_f1_micro", f1, 0.021, questions=203),
-            ],
-        )
+        rows = [
+            *choice_rows("choice", strict, likely, formed),
+            *choice_rows("choice-direct", round(strict - 0.02, 4), likely, formed),
+            row("report", "format_rate", 1.0, 0.0, questions=203),
+            row("report", "findings_f1_micro", f1, 0.021, questions=203),
+        ]
+        run.result(stage, "evaluate", rows, reference_lines=both)
     run.result(
         "07-audit",
         "audit",
@@ -236,21 +255,27 @@ def _results(run: FakeRun) -> None:
                 "other_patient_minus_prior_only",
                 -0.0424,
                 0.036,
-                note="another patient's minus prior",
+                note="another patient's minus the best blind rule (most often right in training)",
             ),
-            *lines("choice"),
+            *line_rows("choice"),
         ],
+        reference_lines={"choice": LINES},
+        verdict={"choice": "The volume is used: margin +51.7 points, 95 % interval +47.2 to +56.2."},
     )
-    run.result(
-        "controls",
-        "controls",
-        [
-            row("random reward", "log_likelihood_accuracy", 0.2771, 0.03),
-            row("format-only reward", "log_likelihood_accuracy", 0.3011, 0.031),
-            row("wrong-patient volumes", "log_likelihood_accuracy", 0.2694, 0.03),
-        ],
-        reference_lines=LINES,
-    )
+    arms = {
+        "start": 0.2881,
+        "trained": 0.7312,
+        "random reward": 0.2771,
+        "format-only reward": 0.3011,
+        "another patient's volumes": 0.2694,
+    }
+    levels = [row(arm, "log_likelihood_accuracy", value, 0.03, task="choice") for arm, value in arms.items()]
+    changes = [
+        row(arm, "log_likelihood_change", round(value - arms["start"], 4), 0.04, task="choice")
+        for arm, value in arms.items()
+        if arm != "start"
+    ]
+    run.result("controls", "controls", levels + changes, reference_lines={"choice": LINES})
 
 
 def asked(case: Case) -> Prompt:
@@ -291,6 +316,7 @@ def _rollouts(run: FakeRun) -> None:
                     "text": text,
                     "total": round(0.3 * (not broken) + hit + 0.5 * agreement * hit, 4),
                     "malformed": fault,
+                    "actions": [],
                     "rewards": {
                         "format": verdict(float(not broken), fault or ""),
                         "choice-accuracy": verdict(hit, f"answered {'ABCD'[place]}, right is {letter}"),
@@ -355,7 +381,7 @@ def _answers(run: FakeRun) -> None:
                         "choice": given,
                         "lenient_choice": given,
                         "rescue_choice": given,
-                        "log_likelihood_choice": given,
+                        "log_likelihood_choice": given if condition == "own" else None,
                         "verdict_log_likelihood_choice": None,
                         "answer": letter,
                         "finding": prompt.reference["finding"],
@@ -363,3 +389,21 @@ def _answers(run: FakeRun) -> None:
                         "images": [crop.uri()],
                     },
                 )
+    for case in cases:
+        report = case.report.text if case.report is not None else ""
+        run.line(
+            "answers/06-evaluate.jsonl",
+            {
+                "prompt_id": f"{case.id}:report",
+                "case_id": case.id,
+                "patient": case.patient,
+                "task": "report",
+                "condition": "own",
+                "text": report,
+                "malformed": None,
+                "affirmed": [*case.present()[1:], "emphysema"],
+                "present": list(case.present()),
+                "absent": [item.name for item in case.findings if item.state == "absent"],
+                "images": [Crop(volume=case.volumes[0]).uri()],
+            },
+        )
