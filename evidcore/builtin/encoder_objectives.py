@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections.abc import Sequence
@@ -171,7 +172,7 @@ def known_entropy(logits: Tensor, states: Tensor) -> Tensor:
 
 def _hashed(sentence: str, buckets: int) -> list[int]:
     words = re.findall(r"[a-z0-9]+", sentence.lower()) or ["-"]
-    grams = words + [f"{one} {two}" for one, two in zip(words, words[1:], strict=False)]
+    grams = words + [f"{one} {two}" for one, two in itertools.pairwise(words)]
     return [zlib.crc32(gram.encode()) % buckets for gram in grams]
 
 

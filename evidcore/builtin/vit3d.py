@@ -190,9 +190,9 @@ class ConvolutionStem(nn.Module):
         stages: list[nn.Module] = []
         for step, stride in enumerate(strides):
             into = channels if step == 0 else wide[step - 1]
-            stage = [_convolution(into, wide[step], stride)]
+            stage = [_convolution(into, wide[step], stride, norm="BATCH" if step else None)]
             if step == len(strides) - 1:
-                stage.append(_residual(wide[step], subunits=1))
+                stage.append(_residual(wide[step]))
             stages.append(nn.Sequential(*stage))
         self.stages = nn.ModuleList(stages)
         self.pool = nn.MaxPool3d(strides[-1], strides[-1])
@@ -225,24 +225,26 @@ def halvings(patch_zyx: Grid) -> list[Grid]:
     ]
 
 
-def _convolution(into: int, out: int, stride: Grid | int, kernel: int = 3) -> nn.Module:
+def _convolution(
+    into: int, out: int, stride: Grid | int, kernel: int = 3, norm: str | None = "BATCH"
+) -> nn.Module:
     block: nn.Module = Convolution(
         3,
         into,
         out,
         strides=stride,
         kernel_size=kernel,
-        act="GELU",
-        norm="BATCH",
-        bias=False,
+        act="RELU",  # on a CPU, GELU on the first maps costs as much as their convolution
+        norm=norm,
+        bias=norm is None,
         adn_ordering="NA",
     )
     return block
 
 
-def _residual(width: int, subunits: int) -> nn.Module:
+def _residual(width: int) -> nn.Module:
     block: nn.Module = ResidualUnit(
-        3, width, width, subunits=subunits, act="GELU", norm="BATCH", bias=False, adn_ordering="NA"
+        3, width, width, subunits=1, act="RELU", norm="BATCH", bias=False, adn_ordering="NA"
     )
     return block
 

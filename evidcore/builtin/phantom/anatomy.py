@@ -151,7 +151,7 @@ def healthy(
     texture = 12 * smooth_field(rng, (4, 6, 6)) + (LUNG_HU + rng.uniform(-20, 20))
     np.copyto(hu, texture, where=air)
 
-    size = (rng.uniform(1.28, 1.5) if large_heart else rng.uniform(0.85, 1.08)) * scale
+    size = (rng.uniform(1.38, 1.55) if large_heart else rng.uniform(0.85, 1.08)) * scale
     at = (cz - 6 + rng.uniform(-1, 1), cy - 5 + rng.uniform(-1, 1), cx + 4 + rng.uniform(-1, 1))
     radii = (8 * size, 8 * size, 9 * size)
     heart = Heart(centre=at, radii=radii, level=level(at, radii))
@@ -236,7 +236,7 @@ def _lung_vessels(rng: np.random.Generator, body: Body) -> None:
         points = hilum + course[:, None] * steps[:, None]
         z, y, x = np.clip(np.round(points).astype(int), 0, np.array(SIZE_ZYX) - 1).reshape(-1, 3).T
         # a vessel fills less of a voxel the further it is from the hilum
-        blood = np.tile(-150 - 35 * steps, len(course)).astype(np.float32)
+        blood = np.tile(-300 - 28 * steps, len(course)).astype(np.float32)
         ends = np.tile(steps, len(course)) < np.repeat(rng.uniform(9, 16, len(course)), len(steps))
         keep = body.air[z, y, x] & ends
         body.hu[z[keep], y[keep], x[keep]] = blood[keep]
@@ -254,8 +254,9 @@ def ring(
     lumen_hu: float = -970.0,
 ) -> None:
     """Draw an airway along z around `at`; radii and `reach` in voxels."""
-    low = np.maximum(np.ceil(at - [reach, outer, outer]), 0).astype(int)
-    high = np.minimum(np.floor(at + [reach, outer, outer]) + 1, SIZE_ZYX).astype(int)
+    half = np.array([reach, outer, outer])
+    low = np.maximum(np.ceil(at - half), 0).astype(int)
+    high = np.minimum(np.floor(at + half) + 1, SIZE_ZYX).astype(int)
     box = tuple(slice(start, stop) for start, stop in zip(low, high, strict=True))
     distance = np.square(ys[:, box[1]] - at[1]) + np.square(xs[:, :, box[2]] - at[2])
     hu = np.where(distance < inner**2, np.float32(lumen_hu), np.float32(wall_hu))

@@ -24,9 +24,9 @@ from evidcore.contracts import Dataset
 class PhantomChest(Dataset):
     """Chest phantoms whose signs, words and priors are known and adjustable.
 
-    Volumes are 32 x 64 x 64 voxels of 10 x 5.5 x 5.5 mm in HU. Every finding that a case is labelled with can be
-    seen: a sign that others hide is not labelled. The patients of the splits are drawn from separate random
-    streams, so they are disjoint.
+    Volumes are 32 x 64 x 64 voxels of 10 x 5.5 x 5.5 mm in HU. Every finding that a case is labelled with can
+    be seen: a sign that others hide is not labelled. The patients of the splits are drawn from separate
+    random streams, so they are disjoint.
     """
 
     findings = CT_RATE_FINDINGS
@@ -56,11 +56,11 @@ class PhantomChest(Dataset):
                 and of every text. Above 0 each patient has an indication ("smoker"), which stands in the
                 questions and in the case's notes; at 1 a finding is five times as likely, at most 90 %, under
                 its own indication, which makes it up to 15 times as likely there as elsewhere.
-            subtlety: the noise is multiplied by this; the contrast-to-noise ratio of every sign falls with it.
+            subtlety: multiplies the noise (12 to 22 HU); the contrast-to-noise ratio of every sign falls.
             prevalence: probability of each finding.
-            questions_per_finding: size of the test split's balanced question set, in questions per finding; the
-                other splits have as many per case. Each finding is right as often as any other, under each
-                letter as often, and a distractor three times as often as it is right.
+            questions_per_finding: size of the test split's balanced question set, in questions per finding;
+                the other splits have as many per case. Each finding is right as often as any other, under
+                each letter as often, and a distractor three times as often as it is right.
         """
         self._cache_folder = cache_folder
         self._counts: Mapping[str, int] = {

@@ -38,8 +38,8 @@ class Patient:
 def probabilities(prevalence: float, prior_strength: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return how likely each finding is for each type of patient, shape (indication, finding).
 
-    Averaged over the types, which are equally frequent, each finding has probability `prevalence` whatever the
-    prior strength. At strength 1 a finding is five times as likely (at most 0.9) in its own type of patient.
+    Averaged over the types, which are equally frequent, each finding has probability `prevalence` whatever
+    the prior strength. At strength 1 it is five times as likely (at most 0.9) in its own type of patient.
     """
     types = len(INDICATIONS)
     own = max(prevalence, min(0.9, 5 * prevalence))

@@ -25,9 +25,9 @@ def balanced_items(
 ) -> list[Item]:
     """Draw questions about one present finding among three absent ones.
 
-    Each finding that occurs in the split is right `per_finding` times and as often under each letter (one more or
-    less where the number is not a multiple of four), and is a distractor three times as often as it is right.
-    A finding that occurs in no case is neither asked about nor offered.
+    Each finding that occurs in the split is right `per_finding` times and as often under each letter (one
+    more or less where the number is not a multiple of four), and a distractor three times as often, or as
+    nearly so as the cases allow. A finding that occurs in no case is neither asked about nor offered.
 
     Args:
         present: the findings of each case.

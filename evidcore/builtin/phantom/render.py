@@ -1,6 +1,6 @@
 """Draw phantoms and write them to disk; runs as a process of its own, without torch.
 
-`python -m evidcore.builtin.phantom.render` takes its work as JSON on standard input.
+`python -m evidcore.builtin.phantom.render WORK` takes its work as JSON.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def write(population: Population, split: str, numbers: range, folder: Path, pare
 
 
 def main() -> None:
-    """Read the work from standard input and do it."""
-    work = json.load(sys.stdin)
+    """Read the work from the command line and do it."""
+    work = json.loads(sys.argv[1])
     write(
         Population(**work["population"]),
         work["split"],

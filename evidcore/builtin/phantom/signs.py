@@ -76,14 +76,12 @@ def _consolidation(body: Body, sign: int, rng: Rng, side: int) -> None:
 
 
 def _nodule(body: Body, sign: int, rng: Rng, side: int) -> float:
-    radius_mm = rng.uniform(12.0, 15.0)  # up to 30 mm across; larger would be a mass
-    dense = np.float32(rng.uniform(20, 70))
-    for _ in range(12):
-        at = body.spot(rng, side, (-0.6, 0.7))
-        region = (ball(at, radius_mm) < 1) & body.air
-        if int((region & (body.hu < -300) & (body.owner < 0)).sum()) >= 18:
-            break
-    body.draw(sign, region, dense)
+    radius_mm = rng.uniform(12.5, 15.0)  # up to 30 mm across; larger would be a mass
+    dense = rng.uniform(20, 70)
+    clear = body.air & (body.owner < 0)
+    tries = [ball(body.spot(rng, side, (-0.6, 0.7)), radius_mm) < 1 for _ in range(6)]
+    region = max(tries, key=lambda inside: int((inside & clear).sum()))
+    body.draw(sign, region & body.air, dense)
     return float(2 * radius_mm)
 
 
@@ -133,14 +131,14 @@ def _septal(body: Body, sign: int, rng: Rng, side: int) -> None:
 def _lymph_nodes(body: Body, sign: int, rng: Rng, side: int) -> float:
     cz, cy, cx = body.centre
     largest_mm = 0.0
-    for _ in range(int(rng.integers(3, 6))):
+    for _ in range(int(rng.integers(4, 8))):
         outward = rng.choice([-1, 1])
         at = np.array([
-            cz + rng.uniform(3, 10),
+            cz + rng.uniform(2, 10),
             cy + rng.uniform(-8, 7),
-            cx + outward * rng.uniform(3.5, 6.0),
+            cx + outward * rng.uniform(3.5, 6.5),
         ])
-        radius_mm = rng.uniform(10, 15)
+        radius_mm = rng.uniform(12, 17)
         body.draw(sign, ball(at, radius_mm, 1.3) < 1, rng.uniform(30, 60))
         largest_mm = max(largest_mm, 2 * radius_mm)
     return largest_mm

@@ -48,54 +48,55 @@ def ensure(root: Path, population: render.Population, split: str, count: int) ->
             if not done.exists():
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
-                _draw(population, split, count, partial)
+                workers = min(len(os.sched_getaffinity(0)), count // SMALL)
+                draw(population, split, count, partial, workers=workers)
                 _gather(partial, count)
                 partial.rename(done)
     except OSError as cause:
         shutil.rmtree(partial, ignore_errors=True)
         raise DataError(
-            f"{root}: the {count} phantoms of split {split!r} could not be written ({cause}). They take about "
-            f"{count * 0.3:.0f} MB; free some space, or set EVID_CACHE to another folder."
+            f"{root}: the {count} phantoms of split {split!r} could not be written ({cause}). They take "
+            f"about {count * 0.3:.0f} MB; free some space, or set EVID_CACHE to another folder."
         ) from cause
     return done
 
 
-def _draw(population: render.Population, split: str, count: int, folder: Path) -> None:
-    workers = min(len(os.sched_getaffinity(0)), count // SMALL)
+def draw(population: render.Population, split: str, count: int, folder: Path, *, workers: int) -> None:
+    """Draw a split into `folder`, with `workers` processes if that is more than one.
+
+    Raises:
+        OSError: if a file could not be written, here or in a worker.
+    """
     if workers < 2:
         render.write(population, split, range(count), folder, parent=0)
         return
-    # Plain processes rather than a pool: a pool imports the caller's main module again, torch and all.
-    running = []
-    for worker in range(workers):
-        work = {
-            "population": dataclasses.asdict(population),
-            "split": split,
-            "numbers": (worker, count, workers),
-            "folder": str(folder),
-            "parent": os.getpid(),
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-m", render.__name__],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(work))
-        process.stdin.close()
-        running.append(process)
+    running = [_start(population, split, range(worker, count, workers), folder) for worker in range(workers)]
     try:
         for process in running:
-            assert process.stderr is not None
-            said = process.stderr.read()
-            if process.wait() != 0:
+            _, said = process.communicate()
+            if process.returncode != 0:
                 raise OSError(said.strip().splitlines()[-1] if said.strip() else f"exit {process.returncode}")
     finally:
         for process in running:
             process.kill()
             process.wait()
+
+
+def _start(population: render.Population, split: str, numbers: range, folder: Path) -> subprocess.Popen[str]:
+    # A plain process rather than a pool's: that one would import the caller's main module again, torch and all.
+    work = {
+        "population": dataclasses.asdict(population),
+        "split": split,
+        "numbers": (numbers.start, numbers.stop, numbers.step),
+        "folder": str(folder),
+        "parent": os.getpid(),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", render.__name__, json.dumps(work)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
 
 
 def _gather(folder: Path, count: int) -> None:
