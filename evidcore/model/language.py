@@ -14,7 +14,7 @@ import torch
 from evidcore.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Config
+    from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -33,8 +33,9 @@ CHAT_TEMPLATE = (  # ChatML as Qwen2-VL writes it, without its default system tu
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# A tag, a word with the space before it, a number with it, one character of white space, one sign.
-_PIECES = r"</?\p{L}+>| ?\p{L}+| ?\p{N}+|\s|[^\s\p{L}\p{N}]"
+# An option's letter with its bracket, a tag, a word or a number with the space before it, one white
+# space, one sign.
+_PIECES = r"\p{Lu}\)|</?\p{L}+>| ?\p{L}+| ?\p{N}+|\s|[^\s\p{L}\p{N}]"
 _SOURCES: Mapping[str, frozenset[str]] = {
     "config": frozenset({"config", "width", "layers", "heads"}),
     "id": frozenset({"id", "revision"}),
@@ -97,20 +98,23 @@ def _escaped(text: str) -> str:
 
 def tiny_config(
     tokenizer: PreTrainedTokenizerBase, *, width: int = 128, layers: int = 3, heads: int = 4
-) -> Qwen2Config:
-    """Give the shape of a Qwen2 that learns to read and answer in minutes on a CPU: 0.6 million weights.
+) -> LlamaConfig:
+    """Give the shape of a Llama that learns to read and answer in minutes on a CPU: 0.6 million weights.
+
+    Not a Qwen2, which it else resembles: for that name transformers 5.23 puts Qwen's own splitting of words
+    in place of the one in `tokenizer.json`.
 
     Raises:
         DataError: if the heads do not share the width evenly.
     """
-    from transformers import Qwen2Config
+    from transformers import LlamaConfig
 
     if width % (2 * heads):
         raise DataError(
             f"model.language.width: {heads} heads of an even width do not share {width}; "
             f"take a multiple of {2 * heads}."
         )
-    return Qwen2Config(
+    return LlamaConfig(
         vocab_size=8 * math.ceil(len(tokenizer) / 8),
         hidden_size=width,
         intermediate_size=width * 5 // 2,
@@ -118,6 +122,7 @@ def tiny_config(
         num_attention_heads=heads,
         num_key_value_heads=heads,
         max_position_embeddings=4096,
+        attention_bias=True,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -125,8 +130,8 @@ def tiny_config(
     )
 
 
-def tiny_model(config: Qwen2Config, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """Give a Qwen2 with random weights that is ready to look words up.
+def tiny_model(config: LlamaConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """Give a Llama with random weights that is ready to look words up.
 
     A model this small does not find out in minutes that a word in the question can be looked up in what
     stands before it, so it starts near that: queries match keys of the same token (`k_proj` begins as
@@ -134,12 +139,12 @@ def tiny_model(config: Qwen2Config, tokenizer: PreTrainedTokenizerBase, seed: in
     or in the space before it begin with one embedding plus a small vector for the difference. Nothing says
     what any word means.
     """
-    from transformers import Qwen2ForCausalLM
+    from transformers import LlamaForCausalLM
 
     model: Any
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
+        model = LlamaForCausalLM(config)
         capital, space = 0.05 * torch.randn(2, config.hidden_size)
     with torch.no_grad():
         for layer in model.model.layers:
@@ -153,11 +158,12 @@ def tiny_model(config: Qwen2Config, tokenizer: PreTrainedTokenizerBase, seed: in
         first: dict[str, torch.Tensor] = {}
         for index in range(len(SPECIAL_TOKENS), len(tokenizer)):
             text = str(tokenizer.decode([index]))
-            word = text.strip()
-            if len(word) < 2:
-                continue  # letters and signs stand for themselves
-            row = first.setdefault(word.lower(), rows[index].clone())
-            rows[index] = row + (text[0] == " ") * space / 2 + word[0].isupper() * capital
+            word = text.strip().removesuffix(")") or text.strip()  # "A)" marks the option that "A" names
+            if not word:
+                continue
+            single = len(word) == 1  # "A" and "a" are no spellings of each other
+            row = first.setdefault(word if single else word.lower(), rows[index].clone())
+            rows[index] = row + (text[0] == " ") * space / 2 + (word[0].isupper() and not single) * capital
     built: PreTrainedModel = model
     return built
 
