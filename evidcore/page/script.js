@@ -20,7 +20,7 @@ for (const viewer of document.querySelectorAll("figure.viewer")) {
     if (!outline || !outline.checked) return;
     Object.values(volume.outlines).forEach((paths, number) => {
       if (!(place in paths)) return;
-      const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+      const path = document.createElementNS(drawing.namespaceURI, "path");
       path.setAttribute("d", paths[place]);
       path.setAttribute("class", `s${number}`);
       drawing.append(path);

@@ -160,7 +160,7 @@ def _averaged(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[np.float32]:
 def _grey(plane: npt.NDArray[np.float32], low: float, high: float) -> Plane:
     share = np.clip((plane - low) / (high - low), 0.0, 1.0)
     # 64 greys: the eye tells no more apart on a slice, and noise below that doubles the page
-    return np.asarray((share * 63).round() * (255 / 63), dtype=np.uint8)
+    return np.asarray(((share * 63).round() * (255 / 63)).round(), dtype=np.uint8)
 
 
 def _data_uri(plane: Plane) -> str:

@@ -20,6 +20,7 @@ from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
 from evidcore.factory import build
+from evidcore.page import write_page
 from evidcore.volume import cache_root
 
 RESOLVED = """
@@ -118,7 +119,11 @@ def row(name: str, metric: str, value: float, half: float, **more: Any) -> dict[
 @pytest.fixture
 def bare_run(tmp_path: Path) -> FakeRun:
     """A run that has only just started."""
-    folder = tmp_path / "runs" / "med3d_r1" / "20261120-221504-3fa9c1"
+    return started(tmp_path)
+
+
+def started(root: Path) -> FakeRun:
+    folder = root / "runs" / "med3d_r1" / "20261120-221504-3fa9c1"
     folder.mkdir(parents=True)
     (folder / "recipe.toml").write_text(RESOLVED)
     (folder / "resolved.toml").write_text(RESOLVED)
@@ -149,6 +154,18 @@ def draw() -> dict[Split, list[Case]]:
 def fake_run(bare_run: FakeRun, phantoms: dict[Split, list[Case]]) -> FakeRun:
     """A finished run of the walking recipe."""
     return fill(bare_run, phantoms)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory, phantoms: dict[Split, list[Case]]) -> FakeRun:
+    """The same, once for all tests that only read it."""
+    return fill(started(tmp_path_factory.mktemp("finished")), phantoms)
+
+
+@pytest.fixture(scope="session")
+def page(finished_run: FakeRun) -> str:
+    """The page of the finished run."""
+    return write_page(finished_run.folder).read_text(encoding="utf-8")
 
 
 def fill(run: FakeRun, cases: dict[Split, list[Case]]) -> FakeRun:

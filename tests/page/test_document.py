@@ -1,0 +1,350 @@
+import base64
+import hashlib
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+
+from evidcore.case import Crop, VolumeRef
+from evidcore.errors import RunError
+from evidcore.hooks import Section
+from evidcore.page import write_page
+from evidcore.page.document import document
+from evidcore.page.gallery import Gallery
+from evidcore.page.record import read_record
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text outside scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in ("script", "style"):
+            self.text += data
+
+
+def written(run: Any, **options: Any) -> str:
+    return write_page(run.folder, **options).read_text(encoding="utf-8")
+
+
+def numbers_in(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return set().union(*map(numbers_in, value.values()), set())
+    if isinstance(value, list):
+        return set().union(*map(numbers_in, value), set())
+    return {repr(value)} if isinstance(value, int | float) else set()
+
+
+def test_page_lies_in_the_run_folder_and_says_what_it_is_of(fake_run):
+    target = write_page(fake_run.folder)
+    assert target == fake_run.folder / "page" / "index.html"
+    text = Elements(target.read_text(encoding="utf-8")).text
+    for said in ("med3d_r1", "finished", "evidcore 0.1.0", "2 cores", "Not a medical device", "17"):
+        assert said in text
+
+
+def test_page_reaches_for_nothing_outside_itself(page):
+    assert not re.search(r"https?://|[\"'(]//|@import|url\(", page)
+    for name, attributes in Elements(page).found:
+        assert name not in ("link", "iframe", "object", "embed", "base")
+        for key in ("src", "href", "xlink:href", "srcset", "action", "poster"):
+            value = attributes.get(key)
+            assert value is None or value.startswith(("data:image/png;base64,", "#"))
+
+
+def test_browser_is_told_to_load_nothing_and_to_run_only_this_script(page):
+    policy = next(
+        a["content"] for name, a in Elements(page).found if a.get("http-equiv") == "Content-Security-Policy"
+    )
+    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert len(script) == 1
+    digest = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}'" in policy
+
+
+def test_text_of_models_cases_and_rewards_is_never_markup(fake_run):
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
+    scripts = Elements(written(fake_run)).found
+    for path in (*fake_run.folder.glob("rollouts/*"), *fake_run.folder.glob("answers/*")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line |= {"prompt": evil, "text": evil, "malformed": evil, "choice": evil, "task": evil}
+            line["reference"] = {"letter": evil, "finding": evil}
+            for item in line.get("rollouts", ()):
+                item |= {"text": evil, "malformed": evil, "actions": [{"tool": evil, "error": evil}]}
+                item["rewards"] = {evil: {"value": 1.0, "parts": {evil: 1.0}, "reason": evil}}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for path in fake_run.folder.glob("results/*"):
+        result = json.loads(path.read_text())
+        for row in result["rows"]:
+            row |= {"note": evil, "name": evil}
+        path.write_text(json.dumps(result))
+    resolved = (fake_run.folder / "resolved.toml").read_text()
+    (fake_run.folder / "resolved.toml").write_text(resolved.replace('"med3d_r1"', json.dumps(evil)))
+    page = written(fake_run)
+    found = Elements(page).found
+    count = [name for name, _ in found].count("script")
+    assert count <= [name for name, _ in scripts].count("script")
+    assert not any("onerror" in attributes for _, attributes in found)
+    assert html.escape(evil, quote=True) in page
+
+
+def test_every_number_shown_is_one_that_the_run_wrote_or_a_count_of_its_lines(finished_run, page):
+    known: set[str] = set()
+    for path in finished_run.folder.glob("results/*.json"):
+        known |= numbers_in(json.loads(path.read_text()))
+    for path in (*finished_run.folder.glob("rollouts/*"), *finished_run.folder.glob("answers/*")):
+        for line in path.read_text().splitlines():
+            known |= numbers_in(json.loads(line))
+    asked = {
+        json.loads(line)["prompt_id"]
+        for line in (finished_run.folder / "answers" / "07-audit.jsonl").read_text().splitlines()
+    }
+    time = page[page.index('<section id="time">') : page.index('<section id="record">')]
+    shown = re.findall(r'<data value="([^"]*)">([^<]*)</data>', page.replace(time, ""))
+    assert len(shown) > 300
+    counts = {repr(number) for number in range(len(asked) + 1)}
+    for value, text in shown:
+        assert value in known | counts
+        read = float(text.replace("\N{MINUS SIGN}", "-").replace("\u202f", "").rstrip(" %"))
+        assert abs(read - float(value)) < 6e-4 or abs(read - 100 * float(value)) < 0.0501
+
+
+def test_seconds_are_the_sums_of_the_logged_seconds(finished_run, page):
+    lines = [json.loads(line) for line in (finished_run.folder / "metrics.jsonl").read_text().splitlines()]
+    generate = sum(line.get("generate_s", 0.0) for line in lines)
+    time = page[page.index('<section id="time">') : page.index('<section id="record">')]
+    shown = [float(value) for value in re.findall(r'<data value="([^"]*)">', time)]
+    assert pytest.approx(generate) in shown
+    assert sum(shown) == pytest.approx(sum(line.get("step_s", 0.0) for line in lines))
+
+
+def test_three_reference_lines_stand_beside_every_accuracy(page):
+    rows = [row for row in re.findall(r"<tr.*?</tr>", page) if "accuracy</td>" in row]
+    assert len(rows) >= 16
+    for row in rows:
+        for value in ("0.25", "0.2875", "1.0"):
+            assert f'<data value="{value}">' in row
+
+
+def test_audit_is_said_in_words_and_drawn(page):
+    text = Elements(page).text
+    assert "76.2 % right on the cases' own volumes, 24.5 % on another patient's" in text
+    assert "a grounding margin of +51.7 points (+47.2 to +56.2) on choice" in text
+    assert "The volume is used: margin +51.7 points" in text
+
+
+def test_each_rollout_shows_its_rewards_with_parts_and_reasons(finished_run, page):
+    line = json.loads((finished_run.folder / "rollouts" / "05-grpo.jsonl").read_text().splitlines()[-1])
+    text = Elements(page).text
+    assert "8 rollouts, best first" in text
+    for name in line["rollouts"][0]["rewards"]:
+        assert name in text
+    assert "the report names no finding" in text
+    assert "not applicable" in text  # missing is not zero
+    assert "recall " in text
+
+
+def test_slices_are_there_without_the_script(page):
+    found = Elements(page).found
+    pictures = [a for name, a in found if name == "img" and "Axial slice" in str(a.get("alt"))]
+    assert pictures
+    assert all(str(a["src"]).startswith("data:image/png;base64,") for a in pictures)
+
+
+def test_masks_of_present_findings_are_outlined(finished_run, page):
+    blocks = [
+        json.loads(b) for b in re.findall(r'<script type="application/json" id="[^"]*">(.*?)</script>', page)
+    ]
+    outlined = {name for block in blocks for name in block["outlines"]}
+    assert outlined
+    assert outlined <= {
+        name for cases in finished_run.cases.values() for case in cases for name in case.masks
+    }
+    assert set(blocks[0]["windows"]) == {"lung", "mediastinum", "bone"}
+
+
+def test_phantom_is_said_wherever_numbers_are(page):
+    text = Elements(page).text
+    assert "every number comes from generated CT phantoms" in text
+    assert text.count("phantom") > 8
+
+
+def test_a_run_that_has_only_started_still_has_a_page(bare_run):
+    text = Elements(written(bare_run)).text
+    for said in (
+        "running",
+        "No evaluation has finished yet.",
+        "No grounding audit has run.",
+        "This run has no training controls.",
+        "No evaluation has stored answers yet.",
+        "This run has no GRPO rollouts.",
+        "No stage has logged a step yet.",
+        "No stage has written figures yet.",
+        "This run has no lock file.",
+    ):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("results/07-audit.json", "No grounding audit has run, so what the accuracy rests on is not known."),
+        ("rollouts/05-grpo.jsonl", "This run has no GRPO rollouts."),
+        ("metrics.jsonl", "No stage has logged a step yet."),
+        ("STATUS", "unknown"),
+    ],
+)
+def test_a_missing_piece_is_said_to_be_missing(fake_run, missing, said):
+    (fake_run.folder / missing).unlink()
+    assert said in Elements(written(fake_run)).text
+
+
+def test_empty_groups_and_files_are_no_obstacle(fake_run):
+    line = json.loads((fake_run.folder / "rollouts" / "05-grpo.jsonl").read_text().splitlines()[0])
+    (fake_run.folder / "rollouts" / "05-grpo.jsonl").write_text(json.dumps({**line, "rollouts": []}) + "\n")
+    (fake_run.folder / "answers" / "07-audit.jsonl").write_text("")
+    fake_run.result("06-evaluate", "evaluate", [])
+    assert "This run has no GRPO rollouts." in Elements(written(fake_run)).text
+
+
+def test_a_missing_volume_is_named_in_place_of_its_slices(fake_run):
+    path = fake_run.cases["test"][0].volumes[0].path
+    gone = path.replace(".nii", "-gone.nii")
+    for file in fake_run.folder.glob("answers/*"):
+        file.write_text(file.read_text().replace(path, gone))
+    assert gone in Elements(written(fake_run)).text
+
+
+def noise(path: Path, size: tuple[int, int, int], seed: int) -> Crop:
+    values = np.random.default_rng(seed).normal(0, 300, size).astype(np.int16)
+    nibabel.save(nibabel.Nifti1Image(values.T, np.diag([-1.0, -1.0, 3.0, 1.0])), path)
+    return Crop(volume=VolumeRef(path=str(path)))
+
+
+def test_a_large_noisy_volume_leaves_room_for_others(bare_run, tmp_path):
+    uri = noise(tmp_path / "large.nii", (60, 384, 384), 0).uri()  # 26 MB as 8-bit pictures in three windows
+    answer = {"prompt_id": "p", "case_id": "c", "task": "report", "text": "x", "images": [uri]}
+    bare_run.line("answers/04-evaluate.jsonl", answer)
+    assert 500_000 < write_page(bare_run.folder).stat().st_size < 4_000_000
+
+
+def test_volumes_stay_within_their_budget_and_those_without_room_are_said_to_be_left_out(tmp_path):
+    gallery = Gallery(budget_bytes=1_000_000)
+    crops = [noise(tmp_path / f"{seed}.nii", (12, 96, 96), seed) for seed in range(4)]
+    shown = [gallery.viewer([crop.uri()], None) for crop in crops]
+    assert "Left out to keep this page small." in shown[-1]
+    assert "<figure" in shown[0]
+    assert len(gallery.blocks()) < 1_010_000
+
+
+@pytest.fixture
+def real_run(bare_run, tmp_path):
+    """A run on a folder of scans, whose reports are not ours to show."""
+    scans = tmp_path / "scans"
+    scans.mkdir()
+    uri = noise(scans / "a.nii.gz", (12, 16, 16), 0).uri()
+    (scans / "cases.csv").write_text(
+        "id,volume,patient,split,report\na,a.nii.gz,p1,test,Secret words of a report.\n"
+    )
+    recipe = f"""
+        name = "mine"
+        recipe_folder = "{tmp_path}"
+        [dataset.site]
+        use = "folder"
+        path = "scans"
+        [[stage]]
+        kind = "evaluate"
+        data = [{{ dataset = "site", task = "report", split = "test" }}]
+    """
+    (bare_run.folder / "resolved.toml").write_text(recipe)
+    answer = {"prompt_id": "a:report", "case_id": "a", "task": "report", "text": "Nothing seen."}
+    bare_run.line("answers/01-evaluate.jsonl", {**answer, "images": [uri]})
+    bare_run.line("rollouts/01-grpo.jsonl", {
+        **answer, "step": 1, "stage": "01-grpo", "prompt": "Write the report.", "images": [uri],
+        "reference": {"report": "Secret words of a report."},
+        "rollouts": [{"text": "No.", "total": 0.0, "advantage": 0.0, "malformed": None, "rewards": {}}],
+    })  # fmt: skip
+    return bare_run
+
+
+def test_reports_of_real_patients_are_shown_only_when_asked_for(real_run):
+    hidden = Elements(written(real_run)).text
+    assert "Secret words" not in hidden
+    assert "evid page RUN --show-reports" in hidden
+    assert "phantom" not in hidden.lower()
+    assert "Secret words of a report." in Elements(written(real_run, show_reports=True)).text
+
+
+def test_a_dataset_that_cannot_be_opened_is_named_and_stops_nothing(real_run, tmp_path):
+    (tmp_path / "scans" / "cases.csv").unlink()
+    text = Elements(written(real_run)).text
+    assert "Data set 'site' could not be read" in text
+    assert "cases.csv" in text
+    assert "Nothing seen." in text
+
+
+def test_sections_of_observers_stand_on_the_page_and_failed_ones_are_named(fake_run):
+    record = read_record(fake_run.folder)
+    section = Section(title="Attention <map>", html="<p id='theirs'>mine</p>")
+    page = document(record, [section], {"broken": "ValueError: no map"})
+    assert "<h2>Attention &lt;map&gt;</h2><div><p id='theirs'>mine</p></div>" in page
+    assert "Observer broken failed and added no section: ValueError: no map" in page
+
+
+def test_the_same_run_gives_the_same_page(fake_run):
+    assert written(fake_run) == written(fake_run)
+
+
+def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path):
+    with pytest.raises(RunError, match=re.escape(f"{tmp_path}: not a run folder")):
+        write_page(tmp_path)
+
+
+def test_colours_can_be_read_in_light_and_dark():
+    style = (Path(__file__).parents[2] / "evidcore" / "page" / "style.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in style.split("@media", 2)[:2]
+    )
+    assert len(light) > 15
+    assert light.keys() == dark.keys()
+    for theme in (light, dark):
+        for ink in ("ink", "soft", "accent", "other", "blank", "bad", "good"):
+            for ground in ("paper", "panel"):
+                assert contrast(theme[ink], theme[ground]) >= 4.5, (ink, ground)
+        assert contrast(theme["banner-ink"], theme["banner"]) >= 4.5
+        for series in range(6):
+            assert contrast(theme[f"s{series}"], theme["paper"]) >= 3.0
+
+
+def contrast(first: str, second: str) -> float:
+    """WCAG 2.2 contrast ratio."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    bright, dim = sorted((luminance(first), luminance(second)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)

@@ -1,0 +1,164 @@
+"""Numbers, markup, records, and which cases are shown."""
+
+import json
+import re
+
+import pytest
+
+from evidcore.errors import RunError
+from evidcore.page.cases import chosen_answers, chosen_groups, pattern
+from evidcore.page.markup import Html, data_block, tag
+from evidcore.page.numbers import number, written
+from evidcore.page.record import is_phantom, read_record
+from evidcore.page.tables import with_tasks
+from evidcore.page.training import time_parts
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [
+        (0.7623, "rate", "76.2 %"),
+        (-0.0424, "points", "\N{MINUS SIGN}4.2"),
+        (0.5172, "points", "+51.7"),
+        (0.52849, "score", "0.528"),
+        (1234, "count", "1\u202f234"),
+        (59.94, "seconds", "59.9 s"),
+        (3725.0, "seconds", "1 h 02 min"),
+        (float("nan"), "rate", "not finite"),
+        (1.07654, "plain", "1.077"),
+    ],
+)
+def test_numbers_read_as_their_unit(value, unit, said):
+    assert written(value, unit) == said
+
+
+def test_what_was_not_measured_is_a_dash_not_zero():
+    assert "not measured" in number(None, "rate")
+    assert "0" not in number(None, "rate")
+
+
+def test_text_is_escaped_and_markup_is_not():
+    assert tag("p", "<b>", Html("<i>x</i>"), title='"') == '<p title="&quot;">&lt;b&gt;<i>x</i></p>'
+    assert tag("input", checked=True, disabled=False, name=None) == "<input checked>"
+
+
+def test_data_blocks_cannot_be_ended_from_inside():
+    block = data_block({"a": "</script><!--"})
+    assert block.count("</script>") == 1
+    assert json.loads(re.findall(">(.*)</script>", block)[0]) == {"a": "</script><!--"}
+
+
+def test_a_broken_line_is_named_and_a_line_being_written_is_left_out(fake_run):
+    path = fake_run.folder / "metrics.jsonl"
+    count = len(read_record(fake_run.folder).metrics)
+    whole = path.read_text()
+    path.write_text(whole + '{"stage": "05-gr')
+    assert len(read_record(fake_run.folder).metrics) == count
+    path.write_text('{"stage": oops}\n' + whole)
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 1: not JSON, '\{\"stage\": oops"):
+        read_record(fake_run.folder)
+
+
+def test_a_result_that_is_no_object_is_named(fake_run):
+    (fake_run.folder / "results" / "06-evaluate.json").write_text("[1]")
+    with pytest.raises(RunError, match=r"06-evaluate\.json: holds a list, not an object"):
+        read_record(fake_run.folder)
+
+
+def test_phantoms_are_known_by_the_name_of_their_component():
+    assert is_phantom("phantom-chest")
+    assert is_phantom("some-package/phantom-abdomen")
+    assert not is_phantom("folder")
+
+
+def group(step, *totals, malformed=None):
+    return {
+        "step": step,
+        "rollouts": [{"total": total, "malformed": malformed} for total in totals],
+    }
+
+
+def test_groups_are_chosen_for_what_they_show(tmp_path):
+    lines = [
+        group(1, 0, 1),
+        group(1, 0, 3),
+        group(5, 0, 9, malformed="no tags"),
+        group(7, 2, 2),
+        group(9, 1, 2),
+    ]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown = {item.why: item.line for item in chosen_groups(path)}
+    assert shown == {
+        "The widest group of the last step": lines[4],
+        "The widest group of the first step": lines[1],
+        "The widest group with a malformed answer": lines[2],
+        "A dead group: equal rewards, so it taught nothing": lines[3],
+    }
+
+
+def test_no_group_is_shown_twice(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(group(1, 1, 1, malformed="no tags")) + "\n")
+    assert len(chosen_groups(path)) == 1
+
+
+def answers(*correct):
+    conditions = ("own", "other-patient", "blank")
+    return {name: {"correct": value} for name, value in zip(conditions, correct, strict=False)}
+
+
+@pytest.mark.parametrize(
+    ("correct", "said"),
+    [
+        ((True,), "right"),
+        ((False,), "wrong"),
+        ((None,), None),
+        ((True, False), "right only with its own volume"),
+        ((True, True), "right either way"),
+        ((False, True), "right only with another patient's volume"),
+        ((False, False), "wrong either way"),
+    ],
+)
+def test_a_question_is_told_by_how_it_fared(correct, said):
+    assert pattern(answers(*correct)) == said
+
+
+def test_answers_are_chosen_one_of_each_pattern_from_different_cases():
+    lines = [
+        {"prompt_id": f"p{n}", "case_id": f"c{n // 2}", "task": "choice", "condition": c, "correct": right}
+        for n, both in enumerate([(True, True), (False, False), (True, True), (True, False), (True, False)])
+        for c, right in zip(("own", "other-patient"), both, strict=True)
+    ]
+    chosen = chosen_answers(lines)
+    assert [item.why for item in chosen] == ["Right only with its own volume", "Right either way"]
+    assert [next(iter(item.answers.values()))["prompt_id"] for item in chosen] == ["p3", "p0"]
+
+
+def test_rows_of_an_audit_learn_their_task_from_its_margin():
+    rows = [
+        {"name": "own volumes", "metric": "strict_accuracy"},
+        {"name": "choice", "metric": "grounding_margin"},
+        {"name": "own volumes", "metric": "strict_accuracy"},
+        {"name": "other", "metric": "grounding_margin"},
+        {"name": "other", "metric": "prior_only"},
+    ]
+    assert [row["task"] for row in with_tasks({"rows": rows})] == [
+        "choice",
+        "choice",
+        "other",
+        "other",
+        "other",
+    ]
+
+
+def test_a_steps_rest_is_what_its_parts_do_not_explain():
+    lines = [
+        {"step": 1, "time_s": 9.0, "generate_s": 2.0, "reward_s/format": 0.5, "step_s": 4.0},
+        {"step": 2, "time_s": 18.0, "generate_s": 3.0, "reward_s/format": 0.5, "step_s": 3.0},
+    ]
+    assert time_parts(lines) == [
+        ("generate", 5.0),
+        ("update and the rest of the step", 1.5),
+        ("reward format", 1.0),
+    ]

@@ -1,0 +1,101 @@
+import base64
+import io
+import re
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from evidcore.page.slices import outline, png, render
+
+
+def decoded(data: bytes) -> np.ndarray:
+    """What another library reads, as 0..255."""
+    return (matplotlib.image.imread(io.BytesIO(data), format="png") * 255).round().astype(int)
+
+
+def picture(uri: str) -> np.ndarray:
+    return decoded(base64.b64decode(uri.removeprefix("data:image/png;base64,")))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 7), (64, 64), (5, 200)])
+def test_png_is_read_back_by_another_library(size):
+    dice = np.random.default_rng(1)
+    smooth = (np.add.outer(np.arange(size[0]), np.arange(size[1])) % 256).astype(np.uint8)
+    for plane in (dice.integers(0, 256, size, dtype=np.uint8), smooth, np.zeros(size, np.uint8)):
+        np.testing.assert_array_equal(decoded(png(plane)), plane)
+
+
+def test_windows_map_hu_to_grey_by_hand():
+    array = np.array([[[-2000, -1350, -600, 150, 900]]], dtype=np.int16)
+    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={})
+    # -600 HU is the middle of the lung window: 31.5 of 63 greys rounds to 32, and 32 * 255 / 63 = 129.5
+    assert picture(drawn.windows["lung"][0])[0].tolist() == [0, 0, 130, 255, 255]
+    # 150 HU is 310 of the 400 HU above -160: 48.8 of 63, 49 * 255 / 63 = 198.3
+    assert picture(drawn.windows["mediastinum"][0])[0].tolist() == [0, 0, 0, 198, 255]
+
+
+def test_arbitrary_intensities_get_one_window_and_no_hu():
+    array = np.linspace(0, 1, 1000, dtype=np.float32).reshape(10, 10, 10)
+    drawn = render(array, (1.0, 1.0, 1.0), is_hu=False, masks={})
+    assert list(drawn.windows) == ["full range"]
+    assert picture(drawn.windows["full range"][0]).min() == 0
+    assert picture(drawn.windows["full range"][9]).max() == 255
+
+
+def test_the_patients_left_is_on_the_right_and_posterior_below():
+    array = np.full((1, 8, 8), -1000, dtype=np.int16)
+    array[0, 6, 5] = 500  # y to posterior, x to the patient's left
+    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={})
+    assert np.argwhere(picture(drawn.windows["lung"][0]) == 255).tolist() == [[6, 5]]
+
+
+def test_deep_volumes_keep_the_source_index_of_each_slice():
+    array = np.arange(301, dtype=np.int16)[:, None, None] * np.ones((1, 4, 4), np.int16)
+    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_slices=4)
+    assert drawn.z == (0, 100, 200, 300)
+    assert drawn.depth == 301
+
+
+def test_large_slices_are_averaged_down():
+    array = np.tile(np.array([[-600, 150], [150, -600]], np.int16), (1, 100, 100))
+    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_pixels=100)
+    assert (drawn.height_px, drawn.width_px) == (100, 100)
+    mean = picture(drawn.windows["lung"][0])
+    assert (mean == 190).all()  # -225 HU, three quarters of the window: 47 of 63 greys
+
+
+def test_aspect_is_in_millimetres():
+    drawn = render(np.zeros((2, 10, 20), np.int16), (5.0, 2.0, 0.5), is_hu=True, masks={})
+    assert drawn.aspect == pytest.approx((20 * 0.5) / (10 * 2.0))
+
+
+def test_outline_of_one_voxel_is_its_four_edges():
+    mask = np.zeros((3, 4), bool)
+    mask[1, 2] = True
+    assert sorted(re.findall(r"M\d+ \d+[HV]\d+", outline(mask))) == ["M2 1H3", "M2 1V2", "M2 2H3", "M3 1V2"]
+
+
+def test_outline_length_is_the_perimeter_counted_by_hand():
+    mask = np.random.default_rng(3).random((15, 12)) > 0.5
+    padded = np.pad(mask, 1)
+    steps = ((0, 1), (1, 0), (0, -1), (-1, 0))
+    perimeter = sum(not padded[y + dy, x + dx] for y, x in np.argwhere(padded).tolist() for dy, dx in steps)
+    drawn = 0
+    for x, y, axis, stop in re.findall(r"M(\d+) (\d+)([HV])(\d+)", outline(mask)):
+        drawn += int(stop) - int(x if axis == "H" else y)
+    assert drawn == perimeter
+
+
+def test_viewer_starts_where_the_finding_is_largest():
+    large, small = np.zeros((2, 9, 8, 8), bool)
+    large[2:5] = True
+    small[6, 1, 1] = True
+    drawn = render(
+        np.zeros((9, 8, 8), np.int16), (1.0,) * 3, is_hu=True, masks={"large": large, "small": small}
+    )
+    assert drawn.start("small") == 6
+    assert drawn.start("large") == 2
+    assert drawn.start("none of them") == 2
+    assert list(drawn.outlines["small"]) == [6]
+    assert render(np.zeros((9, 8, 8), np.int16), (1.0,) * 3, is_hu=True, masks={}).start() == 4
