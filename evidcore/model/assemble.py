@@ -107,6 +107,8 @@ def load(folder: Path, *, feature_folder: Path | None = None) -> tuple[VolumeVLM
 
 def _connect(model: VolumeVLM, processor: VolumeProcessor, view: View, feature_folder: Path | None) -> None:
     """Give both the same bank."""
+    model.train_only(())  # a stage thaws what it trains; until then the bank may keep the encoder's features
+    model.eval()
     bank = FeatureBank(model.model.encoder.input, folder=feature_folder)
     model.model.bank = bank
     processor.image_processor.connect(model.model.encoder, model.model.bridge, view, bank)

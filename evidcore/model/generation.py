@@ -20,6 +20,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from evidcore.model.shared_prefix import SharedPrefix, fits, using
 from evidcore.model.vlm import VolumeVLM
 
 
@@ -85,29 +86,21 @@ def continue_rows(
         forced: write these tokens instead of choosing, to see what the model gives them; they end the row.
         stops: asked (row, its tokens so far) after each token whether the row stops there.
     """
-    unique = list(dict.fromkeys(prefixes))
-    place = {prefix: number for number, prefix in enumerate(unique)}
-    rows = torch.tensor([place[prefix] for prefix in prefixes], device=model.device)
-    hidden, cache, mask = _prefill(model, unique, sampling.pad_id)
-    cache.batch_select_indices(rows)
-    hidden, mask = hidden[rows], mask[rows]
     limit = max(map(len, forced)) if forced else sampling.max_new_tokens
+    decoder = _Decoder(model, prefixes, sampling.pad_id, limit)
     chooser = _Chooser(sampling, seeds, limit, model.device)
-    length = mask.shape[1]
-    mask = torch.cat([mask, mask.new_ones(len(rows), limit)], dim=1)
-    position = mask[:, :length].sum(1, keepdim=True)
     ends = torch.tensor(sampling.end_ids, device=model.device)
-    done = torch.zeros(len(rows), dtype=torch.bool, device=model.device)
-    written: list[list[int]] = [[] for _ in prefixes]
+    done = torch.zeros(len(prefixes), dtype=torch.bool, device=model.device)
     stopped = torch.zeros_like(done)
+    written: list[list[int]] = [[] for _ in prefixes]
     tokens, chances = [], []
     for step in range(limit):
         required = None if forced is None else _column(forced, step, sampling.pad_id, model.device)
-        token, chance = chooser(model.lm_head(hidden).float(), step, required)
-        token = token.masked_fill(done | stopped, sampling.pad_id)
+        token, chance = chooser(model.lm_head(decoder.hidden).float(), step, required)
+        live = ~(done | stopped)
+        token = token.masked_fill(~live, sampling.pad_id)
         tokens.append(token)
         chances.append(chance)
-        live = ~(done | stopped)
         done |= live & torch.isin(token, ends)
         if stops is not None:
             stopped |= _ask(stops, token, live & ~done, written)
@@ -115,14 +108,54 @@ def continue_rows(
             stopped |= torch.tensor([step + 1 >= len(one) for one in forced], device=model.device)
         if step + 1 == limit or bool((done | stopped).all()):
             break
-        hidden = model.model.language_model(
-            input_ids=token[:, None],
-            attention_mask=mask[:, : length + step + 1],
-            position_ids=position + step,
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state[:, -1]
+        decoder.advance(token)
     return _collect(torch.stack(tokens, 1), torch.stack(chances, 1), done, sampling, forced, written, stops)
+
+
+class _Decoder:
+    """Holds the hidden state of each row's last token, and computes the next."""
+
+    def __init__(self, model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int, limit: int) -> None:
+        """Compute distinct prefixes once, and stand ready for `limit` tokens of each row."""
+        unique = list(dict.fromkeys(prefixes))
+        place = {prefix: number for number, prefix in enumerate(unique)}
+        rows = [place[prefix] for prefix in prefixes]
+        self.model, self.limit = model, limit
+        hidden, self.cache, mask = _prefill(model, unique, pad_id)
+        answers = len(rows) // len(unique)
+        self.shared: SharedPrefix | None = None
+        index = torch.tensor(rows, device=model.device)
+        if fits(model) and rows == [row for row in range(len(unique)) for _ in range(answers)]:
+            self.shared = SharedPrefix(self.cache, mask.bool(), answers, limit)
+        else:
+            self.cache.batch_select_indices(index)
+        self.hidden, self.mask = hidden[index], mask[index]
+        self.position = self.mask.sum(1, keepdim=True)
+
+    def advance(self, token: Tensor) -> None:
+        """Append one token to each row."""
+        language = self.model.model.language_model
+        if self.shared is not None:
+            with using(self.model):
+                output = language(
+                    input_ids=token[:, None],
+                    attention_mask=None,
+                    position_ids=self.position,
+                    use_cache=False,
+                    shared=self.shared,
+                )
+            self.shared.step += 1
+        else:
+            self.mask = torch.cat([self.mask, self.mask.new_ones(len(token), 1)], dim=1)
+            output = language(
+                input_ids=token[:, None],
+                attention_mask=self.mask,
+                position_ids=self.position,
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+        self.position = self.position + 1
+        self.hidden = output.last_hidden_state[:, -1]
 
 
 def _prefill(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 
@@ -79,6 +80,7 @@ class VLMPolicy(Policy):
         pad = self.processor.tokenizer.pad_token_id
         if not can_pack(self.model):
             sampling = sampling_of(self.model, self.processor, max_new_tokens=1, temperature=0.0)
+            sampling = dataclasses.replace(sampling, forbidden_ids=())  # nothing is sampled
             rows = [(prefix, ids) for prefix, some in zip(prefixes, candidates, strict=True) for ids in some]
             found = iter(
                 continue_rows(self.model, [row[0] for row in rows], sampling, forced=[row[1] for row in rows])

@@ -166,6 +166,8 @@ class VolumeProcessor(ProcessorMixin):
                 f"{name}: its tokenizer has no token {IMAGE_TOKEN!r}; evidcore.model.assemble adds it."
             )
         self._turns: tuple[str, str] | None = None
+        added = tokenizer.added_tokens_decoder.values()
+        self._control_tokens = {*VISION_TOKENS, *(token.content for token in added if token.special)}
 
     @property
     def model_input_names(self) -> list[str]:

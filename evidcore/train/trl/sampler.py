@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from evidcore.case import Episode, Part, Prompt
+from evidcore.case import Crop, Episode, Part, Prompt
 from evidcore.contracts import Sampler
 from evidcore.model.generation import Continuation, Prefix, Sampling, continue_rows
 from evidcore.model.processor import Encoded, VolumeProcessor
@@ -53,6 +53,7 @@ class PolicySampler(Sampler):
         ] = []  # of the last call, for the pixel-flow proof
         self._drawn: Counter[int] = Counter()
         self._encoded: dict[int, Encoded] = {}
+        self._prefixes: dict[int, Prefix] = {}
         self._closing = self._closing_ids() if stop_texts else frozenset()
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
@@ -61,7 +62,6 @@ class PolicySampler(Sampler):
         seeds = [self._next_seed(episodes[place].prompt) for place in going]
         left = [self.sampling.max_new_tokens - sum(episodes[place].loss_mask) for place in going]
         result = list(episodes)
-        self.log_probs = []
         for start in range(0, len(going), self.rows_per_pass):
             some = going[start : start + self.rows_per_pass]
             budget = left[start : start + self.rows_per_pass]
@@ -74,16 +74,15 @@ class PolicySampler(Sampler):
             )
             for place, one, limit in zip(some, found, budget, strict=True):
                 result[place] = _extended(episodes[place], one, limit)
-                self.log_probs.append((result[place], one.log_probs[:limit]))
         return result
 
     def score(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
-        """Return what sampling would give each token of plain episodes, were it to write them."""
+        """Return the log-probability that sampling gives each token of each episode's first turn."""
         found = continue_rows(
             self.model,
             [self.prefix(Episode(prompt=episode.prompt)) for episode in episodes],
             self.sampling,
-            forced=[episode.ids for episode in episodes],
+            forced=[_first_turn(episode) for episode in episodes],
         )
         return [one.log_probs for one in found]
 
@@ -164,10 +163,18 @@ class PolicySampler(Sampler):
 
     def prefix(self, episode: Episode) -> Prefix:
         """Return everything the model reads before the next token."""
-        encoded = self.encoded(episode.prompt)
-        crops = (*encoded.crops, *(crop for _, crop in episode.crops))
-        handles = tuple(self.processor.image_processor.handle(crop) for crop in crops)
-        return Prefix(encoded.ids + episode.ids, handles)
+        key = id(episode.prompt)
+        if key not in self._prefixes:
+            encoded = self.encoded(episode.prompt)
+            self._prefixes[key] = Prefix(encoded.ids, self._handles(encoded.crops))
+        prompt = self._prefixes[key]
+        if not episode.ids:
+            return prompt
+        own = self._handles([crop for _, crop in episode.crops])
+        return Prefix(prompt.ids + episode.ids, prompt.handles + own)
+
+    def _handles(self, crops: Sequence[Crop]) -> tuple[int, ...]:
+        return tuple(self.processor.image_processor.handle(crop) for crop in crops)
 
     def _next_seed(self, prompt: Prompt) -> int:
         position = self.positions[id(prompt)]
@@ -199,3 +206,8 @@ def _extended(episode: Episode, one: Continuation, limit: int) -> Episode:
         loss_mask=episode.loss_mask + (1,) * len(ids),
         finished=ended or len(ids) >= limit,
     )
+
+
+def _first_turn(episode: Episode) -> tuple[int, ...]:
+    """Return what the model wrote before any tool did."""
+    return episode.ids[: episode.loss_mask.index(0)] if 0 in episode.loss_mask else episode.ids

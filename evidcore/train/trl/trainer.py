@@ -33,6 +33,7 @@ from evidcore.errors import ContractError
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.train.pixel_flow import Proof, prove
 from evidcore.train.judging import Judge, Judgement, figures, record
 from evidcore.train.rows import PromptSource, Row
 from evidcore.train.settings import Announce
@@ -88,10 +89,8 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.share_prompts = share_prompts
         self.sampler: PolicySampler | None = None
         self.episodes: list[Episode] = []
-        self.replay: list[Episode] | None = (
-            None  # the pixel-flow proof scores answers again over other pixels
-        )
-        self.shown: Any = None  # and shows other crops
+        self.proof: Proof | None = None
+        self._is_proven = False
         self._judgement: Judgement | None = None
         self._figures: dict[str, float] = {}
         self._rollouts: list[Rollout] = []
@@ -144,6 +143,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         """Sample and judge when a batch of answers is used up, and hand out whole groups."""
         if not self.model.training:
             return super()._prepare_inputs(generation_batch)
+        if not self._is_proven:
+            self._is_proven = True
+            prove(self, generation_batch[: self.num_generations])
         every = self.args.steps_per_generation * self.num_iterations
         if self._step % every == 0 or self._buffered_inputs is None:
             batch = split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
@@ -154,7 +156,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
     def _generate_and_score_completions(self, inputs: Sequence[Mapping[str, str]]) -> Any:
         """Let trl do its part, then tell what was judged."""
         batch = super()._generate_and_score_completions(inputs)
-        if self.replay is None:
+        if self.proof is None:
             self._tell(batch["advantages"])
         return batch
 
@@ -164,20 +166,19 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         answers = self.num_generations
         positions = [int(position) for position in prompts[::answers]]
         rows = [self.source[position] for position in positions]
-        shown = [row.prompt if self.shown is None else self.shown(row.prompt) for row in rows]
+        shown = [row.prompt if self.proof is None else self.proof.show(row.prompt) for row in rows]
         with self._unwrapped() as unwrapped:
             vlm = vlm_of(unwrapped)
             was_training = unwrapped.training
             unwrapped.eval()
             with torch.no_grad():
                 sampler = self.make_sampler(vlm, shown, positions)
-                if self.replay is None:
-                    self.episodes = self._run_strategy(sampler, shown)
+                if self.proof is not None and self.proof.answers:
+                    self.episodes = self.proof.under([prompt for prompt in shown for _ in range(answers)])
                 else:
-                    pairs = zip(
-                        self.replay, [prompt for prompt in shown for _ in range(answers)], strict=True
-                    )
-                    self.episodes = [Episode(prompt=prompt, **_written(episode)) for episode, prompt in pairs]
+                    self.episodes = self._run_strategy(sampler, shown)
+                if self.proof is not None:
+                    self.proof.rollout = sampler.score(self.episodes)
             unwrapped.train(was_training)
         self.sampler = sampler
         self._judge_rows(sampler, rows)
@@ -268,7 +269,10 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                     actions=episode.actions,
                 )
             )
-        if self.replay is None:
+        if self.proof is not None:  # nothing is learned from its answers
+            nothing = {item.name: [0.0] * len(self.episodes) for item in self.judge.rewards}
+            self._judgement = Judgement({}, nothing, {})
+        else:
             self._judgement = self.judge(self._rollouts)
             self._figures = figures(self._judgement, self.judge.rewards, self.num_generations)
             self._figures |= {f"reward_s/{name}": value for name, value in self._judgement.seconds.items()}
@@ -350,6 +354,13 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                 entropies.append(entropy)
         return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
 
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        """Let trl compute it; the pixel-flow proof looks at the log-probabilities inside."""
+        if self.proof is None:
+            return super()._compute_loss(model, inputs)
+        with self.proof.watching(self):
+            return super()._compute_loss(model, inputs)
+
 
 def _placeholder(name: str) -> Any:
     """Return a function that carries a name for trl and is never called."""
@@ -359,13 +370,3 @@ def _placeholder(name: str) -> Any:
 
     never.__name__ = name
     return never
-
-
-def _written(episode: Episode) -> dict[str, Any]:
-    """Return what was written in an episode, to be put under another prompt."""
-    return {
-        "ids": episode.ids,
-        "loss_mask": episode.loss_mask,
-        "crops": episode.crops,
-        "finished": episode.finished,
-    }

@@ -1,0 +1,139 @@
+import collections
+import dataclasses
+
+import pytest
+import torch
+
+from evidcore.model import generation
+from evidcore.model.generation import Prefix, continue_rows
+from evidcore.model.policy import VLMPolicy, sampling_of
+
+
+@pytest.fixture
+def prefixes(small):
+    policy = VLMPolicy(small.model, small.processor)
+    return [policy.prefix(prompt) for prompt in small.prompts]
+
+
+def sampling(small, **changed):
+    usual = {"max_new_tokens": 9, "temperature": 1.0}
+    return sampling_of(small.model, small.processor, **{**usual, **changed})
+
+
+def test_greedy_tokens_are_those_of_transformers(small, prefixes):
+    longest = max(len(prefix.ids) for prefix in prefixes)
+    ids = torch.tensor([[0] * (longest - len(prefix.ids)) + list(prefix.ids) for prefix in prefixes])
+    theirs = small.model.generate(
+        input_ids=ids,
+        attention_mask=(ids != 0).long(),
+        pixel_values=torch.tensor([prefix.handles for prefix in prefixes]),
+        max_new_tokens=9,
+        do_sample=False,
+        suppress_tokens=[small.processor.image_token_id],
+    )[:, longest:].tolist()
+    ours = continue_rows(small.model, prefixes, sampling(small, temperature=0.0))
+    assert len({one.ids for one in ours}) > 1
+    for mine, row in zip(ours, theirs, strict=True):
+        assert list(mine.ids) == row[: len(mine.ids)]
+
+
+def test_a_row_is_the_same_whatever_stands_beside_it(small, prefixes):
+    rows = [prefix for prefix in prefixes for _ in range(3)]
+    seeds = list(range(100, 112))
+    together = continue_rows(small.model, rows, sampling(small), seeds=seeds)
+    alone = [
+        continue_rows(small.model, [row], sampling(small), seeds=[seed])[0]
+        for row, seed in zip(rows, seeds, strict=True)
+    ]
+    order = [7, 2, 11, 0]
+    some = continue_rows(
+        small.model, [rows[place] for place in order], sampling(small), seeds=[seeds[place] for place in order]
+    )
+    assert [one.ids for one in together] == [one.ids for one in alone]
+    assert [one.ids for one in some] == [together[place].ids for place in order]
+    assert len({one.ids for one in together}) == 12
+
+
+def test_prompts_computed_once_give_what_a_cache_per_row_gives(small, prefixes, monkeypatch):
+    rows = [prefix for prefix in prefixes for _ in range(4)]
+    seeds = list(range(16))
+    shared = continue_rows(small.model, rows, sampling(small), seeds=seeds)
+    monkeypatch.setattr(generation, "fits", lambda model: False)
+    plain = continue_rows(small.model, rows, sampling(small), seeds=seeds)
+    assert [one.ids for one in shared] == [one.ids for one in plain]
+    for one, other in zip(shared, plain, strict=True):
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
+def test_tokens_come_as_often_as_the_model_says(small, prefixes):
+    rows = [prefixes[0]] * 4000
+    found = continue_rows(small.model, rows, sampling(small, max_new_tokens=1), seeds=range(4000))
+    counts = collections.Counter(one.ids[0] for one in found)
+    with torch.no_grad():
+        logits = small.model(
+            input_ids=torch.tensor([prefixes[0].ids]), pixel_values=torch.tensor([prefixes[0].handles])
+        ).logits[0, -1]
+    logits[small.processor.image_token_id] = -torch.inf
+    chances = logits.softmax(-1)
+    for token, count in counts.most_common(5):
+        expected = 4000 * float(chances[token])
+        assert abs(count - expected) < 4 * expected**0.5 + 1
+    for one in found[:20]:
+        assert one.log_probs[0] == pytest.approx(float(chances[one.ids[0]].log()), abs=1e-4)
+
+
+def test_the_tail_is_cut_as_asked(small, prefixes):
+    rows, seeds = [prefixes[0]] * 300, range(300)
+    settings = sampling(small, max_new_tokens=1)
+    free = {one.ids[0] for one in continue_rows(small.model, rows, settings, seeds=seeds)}
+    two = {
+        one.ids[0]
+        for one in continue_rows(small.model, rows, dataclasses.replace(settings, top_k=2), seeds=seeds)
+    }
+    narrow = dataclasses.replace(settings, top_p=1e-6)
+    assert len(free) > 2
+    assert len(two) == 2
+    assert len({one.ids[0] for one in continue_rows(small.model, rows, narrow, seeds=seeds)}) == 1
+
+
+def test_an_image_token_is_never_written(small, prefixes):
+    with torch.no_grad():
+        small.model.lm_head.weight[small.processor.image_token_id] = small.model.lm_head.weight.mean(0) * 50
+    found = continue_rows(small.model, prefixes * 10, sampling(small), seeds=range(40))
+    assert small.processor.image_token_id not in {token for one in found for token in one.ids}
+
+
+def test_forced_tokens_are_scored_as_sampling_scored_them(small, prefixes):
+    sampled = continue_rows(small.model, prefixes, sampling(small), seeds=range(4))
+    scored = continue_rows(small.model, prefixes, sampling(small), forced=[one.ids for one in sampled])
+    for one, other in zip(sampled, scored, strict=True):
+        assert one.ids == other.ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+
+
+def test_a_row_stops_where_it_is_told_and_the_others_go_on(small, prefixes):
+    found = continue_rows(
+        small.model,
+        prefixes,
+        dataclasses.replace(sampling(small), end_ids=(261,)),
+        seeds=range(4),
+        stops=lambda row, ids: row == 2 and len(ids) == 4,
+    )
+    assert [len(one.ids) for one in found] == [9, 9, 4, 9]
+    assert not found[2].ended
+
+
+def test_an_end_token_ends_a_row(small, prefixes):
+    free = continue_rows(small.model, prefixes, sampling(small, temperature=0.0))
+    end = free[0].ids[2]
+    found = continue_rows(
+        small.model, prefixes, dataclasses.replace(sampling(small, temperature=0.0), end_ids=(end,))
+    )
+    assert found[0].ended
+    assert found[0].ids == free[0].ids[: free[0].ids.index(end) + 1]
+
+
+def test_a_prompt_without_images_can_be_continued(small):
+    ids = small.processor.tokenizer("What is there?")["input_ids"]
+    [found] = continue_rows(small.model, [Prefix(tuple(ids))], sampling(small), seeds=[1])
+    assert 1 <= len(found.ids) <= 9

@@ -1,0 +1,69 @@
+import dataclasses
+
+import pytest
+import torch
+
+from evidcore.model import policy as policies
+from evidcore.model.policy import VLMPolicy
+
+
+def by_hand(small, prompt, text):
+    """Sum the log-probabilities of a completion from plain logits."""
+    encoded = small.processor.encode(prompt)
+    answer = small.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+    handles = torch.tensor([[small.processor.image_processor.handle(crop) for crop in encoded.crops]])
+    ids = torch.tensor([[*encoded.ids, *answer]])
+    with torch.no_grad():
+        log_probs = small.model(input_ids=ids, pixel_values=handles).logits[0].log_softmax(-1)
+    return sum(float(log_probs[len(encoded.ids) - 1 + place, token]) for place, token in enumerate(answer))
+
+
+def test_log_likelihoods_are_sums_over_plain_logits(small):
+    policy = VLMPolicy(small.model, small.processor, prompts_per_pass=3)
+    candidates = [["A", "left lung"], ["B"], ["A", "B", "C"], ["no nodule", "D"]]
+    found = policy.log_likelihoods(small.prompts, candidates)
+    for prompt, texts, values in zip(small.prompts, candidates, found, strict=True):
+        assert values == pytest.approx([by_hand(small, prompt, text) for text in texts], abs=2e-3)
+
+
+def test_a_model_that_cannot_be_packed_gives_the_same_log_likelihoods(small, monkeypatch):
+    policy = VLMPolicy(small.model, small.processor)
+    candidates = [["A", "left lung"]] * 4
+    packed = policy.log_likelihoods(small.prompts, candidates)
+    monkeypatch.setattr(policies, "can_pack", lambda model: False)
+    for one, other in zip(packed, policy.log_likelihoods(small.prompts, candidates), strict=True):
+        assert one == pytest.approx(other, abs=2e-3)
+
+
+def test_answers_do_not_depend_on_the_batch(small):
+    for temperature in (0.0, 1.0):
+        texts = [
+            VLMPolicy(small.model, small.processor, prompts_per_pass=size).generate(
+                small.prompts, max_new_tokens=8, temperature=temperature
+            )
+            for size in (1, 3, 64)
+        ]
+        assert texts[0] == texts[1] == texts[2]
+
+
+def test_another_seed_samples_other_answers_and_greedy_has_none(small):
+    def ask(seed, temperature):
+        policy = VLMPolicy(small.model, small.processor, seed=seed)
+        return policy.generate(small.prompts, max_new_tokens=8, temperature=temperature)
+
+    assert ask(1, 1.0) != ask(2, 1.0)
+    assert ask(1, 0.0) == ask(2, 0.0)
+
+
+def test_other_pixels_give_other_log_likelihoods(small):
+    policy = VLMPolicy(small.model, small.processor)
+    prompt = small.prompts[0]
+    blank = prompt.showing([dataclasses.replace(crop, blank=True) for crop in prompt.crops()])
+    [[own], [other]] = policy.log_likelihoods([prompt, blank], [["A"], ["A"]])
+    assert abs(own - other) > 1e-3
+
+
+def test_the_model_is_left_in_the_mode_it_was_in(small):
+    small.model.train()
+    VLMPolicy(small.model, small.processor).generate(small.prompts[:1], max_new_tokens=2)
+    assert small.model.training

@@ -1,0 +1,102 @@
+import dataclasses
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from evidcore.case import TextPart, VisualPart
+from evidcore.errors import DataError, RunError
+from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor
+from evidcore.volume import prepare
+
+
+def test_a_prompt_is_a_user_turn_with_its_images_in_place(small):
+    encoded = small.processor.encode(small.prompts[0])
+    text = small.processor.tokenizer.decode(encoded.ids)
+    shown = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
+    assert text == f"<|im_start|>user\n{shown}What is there?<|im_end|>\n<|im_start|>assistant\n"
+    assert encoded.crops == small.prompts[0].crops()
+
+
+def test_image_tokens_are_as_many_as_the_bridge_gives(small):
+    crop = small.prompts[0].crops()[0]
+    images = small.processor.image_processor
+    features = small.model.get_image_features(torch.tensor([[images.handle(crop)]])).pooler_output
+    assert images.tokens(crop) == len(features[0]) == 4
+
+
+def test_parts_keep_their_order(small):
+    crops = [prompt.crops()[0] for prompt in small.prompts[:2]]
+    parts = (TextPart(text="a"), VisualPart(crop=crops[0]), TextPart(text="b"), VisualPart(crop=crops[1]))
+    text = small.processor.text_of(parts, "here").replace("<|image_pad|>", ".")
+    assert text == "a<|vision_start|>....<|vision_end|>b<|vision_start|>....<|vision_end|>"
+
+
+@pytest.mark.parametrize("token", ["<|image_pad|>", "<|im_end|>"])
+def test_a_control_token_in_the_data_is_refused(small, token):
+    prompt = dataclasses.replace(small.prompts[0], parts=(TextPart(text=f"see {token}"),))
+    with pytest.raises(DataError, match=r"prompt 'question-0': its text holds the control token '<\|"):
+        small.processor.encode(prompt)
+
+
+def test_a_tool_turn_ends_the_model_turn_and_opens_the_next(small):
+    encoded = small.processor.encode_tool_turn((TextPart(text="slice 3:"),))
+    text = small.processor.tokenizer.decode(encoded.ids)
+    assert text == (
+        "<|im_end|>\n<|im_start|>user\n<tool_response>\nslice 3:\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_references_of_every_form_give_the_same_handles(small):
+    crop = small.prompts[0].crops()[0]
+    images = small.processor.image_processor
+    handle = images.handle(crop)
+    values = images([[crop], [crop.uri(), handle], None])["pixel_values"]
+    assert values.tolist() == [[handle]] * 3
+    assert values.dtype == torch.int64
+
+
+def test_without_a_model_the_processor_gives_pixels_and_needs_no_weights(small, tmp_path):
+    small.processor.save_pretrained(tmp_path)
+    alone = VolumeProcessor.from_pretrained(tmp_path)
+    crop = small.prompts[0].crops()[0]
+    shown = "<|vision_start|><|image_pad|><|vision_end|>"
+    batch = alone(images=[[crop.uri()]], text=[f"{shown}What?"], return_tensors="pt")
+    assert batch["pixel_values"].shape == (1, 3, 8, 16, 16)
+    spec = small.model.model.encoder.input
+    torch.testing.assert_close(batch["pixel_values"][0], prepare(crop, spec, (8, 16, 16)))
+    assert int((batch["input_ids"] == small.processor.image_token_id).sum()) == 4
+    with pytest.raises(RunError, match="has no feature bank"):
+        alone.image_processor.handle(crop)
+
+
+def test_a_number_of_images_other_than_places_is_refused(small):
+    with pytest.raises(ValueError, match="0 places for images in the text, but 1 images"):
+        small.processor(images=[[small.prompts[0].crops()[0]]], text=["What?"])
+
+
+def test_a_language_model_without_chat_template_is_named(small, language_folder):
+    tokenizer = AutoTokenizer.from_pretrained(language_folder)
+    tokenizer.chat_template = None
+    with pytest.raises(RunError, match=f"{language_folder}: its tokenizer has no chat template"):
+        VolumeProcessor(VolumeImageProcessor(), tokenizer)
+
+
+def test_pixels_of_different_sizes_are_not_stacked(small, tmp_path):
+    small.processor.save_pretrained(tmp_path)
+    images = VolumeProcessor.from_pretrained(tmp_path).image_processor
+
+    class Growing:
+        """A view whose second part is larger."""
+
+        def size_zyx(self, part: VisualPart, encoder) -> tuple[int, int, int]:
+            return (8, 16, 16) if part.crop.box_zyx is None else (8, 16, 32)
+
+    encoder, bridge, _ = images.parts()
+    images.connect(encoder, bridge, Growing(), None)
+    crop = small.prompts[0].crops()[0]
+    with pytest.raises(DataError, match=r"different sizes.*\(3, 8, 16, 16\), \(3, 8, 16, 32\)"):
+        images([crop, dataclasses.replace(crop, box_zyx=(0, 12, 0, 16, 0, 16))])
+
+

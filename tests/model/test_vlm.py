@@ -1,0 +1,155 @@
+import dataclasses
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
+
+from evidcore.contracts import Bridge
+from evidcore.errors import ContractError, RunError
+from evidcore.model import assemble
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+
+
+def inputs_of(small, prompts=None, *, pixels=False):
+    encoded = [small.processor.encode(prompt) for prompt in prompts or small.prompts]
+    longest = max(len(one.ids) for one in encoded)
+    pad = small.processor.tokenizer.pad_token_id
+    images = small.processor.image_processor
+    crops = [crop for one in encoded for crop in one.crops]
+    values = torch.tensor([images.handle(crop) for crop in crops]).reshape(-1, 1)
+    if pixels:
+        values = small.model.model.bank.pixels(values.flatten().tolist())
+    return {
+        "input_ids": torch.tensor([[pad] * (longest - len(one.ids)) + list(one.ids) for one in encoded]),
+        "attention_mask": torch.tensor([[0] * (longest - len(one.ids)) + [1] * len(one.ids) for one in encoded]),
+        "pixel_values": values,
+    }
+
+
+def test_handles_give_what_pixels_give(small):
+    with torch.no_grad():
+        by_handle = small.model(**inputs_of(small)).logits
+        by_pixels = small.model(**inputs_of(small, pixels=True)).logits
+    torch.testing.assert_close(by_handle, by_pixels, rtol=0, atol=0)
+
+
+def test_padding_on_either_side_changes_no_logit(small):
+    inputs = inputs_of(small)
+    one = inputs_of(small, small.prompts[:1])
+    with torch.no_grad():
+        padded = small.model(**inputs).logits[0, -3:]
+        alone = small.model(**one).logits[0, -3:]
+    torch.testing.assert_close(padded, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_folder_gives_back_the_same_model_through_every_door(small, tmp_path):
+    with torch.no_grad():
+        expected = small.model(**inputs_of(small)).logits
+        assemble.save(small.model, small.processor, tmp_path / "model")
+        model, processor = assemble.load(tmp_path / "model")
+        again = dataclasses.replace(small, model=model, processor=processor)
+        torch.testing.assert_close(model(**inputs_of(again)).logits, expected, rtol=0, atol=0)
+        for door in (AutoModelForImageTextToText, AutoModelForCausalLM):
+            loaded = door.from_pretrained(tmp_path / "model")
+            assert isinstance(loaded, VolumeVLM)
+            torch.testing.assert_close(loaded(**inputs_of(small, pixels=True)).logits, expected, rtol=0, atol=0)
+    assert isinstance(AutoProcessor.from_pretrained(tmp_path / "model"), VolumeProcessor)
+
+
+def test_what_the_bridge_took_from_the_embeddings_survives_a_folder(small, tmp_path):
+    bridge = small.model.model.bridge
+    spread = small.model.get_input_embeddings().weight.std()
+    torch.testing.assert_close(bridge.scale, spread.reshape(1))
+    with torch.no_grad():
+        small.model.get_input_embeddings().weight.mul_(2)  # training moves the embeddings, not what was taken
+    assemble.save(small.model, small.processor, tmp_path / "model")
+    model, _ = assemble.load(tmp_path / "model")
+    torch.testing.assert_close(model.model.bridge.scale, bridge.scale, rtol=0, atol=0)
+
+
+def test_saving_over_a_model_replaces_it(small, tmp_path):
+    assemble.save(small.model, small.processor, tmp_path / "model")
+    with torch.no_grad():
+        small.model.lm_head.weight.zero_()
+    assemble.save(small.model, small.processor, tmp_path / "model")
+    model, _ = assemble.load(tmp_path / "model")
+    assert not model.lm_head.weight.any()
+    assert not list(tmp_path.glob(".*partial"))
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(RunError, match=f"{tmp_path}: holds no model"):
+        assemble.load(tmp_path)
+
+
+def test_generate_of_transformers_encodes_a_prompt_once_for_all_its_answers(small):
+    inputs = inputs_of(small, small.prompts[:2])
+    calls = []
+    small.model.model.encoder.register_forward_hook(lambda *_: calls.append(1))
+    small.model.model.encoder.requires_grad_(True)  # nothing is kept, so each run of the encoder is counted
+    small.model.generate(
+        **inputs, num_return_sequences=3, do_sample=True, max_new_tokens=3, suppress_tokens=[5]
+    )
+    assert len(calls) == 1
+
+
+def test_no_weight_is_a_bare_number(small):
+    assert [name for name, weight in small.model.named_parameters() if weight.dim() == 0] == []
+
+
+def test_a_lost_image_stops_the_model(small):
+    inputs = inputs_of(small)
+    with pytest.raises(RunError, match="16 image tokens in the text but 12 from the images"):
+        small.model(**{**inputs, "pixel_values": inputs["pixel_values"][:3]})
+    with pytest.raises(RunError, match="16 image tokens in the text but 0 from the images"):
+        small.model(**{**inputs, "pixel_values": None})
+
+
+def test_handles_without_a_bank_are_refused(small):
+    small.model.model.bank = None
+    with pytest.raises(RunError, match="given image handles but has no feature bank"):
+        small.model(**inputs_of(small))
+
+
+class Narrow(Bridge):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(24, 60)
+
+    def tokens(self, grid_zyx):
+        return grid_zyx[0] * grid_zyx[1] * grid_zyx[2]
+
+    def forward(self, patches):
+        return self.line(patches.features)
+
+
+def test_a_bridge_of_the_wrong_width_is_named_with_both_shapes(small):
+    inputs = inputs_of(small)
+    small.model.model.bridge = Narrow()
+    with pytest.raises(ContractError, match=r"gave tokens of shape \(4, 8, 60\).*must be \(4, 8, 64\)"):
+        small.model(**inputs)
+
+
+def test_parts_are_trained_as_named(small):
+    small.model.train_only(["bridge"])
+    trained = {name.split(".")[1] for name, weight in small.model.named_parameters() if weight.requires_grad}
+    assert trained == {"bridge"}
+    small.model.train_only(["language", "encoder"])
+    trained = {name.split(".")[1] for name, weight in small.model.named_parameters() if weight.requires_grad}
+    assert trained == {"language_model", "encoder", "weight"}  # lm_head.weight
+
+
+def test_a_frozen_encoder_stays_in_evaluation(small):
+    small.model.train_only(["bridge"])
+    small.model.train()
+    assert not small.model.model.encoder.training
+    assert small.model.model.bridge.training
+
+
+def test_gradients_reach_bridge_and_language_model_through_the_bank(small):
+    small.model.train_only(["bridge", "language"])
+    inputs = inputs_of(small)
+    small.model(**inputs, labels=inputs["input_ids"]).loss.backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in small.model.part("bridge"))
+    assert all(weight.grad is None for weight in small.model.part("encoder"))
