@@ -50,7 +50,7 @@ ALLOWED_UPWARD = {
     # the options of a `fit` stage are read from the signature of what it calls; only when a recipe is checked
     ("recipe/order.py", "model"),
 }
-LONG_ON_PURPOSE = {"contracts.py"}  # every seam on one page
+LONG_ON_PURPOSE: set[str] = set()
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 
 

@@ -1,0 +1,79 @@
+"""The abstract classes of the component kinds, and what passes through them.
+
+The factory rule holds for each: in a component's constructor, left of `*` the core gives (by the names listed
+in the contract's docstring; take only those you need), right of `*` the recipe gives. A keyword-only parameter
+that is annotated with a contract (`scorer: Scorer`) is a table with `use` in the recipe, or the name of a
+`[service.<name>]`. Construction reads no file and opens no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from evidcore.contracts.answering import RolloutStrategy, Sampler, Task, Tool
+from evidcore.contracts.data import Dataset, View
+from evidcore.contracts.judging import Labeler, Reader, Reward, Scorer
+from evidcore.contracts.model import (
+    Bridge,
+    Encoder,
+    EncoderInput,
+    FitLog,
+    Fittable,
+    Grid,
+    Patches,
+    Policy,
+    Reweighter,
+)
+from evidcore.contracts.segmenting import (
+    BoxPrompt,
+    MaskPrompt,
+    PointPrompt,
+    Segmenter,
+    SegmenterPrompt,
+    SegmenterSession,
+)
+
+KINDS: Mapping[str, type] = {
+    "dataset": Dataset,
+    "encoder": Encoder,
+    "bridge": Bridge,
+    "reweighter": Reweighter,
+    "reward": Reward,
+    "segmenter": Segmenter,
+    "view": View,
+    "task": Task,
+    "rollout": RolloutStrategy,
+    "tool": Tool,
+    "reader": Reader,
+    "labeler": Labeler,
+    "scorer": Scorer,
+}
+
+__all__ = [
+    "KINDS",
+    "BoxPrompt",
+    "Bridge",
+    "Dataset",
+    "Encoder",
+    "EncoderInput",
+    "FitLog",
+    "Fittable",
+    "Grid",
+    "Labeler",
+    "MaskPrompt",
+    "Patches",
+    "PointPrompt",
+    "Policy",
+    "Reader",
+    "Reward",
+    "Reweighter",
+    "RolloutStrategy",
+    "Sampler",
+    "Scorer",
+    "Segmenter",
+    "SegmenterPrompt",
+    "SegmenterSession",
+    "Task",
+    "Tool",
+    "View",
+]

@@ -1,0 +1,139 @@
+"""What is trained: encoder, bridge, token weights, and the policy as others see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from evidcore.case import Case, Prompt, Span
+
+Grid = tuple[int, int, int]  # z, y, x
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderInput:
+    """What an encoder wants to be given."""
+
+    size_zyx: Grid  # voxels; a slice-wise encoder takes any z and declares the usual one
+    spacing_mm_zyx: tuple[float, float, float] | None  # None: the whole field of view, resized
+    windows: tuple[tuple[float, float], ...]  # (low, high) in HU, one channel each, mapped to -1..1
+    # no window at all: one channel, scaled by the volume's percentiles; the only way for arbitrary intensity
+    any_depth: bool = False  # z may differ from size_zyx[0]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels the encoder is given."""
+        return max(1, len(self.windows))
+
+
+@dataclasses.dataclass(frozen=True)
+class Patches:
+    """An encoder's output.
+
+    `features` has shape (volume, patch, width), patches in `z, y, x` raster order over `grid_zyx`;
+    `centres_mm` has shape (patch, 3): patch centres from the input's centre, `z, y, x` in mm (in input voxels
+    where the input declares no spacing).
+    """
+
+    features: Float[Tensor, "volume patch width"]
+    grid_zyx: Grid
+    centres_mm: Float[Tensor, "patch 3"]
+
+
+class Encoder(nn.Module, ABC):
+    """Turn volumes into patch features. Core gives: nothing."""
+
+    input: EncoderInput
+    width: int
+
+    @abstractmethod
+    def grid(self, size_zyx: Grid) -> Grid:
+        """Return the patch grid for an input of `size_zyx` voxels, without weights."""
+
+    @abstractmethod
+    def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
+        """Encode volumes that were prepared as `input` declares."""
+
+    def load_pretrained(self) -> None:
+        """Fetch the published weights that the options name, if any.
+
+        Called once, where a model is put together from a recipe; never where it is read back from a folder.
+        """
+
+
+class Bridge(nn.Module, ABC):
+    """Turn patches into language-model embeddings.
+
+    Core gives: `width`, `text_width`, `grid_zyx` (the encoder's usual grid).
+    """
+
+    @abstractmethod
+    def tokens(self, grid_zyx: Grid) -> int:
+        """Return the number of embeddings for a patch grid, without weights."""
+
+    @abstractmethod
+    def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
+        """Return the embeddings that take the place of the image tokens."""
+
+    def set_anchor(self, embeddings: Float[Tensor, "vocabulary text_width"]) -> None:
+        """Take what is needed from the language model's embeddings, once, after its weights are loaded.
+
+        Whatever is kept must be a persistent buffer: weights may be sharded or trained later.
+        """
+
+
+class Reweighter(ABC):
+    """Weigh the target tokens of supervised fine-tuning. Core gives: nothing."""
+
+    @abstractmethod
+    def __call__(
+        self, text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]]
+    ) -> Sequence[float]:
+        """Return a weight ≥ 0 for each token of `text`, given each token's characters (start, end).
+
+        Tokens without characters (end of turn) come as (n, n). Padding and prompt tokens are not shown here;
+        the core gives them weight 0.
+        """
+
+
+class Policy(ABC):
+    """A model that answers prompts: what evaluation, audits and re-querying rewards see of it."""
+
+    @abstractmethod
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return one completion per prompt, without special tokens; temperature 0 is greedy."""
+
+    @abstractmethod
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Return the log-probability in nats of each prompt's candidate completions, summed over tokens."""
+
+
+FitLog = Callable[[Mapping[str, float]], None]
+
+
+@runtime_checkable
+class Fittable(Protocol):
+    """A component that a `fit` stage can train.
+
+    Keyword-only parameters of `fit` are the stage's `options` in the recipe, checked like a constructor's.
+    """
+
+    def fit(
+        self, train: Sequence[Case], validation: Sequence[Case], folder: Path, seed: int, log: FitLog
+    ) -> None:
+        """Train on `train`, choose on `validation`, write weights and `fit.json` (figures) into `folder`."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Read back what `fit` wrote."""
+        ...
