@@ -1,7 +1,7 @@
 """The abstract classes of the component kinds, and what passes through them.
 
 The factory rule holds for each: in a component's constructor, left of `*` the core gives (by the names listed
-in the contract's docstring; take only those you need), right of `*` the recipe gives. A keyword-only parameter
+in the contract's docstring; take only those you need), right of `*` the recipe. A keyword-only parameter
 that is annotated with a contract (`scorer: Scorer`) is a table with `use` in the recipe, or the name of a
 `[service.<name>]`. Construction reads no file and opens no socket.
 """

@@ -17,7 +17,7 @@ class Task(ABC):
 
     @abstractmethod
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
-        """Return what is asked about `case`, ids unique in a split; `Prompt.task` is the component's own name.
+        """Return what is asked about `case`, ids unique in a split; `Prompt.task` is the component's name.
 
         Equal arguments give equal prompts. Training passes another seed each epoch, evaluation always 0.
         """
@@ -75,5 +75,5 @@ class Tool(ABC):
         """Return text and visual parts.
 
         Raises:
-            ValueError: if the arguments are unusable; the caller gives the message to the model as the answer.
+            ValueError: if the arguments are unusable; the caller gives the message to the model as answer.
         """
