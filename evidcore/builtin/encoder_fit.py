@@ -1,7 +1,7 @@
 """Train a volume encoder on what is known about cases.
 
-Order of events: every volume, label and mask is read once; then a fixed number of steps over shuffled cases, each
-on the sum of the asked objectives; then the frozen features are probed linearly on validation cases.
+Order of events: every volume, label and mask is read once; then a fixed number of steps over shuffled cases,
+each on the sum of the asked objectives; then the frozen features are probed linearly on validation cases.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _train(
     parameters = [*encoder.parameters(), *heads.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.02)
     if all(weight.ndim != 4 for weight in encoder.parameters()):  # 2D convolutions have no such layout
-        encoder.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+        encoder.to(memory_format=torch.channels_last_3d)
     encoder.train()
     heads.train()
     order = torch.Generator().manual_seed(seed)
@@ -114,7 +114,7 @@ def _train(
             log({
                 "step": step,
                 "loss": loss.item(),
-                "learning_rate": optimizer.param_groups[0]["lr"],
+                "learning_rate": learning_rate * rate(step, steps),
                 **parts,
             })
     encoder.eval()
@@ -127,10 +127,10 @@ def rate(step: int, steps: int) -> float:
 
 
 def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> Iterator[Int[Tensor, " case"]]:
-    """Yield `steps` sets of rows; every case comes once before any comes again, incomplete sets are left out."""
+    """Yield `steps` sets of rows; every case comes once before any comes again, odd ones out are left."""
     done = 0
     while True:
-        for rows in torch.randperm(cases, generator=order).split(per_step):
+        for rows in torch.split(torch.randperm(cases, generator=order), per_step):
             if len(rows) == per_step:
                 yield rows
                 done += 1
@@ -142,7 +142,7 @@ def encode(encoder: Encoder, known: Targets, rows: int) -> Iterator[Float[Tensor
     """Yield the frozen features of the first `rows` cases, some at a time."""
     device = next(encoder.parameters()).device
     encoder.eval()
-    for part in torch.arange(rows).split(32):
+    for part in torch.split(torch.arange(rows), 32):
         with torch.no_grad():
             yield encoder(known.batch(part, device).pixels()).features.float().cpu()
 

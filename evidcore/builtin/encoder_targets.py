@@ -26,9 +26,10 @@ RIGHT, LEFT = 0, 1
 class Targets:
     """Cases as tensors, one row each.
 
-    `findings` is 1 present, 0 absent, -1 unknown. `sides` says the same of each finding in the
-    right and in the left half of the body. `patches` is the share of a patch's voxels that show the finding, times 255; it is
-    empty where masks were not asked for. A finding that is present without a mask is marked in `unmasked`.
+    `findings` is 1 present, 0 absent, -1 unknown. `sides` says the same of each finding in the right and in
+    the left half of the body. `patches` is the share of a patch's voxels that show the finding, times 255;
+    it is empty where masks were not asked for. A finding that is present without a mask is marked in
+    `unmasked`.
     """
 
     volumes: UInt8[Tensor, "case channel z y x"]  # -1..1 as 0..255

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.phantom.anatomy import SIZE_ZYX, SPACING_MM_ZYX, Body, healthy, level, smooth_field
+from evidcore.builtin.phantom.anatomy import healthy
+from evidcore.builtin.phantom.canvas import SIZE_ZYX, SPACING_MM_ZYX, Body, level, smooth_field
 from evidcore.builtin.phantom.render import Population, draw
 from evidcore.builtin.phantom.signs import SIDED, SIGNS, index_of
 

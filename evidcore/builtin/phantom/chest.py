@@ -35,7 +35,7 @@ class PhantomChest(Dataset):
         self,
         cache_folder: Path,
         *,
-        train_cases: Annotated[int, Ge(0)] = 3500,
+        train_cases: Annotated[int, Ge(0)] = 3000,
         validation_cases: Annotated[int, Ge(0)] = 300,
         test_cases: Annotated[int, Ge(0)] = 600,
         seed: Annotated[int, Ge(0)] = 17,

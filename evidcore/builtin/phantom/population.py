@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.phantom.anatomy import LEFT, RIGHT
+from evidcore.builtin.phantom.canvas import LEFT, RIGHT
 from evidcore.builtin.phantom.signs import SIDED
 
 # Hidden patient types. Every finding belongs to one, so that text predicts all findings equally well.

@@ -18,7 +18,8 @@ import nibabel
 import numpy as np
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.phantom.anatomy import SIZE_ZYX, SPACING_MM_ZYX, Region, healthy
+from evidcore.builtin.phantom.anatomy import healthy
+from evidcore.builtin.phantom.canvas import SIZE_ZYX, SPACING_MM_ZYX, Region
 from evidcore.builtin.phantom.population import draw_patient, side_of
 from evidcore.builtin.phantom.signs import (
     SIGNS,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.phantom.anatomy import (
+from evidcore.builtin.phantom.canvas import (
     SIZE_ZYX,
     Body,
     Point,

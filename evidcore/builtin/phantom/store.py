@@ -83,7 +83,7 @@ def draw(population: render.Population, split: str, count: int, folder: Path, *,
 
 
 def _start(population: render.Population, split: str, numbers: range, folder: Path) -> subprocess.Popen[str]:
-    # A plain process rather than a pool's: that one would import the caller's main module again, torch and all.
+    # A plain process rather than a pool's, which would import the caller's main module again, torch and all.
     work = {
         "population": dataclasses.asdict(population),
         "split": split,

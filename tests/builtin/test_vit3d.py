@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from evidcore.builtin.convolution_stem import halvings
+from evidcore.builtin.vit3d import ViT3D
+from evidcore.testing.checks_model import check_encoder
+
+TINY = {"size_zyx": (8, 16, 16), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}
+
+
+@pytest.fixture(params=["patch", "convolution"])
+def tiny(request):
+    torch.manual_seed(0)
+    return ViT3D(**TINY, stem=request.param).eval()
+
+
+def volumes(count=2, size=(8, 16, 16), seed=0):
+    return torch.rand((count, 3, *size), generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+def test_it_keeps_the_contract_of_an_encoder(tiny):
+    check_encoder(tiny)
+    check_encoder(ViT3D())
+
+
+def test_the_phantoms_get_512_patches():
+    encoder = ViT3D()
+    assert encoder.grid((32, 64, 64)) == (8, 8, 8)
+    assert encoder.width == 96
+
+
+def test_the_paper_s_encoder_fits_the_meta_device():
+    with torch.device("meta"):
+        encoder = ViT3D(
+            size_zyx=(112, 224, 224),
+            patch_zyx=(8, 16, 16),
+            width=768,
+            layers=12,
+            heads=12,
+            stem="patch",
+            windows=((-1000.0, 1000.0),),
+        )
+        patches = encoder(torch.zeros(1, 1, 112, 224, 224))
+    assert patches.grid_zyx == (14, 14, 14)
+    assert patches.features.shape == (1, 2744, 768)
+    weights = sum(weight.numel() for weight in encoder.parameters())
+    layer = 4 * 768 * 768 + 4 * 768 + 2 * 4 * 768 * 768 + 5 * 768 + 4 * 768  # attention, MLP, two norms
+    assert weights == 12 * layer + (8 * 16 * 16 + 1) * 768 + 2744 * 768 + 2 * 768
+
+
+def test_the_patch_stem_is_a_linear_map_of_each_patch():
+    encoder = ViT3D(**TINY, stem="patch")
+    given = volumes()
+    found = encoder.stem(given)
+    weight, bias = encoder.stem.weight.flatten(1), encoder.stem.bias
+    for z in range(2):
+        for y in range(2):
+            for x in range(2):
+                patch = given[:, :, 4 * z : 4 * z + 4, 8 * y : 8 * y + 8, 8 * x : 8 * x + 8].flatten(1)
+                assert torch.allclose(found[:, :, z, y, x], patch @ weight.T + bias, atol=1e-5)
+
+
+def test_patches_are_in_raster_order():
+    torch.manual_seed(0)
+    encoder = ViT3D(**(TINY | {"layers": 0}), stem="patch").eval()
+    plain = volumes(1)
+    for place in range(8):
+        z, y, x = place // 4, place // 2 % 2, place % 2
+        changed = plain.clone()
+        changed[:, :, 4 * z : 4 * z + 4, 8 * y : 8 * y + 8, 8 * x : 8 * x + 8] += 0.5
+        moved = (encoder(changed).features - encoder(plain).features).abs().sum(-1)[0]
+        assert moved.nonzero().flatten().tolist() == [place]
+
+
+def test_centres_are_where_a_loop_finds_them():
+    encoder = ViT3D(**TINY, spacing_mm_zyx=(3.0, 1.5, 1.5))
+    centres = encoder(volumes()).centres_mm
+    for place in range(8):
+        z, y, x = place // 4, place // 2 % 2, place % 2
+        expected = [(z - 0.5) * 4 * 3.0, (y - 0.5) * 8 * 1.5, (x - 0.5) * 8 * 1.5]
+        assert centres[place].tolist() == pytest.approx(expected)
+
+
+def test_every_weight_gets_a_gradient(tiny):
+    tiny.train()
+    tiny(volumes()).features.square().sum().backward()
+    silent = [
+        name
+        for name, weight in tiny.named_parameters()
+        if weight.grad is None or not torch.isfinite(weight.grad).all() or not weight.grad.abs().sum() > 0
+    ]
+    assert not silent
+
+
+def test_another_size_interpolates_the_positions(tiny):
+    assert tiny.grid((16, 16, 24)) == (4, 2, 3)
+    patches = tiny(volumes(size=(16, 16, 24)))
+    assert patches.features.shape == (2, 24, 12)
+    assert patches.centres_mm.shape == (24, 3)
+    assert patches.centres_mm.mean(0).tolist() == pytest.approx([0, 0, 0])
+
+
+def test_weights_come_back_from_a_folder(tiny, tmp_path):
+    save_file(tiny.state_dict(), tmp_path / "weights.safetensors")
+    other = ViT3D(**TINY, stem="patch" if isinstance(tiny.stem, torch.nn.Conv3d) else "convolution").eval()
+    assert not torch.equal(other(volumes()).features, tiny(volumes()).features)
+    other.load(tmp_path)
+    assert torch.equal(other(volumes()).features, tiny(volumes()).features)
+
+
+@pytest.mark.parametrize(
+    ("patch", "strides"),
+    [
+        ((4, 8, 8), [(2, 2, 2), (1, 2, 2), (2, 2, 2)]),
+        ((8, 16, 16), [(2, 2, 2), (1, 2, 2), (2, 2, 2), (2, 2, 2)]),
+        ((1, 2, 4), [(1, 2, 2), (1, 1, 2)]),
+        ((1, 1, 1), [(1, 1, 1)]),
+    ],
+)
+def test_halvings_multiply_to_the_patch(patch, strides):
+    found = halvings(patch)
+    assert found == strides
+    product = [1, 1, 1]
+    for stride in found:
+        product = [side * step for side, step in zip(product, stride, strict=True)]
+    assert tuple(product) == patch
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"size_zyx": (9, 16, 16)},
+            r"size_zyx must be a multiple of patch_zyx, got \(9, 16, 16\) and \(4, 8, 8\)",
+        ),
+        ({"heads": 5}, "width must be a multiple of heads, got 12 and 5"),
+        ({"spacing_mm_zyx": (1.0, 2.0)}, r"spacing_mm_zyx must be empty or hold z, y, x, got \(1.0, 2.0\)"),
+        (
+            {"patch_zyx": (4, 8, 16), "size_zyx": (8, 24, 48), "stem": "convolution"}
+            | {"patch_zyx": (4, 6, 8)},
+            r"patch_zyx must be powers of two, got \(4, 6, 8\)",
+        ),
+    ],
+)
+def test_impossible_options_are_refused_with_their_values(options, message):
+    with pytest.raises(ValueError, match=message):
+        ViT3D(**(TINY | options))
+
+
+def test_part_of_a_patch_is_refused(tiny):
+    with pytest.raises(ValueError, match=r"multiple of the patch \(4, 8, 8\), got \(8, 16, 20\)"):
+        tiny.grid((8, 16, 20))
+    with pytest.raises(ValueError, match=r"got \(0, 16, 16\)"):
+        tiny.grid((0, 16, 16))
