@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from evidcore.errors import EvidError, RunError
 from evidcore.hooks import Announcer
@@ -161,6 +165,7 @@ class Execution:
         self.folder.set_status("running", stage=name)
         self.announcer.stage_started(name, work)
         announce = StageAnnouncer(self.announcer, name)
+        _seed_everything(self.recipe.seed)
         match stage:
             case Fit():
                 result = stages.fit(self.parts, self.standing, stage, work, announce)
@@ -229,6 +234,13 @@ class Execution:
                 place.unlink(missing_ok=True)
                 shutil.copyfile(source, place)
                 rewrite(place, lambda line: {**line, "stage": name} if "stage" in line else line)
+
+
+def _seed_everything(seed: int) -> None:
+    """Make a stage's draws independent of what ran before it in this process."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def stands_after(standing: Standing, stage: Stage, checkpoint: Path) -> Standing:

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from transformers import AutoConfig, AutoTokenizer
 
 from evidcore import factory
 from evidcore.case import TextPart, VisualPart
-from evidcore.contracts import Bridge, Encoder, Fittable
-from evidcore.errors import DataError
+from evidcore.contracts import Bridge, Encoder, Fittable, RolloutStrategy
+from evidcore.errors import DataError, RunError
 from evidcore.factory import offer_of, options
 from evidcore.model import assemble
-from evidcore.model.language import load_language, tiny_config
+from evidcore.model.language import build_tokenizer, load_language, tiny_config
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.text_fit import TextFit
 from evidcore.model.vlm import VolumeVLM
 from evidcore.plugins import blame
+from evidcore.recipe import Grpo
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root
 
@@ -72,13 +74,53 @@ def current(parts: Parts, standing: Standing) -> tuple[VolumeVLM, VolumeProcesso
 def text_fit(parts: Parts, tasks: Mapping[str, float]) -> TextFit:
     """Return the tiny language model as something a fit stage trains, on these tasks."""
     source = language_source(parts, Standing())
-    return TextFit(
-        source,
-        {name: parts.tasks[name] for name in tasks},
-        parts.view,
-        image_tokens(parts, int(source.get("width", options(tiny_config)["width"].default))),
-        parts.findings,
+    shown = image_tokens(parts, text_width(parts) or 0)
+    return TextFit(source, {name: parts.tasks[name] for name in tasks}, parts.view, shown, parts.findings)
+
+
+def text_width(parts: Parts) -> int | None:
+    """Return the width of the language model's embeddings, None where that needs a download."""
+    source = language_source(parts, Standing())
+    if "config" in source:
+        return int(source.get("width", options(tiny_config)["width"].default))
+    config = _local(AutoConfig, source)
+    return None if config is None else int(config.get_text_config().hidden_size)
+
+
+def tokenizer(parts: Parts) -> Any:
+    """Return the language model's tokenizer, None where that needs a download."""
+    source = language_source(parts, Standing())
+    return (
+        build_tokenizer(texts(parts), parts.findings) if "config" in source else _local(AutoTokenizer, source)
     )
+
+
+def _local(kind: Any, source: Mapping[str, Any]) -> Any:
+    """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine.
+
+    Raises:
+        RunError: if a folder holds none.
+    """
+    try:
+        name = source.get("folder") or source["id"]
+        return kind.from_pretrained(name, revision=source.get("revision"), local_files_only=True)
+    except (OSError, ValueError) as cause:
+        if "id" in source:
+            return None
+        raise RunError(
+            f"model.language.folder: {source['folder']!r} holds no model ({str(cause).splitlines()[0]}). "
+            "Name a folder that save_pretrained wrote."
+        ) from cause
+
+
+def strategy(parts: Parts, stage: Grpo) -> RolloutStrategy:
+    """Build how a stage's answers come about, with its tools."""
+    given = {"view": parts.view}
+    tools = [factory.build("tool", table, given=given, where="stage.grpo.tools") for table in stage.tools]
+    built: RolloutStrategy = factory.build(
+        "rollout", stage.rollout, given={"tools": tools}, where="stage.grpo.rollout", services=parts.services
+    )
+    return built
 
 
 def image_tokens(parts: Parts, text_width: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from evidcore import factory
 from evidcore.audit.policy import audit_policy
 from evidcore.case import Case, Prompt
-from evidcore.contracts import Reweighter, RolloutStrategy
+from evidcore.contracts import Reweighter
 from evidcore.evaluate.choice import evaluate_choice
 from evidcore.evaluate.probe import encoder_features, linear_probe
 from evidcore.evaluate.reference_lines import reference_lines
@@ -96,13 +96,6 @@ def grpo(
                 name=name, reward=reward, weight=table["weight"], gate=table["gate"], package=_package(reward)
             )
         )
-    tools = [
-        factory.build("tool", table, given={"view": parts.view}, where="stage.grpo.tools")
-        for table in stage.tools
-    ]
-    strategy: RolloutStrategy = factory.build(
-        "rollout", stage.rollout, given={"tools": tools}, where="stage.grpo.rollout", services=parts.services
-    )
     settings = GrpoSettings(
         train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
         prompts_per_step=stage.prompts_per_step, answers_per_prompt=stage.answers_per_prompt,
@@ -113,7 +106,7 @@ def grpo(
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed, volumes=stage.volumes)
     figures = grpo_stage.grpo(
         model, processor, source, rewards, settings, folder / "checkpoint", seed=parts.recipe.seed,
-        announce=announce, strategy=strategy, resume=resume,
+        announce=announce, strategy=models.strategy(parts, stage), resume=resume,
     )  # fmt: skip
     return {"figures": figures, "rows": []}
 

@@ -1,0 +1,104 @@
+"""The JSON schema of recipes, for completion and checks in editors; made from the same signatures."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from evidcore.errors import PluginError
+from evidcore.factory import SERVICE_KINDS, Option, options, own_keys
+from evidcore.plugins import offers
+from evidcore.recipe import shape, trl_fields
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Return the schema of what is installed here. Imports every component; broken ones are left out."""
+    schema = _table(shape.Top)
+    kinds = sorted({
+        "dataset",
+        "encoder",
+        "bridge",
+        "view",
+        "task",
+        "reward",
+        "reweighter",
+        "rollout",
+        "tool",
+        *SERVICE_KINDS,
+    })
+    definitions = {kind: _component(kind) for kind in kinds}
+    definitions["service"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in SERVICE_KINDS]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
+
+
+def _table(form: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(form, include_extras=True)
+    fields = dataclasses.fields(form)
+    properties = {item.name: _type(hints[item.name]) for item in fields}
+    for kind, cls in shape.STAGES.items():
+        if form is cls:
+            properties["kind"] = {"const": kind}
+            if "trl" in properties:
+                allowed = sorted(trl_fields.fields(kind).keys() - trl_fields.OWNED.keys())
+                properties["trl"] = {
+                    "type": "object",
+                    "properties": {name: {} for name in allowed},
+                    "additionalProperties": False,
+                }
+    required = [item.name for item in fields if item.default is item.default_factory is dataclasses.MISSING]
+    required += ["kind"] if "kind" in properties else []
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _type(annotation: Any) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    kind = next((item.name for item in inner[1:] if isinstance(item, shape.Kind)), None)
+    if kind is not None:
+        return {"$ref": f"#/$defs/{kind}"}
+    if annotation is shape.Stage:
+        return {"anyOf": [_table(form) for form in shape.STAGES.values()]}
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return _table(annotation)
+    if inner and dataclasses.is_dataclass(inner[0]) and isinstance(inner[0], type) and origin is not tuple:
+        return _table(inner[0])
+    if origin is tuple:
+        return {"type": "array", "items": _type(inner[0])}
+    if origin is Mapping and len(inner) == 2 and "Kind" in repr(inner[1]):
+        return {"type": "object", "additionalProperties": _type(inner[1])}
+    return TypeAdapter(annotation).json_schema()
+
+
+def _component(kind: str) -> dict[str, Any]:
+    """Return the choices of a kind: one table for each component that loads."""
+    choices = []
+    for offer in offers(kind):
+        try:
+            known = options(offer.load(), kind)
+        except PluginError:
+            continue
+        names = [offer.name, f"{offer.package}/{offer.name}"]
+        properties: dict[str, Any] = {"use": {"enum": names}}
+        if kind in SERVICE_KINDS:
+            properties["kind"] = {"const": kind}
+        if kind == "reward":
+            hints = typing.get_type_hints(shape.RewardKeys, include_extras=True)
+            properties |= {key: _type(hints[key]) for key in sorted(own_keys(kind) - {"use"})}
+        properties |= {name: _option(option) for name, option in known.items()}
+        required = ["use", *(name for name, option in known.items() if option.is_required)]
+        choices.append({
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        })
+    return {"anyOf": choices} if choices else {"type": "object"}
+
+
+def _option(option: Option) -> dict[str, Any]:
+    if option.kind is not None:
+        return {"anyOf": [{"$ref": f"#/$defs/{option.kind}"}, {"type": "string"}]}
+    return _type(option.type)
