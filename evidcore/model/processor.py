@@ -167,7 +167,7 @@ class VolumeProcessor(ProcessorMixin):
             )
         self._turns: tuple[str, str] | None = None
         added = tokenizer.added_tokens_decoder.values()
-        self._control_tokens = {*VISION_TOKENS, *(token.content for token in added if token.special)}
+        self._control_tokens = sorted({*VISION_TOKENS, *(token.content for token in added if token.special)})
 
     @property
     def model_input_names(self) -> list[str]:
@@ -220,9 +220,7 @@ class VolumeProcessor(ProcessorMixin):
         written = []
         for part in parts:
             if isinstance(part, TextPart):
-                found = next(
-                    (token for token in self.tokenizer.all_special_tokens if token in part.text), None
-                )
+                found = next((token for token in self._control_tokens if token in part.text), None)
                 if found is not None:
                     raise DataError(
                         f"{where}: its text holds the control token {found!r}; take it out of the data."

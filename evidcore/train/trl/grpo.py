@@ -15,6 +15,7 @@ from evidcore.errors import RecipeError
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.train.checks import check_start
 from evidcore.train.judging import Judge
 from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce, GrpoSettings, NamedReward
@@ -82,6 +83,7 @@ def run_grpo(
     resume: bool,
 ) -> dict[str, float]:
     """See `evidcore.train.grpo.grpo`."""
+    check_start(model, processor, source, max_new_tokens=settings.max_new_tokens, where=WHERE)
     trainer = make_trainer(
         model, processor, source, rewards, settings, folder, seed=seed, announce=announce, strategy=strategy
     )

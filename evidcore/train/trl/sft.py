@@ -20,6 +20,7 @@ from evidcore.errors import RecipeError
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.train.checks import check_start
 from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce, SftSettings
 from evidcore.train.targets import IGNORED, Targets
@@ -111,6 +112,7 @@ def run_sft(
     resume: bool,
 ) -> dict[str, float]:
     """See `evidcore.train.sft.sft`."""
+    check_start(model, processor, source, max_new_tokens=0, where=WHERE)
     trainer = make_trainer(
         model, processor, source, settings, folder, seed=seed, announce=announce, reweighter=reweighter,
         reweighter_package=reweighter_package,

@@ -1,0 +1,83 @@
+"""What must hold before the first step: each check stops a run that would train on something else than it says."""
+
+from __future__ import annotations
+
+import torch
+
+from evidcore.case import Prompt
+from evidcore.errors import ContractError, RecipeError
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+from evidcore.train.rows import PromptSource, Row
+
+LOOKED_AT = 8  # prompts of the stream; one of each set is among the first few
+
+
+def check_start(
+    model: VolumeVLM, processor: VolumeProcessor, source: PromptSource, *, max_new_tokens: int, where: str
+) -> None:
+    """Look at the first prompts of a stage.
+
+    Args:
+        model: what will be trained.
+        processor: its processor.
+        source: the stage's prompts.
+        max_new_tokens: what an answer may add; 0: the gold answer.
+        where: what messages call the stage.
+
+    Raises:
+        ContractError: if encoder or bridge give numbers that are not finite, or another number of tokens than they
+            announce, or a task cannot read its own gold answer.
+        RecipeError: if a prompt and its answer do not fit the language model's context.
+    """
+    for position in range(LOOKED_AT):
+        row = source[position]
+        _check_images(model, processor, row.prompt)
+        _check_gold(row)
+        _check_length(model, processor, row, max_new_tokens, where)
+
+
+@torch.no_grad()
+def _check_images(model: VolumeVLM, processor: VolumeProcessor, prompt: Prompt) -> None:
+    """The numbers are finite, and there are as many image tokens as embeddings."""
+    images = processor.image_processor
+    crops = prompt.crops()
+    if not crops:
+        return
+    handles = torch.tensor([images.handle(crop) for crop in crops], device=model.device).reshape(-1, 1)
+    for crop, embeddings in zip(crops, model.get_image_features(handles).pooler_output, strict=True):
+        if not bool(embeddings.isfinite().all()):
+            raise ContractError(
+                f"prompt {prompt.id!r}: encoder {images.encoder['use']!r} and bridge {images.bridge['use']!r} give "
+                f"numbers that are not finite for {crop.uri()!r}."
+            )
+        if len(embeddings) != images.tokens(crop):
+            raise ContractError(
+                f"prompt {prompt.id!r}: bridge {images.bridge['use']!r} announces {images.tokens(crop)} tokens and "
+                f"gives {len(embeddings)} for {crop.uri()!r}."
+            )
+
+
+def _check_gold(row: Row) -> None:
+    """A right answer is one that its task can read."""
+    text, _ = row.task.gold(row.prompt)
+    reason = row.task.parse(row.prompt, text).malformed
+    if reason is not None:
+        raise ContractError(
+            f"task {row.prompt.task!r}: finds its own gold answer to prompt {row.prompt.id!r} malformed ({reason}); no "
+            "answer could be right."
+        )
+
+
+def _check_length(
+    model: VolumeVLM, processor: VolumeProcessor, row: Row, max_new_tokens: int, where: str
+) -> None:
+    """Prompt and answer fit the context."""
+    limit = getattr(model.config.text_config, "max_position_embeddings", None)
+    prompt = len(processor.encode(row.prompt).ids)
+    answer = max_new_tokens or len(processor.tokenizer(row.task.gold(row.prompt)[0])["input_ids"]) + 1
+    if limit is not None and prompt + answer > limit:
+        raise RecipeError(
+            f"{where}: prompt {row.prompt.id!r} has {prompt} tokens and its answer up to {answer}, but the language "
+            f"model's context holds {limit}. Shorten max_new_tokens, pool more in the bridge, or show fewer slices."
+        )

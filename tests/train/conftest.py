@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+import evidcore.contracts  # noqa: F401 (component kinds are told by it)
+from evidcore import factory
+from evidcore.case import Case, Rollout, Score
+from evidcore.contracts import Reward
+from evidcore.model import assemble
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+from evidcore.testing.data import volume_case
+from evidcore.testing.models import tiny_language
+from evidcore.train.rows import PromptSet, PromptSource
+from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
+
+ENCODER = {"use": "vit3d", "size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24, "heads": 2, "stem": "patch"}
+BRIDGE = {"use": "projection", "pool_zyx": [1, 1, 2]}
+VIEW = {"use": "volume"}
+
+logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+
+class Heard:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, float]] = []
+        self.groups: list[list[dict[str, Any]]] = []
+
+    def step_finished(self, step, metrics):
+        self.steps.append({"step": step, **metrics})
+
+    def rollouts_judged(self, step, groups):
+        self.groups.append(list(groups))
+
+
+class Letters(Reward):
+    """The share of letters in an answer: sampled answers differ in it."""
+
+    def __call__(self, rollouts, earlier):
+        return [Score(value=share_of_letters(rollout)) for rollout in rollouts]
+
+
+def share_of_letters(rollout: Rollout) -> float:
+    return sum(one.isalpha() for one in rollout.text) / max(len(rollout.text), 1)
+
+
+class Constant(Reward):
+    """The same for everyone."""
+
+    def __call__(self, rollouts, earlier):
+        return [Score(value=0.5)] * len(rollouts)
+
+
+class Silence(Reward):
+    """No verdict on anyone."""
+
+    def __call__(self, rollouts, earlier):
+        return [None] * len(rollouts)
+
+
+@dataclasses.dataclass
+class Bench:
+    """Everything a stage takes, small and fresh on demand."""
+
+    language_folder: Path
+    cases: list[Case]
+    folder: Path
+
+    def model(self, sharpness: float = 3.0) -> tuple[VolumeVLM, VolumeProcessor]:
+        language = AutoModelForCausalLM.from_pretrained(self.language_folder)
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(0)
+            encoder = factory.build("encoder", ENCODER, given={}, where="test")
+            for weight in language.parameters():
+                if weight.dim() > 1:
+                    weight.mul_(sharpness)
+        tokenizer = AutoTokenizer.from_pretrained(self.language_folder)
+        return assemble.assemble(
+            language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
+        )
+
+    def set_of(self, use: str = "choice", cases: list[Case] | None = None, **changed: Any) -> PromptSet:
+        options = {"choice": {"think": False}, "report": {}}[use]
+        task = factory.build("task", {"use": use, **options}, given={}, where="test")
+        view = factory.build("view", VIEW, given={}, where="test")
+        return PromptSet(name=use, task=task, view=view, cases=cases or self.cases, **changed)
+
+    def source(self, *sets: PromptSet, seed: int = 1, **changed: Any) -> PromptSource:
+        return PromptSource(sets or [self.set_of()], seed=seed, **changed)
+
+
+def grpo_settings(**changed: Any) -> GrpoSettings:
+    usual: dict[str, Any] = {
+        "train": ("bridge", "language"),
+        "steps": 2,
+        "learning_rate": 1e-3,
+        "prompts_per_step": 4,
+        "answers_per_prompt": 4,
+        "max_new_tokens": 6,
+        "reward_time_limit_s": 0.0,
+    }
+    return GrpoSettings(**{**usual, **changed})
+
+
+def sft_settings(**changed: Any) -> SftSettings:
+    usual: dict[str, Any] = {"train": ("bridge",), "steps": 2, "learning_rate": 1e-2, "rows_per_step": 4}
+    return SftSettings(**{**usual, **changed})
+
+
+def letters(**changed: Any) -> NamedReward:
+    return NamedReward(**{"name": "letters", "reward": Letters(), "package": "test 1.0", **changed})
+
+
+def flat(model: VolumeVLM) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+@pytest.fixture(scope="session")
+def language_folder(tmp_path_factory) -> Path:
+    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory) -> list[Case]:
+    folder = tmp_path_factory.mktemp("volumes")
+    return [volume_case(folder, seed) for seed in range(8)]
+
+
+@pytest.fixture
+def bench(language_folder, cases, tmp_path) -> Bench:
+    return Bench(language_folder, cases, tmp_path)
+
+
+@pytest.fixture
+def kit() -> type:
+    """The builders of this file: test files cannot import each other."""
+
+    class Kit:
+        heard: Callable[[], Heard] = Heard
+        grpo_settings = staticmethod(grpo_settings)
+        sft_settings = staticmethod(sft_settings)
+        letters = staticmethod(letters)
+        flat = staticmethod(flat)
+        share_of_letters = staticmethod(share_of_letters)
+        Letters, Constant, Silence = Letters, Constant, Silence
+
+    return Kit

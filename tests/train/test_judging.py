@@ -1,0 +1,175 @@
+import math
+import re
+import time
+
+import pytest
+
+from evidcore.case import Answer, Rollout, Score, Unscored
+from evidcore.contracts import Reward
+from evidcore.errors import ContractError, RecipeError
+from evidcore.train.judging import Judge, figures, record
+from evidcore.train.settings import NamedReward
+
+
+class Given(Reward):
+    """Says what it was given."""
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.earlier = None
+
+    def __call__(self, rollouts, earlier):
+        self.earlier = earlier
+        return self.answers
+
+
+class Raising(Reward):
+    def __call__(self, rollouts, earlier):
+        raise KeyError("glossary.csv")
+
+
+class Hanging(Reward):
+    def __call__(self, rollouts, earlier):
+        time.sleep(60)
+
+
+@pytest.fixture
+def rollouts(bench):
+    """Two groups of three."""
+    source = bench.source()
+    return [
+        Rollout(prompt=source[place // 3].prompt, group=place // 3, text=str(place), answer=Answer(text=str(place)))
+        for place in range(6)
+    ]
+
+
+def named(answers, name="mine", **changed):
+    reward = Given([Score(value=one) if isinstance(one, float) else one for one in answers])
+    return NamedReward(name=name, reward=reward, package="their-package 1.2", **changed)
+
+
+def test_totals_are_weighted_sums(rollouts):
+    first = named([1.0, 0.0, 1.0, 0.0, 0.0, 1.0], "first", weight=0.5)
+    second = named([0.0, 0.25, 0.5, 0.75, 1.0, 1.0], "second", weight=2.0)
+    judgement = Judge([first, second])(rollouts)
+    assert judgement.totals([first, second]) == pytest.approx([0.5, 0.5, 1.5, 1.5, 2.0, 2.5])
+
+
+def test_a_missing_verdict_is_the_mean_of_its_scored_siblings(rollouts):
+    reward = named([1.0, None, 0.5, Unscored(kind="failed", reason="no mask"), None, None])
+    judgement = Judge([reward])(rollouts)
+    assert judgement.counted["mine"] == [1.0, 0.75, 0.5, 0.0, 0.0, 0.0]
+    assert [score.kind for score in judgement.verdicts["mine"] if isinstance(score, Unscored)] == [
+        "not-applicable", "failed", "not-applicable", "not-applicable",
+    ]  # fmt: skip
+
+
+def test_a_gate_counts_a_reward_only_where_the_other_scored_above_0(rollouts):
+    gate = named([1.0, 0.0, 0.5, None, 1.0, 0.0], "gate")
+    gated = named([0.9, 0.8, 0.7, 0.6, None, None], "gated", gate="gate")
+    judgement = Judge([gate, gated])(rollouts)
+    # group 2: the fourth has no gate verdict, the fifth no verdict; the sixth is closed, the only one that counts
+    assert judgement.counted["gated"] == [0.9, 0.0, 0.7, 0.0, 0.0, 0.0]
+
+
+def test_a_gate_without_verdict_is_filled_like_a_missing_verdict(rollouts):
+    gate = named([None, 1.0, 1.0, 1.0, 1.0, 1.0], "gate")
+    gated = named([0.1, 0.4, 0.8, 1.0, 1.0, 1.0], "gated", gate="gate")
+    assert Judge([gate, gated])(rollouts).counted["gated"][:3] == pytest.approx([0.6, 0.4, 0.8])
+
+
+def test_each_reward_sees_the_verdicts_before_it(rollouts):
+    first, second = named([1.0] * 6, "first"), named([None] * 6, "second")
+    third = named([0.0] * 6, "third")
+    Judge([first, second, third])(rollouts)
+    assert first.reward.earlier == {}
+    assert list(third.reward.earlier) == ["first", "second"]
+    assert third.reward.earlier["second"] == [Unscored(kind="not-applicable", reason="")] * 6
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([1.0] * 5, "returned 5 scores for 6 rollouts"),
+        ([1.0, 1.0, 1.0, 1.0, math.nan, 1.0], "must be a finite number, got nan"),
+        ([1.0, 1.0, 1.0, math.inf, 1.0, 1.0], "must be a finite number, got inf"),
+        ([1.0, 1.0, 1.0, 1.5, 1.0, 1.0], "the value 1.5 lies outside the declared bounds 0 to 1"),
+        ([1.0, 1.0, 1.0, "high", 1.0, 1.0], "must give a Score, an Unscored or None, got str 'high'"),
+        ([1.0, 1.0, 1.0, Score(value=True), 1.0, 1.0], "must be a finite number, got True"),
+    ],
+)
+def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, message):
+    with pytest.raises(ContractError, match="their-package 1.2: reward 'mine'") as caught:
+        Judge([named(answers)])(rollouts)
+    assert message in str(caught.value)
+    if "returned" not in message:
+        assert repr(rollouts[3].prompt.id) in str(caught.value)
+
+
+def test_an_answer_that_is_no_list_is_named(rollouts):
+    reward = NamedReward(name="mine", reward=Given(0.5))
+    with pytest.raises(ContractError, match="reward 'mine' must return a list of scores, got float 0.5"):
+        Judge([reward])(rollouts)
+
+
+@pytest.mark.parametrize("time_limit_s", [0.0, 30.0])
+def test_a_raising_reward_is_blamed_with_its_cause(rollouts, time_limit_s):
+    reward = NamedReward(name="broken", reward=Raising(), package="their-package 1.2")
+    message = re.escape(
+        f"their-package 1.2: reward 'broken' failed over 6 rollouts, the first of prompt {rollouts[0].prompt.id!r}: "
+        "KeyError: 'glossary.csv'"
+    )
+    with pytest.raises(ContractError, match=message) as caught:
+        Judge([reward], time_limit_s=time_limit_s)(rollouts)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_hanging_reward_is_named_when_its_time_is_up(rollouts):
+    reward = NamedReward(name="slow", reward=Hanging(), package="their-package 1.2")
+    start = time.monotonic()
+    with pytest.raises(ContractError, match=r"reward 'slow' has not answered for 0.2 s over 6 rollouts"):
+        Judge([reward], time_limit_s=0.2)(rollouts)
+    assert time.monotonic() - start < 30
+
+
+def test_compositions_that_mean_nothing_are_refused():
+    with pytest.raises(RecipeError, match="needs at least one reward"):
+        Judge([])
+    with pytest.raises(RecipeError, match="two rewards are called 'mine'"):
+        Judge([named([]), named([])])
+    with pytest.raises(RecipeError, match="gate = 'acuracy' is no reward before it. Did you mean 'accuracy'"):
+        Judge([named([], "accuracy"), named([], "mine", gate="acuracy")])
+    with pytest.raises(RecipeError, match="gate = 'mine' is no reward before it"):
+        Judge([named([], "mine", gate="mine")])
+
+
+def test_figures_are_those_of_hand_arithmetic(rollouts):
+    rewards = [named([1.0, 0.0, 0.5, 0.5, 0.5, None])]
+    found = figures(Judge(rewards)(rollouts), rewards, answers_per_prompt=3)
+    assert found["reward/mine"] == pytest.approx(0.5)
+    assert found["reward_spread/mine"] == pytest.approx((0.5 / 5) ** 0.5)  # deviations .5 .5 0 0 0
+    assert found["dead_groups"] == found["dead_groups/mine"] == 0.5
+    assert found["unscored/mine"] == 1
+    assert found["reward"] == pytest.approx(0.5)
+
+
+def test_a_reward_that_scored_nobody_has_no_mean(rollouts):
+    rewards = [named([None] * 6)]
+    found = figures(Judge(rewards)(rollouts), rewards, answers_per_prompt=3)
+    assert "reward/mine" not in found
+    assert found["unscored/mine"] == 6
+    assert found["dead_groups"] == 1.0
+
+
+def test_a_record_is_a_line_for_each_group(rollouts):
+    rewards = [named([1.0, None, 0.5, 0.5, 0.5, 0.5])]
+    lines = record(Judge(rewards)(rollouts), rewards, rollouts, [0.1 * place for place in range(6)], 3)
+    assert [line["prompt_id"] for line in lines] == [rollouts[0].prompt.id, rollouts[3].prompt.id]
+    second = lines[0]["rollouts"][1]
+    assert second["text"] == "1"
+    assert second["total"] == pytest.approx(0.75)
+    assert second["advantage"] == pytest.approx(0.1)
+    assert second["rewards"]["mine"] == {
+        "value": None, "parts": {}, "reason": "", "unscored": "not-applicable",
+    }  # fmt: skip
+    assert lines[0]["images"] == [rollouts[0].prompt.crops()[0].uri()]

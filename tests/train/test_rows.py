@@ -1,0 +1,80 @@
+import collections
+import dataclasses
+
+import pytest
+
+from evidcore.errors import DataError
+from evidcore.train.rows import PromptSource
+
+
+def test_shares_are_kept_exactly_at_every_moment(bench):
+    sets = [bench.set_of(share=3.0), bench.set_of("report", share=1.0)]
+    source = bench.source(*sets)
+    for count in (4, 8, 40):
+        drawn = collections.Counter(source[position].prompt.task for position in range(count))
+        assert drawn == {"choice": count * 3 // 4, "report": count // 4}
+
+
+def test_a_position_gives_the_same_row_in_any_order_of_asking(bench):
+    forward, backward = bench.source(), bench.source()
+    there = [forward[position].prompt for position in range(20)]
+    back = [backward[position].prompt for position in reversed(range(20))][::-1]
+    assert there == back
+
+
+def test_an_epoch_asks_every_case_once_and_the_next_asks_anew(bench):
+    source = bench.source()
+    first = [source[position].prompt for position in range(8)]
+    second = [source[position].prompt for position in range(8, 16)]
+    for epoch in (first, second):
+        assert {prompt.case.id for prompt in epoch} == {case.id for case in bench.cases}
+    assert [prompt.case.id for prompt in first] != [prompt.case.id for prompt in second]
+    options = {prompt.case.id: prompt.reference["options"] for prompt in first}
+    assert any(options[prompt.case.id] != prompt.reference["options"] for prompt in second)
+
+
+def test_another_seed_is_another_stream(bench):
+    one, other = bench.source(seed=1), bench.source(seed=2)
+    assert [one[place].prompt for place in range(8)] != [other[place].prompt for place in range(8)]
+
+
+def test_the_task_has_the_name_of_the_recipe(bench):
+    named = dataclasses.replace(bench.set_of(), name="my-choice")
+    assert bench.source(named)[0].prompt.task == "my-choice"
+
+
+def test_the_wrong_volume_is_always_that_of_another_patient_and_always_the_same(bench):
+    twice = [dataclasses.replace(case, patient=f"patient-{number // 2}") for number, case in enumerate(bench.cases)]
+    source = bench.source(bench.set_of(cases=twice), volumes="other-patient")
+    patient = {case.volumes[0].path: case.patient for case in twice}
+    shown = collections.defaultdict(set)
+    for position in range(32):
+        prompt = source[position].prompt
+        [crop] = prompt.crops()
+        assert patient[crop.volume.path] != prompt.case.patient
+        shown[prompt.case.id].add(crop)
+    assert {len(crops) for crops in shown.values()} == {1}
+    own = bench.source(bench.set_of(cases=twice))
+    assert [own[place].prompt.case for place in range(8)] == [source[place].prompt.case for place in range(8)]
+
+
+def test_one_patient_has_no_other(bench):
+    with pytest.raises(DataError, match="task 'choice' has 1 patient, needs at least 2"):
+        bench.source(bench.set_of(cases=bench.cases[:1]), volumes="other-patient")
+
+
+def test_a_task_that_asks_nothing_is_named(bench):
+    healthy = [dataclasses.replace(case, findings=(), questions=()) for case in bench.cases]
+    with pytest.raises(DataError, match="task 'choice' asks nothing about any of its 8 cases"):
+        bench.source(bench.set_of(cases=healthy))
+
+
+def test_cases_without_a_question_are_left_out(bench):
+    mixed = [bench.cases[0], dataclasses.replace(bench.cases[1], findings=(), questions=()), bench.cases[2]]
+    source = bench.source(bench.set_of(cases=mixed))
+    assert {source[place].prompt.case.id for place in range(6)} == {"case-0", "case-2"}
+
+
+def test_nothing_to_draw_from_is_an_error(bench):
+    with pytest.raises(DataError, match="no set has a share above 0"):
+        PromptSource([bench.set_of(share=0.0)], seed=1)
