@@ -35,6 +35,11 @@ OPTIONS = {
     },
     "report-consistency": {"scorer": {"use": "findings-f1"}},
 }
+# How a component that a `fit` stage can train is trained here.
+FITS = {
+    "vit3d": {"steps": 2, "cases_per_step": 2, "supervision": ("contrastive", "labels")},
+    "timm-slices": {"steps": 2, "cases_per_step": 2},
+}
 # Another table that must give other cases.
 OTHERS = {"phantom-chest": {"seed": 18}, "folder": {"intensity": "arbitrary"}}
 CALLS = {
@@ -103,6 +108,16 @@ def bare(offer, world):
     return made(**{name: given[name] for name in asked}, **options)
 
 
+@pytest.mark.parametrize("name", FITS)
+def test_a_component_that_can_be_fitted_keeps_that_contract(name, world, tmp_path):
+    (offer,) = [offer for offer in OFFERS if offer.name == name]
+    testing.check_fit(lambda: bare(offer, world), world.cases, world.cases, tmp_path, options=FITS[name])
+
+
+def test_every_component_that_can_be_fitted_is_tried():
+    assert {offer.name for offer in OFFERS if getattr(offer.load(), "fit", None)} == set(FITS)
+
+
 def test_every_kind_has_its_check_and_its_conformance():
     for kind in KINDS:
         assert callable(getattr(testing, f"check_{kind}"))
@@ -111,7 +126,7 @@ def test_every_kind_has_its_check_and_its_conformance():
 
 def test_no_table_speaks_of_a_component_that_is_gone():
     names = {offer.name for offer in OFFERS}
-    assert {*OPTIONS, *OTHERS, *CALLS, *GARBAGE} <= names
+    assert {*OPTIONS, *OTHERS, *CALLS, *GARBAGE, *FITS} <= names
 
 
 def conform_dataset(name, build, world):

@@ -2,6 +2,7 @@
 
 from evidcore.testing.checks_construction import check_construction
 from evidcore.testing.checks_dataset import check_dataset
+from evidcore.testing.checks_fit import check_fit
 from evidcore.testing.checks_model import check_bridge, check_encoder
 from evidcore.testing.checks_reader import check_reader
 from evidcore.testing.checks_reward import answer_group, check_reward
@@ -28,6 +29,7 @@ __all__ = [
     "check_construction",
     "check_dataset",
     "check_encoder",
+    "check_fit",
     "check_labeler",
     "check_reader",
     "check_reward",
