@@ -156,7 +156,7 @@ def test_plugins_build_on_seams_and_not_on_the_trainer():
 @pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])
 def test_modules_hold_one_idea(root):
     long = {str(path.relative_to(root)): len(path.read_text().splitlines()) for path in modules(root)}
-    assert {name: lines for name, lines in long.items() if lines > 300 and name not in LONG_ON_PURPOSE} == {}
+    assert {name: lines for name, lines in long.items() if lines > 300} == {}
 
 
 @pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])
