@@ -36,6 +36,7 @@ CHAT_TEMPLATE = (  # ChatML as Qwen2-VL writes it, without its default system tu
 # An option's letter with its bracket, a tag, a word or a number with the space before it, one white
 # space, one sign.
 _PIECES = r"\p{Lu}\)|</?\p{L}+>| ?\p{L}+| ?\p{N}+|\s|[^\s\p{L}\p{N}]"
+_LOOKING_BACK = 2  # an option's letter stands one token before its name and two before "present"
 _SOURCES: Mapping[str, frozenset[str]] = {
     "config": frozenset({"config", "width", "layers", "heads"}),
     "id": frozenset({"id", "revision"}),
@@ -78,7 +79,7 @@ def build_tokenizer(
     tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -134,10 +135,11 @@ def tiny_model(config: LlamaConfig, tokenizer: PreTrainedTokenizerBase, seed: in
     """Give a Llama with random weights that is ready to look words up.
 
     A model this small does not find out in minutes that a word in the question can be looked up in what
-    stands before it, so it starts near that: queries match keys of the same token (`k_proj` begins as
-    `q_proj`), attention is sharp and carries weight, and spellings of a word that differ in a capital letter
-    or in the space before it begin with one embedding plus a small vector for the difference. Nothing says
-    what any word means.
+    stands before it, so it starts near that. Queries match keys of the same token (`k_proj` begins as
+    `q_proj`). Two heads of the first layer look one and two tokens back, and the first layer passes on
+    what it looks at (`o_proj` begins as `v_proj` transposed). Spellings of a word that differ in a
+    capital letter or in the space before it begin with one embedding plus a small vector for the
+    difference. Nothing says what any word means.
     """
     from transformers import LlamaForCausalLM
 
@@ -153,19 +155,45 @@ def tiny_model(config: LlamaConfig, tokenizer: PreTrainedTokenizerBase, seed: in
             attention.k_proj.weight.copy_(attention.q_proj.weight)
             attention.v_proj.weight.mul_(3.0)
             attention.o_proj.weight.mul_(3.0)
+        first = model.model.layers[0].self_attn
+        first.v_proj.weight.mul_(2.0 / 3.0)
+        first.o_proj.weight.copy_(first.v_proj.weight.T)
+        for head in range(min(_LOOKING_BACK, config.num_attention_heads)):
+            _look_back(first, head, head + 1, config)
         rows = model.get_input_embeddings().weight
         rows.mul_(2.5)
-        first: dict[str, torch.Tensor] = {}
+        shared: dict[str, torch.Tensor] = {}
         for index in range(len(SPECIAL_TOKENS), len(tokenizer)):
             text = str(tokenizer.decode([index]))
             word = text.strip().removesuffix(")") or text.strip()  # "A)" marks the option that "A" names
             if not word:
                 continue
             single = len(word) == 1  # "A" and "a" are no spellings of each other
-            row = first.setdefault(word if single else word.lower(), rows[index].clone())
+            row = shared.setdefault(word if single else word.lower(), rows[index].clone())
             rows[index] = row + (text[0] == " ") * space / 2 + (word[0].isupper() and not single) * capital
     built: PreTrainedModel = model
     return built
+
+
+def _look_back(attention: Any, head: int, tokens: int, config: LlamaConfig) -> None:
+    """Let a head look `tokens` back, whatever stands there.
+
+    A constant key u and a constant query that is u turned back by `tokens` positions: rotary embedding turns
+    them by their distance, and their product is greatest where the two turns cancel.
+    """
+    width = config.hidden_size // config.num_attention_heads
+    pairs = min(4, width // 2)  # the fastest turning pairs; slower ones would blur the place
+    base = float(config.rope_parameters["rope_theta"])
+    angles = tokens * base ** (-2.0 * torch.arange(pairs) / width)
+    rows = slice(head * width, (head + 1) * width)
+    key, query = torch.zeros(2, width)
+    key[:pairs] = math.sqrt(17.0)
+    query[:pairs] = math.sqrt(17.0) * angles.cos()
+    query[width // 2 : width // 2 + pairs] = -math.sqrt(17.0) * angles.sin()
+    attention.q_proj.weight[rows] *= 0.1
+    attention.k_proj.weight[rows] *= 0.1
+    attention.q_proj.bias[rows] = query
+    attention.k_proj.bias[rows] = key
 
 
 def load_language(

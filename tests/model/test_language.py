@@ -117,6 +117,16 @@ def test_spellings_of_a_word_start_close_and_other_words_far(tokenizer):
     assert torch.cosine_similarity(row("A"), row(" B"), dim=0).abs() < 0.35
 
 
+def test_two_heads_of_the_first_layer_start_by_looking_one_and_two_tokens_back(tokenizer):
+    model = tiny_model(tiny_config(tokenizer), tokenizer, seed=0)
+    model.set_attn_implementation("eager")
+    ids = torch.tensor([tokenizer(TEXTS[0] + TEXTS[1]).input_ids])
+    heads = model(ids, output_attentions=True).attentions[0][0]
+    for head, back in ((0, 1), (1, 2)):
+        assert heads[head].diagonal(-back).min() > 0.5
+    assert heads[2].diagonal(-1).mean() < 0.5
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
