@@ -8,6 +8,7 @@ from monai.networks.blocks import Convolution, ResidualUnit
 from torch import Tensor, nn
 
 from evidcore.contracts import Grid
+from evidcore.errors import RecipeError
 
 
 class ConvolutionStem(nn.Module):
@@ -49,10 +50,13 @@ def halvings(patch_zyx: Grid) -> list[Grid]:
     """Split a patch into strides of 1 or 2, spread evenly over the stages.
 
     Raises:
-        ValueError: if a side of the patch is not a power of two.
+        RecipeError: if a side of the patch is not a power of two.
     """
     if any(side & (side - 1) for side in patch_zyx):
-        raise ValueError(f"the convolution stem halves: patch_zyx must be powers of two, got {patch_zyx}")
+        raise RecipeError(
+            f"vit3d: the convolution stem halves, so patch_zyx must be powers of two, got {patch_zyx}. "
+            f'Change it, or set stem = "patch".'
+        )
     halves = [side.bit_length() - 1 for side in patch_zyx]
     stages = max(1, *halves)
     chosen = [{round(place * (stages - 1) / max(1, count - 1)) for place in range(count)} for count in halves]

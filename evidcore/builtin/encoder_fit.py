@@ -44,12 +44,20 @@ def fit_encoder(
     """Train `encoder` in place, starting from its present weights; see `ViT3D.fit`.
 
     Raises:
-        DataError: if there are fewer training cases than one step takes.
+        DataError: if there are fewer training cases than one step takes, or they lack what is asked for.
     """
     if len(train) < cases_per_step:
         raise DataError(
             f"encoder: {len(train)} training cases, but a step takes cases_per_step = {cases_per_step}. "
             f"Give more cases or take fewer per step."
+        )
+    if not supervision:
+        raise DataError("encoder: supervision is empty; name at least one of " + ", ".join(OBJECTIVES) + ".")
+    silent = [case.id for case in train if not (case.report and case.report.text)]
+    if "contrastive" in supervision and silent:
+        raise DataError(
+            f"encoder: contrastive supervision needs reports, and {len(silent)} of {len(train)} cases have "
+            f"none, the first is {silent[0]}. Leave them out, or train by other supervision."
         )
     names = finding_names(train)
     masks = bool({"zones", "masks"} & set(supervision))

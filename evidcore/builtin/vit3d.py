@@ -17,6 +17,7 @@ from torch.nn import functional
 from evidcore.builtin.convolution_stem import ConvolutionStem
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
+from evidcore.errors import RecipeError
 
 LUNG, MEDIASTINUM, BONE = (-1000.0, -200.0), (-160.0, 240.0), (150.0, 1850.0)  # low, high in HU
 Count = Annotated[int, Ge(1)]
@@ -53,15 +54,20 @@ class ViT3D(Encoder):
             heads: attention heads, which divide the width.
             stem: "patch" projects each patch linearly, as in a plain ViT; "convolution" halves the volume
                 step by step, which needs far fewer cases and minutes (Xiao et al. 2021, arXiv:2106.14881).
-            windows: (low, high) in HU, one input channel each.
+            windows: (low, high) in HU, one input channel each; empty: one channel, scaled by percentiles.
+
+        Raises:
+            RecipeError: if the options do not fit each other.
         """
         super().__init__()
         if any(size % patch for size, patch in zip(size_zyx, patch_zyx, strict=True)):
-            raise ValueError(f"size_zyx must be a multiple of patch_zyx, got {size_zyx} and {patch_zyx}")
+            raise RecipeError(
+                f"vit3d: size_zyx must be a multiple of patch_zyx, got {size_zyx} and {patch_zyx}."
+            )
         if width % heads:
-            raise ValueError(f"width must be a multiple of heads, got {width} and {heads}")
+            raise RecipeError(f"vit3d: width must be a multiple of heads, got {width} and {heads}.")
         if len(spacing_mm_zyx) not in (0, 3):
-            raise ValueError(f"spacing_mm_zyx must be empty or hold z, y, x, got {spacing_mm_zyx}")
+            raise RecipeError(f"vit3d: spacing_mm_zyx must be empty or hold z, y, x, got {spacing_mm_zyx}.")
         self.input = EncoderInput(
             size_zyx=size_zyx,
             spacing_mm_zyx=_triple(spacing_mm_zyx),
