@@ -1,4 +1,4 @@
-"""Bridge `projection`: pool the patch grid by a strided convolution and project it to the language model's width."""
+"""Bridge `projection`: pool the patch grid by a strided convolution and project it to the text width."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Count = Annotated[int, Ge(1)]
 
 
 class GridPooling(nn.Module):
-    """Pool a patch grid by a convolution whose kernel is its stride; a grid that it does not divide is continued."""
+    """Pool a patch grid by a convolution whose kernel is its stride; other grids are continued to fit."""
 
     def __init__(self, width: int, out_width: int, pool_zyx: Grid) -> None:
         """Make it for patches of `width`."""
@@ -34,7 +34,7 @@ class GridPooling(nn.Module):
         self, features: Float[Tensor, "volume patch width"], grid_zyx: Grid
     ) -> Float[Tensor, "volume token out_width"]:
         """Return the pooled features, in `z, y, x` raster order."""
-        volumes = features.transpose(1, 2).unflatten(2, grid_zyx)
+        volumes = features.transpose(1, 2).reshape(*features.shape[::2], *grid_zyx)
         short = [-size % pool for size, pool in zip(grid_zyx, self.pool_zyx, strict=True)]
         if any(short):
             volumes = functional.pad(volumes, (0, short[2], 0, short[1], 0, short[0]), mode="replicate")
@@ -55,7 +55,7 @@ class GridPosition(nn.Module):
         """Return the embedding of `grid_zyx`."""
         if tuple(grid_zyx) == tuple(self.grid_zyx):
             return self.weight
-        volume = self.weight.T.unflatten(1, self.grid_zyx).unsqueeze(0)
+        volume = self.weight.T.reshape(1, -1, *self.grid_zyx)
         stretched = functional.interpolate(
             volume, size=tuple(grid_zyx), mode="trilinear", align_corners=False
         )
@@ -121,4 +121,5 @@ class Projection(Bridge):
         tokens = self.linear(self.pooling(patches.features, patches.grid_zyx))
         if self.position is not None:
             tokens = tokens + self.position(self.pooling.grid(patches.grid_zyx))
-        return self.norm(tokens) * self.scale
+        scaled: Tensor = self.norm(tokens) * self.scale
+        return scaled

@@ -1,4 +1,4 @@
-"""How the answers of a group come about: `plain` samples them, `tool-call` lets the model call tools in between."""
+"""How the answers of a group come about: `plain` samples them, `tool-call` lets the model call tools."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Plain(RolloutStrategy):
 
 
 class ToolCall(RolloutStrategy):
-    """Let the model call tools while it answers: it writes `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
+    """Let the model call tools while it answers.
 
-    The tool's text and images follow as a turn of their own, which is not trained. A call that cannot be carried out
-    gets its error as the answer.
+    A call is written `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. The tool's text and images
+    follow as a turn of their own, which is not trained. A call that cannot be carried out gets its error as
+    the answer.
     """
 
     stop_texts = (CLOSE,)  # sampling pauses where one was written

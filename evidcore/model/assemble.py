@@ -16,8 +16,9 @@ from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.config import VolumeVLMConfig
+from evidcore.model.parts import build_bridge
 from evidcore.model.processor import IMAGE_TOKEN, VISION_TOKENS, VolumeImageProcessor, VolumeProcessor
-from evidcore.model.vlm import VolumeVLM, build_bridge
+from evidcore.model.vlm import VolumeVLM
 
 
 def assemble(

@@ -1,4 +1,4 @@
-"""Encoder input and frozen-encoder features by content handle, so that trainers move 8 bytes instead of a volume."""
+"""Encoder input and frozen-encoder features by content handle: trainers move 8 bytes, not volumes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class FeatureBank:
     """Resolve handles of crops to the encoder's features of them.
 
     Features are kept while the encoder's weights stay as they are: in memory up to `memory_bytes`, the least
-    recently used leave first, and in `folder` where one is given. An encoder that is being trained is run each time.
+    recently used leave first, and in `folder` where one is given. An encoder that is being trained is run
+    each time.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class FeatureBank:
         self._prefix = ""
 
     def handle(self, crop: Crop, size_zyx: Grid) -> int:
-        """Return the 63-bit content handle of `crop` at `size_zyx` voxels, and remember what it stands for."""
+        """Return the content handle (63 bits) of `crop` at `size_zyx` voxels, and remember the crop."""
         key = content_key(crop, self.spec, size_zyx)
         self._crops.setdefault(key, (crop, size_zyx))
         return key
@@ -126,14 +127,15 @@ class FeatureBank:
     def _lookup(self, handle: int) -> tuple[Crop, Grid]:
         if handle not in self._crops:
             raise RunError(
-                f"image handle {handle} is not known in this process; images must pass through the processor of "
-                "this model, in the process that uses them."
+                f"image handle {handle} is not known in this process; images must pass through the processor "
+                "of this model, in the process that uses them."
             )
         return self._crops[handle]
 
     def _follow(self, encoder: Encoder) -> None:
         """Forget features of other weights."""
-        # every in-place change of a tensor raises its version: an optimiser step and a loaded checkpoint both show
+        # every in-place change of a tensor raises its version: an optimiser step and a loaded checkpoint both
+        # show
         weights = [*encoder.parameters(), *encoder.buffers()]
         now = id(encoder), sum(weight._version for weight in weights)
         if self._encoder == now:

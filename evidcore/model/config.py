@@ -1,4 +1,4 @@
-"""The configuration of a `VolumeVLM`: its language model and the tables its encoder, bridge and view are built from."""
+"""The configuration of a `VolumeVLM`: its language model, and the tables of encoder and bridge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.configuration_utils import SubConfigSpec
 
 
 @strict
-class VolumeVLMConfig(PreTrainedConfig):
+class VolumeVLMConfig(PreTrainedConfig):  # type: ignore[misc]
     """Tables as in a recipe: `{"use": "vit3d", ...}`; `text_config` is the language model's own."""
 
     model_type = "evidcore_volume_vlm"
@@ -20,7 +20,7 @@ class VolumeVLMConfig(PreTrainedConfig):
         "text_config": SubConfigSpec(config_class=AutoConfig, model_type="qwen2")
     }
 
-    text_config: dict[str, Any] | PreTrainedConfig | None = None
+    text_config: Any = None  # a dictionary until __post_init__
     encoder: dict[str, Any] | None = None
     bridge: dict[str, Any] | None = None
     image_token_id: int = 0

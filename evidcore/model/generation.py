@@ -1,7 +1,7 @@
 """Sampling that computes each prompt once, whatever the number of its answers, with a seed for each row.
 
-A row's tokens depend on its prompt, the weights and its own seed: not on the other rows of the batch, the number of
-processes, or what was drawn before. So a resumed run draws what the uninterrupted one drew.
+A row's tokens depend on its prompt, the weights and its own seed: not on the other rows of the batch, the
+number of processes, or what was drawn before. So a resumed run draws what the uninterrupted one drew.
 """
 
 from __future__ import annotations

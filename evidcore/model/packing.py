@@ -55,7 +55,8 @@ def pack(
     last = prompt_ids[:, None, -1:].expand(-1, answers, -1)
     shifted = torch.cat([last, answer_ids[:, :, :-1]], dim=2)
     input_ids = torch.cat([prompt_ids[:, :-1], shifted.reshape(prompts, -1)], dim=1)
-    # an answer's first place holds the prompt's last token; the place after answer token t is there if token t is
+    # an answer's first place holds the prompt's last token; the place after answer token t is there if token
+    # t is
     there = torch.cat([torch.ones_like(answer_mask[:, :, :1]), answer_mask[:, :, :-1]], dim=2)
     valid = torch.cat([prompt_mask[:, :-1], there.reshape(prompts, -1)], dim=1).bool()
     first = prompt_mask.sum(1, keepdim=True) - 1
@@ -100,4 +101,5 @@ def answer_log_probs(
     logits = model.lm_head(hidden).float()
     chosen = packed.labels.clamp(min=0).unsqueeze(-1)
     log_probs = logits.gather(-1, chosen).squeeze(-1) - logits.logsumexp(-1)
-    return log_probs.masked_fill(packed.labels < 0, 0.0).unflatten(1, (answers, -1))
+    scored: Tensor = log_probs.masked_fill(packed.labels < 0, 0.0)
+    return scored.reshape(len(scored), answers, -1)

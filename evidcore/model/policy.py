@@ -141,7 +141,7 @@ def sampling_of(
     )
 
 
-class _evaluating:  # noqa: N801 (used as a function)
+class _evaluating:
     """Put the model in evaluation mode for a while."""
 
     def __init__(self, model: VolumeVLM) -> None:

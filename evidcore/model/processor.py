@@ -38,7 +38,7 @@ class Encoded:
     crops: tuple[Crop, ...]  # in the order of their tokens
 
 
-class VolumeImageProcessor(BaseImageProcessor):
+class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
     """Turn references to crops into handles where a feature bank is connected, else into prepared volumes."""
 
     model_input_names = ("pixel_values",)
@@ -115,8 +115,8 @@ class VolumeImageProcessor(BaseImageProcessor):
         sizes = {tuple(volume.shape) for volume in volumes}
         if len(sizes) > 1:
             raise DataError(
-                f"images of different sizes in a batch: {sorted(sizes)} (channel, z, y, x); load the processor with "
-                "its model (evidcore.model.load), whose feature bank takes any."
+                f"images of different sizes in a batch: {sorted(sizes)} (channel, z, y, x); load the "
+                "processor with its model (evidcore.model.load), whose feature bank takes any."
             )
         return BatchFeature({"pixel_values": torch.stack(volumes)})
 
@@ -135,7 +135,7 @@ class VolumeImageProcessor(BaseImageProcessor):
         return copy.copy(self)
 
 
-class VolumeProcessor(ProcessorMixin):
+class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
     """Tokenizer and image processor of a `VolumeVLM`."""
 
     def __init__(
@@ -153,7 +153,7 @@ class VolumeProcessor(ProcessorMixin):
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
         assert tokenizer is not None  # transformers checks it
         name = tokenizer.name_or_path or "the language model"
-        self.chat_template = self.chat_template or tokenizer.chat_template
+        self.chat_template: str | None = self.chat_template or tokenizer.chat_template
         if not self.chat_template:
             raise RunError(
                 f"{name}: its tokenizer has no chat template, so nothing says how a question is put; take an "
@@ -214,8 +214,8 @@ class VolumeProcessor(ProcessorMixin):
         """Return parts as text, with image tokens in the places of images.
 
         Raises:
-            DataError: if a text holds a control token of the language model: it would end its turn, or pose as an
-                image.
+            DataError: if a text holds a control token of the language model: it would end its turn, or pose
+                as an image.
         """
         written = []
         for part in parts:

@@ -1,7 +1,7 @@
 """Attention for sampling many answers to each of a few prompts: a prompt's keys are held and read once.
 
-The answers of a prompt stand together, equally many for each. Each new token attends to its prompt's keys, which
-its siblings read in the same multiplication, and to the keys of its own answer.
+The answers of a prompt stand together, equally many for each. Each new token attends to its prompt's keys,
+which its siblings read in the same multiplication, and to the keys of its own answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ PLAIN_ATTENTION = ("qwen2", "qwen3", "llama", "mistral")  # no soft caps, no sin
 class SharedPrefix:
     """Keys and values of prompts, and of the answers written so far."""
 
-    def __init__(self, cache: DynamicCache, mask: Bool[Tensor, "prompt before"], answers: int, length: int) -> None:
+    def __init__(
+        self, cache: DynamicCache, mask: Bool[Tensor, "prompt before"], answers: int, length: int
+    ) -> None:
         """Take the prompts' cache; make room for `answers` to each of `length` tokens."""
         self.prompts = [(layer.keys, layer.values) for layer in cache.layers]
         first = self.prompts[0][0]
@@ -69,7 +71,10 @@ def attend(
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "row one head size"], None]:
     """Attend from one new token of each row, and keep its key and value."""
-    (before_keys, before_values), (keys, values) = shared.prompts[module.layer_idx], shared.own[module.layer_idx]
+    (before_keys, before_values), (keys, values) = (
+        shared.prompts[module.layer_idx],
+        shared.own[module.layer_idx],
+    )
     keys[:, :, shared.step] = key[:, :, 0]
     values[:, :, shared.step] = value[:, :, 0]
     keys, values = keys[:, :, : shared.step + 1], values[:, :, : shared.step + 1]
@@ -80,16 +85,21 @@ def attend(
 
     def by_prompt(per_row: Tensor) -> Tensor:
         """Bring (row, kept, repeat, x) to (prompt, kept, answer and repeat, x)."""
-        return per_row.unflatten(0, (prompts, answers)).transpose(1, 2).flatten(2, 3)
+        width = per_row.shape[-1]
+        by_group = per_row.reshape(prompts, answers, kept, repeats, width).transpose(1, 2)
+        return by_group.reshape(prompts, kept, answers * repeats, width)
 
     def by_row(per_prompt: Tensor) -> Tensor:
         """Bring it back."""
-        return per_prompt.unflatten(2, (answers, repeats)).transpose(1, 2).flatten(0, 1)
+        width = per_prompt.shape[-1]
+        by_answer = per_prompt.reshape(prompts, kept, answers, repeats, width).transpose(1, 2)
+        return by_answer.reshape(rows, kept, repeats, width)
 
     to_prompt = by_prompt(query) @ before_keys.transpose(2, 3) + shared.padding
     to_own = by_prompt(query @ keys.transpose(2, 3))
     weights = torch.cat([to_prompt, to_own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(query.dtype)
-    of_prompt, of_own = weights.split([to_prompt.shape[-1], to_own.shape[-1]], dim=-1)
+    before = to_prompt.shape[-1]
+    of_prompt, of_own = weights[..., :before], weights[..., before:]
     output = by_row(of_prompt @ before_values) + by_row(of_own) @ values
     return output.reshape(rows, 1, kept * repeats, size), None
 

@@ -1,8 +1,9 @@
 """A causal language model that sees volumes: encoder, bridge and language model as one transformers model.
 
-What TRL and `generate` demand of it, by example of what breaks without: `pixel_values` never has four dimensions
-(TRL would split it into tiles); `get_image_features` gives a list (generation then encodes once per prompt);
-`*_type_ids` are taken and not used (TRL sends them); parameters have at least one dimension (FSDP2 shards them).
+What TRL and `generate` demand of it, by example of what breaks without: `pixel_values` never has four
+dimensions (TRL would split it into tiles); `get_image_features` gives a list (generation then encodes once
+per prompt); `*_type_ids` are taken and not used (TRL sends them); parameters have at least one dimension
+(FSDP2 shards them).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
 )
 
-from evidcore import factory
 from evidcore.contracts import Bridge, Encoder, Patches
 from evidcore.errors import ContractError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.config import VolumeVLMConfig
+from evidcore.model.parts import build_bridge, build_encoder
 
 
-class _VolumeVLMPreTrained(PreTrainedModel):
+class _VolumeVLMPreTrained(PreTrainedModel):  # type: ignore[misc]
     """What both classes tell transformers."""
 
     config_class = VolumeVLMConfig
@@ -59,7 +60,8 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
     ) -> None:
         """Take the parts, or build them from `config`."""
         super().__init__(config)
-        # real weights even where transformers builds on the meta device: a component's buffers may not be persistent
+        # real weights even where transformers builds on the meta device: a component's buffers may not be
+        # persistent
         with torch.device("cpu"):
             self.encoder = encoder if encoder is not None else build_encoder(config)
             self.bridge = bridge if bridge is not None else build_bridge(config, self.encoder)
@@ -71,7 +73,8 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the language model's embedding."""
-        return self.language_model.get_input_embeddings()
+        embedding: nn.Module = self.language_model.get_input_embeddings()
+        return embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the language model's embedding."""
@@ -95,7 +98,8 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
         """Return the bridge's tokens, a list with (token, text_width) per volume.
 
         Args:
-            pixel_values: prepared volumes (volume, channel, z, y, x), or the bank's handles (volume, 1) as int64.
+            pixel_values: prepared volumes (volume, channel, z, y, x), or the bank's handles (volume, 1) as
+                int64.
             return_dict: what transformers passes; the answer is always an object.
             kwargs: not used.
         """
@@ -104,8 +108,8 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
             return BaseModelOutputWithPooling(pooler_output=list(self._tokens(patches)))
         if self.bank is None:
             raise RunError(
-                "the model was given image handles but has no feature bank; load both with evidcore.model.load, "
-                "or let the processor return pixels."
+                "the model was given image handles but has no feature bank; load both with "
+                "evidcore.model.load, or let the processor return pixels."
             )
         handles = pixel_values.reshape(-1).tolist()
         found: dict[int, Tensor] = {}
@@ -127,8 +131,8 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
         )
         if tuple(tokens.shape) != expected:
             raise ContractError(
-                f"bridge {self.config.bridge['use']!r} gave tokens of shape {tuple(tokens.shape)}; (volume, token, "
-                f"text width) must be {expected} for a patch grid of {patches.grid_zyx}."
+                f"bridge {self.config.bridge['use']!r} gave tokens of shape {tuple(tokens.shape)}; (volume, "
+                f"token, text width) must be {expected} for a patch grid of {patches.grid_zyx}."
             )
         return tokens
 
@@ -151,9 +155,9 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
             inputs_embeds = self.get_input_embeddings()(input_ids)
         if input_ids is not None:
             inputs_embeds = self._place(input_ids, inputs_embeds, pixel_values, mm_encoder_outputs)
-        if position_ids is None and past_key_values is None and attention_mask is not None:
-            if attention_mask.dim() == 2:  # noqa: PLR2004 (row, position): padding may lie on either side
-                position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        is_padding_mask = attention_mask is not None and attention_mask.dim() == 2  # (row, position)
+        if position_ids is None and past_key_values is None and is_padding_mask:
+            position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)  # type: ignore[union-attr]
         output = self.language_model(
             attention_mask=attention_mask,
             position_ids=position_ids,
@@ -175,8 +179,8 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
         """Put the images' tokens where `input_ids` has image tokens.
 
         Raises:
-            RunError: if their numbers differ, images without tokens and tokens without images among them: a trainer
-                that drops pixels must not go on as a text model.
+            RunError: if their numbers differ, images without tokens and tokens without images among them: a
+                trainer that drops pixels must not go on as a text model.
         """
         shown = (encoded or {}).get("image")
         if shown is None and pixel_values is not None:
@@ -186,15 +190,15 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
         given, wanted = sum(len(one) for one in features or ()), int(places.sum())
         if given != wanted:
             raise RunError(
-                f"{wanted} image tokens in the text but {given} from the images; an image or part of its tokens was "
-                "lost on the way (a truncated prompt does that: raise the length limit)."
+                f"{wanted} image tokens in the text but {given} from the images; an image or part of its "
+                "tokens was lost on the way (a truncated prompt does that: raise the length limit)."
             )
         if not features:
             return embeddings
         return embeddings.masked_scatter(places.unsqueeze(-1), torch.cat(features).to(embeddings))
 
 
-class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):
+class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
     """The model with its language head."""
 
     def __init__(
@@ -204,7 +208,7 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):
         bridge: Bridge | None = None,
         language: PreTrainedModel | None = None,
     ) -> None:
-        """Take the parts, or build them from `config`; `language` is a causal language model with its head."""
+        """Take the parts, or build them from `config`; `language` is a causal language model."""
         super().__init__(config)
         backbone = None if language is None else language.base_model
         self.model = VolumeVLMModel(config, encoder, bridge, backbone)
@@ -222,7 +226,8 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the language head."""
-        return self.lm_head
+        head: nn.Module = self.lm_head
+        return head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
         """Replace the language head."""
@@ -234,7 +239,7 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):
 
     def part(self, name: str) -> list[nn.Parameter]:
         """Return the weights of "encoder", "bridge" or "language"."""
-        modules = {
+        modules: dict[str, list[nn.Module]] = {
             "encoder": [self.model.encoder],
             "bridge": [self.model.bridge],
             "language": [self.model.language_model, self.lm_head],
@@ -263,7 +268,7 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):
         mm_token_type_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits of the last `logits_to_keep` positions (0: of all), and the loss where labels are given."""
+        """Return logits of the last `logits_to_keep` positions (0: of all); with labels, the loss."""
         output = self.model(
             input_ids=input_ids,
             pixel_values=pixel_values,
@@ -281,23 +286,6 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):
             size = self.config.text_config.vocab_size
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **kwargs)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=output.past_key_values)
-
-
-def build_encoder(config: VolumeVLMConfig) -> Encoder:
-    """Build the encoder that `config` names, with fresh weights."""
-    encoder: Encoder = factory.build("encoder", config.encoder or {}, given={}, where="model.encoder")
-    return encoder
-
-
-def build_bridge(config: VolumeVLMConfig, encoder: Encoder) -> Bridge:
-    """Build the bridge that `config` names between `encoder` and the language model, with fresh weights."""
-    given = {
-        "width": encoder.width,
-        "text_width": config.text_config.hidden_size,
-        "grid_zyx": encoder.grid(encoder.input.size_zyx),
-    }
-    bridge: Bridge = factory.build("bridge", config.bridge or {}, given=given, where="model.bridge")
-    return bridge
 
 
 AutoConfig.register(VolumeVLMConfig.model_type, VolumeVLMConfig, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What must hold before the first step: each check stops a run that would train on something else than it says."""
+"""What must hold before the first step, or the run would train on something else than it says."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check_start(
         where: what messages call the stage.
 
     Raises:
-        ContractError: if encoder or bridge give numbers that are not finite, or another number of tokens than they
-            announce, or a task cannot read its own gold answer.
+        ContractError: if encoder or bridge give numbers that are not finite, or another number of tokens than
+            they announce, or a task cannot read its own gold answer.
         RecipeError: if a prompt and its answer do not fit the language model's context.
     """
     for position in range(LOOKED_AT):
@@ -48,13 +48,13 @@ def _check_images(model: VolumeVLM, processor: VolumeProcessor, prompt: Prompt) 
     for crop, embeddings in zip(crops, model.get_image_features(handles).pooler_output, strict=True):
         if not bool(embeddings.isfinite().all()):
             raise ContractError(
-                f"prompt {prompt.id!r}: encoder {images.encoder['use']!r} and bridge {images.bridge['use']!r} give "
-                f"numbers that are not finite for {crop.uri()!r}."
+                f"prompt {prompt.id!r}: encoder {images.encoder['use']!r} and bridge "
+                f"{images.bridge['use']!r} give numbers that are not finite for {crop.uri()!r}."
             )
         if len(embeddings) != images.tokens(crop):
             raise ContractError(
-                f"prompt {prompt.id!r}: bridge {images.bridge['use']!r} announces {images.tokens(crop)} tokens and "
-                f"gives {len(embeddings)} for {crop.uri()!r}."
+                f"prompt {prompt.id!r}: bridge {images.bridge['use']!r} announces {images.tokens(crop)} "
+                f"tokens and gives {len(embeddings)} for {crop.uri()!r}."
             )
 
 
@@ -64,8 +64,8 @@ def _check_gold(row: Row) -> None:
     reason = row.task.parse(row.prompt, text).malformed
     if reason is not None:
         raise ContractError(
-            f"task {row.prompt.task!r}: finds its own gold answer to prompt {row.prompt.id!r} malformed ({reason}); no "
-            "answer could be right."
+            f"task {row.prompt.task!r}: finds its own gold answer to prompt {row.prompt.id!r} malformed "
+            f"({reason}); no answer could be right."
         )
 
 
@@ -78,6 +78,7 @@ def _check_length(
     answer = max_new_tokens or len(processor.tokenizer(row.task.gold(row.prompt)[0])["input_ids"]) + 1
     if limit is not None and prompt + answer > limit:
         raise RecipeError(
-            f"{where}: prompt {row.prompt.id!r} has {prompt} tokens and its answer up to {answer}, but the language "
-            f"model's context holds {limit}. Shorten max_new_tokens, pool more in the bridge, or show fewer slices."
+            f"{where}: prompt {row.prompt.id!r} has {prompt} tokens and its answer up to {answer}, but the "
+            f"language model's context holds {limit}. Shorten max_new_tokens, pool more in the bridge, or "
+            "show fewer slices."
         )

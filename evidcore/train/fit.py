@@ -45,8 +45,8 @@ def fit(
     if not isinstance(component, Fittable):
         name = type(component).__name__
         raise RecipeError(
-            f"{where}: {name} offers no `fit` and `load`, so no stage can train it; take this stage out, or name "
-            "a component that offers them."
+            f"{where}: {name} offers no `fit` and `load`, so no stage can train it; take this stage out, or "
+            "name a component that offers them."
         )
     folder.mkdir(parents=True, exist_ok=True)
     steps = 0

@@ -1,8 +1,8 @@
 """Call the rewards on whole groups, hold them to their contract, and compose what they say.
 
-Composition, per reward: its value where its gate is open, 0 where the gate is closed, and the mean of the scored
-answers of the group where there is no verdict (a constant where none is scored), so that a missing verdict moves no
-advantage. The weighted sum of these is the total.
+Composition, per reward: its value where its gate is open, 0 where the gate is closed, and the mean of the
+scored answers of the group where there is no verdict (a constant where none is scored), so that a missing
+verdict moves no advantage. The weighted sum of these is the total.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Judge:
                 )
             if item.gate and item.gate not in seen:
                 raise RecipeError(
-                    f"stage.grpo.reward {item.name!r}: gate = {item.gate!r} is no reward before it."
-                    f"{did_you_mean(item.gate, seen)} Rewards before it: {', '.join(seen) or 'none'}."
+                    f"stage.grpo.reward {item.name!r}: gate = {item.gate!r} is no reward before "
+                    f"it.{did_you_mean(item.gate, seen)} Rewards before it: {', '.join(seen) or 'none'}."
                 )
             seen.append(item.name)
 
@@ -68,8 +68,8 @@ class Judge:
         """Judge whole groups.
 
         Raises:
-            ContractError: if a reward raises, hangs, or returns what its contract does not allow; names reward,
-                package, value and prompt.
+            ContractError: if a reward raises, hangs, or returns what its contract does not allow; names
+                reward, package, value and prompt.
         """
         verdicts: dict[str, Sequence[Verdict]] = {}
         seconds = {}
@@ -79,6 +79,16 @@ class Judge:
             seconds[item.name] = time.perf_counter() - start
         counted = {item.name: _fill(_gated(item, verdicts), rollouts) for item in self.rewards}
         return Judgement(verdicts, counted, seconds)
+
+    def nothing(self, rollouts: Sequence[Rollout]) -> Judgement:
+        """Return a judgement that says nothing, without asking."""
+        silent = Unscored(kind="not-applicable", reason="")
+        names = [item.name for item in self.rewards]
+        return Judgement(
+            {name: [silent] * len(rollouts) for name in names},
+            {name: [0.0] * len(rollouts) for name in names},
+            {},
+        )
 
     def _ask(
         self, item: NamedReward, rollouts: Sequence[Rollout], earlier: dict[str, Sequence[Verdict]]
@@ -100,8 +110,9 @@ class Judge:
         worker.join(self.time_limit_s)
         if worker.is_alive():
             raise ContractError(
-                f"{_who(item)} has not answered for {self.time_limit_s:g} s over {len(rollouts)} rollouts, the first "
-                f"of prompt {rollouts[0].prompt.id!r}. Raise `reward_time_limit_s` if it needs longer."
+                f"{_who(item)} has not answered for {self.time_limit_s:g} s over {len(rollouts)} rollouts, "
+                f"the first of prompt {rollouts[0].prompt.id!r}. Raise `reward_time_limit_s` if it needs "
+                "longer."
             )
         if failed:
             raise failed[0]
@@ -116,8 +127,9 @@ class Judge:
             raise
         except Exception as cause:
             raise ContractError(
-                f"{_who(item)} failed over {len(rollouts)} rollouts, the first of prompt {rollouts[0].prompt.id!r}: "
-                f"{type(cause).__name__}: {cause}. Report this to the reward's authors; the traceback is below."
+                f"{_who(item)} failed over {len(rollouts)} rollouts, the first of prompt "
+                f"{rollouts[0].prompt.id!r}: {type(cause).__name__}: {cause}. Report this to the reward's "
+                "authors; the traceback is below."
             ) from cause
 
     def _checked(self, item: NamedReward, rollouts: Sequence[Rollout], answer: Any) -> list[Verdict]:
@@ -186,80 +198,3 @@ def _fill(values: Sequence[float | None], rollouts: Sequence[Rollout]) -> list[f
         means[rollout.group] if value is None else value
         for value, rollout in zip(values, rollouts, strict=True)
     ]
-
-
-def figures(
-    judgement: Judgement, rewards: Sequence[NamedReward], answers_per_prompt: int
-) -> dict[str, float]:
-    """Return per reward: mean and spread of its scores, the share of groups in which it says one thing, and how
-    many rollouts it left unscored; and the mean total.
-    """
-    found: dict[str, float] = {}
-    for item in rewards:
-        values = [score.value for score in judgement.verdicts[item.name] if isinstance(score, Score)]
-        if values:
-            mean = sum(values) / len(values)
-            found[f"reward/{item.name}"] = mean
-            spread = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
-            found[f"reward_spread/{item.name}"] = spread
-        found[f"dead_groups/{item.name}"] = _dead(judgement.counted[item.name], answers_per_prompt)
-        found[f"unscored/{item.name}"] = float(len(judgement.verdicts[item.name]) - len(values))
-    totals = judgement.totals(rewards)
-    found["reward"] = sum(totals) / len(totals)
-    found["dead_groups"] = _dead(totals, answers_per_prompt)
-    return found
-
-
-def _dead(values: Sequence[float], answers_per_prompt: int) -> float:
-    """Return the share of groups whose members all have one value."""
-    groups = [
-        values[start : start + answers_per_prompt] for start in range(0, len(values), answers_per_prompt)
-    ]
-    return sum(max(group) - min(group) < 1e-8 for group in groups) / len(groups)
-
-
-def record(
-    judgement: Judgement,
-    rewards: Sequence[NamedReward],
-    rollouts: Sequence[Rollout],
-    advantages: Sequence[float],
-    answers_per_prompt: int,
-) -> list[dict[str, Any]]:
-    """Return the lines of the rollout file: one for each group."""
-    totals = judgement.totals(rewards)
-    lines = []
-    for start in range(0, len(rollouts), answers_per_prompt):
-        prompt = rollouts[start].prompt
-        lines.append({
-            "prompt_id": prompt.id,
-            "case_id": prompt.case.id,
-            "task": prompt.task,
-            "prompt": "".join(getattr(part, "text", "<image>") for part in prompt.parts),
-            "images": [crop.uri() for crop in prompt.crops()],
-            "reference": dict(prompt.reference),
-            "rollouts": [
-                {
-                    "text": rollouts[place].text,
-                    "total": totals[place],
-                    "advantage": advantages[place],
-                    "malformed": rollouts[place].answer.malformed,
-                    "actions": [dataclasses.asdict(action) for action in rollouts[place].actions],
-                    "rewards": {
-                        item.name: _line(judgement.verdicts[item.name][place]) for item in rewards
-                    },
-                }
-                for place in range(start, min(start + answers_per_prompt, len(rollouts)))
-            ],
-        })  # fmt: skip
-    return lines
-
-
-def _line(verdict: Verdict) -> dict[str, Any]:
-    if isinstance(verdict, Unscored):
-        return {"value": None, "parts": {}, "reason": verdict.reason, "unscored": verdict.kind}
-    return {
-        "value": float(verdict.value),
-        "parts": {name: float(value) for name, value in verdict.parts.items()},
-        "reason": verdict.reason,
-        "unscored": None,
-    }

@@ -1,7 +1,8 @@
 """Proof that training looks at the volumes: each pass over the answers must react when the pixels change.
 
-Before the first step, the answers to one prompt are sampled and scored by the real code, then scored again as answers
-to the same prompt over blank volumes, which have handles of their own. A pass whose log-probabilities do not move is
+Before the first step, the answers to one prompt are sampled and scored by the real code, then scored again as
+answers to the same prompt over blank volumes, which have handles of their own. A pass whose log-probabilities
+do not move is
 blind: pixels were lost on its way, and training would go on as if the model were one of text.
 """
 
@@ -38,7 +39,8 @@ class Proof:
     def under(self, prompts: Sequence[Prompt]) -> list[Episode]:
         """Return the kept answers, put under other prompts."""
         return [
-            dataclasses.replace(answer, prompt=prompt) for answer, prompt in zip(self.answers, prompts, strict=True)
+            dataclasses.replace(answer, prompt=prompt)
+            for answer, prompt in zip(self.answers, prompts, strict=True)
         ]
 
     @contextlib.contextmanager
@@ -75,7 +77,8 @@ def prove(trainer: Any, rows: Sequence[Any]) -> dict[str, float]:
         mask = batch["completion_mask"].bool() & batch["tool_mask"].bool()
         _check_gradient(trainer, own, mask)
         again, blank = _look(trainer, rows, Proof(blank=True, answers=tuple(trainer.episodes)))
-    assert own.policy is not None and again.policy is not None  # every look computes the loss
+    assert own.policy is not None  # every look computes the loss
+    assert again.policy is not None
     moved = {
         "rollout": max(
             abs(one - other)
@@ -92,10 +95,10 @@ def prove(trainer: Any, rows: Sequence[Any]) -> dict[str, float]:
         prompt = trainer.source[int(rows[0]["prompt"])].prompt
         figures = ", ".join(f"{name} {most:.1e}" for name, most in moved.items())
         raise RunError(
-            f"{trainer.args.output_dir}: the {' and the '.join(blind)} pass is blind: prompt {prompt.id!r} over its own "
-            f"and over blank volumes gives the same log-probabilities (moved by, in nats: {figures}). The volumes are "
-            "lost on the way to that pass; training would not be about pixels. Check what was changed in the model, "
-            "the processor or the trainer."
+            f"{trainer.args.output_dir}: the {' and the '.join(blind)} pass is blind: prompt {prompt.id!r} "
+            "over its own and over blank volumes gives the same log-probabilities (moved by, in nats: "
+            f"{figures}). The volumes are lost on the way to that pass; training would not be about pixels. "
+            "Check what was changed in the model, the processor or the trainer."
         )
     return moved
 
@@ -117,17 +120,28 @@ def _check_gradient(trainer: Any, own: Proof, mask: torch.Tensor) -> None:
     assert own.policy is not None
     trainer.accelerator.backward((own.policy * mask).sum())
     weights = {
-        name: weight for name, weight in trainer.model.named_parameters() if ".bridge." in f".{name}" and weight.requires_grad
+        name: weight
+        for name, weight in trainer.model.named_parameters()
+        if ".bridge." in f".{name}" and weight.requires_grad
     }
-    reached = [name for name, weight in weights.items() if weight.grad is not None and bool(weight.grad.any())]
-    broken = [name for name, weight in weights.items() if weight.grad is not None and not bool(weight.grad.isfinite().all())]
+    reached = [
+        name for name, weight in weights.items() if weight.grad is not None and bool(weight.grad.any())
+    ]
+    broken = [
+        name
+        for name, weight in weights.items()
+        if weight.grad is not None and not bool(weight.grad.isfinite().all())
+    ]
     trainer.model.zero_grad()
     if broken:
-        raise RunError(f"{trainer.args.output_dir}: the gradient at {broken[0]!r} of the bridge is not finite.")
+        raise RunError(
+            f"{trainer.args.output_dir}: the gradient at {broken[0]!r} of the bridge is not finite."
+        )
     if weights and not reached:
         raise RunError(
-            f"{trainer.args.output_dir}: no gradient reaches any of the bridge's {len(weights)} weights, though the stage "
-            "trains it; something between bridge and answers cuts the graph (a detach, or a bridge run without gradients)."
+            f"{trainer.args.output_dir}: no gradient reaches any of the bridge's {len(weights)} weights, "
+            "though the stage trains it; something between bridge and answers cuts the graph (a detach, or "
+            "a bridge run without gradients)."
         )
 
 

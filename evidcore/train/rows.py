@@ -1,4 +1,4 @@
-"""An endless, seeded stream of prompts, read by position: the same position gives the same prompt after a resume."""
+"""A seeded stream of prompts without end, read by position: a resumed stage reads on where it stopped."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class PromptSource:
         Args:
             sets: what is drawn from; shares are relative.
             seed: of the order and of the questions.
-            volumes: "other-patient" shows each prompt over the pixels of another patient, always the same one:
-                a training control.
+            volumes: "other-patient" shows each prompt over the pixels of another patient, always the same
+                one: a training control.
 
         Raises:
             DataError: if there is nothing to draw, or no other patient to show.

@@ -43,8 +43,8 @@ class Lora:
 class SftSettings:
     """Keys of an `sft` stage.
 
-    `learning_rate` is one number, or one per part. `rows_per_forward` bounds memory; 0: the whole step at once.
-    `trl` passes fields of SFTConfig through.
+    `learning_rate` is one number, or one per part. `rows_per_forward` bounds memory; 0: the whole step at
+    once. `trl` passes fields of SFTConfig through.
     """
 
     train: tuple[str, ...]

@@ -99,8 +99,8 @@ class Targets:
             raise
         except Exception as cause:
             raise ContractError(
-                f"{where}: failed with {type(cause).__name__}: {cause}. Report this to its authors; the traceback is "
-                "below."
+                f"{where}: failed with {type(cause).__name__}: {cause}. Report this to its authors; the "
+                "traceback is below."
             ) from cause
         if len(weights) != len(offsets):
             raise ContractError(f"{where}: gave {len(weights)} weights for {len(offsets)} tokens.")

@@ -15,7 +15,9 @@ def patches(grid, width=6, volumes=2, seed=0):
 
 @pytest.mark.parametrize("options", [{}, {"position_embedding": False}, {"layers": 1, "pool_zyx": (1, 2, 2)}])
 def test_it_keeps_the_contract(options):
-    check_bridge(lambda: Projection(12, 24, (2, 4, 4), **options), width=12, text_width=24, grid_zyx=(2, 4, 4))
+    check_bridge(
+        lambda: Projection(12, 24, (2, 4, 4), **options), width=12, text_width=24, grid_zyx=(2, 4, 4)
+    )
 
 
 def test_pooling_is_a_weighted_sum_over_each_block():
@@ -70,5 +72,7 @@ def test_sines_and_cosines_are_those_of_the_formula():
     speeds = [1.0, 1e-2]
     expected = []
     for place in (1, 2, 3):
-        expected += [math.sin(place * speed) for speed in speeds] + [math.cos(place * speed) for speed in speeds]
+        expected += [math.sin(place * speed) for speed in speeds] + [
+            math.cos(place * speed) for speed in speeds
+        ]
     assert waves[token].tolist() == pytest.approx([*expected, 0.0, 0.0, 0.0], abs=1e-6)

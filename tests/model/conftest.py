@@ -17,7 +17,14 @@ from evidcore.model.vlm import VolumeVLM
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import tiny_language
 
-ENCODER = {"use": "vit3d", "size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24, "heads": 2, "stem": "patch"}
+ENCODER = {
+    "use": "vit3d",
+    "size_zyx": [8, 16, 16],
+    "patch_zyx": [4, 8, 8],
+    "width": 24,
+    "heads": 2,
+    "stem": "patch",
+}
 BRIDGE = {"use": "projection", "pool_zyx": [1, 1, 2]}
 VIEW = {"use": "volume"}
 

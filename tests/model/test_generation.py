@@ -47,7 +47,10 @@ def test_a_row_is_the_same_whatever_stands_beside_it(small, prefixes):
     ]
     order = [7, 2, 11, 0]
     some = continue_rows(
-        small.model, [rows[place] for place in order], sampling(small), seeds=[seeds[place] for place in order]
+        small.model,
+        [rows[place] for place in order],
+        sampling(small),
+        seeds=[seeds[place] for place in order],
     )
     assert [one.ids for one in together] == [one.ids for one in alone]
     assert [one.ids for one in some] == [together[place].ids for place in order]

@@ -58,7 +58,9 @@ def test_gradients_are_the_same_too(small):
     ):
         small.model.zero_grad()
         score().sum().backward()
-        gradients.append([weight.grad.clone() for weight in small.model.parameters() if weight.grad is not None])
+        gradients.append([
+            weight.grad.clone() for weight in small.model.parameters() if weight.grad is not None
+        ])
     for together, apart in zip(*gradients, strict=True):
         assert (together - apart).norm() <= 1e-4 * apart.norm() + 1e-6
 

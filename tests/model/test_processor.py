@@ -43,8 +43,8 @@ def test_a_tool_turn_ends_the_model_turn_and_opens_the_next(small):
     encoded = small.processor.encode_tool_turn((TextPart(text="slice 3:"),))
     text = small.processor.tokenizer.decode(encoded.ids)
     assert text == (
-        "<|im_end|>\n<|im_start|>user\n<tool_response>\nslice 3:\n</tool_response><|im_end|>\n"
-        "<|im_start|>assistant\n"
+        "<|im_end|>\n<|im_start|>user\n<tool_response>\nslice "
+        "3:\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
 
 
@@ -98,5 +98,3 @@ def test_pixels_of_different_sizes_are_not_stacked(small, tmp_path):
     crop = small.prompts[0].crops()[0]
     with pytest.raises(DataError, match=r"different sizes.*\(3, 8, 16, 16\), \(3, 8, 16, 32\)"):
         images([crop, dataclasses.replace(crop, box_zyx=(0, 12, 0, 16, 0, 16))])
-
-

@@ -22,7 +22,9 @@ def inputs_of(small, prompts=None, *, pixels=False):
         values = small.model.model.bank.pixels(values.flatten().tolist())
     return {
         "input_ids": torch.tensor([[pad] * (longest - len(one.ids)) + list(one.ids) for one in encoded]),
-        "attention_mask": torch.tensor([[0] * (longest - len(one.ids)) + [1] * len(one.ids) for one in encoded]),
+        "attention_mask": torch.tensor([
+            [0] * (longest - len(one.ids)) + [1] * len(one.ids) for one in encoded
+        ]),
         "pixel_values": values,
     }
 
@@ -53,7 +55,9 @@ def test_a_folder_gives_back_the_same_model_through_every_door(small, tmp_path):
         for door in (AutoModelForImageTextToText, AutoModelForCausalLM):
             loaded = door.from_pretrained(tmp_path / "model")
             assert isinstance(loaded, VolumeVLM)
-            torch.testing.assert_close(loaded(**inputs_of(small, pixels=True)).logits, expected, rtol=0, atol=0)
+            torch.testing.assert_close(
+                loaded(**inputs_of(small, pixels=True)).logits, expected, rtol=0, atol=0
+            )
     assert isinstance(AutoProcessor.from_pretrained(tmp_path / "model"), VolumeProcessor)
 
 

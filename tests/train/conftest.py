@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore import factory
-from evidcore.case import Case, Rollout, Score
+from evidcore.case import Case, Score
 from evidcore.contracts import Reward
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
@@ -22,7 +22,14 @@ from evidcore.testing.models import tiny_language
 from evidcore.train.rows import PromptSet, PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
 
-ENCODER = {"use": "vit3d", "size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24, "heads": 2, "stem": "patch"}
+ENCODER = {
+    "use": "vit3d",
+    "size_zyx": [8, 16, 16],
+    "patch_zyx": [4, 8, 8],
+    "width": 24,
+    "heads": 2,
+    "stem": "patch",
+}
 BRIDGE = {"use": "projection", "pool_zyx": [1, 1, 2]}
 VIEW = {"use": "volume"}
 
@@ -48,11 +55,11 @@ class Letters(Reward):
     """The share of letters in an answer: sampled answers differ in it."""
 
     def __call__(self, rollouts, earlier):
-        return [Score(value=share_of_letters(rollout)) for rollout in rollouts]
+        return [Score(value=share_of_letters(rollout.text)) for rollout in rollouts]
 
 
-def share_of_letters(rollout: Rollout) -> float:
-    return sum(one.isalpha() for one in rollout.text) / max(len(rollout.text), 1)
+def share_of_letters(text: str) -> float:
+    return sum(one.isalpha() for one in text) / max(len(text), 1)
 
 
 class Constant(Reward):
@@ -152,7 +159,7 @@ def kit() -> type:
         sft_settings = staticmethod(sft_settings)
         letters = staticmethod(letters)
         flat = staticmethod(flat)
-        share_of_letters = staticmethod(share_of_letters)
+        share_of_letters_of = staticmethod(share_of_letters)
         Letters, Constant, Silence = Letters, Constant, Silence
 
     return Kit

@@ -7,7 +7,8 @@ import pytest
 from evidcore.case import Answer, Rollout, Score, Unscored
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, RecipeError
-from evidcore.train.judging import Judge, figures, record
+from evidcore.train.judging import Judge
+from evidcore.train.record import figures, record
 from evidcore.train.settings import NamedReward
 
 
@@ -38,7 +39,12 @@ def rollouts(bench):
     """Two groups of three."""
     source = bench.source()
     return [
-        Rollout(prompt=source[place // 3].prompt, group=place // 3, text=str(place), answer=Answer(text=str(place)))
+        Rollout(
+            prompt=source[place // 3].prompt,
+            group=place // 3,
+            text=str(place),
+            answer=Answer(text=str(place)),
+        )
         for place in range(6)
     ]
 
@@ -68,7 +74,8 @@ def test_a_gate_counts_a_reward_only_where_the_other_scored_above_0(rollouts):
     gate = named([1.0, 0.0, 0.5, None, 1.0, 0.0], "gate")
     gated = named([0.9, 0.8, 0.7, 0.6, None, None], "gated", gate="gate")
     judgement = Judge([gate, gated])(rollouts)
-    # group 2: the fourth has no gate verdict, the fifth no verdict; the sixth is closed, the only one that counts
+    # group 2: the fourth has no gate verdict, the fifth no verdict; the sixth is closed, the only one that
+    # counts
     assert judgement.counted["gated"] == [0.9, 0.0, 0.7, 0.0, 0.0, 0.0]
 
 
@@ -99,7 +106,7 @@ def test_each_reward_sees_the_verdicts_before_it(rollouts):
     ],
 )
 def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, message):
-    with pytest.raises(ContractError, match="their-package 1.2: reward 'mine'") as caught:
+    with pytest.raises(ContractError, match=r"their-package 1\.2: reward 'mine'") as caught:
         Judge([named(answers)])(rollouts)
     assert message in str(caught.value)
     if "returned" not in message:
@@ -108,7 +115,7 @@ def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, mes
 
 def test_an_answer_that_is_no_list_is_named(rollouts):
     reward = NamedReward(name="mine", reward=Given(0.5))
-    with pytest.raises(ContractError, match="reward 'mine' must return a list of scores, got float 0.5"):
+    with pytest.raises(ContractError, match=r"reward 'mine' must return a list of scores, got float 0\.5"):
         Judge([reward])(rollouts)
 
 
@@ -116,8 +123,8 @@ def test_an_answer_that_is_no_list_is_named(rollouts):
 def test_a_raising_reward_is_blamed_with_its_cause(rollouts, time_limit_s):
     reward = NamedReward(name="broken", reward=Raising(), package="their-package 1.2")
     message = re.escape(
-        f"their-package 1.2: reward 'broken' failed over 6 rollouts, the first of prompt {rollouts[0].prompt.id!r}: "
-        "KeyError: 'glossary.csv'"
+        "their-package 1.2: reward 'broken' failed over 6 rollouts, the first of prompt "
+        f"{rollouts[0].prompt.id!r}: KeyError: 'glossary.csv'"
     )
     with pytest.raises(ContractError, match=message) as caught:
         Judge([reward], time_limit_s=time_limit_s)(rollouts)
@@ -137,7 +144,9 @@ def test_compositions_that_mean_nothing_are_refused():
         Judge([])
     with pytest.raises(RecipeError, match="two rewards are called 'mine'"):
         Judge([named([]), named([])])
-    with pytest.raises(RecipeError, match="gate = 'acuracy' is no reward before it. Did you mean 'accuracy'"):
+    with pytest.raises(
+        RecipeError, match=r"gate = 'acuracy' is no reward before it\. Did you mean 'accuracy'"
+    ):
         Judge([named([], "accuracy"), named([], "mine", gate="acuracy")])
     with pytest.raises(RecipeError, match="gate = 'mine' is no reward before it"):
         Judge([named([], "mine", gate="mine")])
@@ -145,7 +154,7 @@ def test_compositions_that_mean_nothing_are_refused():
 
 def test_figures_are_those_of_hand_arithmetic(rollouts):
     rewards = [named([1.0, 0.0, 0.5, 0.5, 0.5, None])]
-    found = figures(Judge(rewards)(rollouts), rewards, answers_per_prompt=3)
+    found = figures(record(Judge(rewards)(rollouts), rewards, rollouts, 3))
     assert found["reward/mine"] == pytest.approx(0.5)
     assert found["reward_spread/mine"] == pytest.approx((0.5 / 5) ** 0.5)  # deviations .5 .5 0 0 0
     assert found["dead_groups"] == found["dead_groups/mine"] == 0.5
@@ -155,7 +164,7 @@ def test_figures_are_those_of_hand_arithmetic(rollouts):
 
 def test_a_reward_that_scored_nobody_has_no_mean(rollouts):
     rewards = [named([None] * 6)]
-    found = figures(Judge(rewards)(rollouts), rewards, answers_per_prompt=3)
+    found = figures(record(Judge(rewards)(rollouts), rewards, rollouts, 3))
     assert "reward/mine" not in found
     assert found["unscored/mine"] == 6
     assert found["dead_groups"] == 1.0
@@ -163,13 +172,12 @@ def test_a_reward_that_scored_nobody_has_no_mean(rollouts):
 
 def test_a_record_is_a_line_for_each_group(rollouts):
     rewards = [named([1.0, None, 0.5, 0.5, 0.5, 0.5])]
-    lines = record(Judge(rewards)(rollouts), rewards, rollouts, [0.1 * place for place in range(6)], 3)
+    lines = record(Judge(rewards)(rollouts), rewards, rollouts, 3)
     assert [line["prompt_id"] for line in lines] == [rollouts[0].prompt.id, rollouts[3].prompt.id]
     second = lines[0]["rollouts"][1]
     assert second["text"] == "1"
     assert second["total"] == pytest.approx(0.75)
-    assert second["advantage"] == pytest.approx(0.1)
     assert second["rewards"]["mine"] == {
-        "value": None, "parts": {}, "reason": "", "unscored": "not-applicable",
+        "value": None, "parts": {}, "reason": "", "unscored": "not-applicable", "counted": 0.75,
     }  # fmt: skip
     assert lines[0]["images"] == [rollouts[0].prompt.crops()[0].uri()]

@@ -44,7 +44,9 @@ def test_the_task_has_the_name_of_the_recipe(bench):
 
 
 def test_the_wrong_volume_is_always_that_of_another_patient_and_always_the_same(bench):
-    twice = [dataclasses.replace(case, patient=f"patient-{number // 2}") for number, case in enumerate(bench.cases)]
+    twice = [
+        dataclasses.replace(case, patient=f"patient-{number // 2}") for number, case in enumerate(bench.cases)
+    ]
     source = bench.source(bench.set_of(cases=twice), volumes="other-patient")
     patient = {case.volumes[0].path: case.patient for case in twice}
     shown = collections.defaultdict(set)

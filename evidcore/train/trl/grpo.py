@@ -46,12 +46,12 @@ def owned_arguments(
     """
     prompts, answers = settings.prompts_per_step, settings.answers_per_prompt
     together = settings.prompts_per_forward or max(prompts // processes, 1)
-    if answers < 2:  # noqa: PLR2004 (nothing can be compared within a group of one)
+    if answers < 2:
         raise RecipeError(f"{WHERE}.answers_per_prompt: must be at least 2, got {answers}.")
     if prompts % (together * processes):
         raise RecipeError(
-            f"{WHERE}.prompts_per_step: {prompts} prompts cannot be dealt in whole groups to {processes} processes "
-            f"of {together} prompts per forward pass; take a multiple of {together * processes}."
+            f"{WHERE}.prompts_per_step: {prompts} prompts cannot be dealt in whole groups to {processes} "
+            f"processes of {together} prompts per forward pass; take a multiple of {together * processes}."
         )
     accumulation = prompts // (together * processes)
     return stage.stage_arguments(folder, seed, settings.steps, settings.save_every_steps, rates) | {
@@ -118,15 +118,16 @@ def make_trainer(
     owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
     stage.check_arguments(GRPOConfig, owned, settings.trl, WHERE)
     model.train_only(settings.train)
-    return kind(
-        model,
-        processor,
-        GRPOConfig(**stage.arguments(owned, {**EXPLICIT, **settings.trl})),
-        source,
-        judge,
-        strategy or Plain(),
-        announce=announce,
-        learning_rates=rates,
-        peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
-        **options,
-    )
+    with stage.quiet():
+        return kind(
+            model,
+            processor,
+            GRPOConfig(**stage.arguments(owned, {**EXPLICIT, **settings.trl})),
+            source,
+            judge,
+            strategy or Plain(),
+            announce=announce,
+            learning_rates=rates,
+            peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
+            **options,
+        )

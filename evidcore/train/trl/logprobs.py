@@ -17,14 +17,13 @@ def can_share(
     attention_mask: Tensor,
     after: int,
     answers: int,
-    num_images: list[int] | None,
 ) -> bool:
     """Tell whether rows are whole groups that differ in nothing before their last `after` tokens."""
     rows = input_ids.shape[0]
     if rows % answers or not can_pack(model):
         return False
-    before = input_ids[:, :-after].unflatten(0, (-1, answers))
-    seen = attention_mask[:, :-after].unflatten(0, (-1, answers))
+    before = input_ids[:, :-after].reshape(rows // answers, answers, -1)
+    seen = attention_mask[:, :-after].reshape(rows // answers, answers, -1)
     if not bool((before == before[:, :1]).all()) or not bool((seen == seen[:, :1]).all()):
         return False
     # a tool's images lie in the answers; their tokens would have to be dealt out place by place
@@ -53,13 +52,13 @@ def shared_log_probs(
         pixel_values: images of all rows, in order.
         num_images: images of each row.
     """
-    shape = (-1, answers)
+    shape = (-1, answers, after)
     additive = vlm.dtype if vlm.config._attn_implementation == "eager" else None
     packed = pack(
         input_ids[::answers, :-after],
         attention_mask[::answers, :-after],
-        input_ids[:, -after:].unflatten(0, shape),
-        attention_mask[:, -after:].unflatten(0, shape),
+        input_ids[:, -after:].reshape(shape),
+        attention_mask[:, -after:].reshape(shape),
         additive=additive,
     )
     extra: dict[str, Tensor] = {}
@@ -80,3 +79,36 @@ def shared_log_probs(
     log_probs = output.log_probs.reshape(-1, after)
     entropy = None if output.entropy is None else output.entropy.reshape(-1, after)
     return log_probs, entropy
+
+
+def shared_scores(
+    accelerator: Any,
+    model: Any,
+    vlm: VolumeVLM,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    after: int,
+    answers: int,
+    *,
+    rows_per_pass: int | None,
+    compute_entropy: bool,
+    pixel_values: Tensor | None,
+    num_images: list[int] | None,
+) -> tuple[Tensor, Tensor | None, None]:
+    """Return what trl's method does, a few whole groups at a time."""
+    rows = input_ids.shape[0]
+    step = max((rows_per_pass or rows) // answers, 1) * answers
+    ends = [0] if num_images is None else torch.tensor([0, *num_images]).cumsum(0).tolist()
+    log_probs, entropies = [], []
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        counts = None if num_images is None else num_images[start:stop]
+        images = None if pixel_values is None else pixel_values[ends[start] : ends[stop]]
+        with accelerator.autocast():
+            found, entropy = shared_log_probs(
+                model, vlm, input_ids[start:stop], attention_mask[start:stop], after, answers, images, counts
+            )
+        log_probs.append(found)
+        if compute_entropy and entropy is not None:
+            entropies.append(entropy)
+    return torch.cat(log_probs), torch.cat(entropies) if entropies else None, None

@@ -19,8 +19,8 @@ from evidcore.model.vlm import VolumeVLM
 class PolicySampler(Sampler):
     """Samples the answers of one step.
 
-    The seed of an answer is made of the stage's seed, the prompt's position in the stream and how many answers this
-    prompt has had in this step; nothing else changes what is drawn.
+    The seed of an answer is made of the stage's seed, the prompt's position in the stream and how many
+    answers this prompt has had in this step; nothing else changes what is drawn.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class PolicySampler(Sampler):
 
     @torch.no_grad()
     def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
-        """Return the policy's entropy in nats before each token of each episode, at the sampling temperature."""
+        """Return the entropy in nats before each token of each episode, at the sampling temperature."""
         prefixes = [self.prefix(episode) for episode in episodes]
         longest = max(len(prefix.ids) for prefix in prefixes)
         device = self.model.device

@@ -1,7 +1,7 @@
 """Supervised fine-tuning on trl's trainer, with a weight for each target token.
 
-The loss is a weighted mean over the target tokens of a whole step: sum(weight x -log p) / sum(weight). Without a
-re-weighter trl's own loss is used; weights of one give the same bits.
+The loss is a weighted mean over the target tokens of a whole step: sum(weight x -log p) / sum(weight).
+Without a re-weighter trl's own loss is used; weights of one give the same bits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         """Return the weight of a whole step's target tokens, of all processes."""
         if not batch_samples or "weights" not in batch_samples[0]:
             return super()._get_num_items_in_batch(batch_samples, device)
-        total = sum(_weights(batch).sum() for batch in batch_samples).to(device)
+        total = torch.stack([_weights(batch).sum() for batch in batch_samples]).sum().to(device)
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             total = self.accelerator.gather(total).sum()
         return total
@@ -149,8 +149,8 @@ def make_trainer(
     together = settings.rows_per_forward or max(settings.rows_per_step // processes, 1)
     if settings.rows_per_step % (together * processes):
         raise RecipeError(
-            f"{WHERE}.rows_per_step: {settings.rows_per_step} rows cannot be dealt to {processes} processes of "
-            f"{together} rows per forward pass; take a multiple of {together * processes}."
+            f"{WHERE}.rows_per_step: {settings.rows_per_step} rows cannot be dealt to {processes} processes "
+            f"of {together} rows per forward pass; take a multiple of {together * processes}."
         )
     owned = stage.stage_arguments(folder, seed, settings.steps, settings.save_every_steps, rates) | {
         "per_device_train_batch_size": together,
@@ -160,12 +160,13 @@ def make_trainer(
     }
     stage.check_arguments(SFTConfig, owned, settings.trl, WHERE)
     model.train_only(settings.train)
-    return WeightedTrainer(
-        model,
-        processor,
-        SFTConfig(**stage.arguments(owned, settings.trl)),
-        Targets(processor, source, reweighter, reweighter_package),
-        announce=announce,
-        learning_rates=rates,
-        peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
-    )
+    with stage.quiet():
+        return WeightedTrainer(
+            model,
+            processor,
+            SFTConfig(**stage.arguments(owned, settings.trl)),
+            Targets(processor, source, reweighter, reweighter_package),
+            announce=announce,
+            learning_rates=rates,
+            peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
+        )

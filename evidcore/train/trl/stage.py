@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up
 
 
 class Positions(Dataset[dict[str, str]]):
-    """Rows that hold their position in the stream and nothing else; prompts are made where they are needed."""
+    """Rows that hold their position in the stream alone; prompts are made where they are needed."""
 
     def __init__(self, count: int) -> None:
         """Make `count` rows."""
@@ -49,6 +50,7 @@ class StageTrainer(Trainer):  # type: ignore[misc]
 
     announce: Announce
     learning_rates: Mapping[str, float]
+    optimizer: Any  # made by create_optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Read the stream in order: its positions are shuffled already."""
@@ -115,7 +117,8 @@ def check_parts(parts: tuple[str, ...], rates: float | Mapping[str, float], wher
     for part in parts:
         if part not in PARTS:
             raise RecipeError(
-                f"{where}.train: no part is called {part!r}.{did_you_mean(part, PARTS)} Parts: {', '.join(PARTS)}."
+                f"{where}.train: no part is called {part!r}.{did_you_mean(part, PARTS)} Parts: "
+                f"{', '.join(PARTS)}."
             )
     if not parts:
         raise RecipeError(f"{where}.train: names no part; give at least one of {', '.join(PARTS)}.")
@@ -154,7 +157,7 @@ def stage_arguments(
 
 
 def arguments(owned: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return trl's settings: what the core sets, over a recipe's `trl` table, over defaults that are not trl's."""
+    """Return trl's settings: what the core sets, over a recipe's `trl` table, over our defaults."""
     usual: dict[str, Any] = {"bf16": torch.cuda.is_available()}
     if "gradient_checkpointing" not in given:
         usual["activation_checkpointing"] = False  # its new name; trl's default is on
@@ -214,6 +217,14 @@ def last_checkpoint(folder: Path) -> Path | None:
     return max(found, key=lambda place: int(place.name.rpartition("-")[2]), default=None)
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back a warning about a name by which trl and peft ask transformers, and which is going away."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+        yield
+
+
 def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
     """Run a trainer from the start or from the last complete checkpoint; return steps and seconds."""
     trainer.remove_callback(PrinterCallback)
@@ -223,9 +234,7 @@ def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
     trainer.accelerator.wait_for_everyone()
     began = time.perf_counter()
     done = 0 if start is None else int(start.name.rpartition("-")[2])
-    with warnings.catch_warnings():
-        # trl asks transformers by a name that is going away
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+    with quiet():
         result = trainer.train(resume_from_checkpoint=None if start is None else str(start))
     seconds = time.perf_counter() - began
     taken = max(result.global_step - done, 1)

@@ -1,15 +1,14 @@
 """GRPO on trl's trainer, with our rollouts, rewards and scoring; trl's advantages, losses and loop.
 
-What is overridden, and why: `_generate` runs a rollout strategy over a sampler that computes each prompt once;
-`_calculate_rewards` judges whole groups; `_prepare_inputs` keeps groups together (trl shuffles rows over
-micro-batches), so that scoring computes each prompt once; the KL reference is a copy made at the start, which needs
-no saved model.
+What is overridden, and why: `_generate` runs a rollout strategy over a sampler that computes each prompt
+once; `_calculate_rewards` judges whole groups; `_prepare_inputs` keeps groups together (trl shuffles rows
+over micro-batches), so that scoring computes each prompt once; the KL reference is a copy made at the start,
+which needs no saved model.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,8 +19,6 @@ from accelerate.utils import gather_object
 from trl import GRPOConfig, GRPOTrainer
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import (
-    add_fused_lm_head,
-    disable_dropout_in_model,
     split_pixel_values_by_grid,
     split_tensor_dict,
     unsplit_pixel_values_by_grid,
@@ -29,23 +26,23 @@ from trl.trainer.utils import (
 
 from evidcore.case import Episode, Prompt, Rollout
 from evidcore.contracts import RolloutStrategy
-from evidcore.errors import ContractError
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.train.judging import Judge, Judgement
 from evidcore.train.pixel_flow import Proof, prove
-from evidcore.train.judging import Judge, Judgement, figures, record
-from evidcore.train.rows import PromptSource, Row
+from evidcore.train.record import figures, record
+from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce
-from evidcore.train.trl.logprobs import can_share, shared_log_probs
+from evidcore.train.trl.answers import read_answers, run_strategy
+from evidcore.train.trl.logprobs import can_share, shared_scores
+from evidcore.train.trl.reference import reference_of
 from evidcore.train.trl.sampler import PolicySampler
 from evidcore.train.trl.stage import Positions, StageTrainer, vlm_of
 
 RENAMED = {
     "kl": "kl",
     "entropy": "entropy",
-    "completions/mean_length": "completion_tokens",
-    "completions/clipped_ratio": "cut_off",
     "clip_ratio/region_mean": "clipped",
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -55,6 +52,8 @@ RENAMED = {
 
 class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
     """Trains on groups of answers to prompts of a stream."""
+
+    _buffered_inputs: Any  # trl's: the answers in use, by micro-batch
 
     def __init__(
         self,
@@ -82,18 +81,20 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             announce: told of steps and groups.
             learning_rates: for each trained part.
             peft_config: LoRA, where it is used.
-            share_prompts: compute a prompt once per group when scoring; exact, and off only to show that it is.
+            share_prompts: compute a prompt once per group when scoring; exact, and off only to show that it
+                is.
         """
         self.announce, self.learning_rates = announce, learning_rates
         self.source, self.judge, self.strategy = source, judge, strategy
         self.share_prompts = share_prompts
-        self.sampler: PolicySampler | None = None
-        self.episodes: list[Episode] = []
+        self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
+        self.rollouts: list[Rollout] = []
+        self.judgement: Judgement | None = None
         self.proof: Proof | None = None
         self._is_proven = False
-        self._judgement: Judgement | None = None
+        self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
-        self._rollouts: list[Rollout] = []
+        self._times: dict[str, float] = {}
         beta = args.beta
         # trl would read the reference from disk; with PEFT it is the model without its additions
         args.beta = beta if peft_config is not None else 0.0
@@ -110,30 +111,10 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.train_dataset = Positions(steps_rows)
         if beta and peft_config is None:
             self.beta = beta
-            self.ref_model = self._reference(model)
+            reference = reference_of(model, args)
+            self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
         # trl then takes images as they stand in the token ids, which is how a strategy gives them
         self.tools = [_placeholder("tools")]
-
-    def _reference(self, model: VolumeVLM) -> Any:
-        """Copy the model as it is now; frozen parts are shared."""
-        shared = [model.model.encoder, model.model.bridge, model.model.language_model, model.lm_head]
-        memo = {
-            id(part): part for part in shared if not any(weight.requires_grad for weight in part.parameters())
-        }
-        forward = model.__dict__.pop("forward", None)  # trl's, bound to the model that is trained
-        reference = copy.deepcopy(model, memo)
-        if forward is not None:
-            model.forward = forward
-        for weight in reference.parameters():
-            if not any(weight is one for one in model.parameters()):
-                weight.requires_grad_(False)
-        if self.args.disable_dropout:
-            disable_dropout_in_model(reference)
-        add_fused_lm_head(
-            reference, temperature=self.temperature, cast_lm_head_to_fp32=self.args.cast_lm_head_to_fp32
-        )
-        reference.eval()
-        return self.accelerator.prepare_model(reference, evaluation_mode=True)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """Repeat each position for its answers, as trl does; the stream is shuffled already."""
@@ -176,18 +157,18 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                 if self.proof is not None and self.proof.answers:
                     self.episodes = self.proof.under([prompt for prompt in shown for _ in range(answers)])
                 else:
-                    self.episodes = self._run_strategy(sampler, shown)
+                    self.episodes = run_strategy(self.strategy, sampler, shown, answers)
                 if self.proof is not None:
                     self.proof.rollout = sampler.score(self.episodes)
             unwrapped.train(was_training)
-        self.sampler = sampler
-        self._judge_rows(sampler, rows)
-        lengths = [sum(episode.loss_mask) for episode in self.episodes]
-        self._figures["completion_tokens"] = sum(lengths) / len(lengths)
-        self._figures["cut_off"] = sum(
-            episode.ids[-1] not in sampler.sampling.end_ids for episode in self.episodes
-        ) / len(lengths)
-        self._figures["generate_s"] = time.perf_counter() - start - sum(self._seconds().values())
+        self.rollouts = read_answers(sampler, self.episodes, rows, answers)
+        self._times = {"generate_s": time.perf_counter() - start}
+        # nothing is learned from the proof's answers
+        self.judgement = (
+            self.judge(self.rollouts) if self.proof is None else self.judge.nothing(self.rollouts)
+        )
+        self._times |= {f"reward_s/{name}": value for name, value in self.judgement.seconds.items()}
+        self._ended = [episode.ids[-1] in sampler.sampling.end_ids for episode in self.episodes]
         handles = [list(sampler.prefix(episode).handles) for episode in self.episodes]
         images = handles if any(handles) else None
         self.state.num_input_tokens_seen += sum(len(sampler.prefix(episode).ids) for episode in self.episodes)
@@ -195,7 +176,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             [list(sampler.encoded(episode.prompt).ids) for episode in self.episodes],
             [list(episode.ids) for episode in self.episodes],
             [list(episode.loss_mask) for episode in self.episodes],
-            [rollout.text for rollout in self._rollouts],
+            [rollout.text for rollout in self.rollouts],
             None,
             {},
             images,
@@ -235,72 +216,26 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             stop_texts=getattr(self.strategy, "stop_texts", ()),
         )
 
-    def _run_strategy(self, sampler: PolicySampler, prompts: Sequence[Prompt]) -> list[Episode]:
-        """Hold the strategy to its contract: whole groups, in order."""
-        episodes = self.strategy(sampler, prompts, self.num_generations)
-        name = type(self.strategy).__name__
-        wanted = len(prompts) * self.num_generations
-        if len(episodes) != wanted:
-            raise ContractError(
-                f"rollout {name}: must give {self.num_generations} answers to each of {len(prompts)} prompts, got "
-                f"{len(episodes)} in place of {wanted}."
-            )
-        for place, episode in enumerate(episodes):
-            prompt = prompts[place // self.num_generations]
-            if episode.prompt is not prompt or not episode.ids:
-                raise ContractError(
-                    f"rollout {name}: answer {place} must be one to prompt {prompt.id!r} and hold a token, got "
-                    f"{len(episode.ids)} tokens to prompt {episode.prompt.id!r}."
-                )
-        return episodes
-
-    def _judge_rows(self, sampler: PolicySampler, rows: Sequence[Row]) -> None:
-        """Read the answers and have them judged."""
-        self._rollouts = []
-        for place, episode in enumerate(self.episodes):
-            group = place // self.num_generations
-            row, text = rows[group], sampler.text(episode)
-            self._rollouts.append(
-                Rollout(
-                    prompt=row.prompt,
-                    group=group,
-                    text=text,
-                    answer=row.task.parse(row.prompt, text),
-                    actions=episode.actions,
-                )
-            )
-        if self.proof is not None:  # nothing is learned from its answers
-            nothing = {item.name: [0.0] * len(self.episodes) for item in self.judge.rewards}
-            self._judgement = Judgement({}, nothing, {})
-        else:
-            self._judgement = self.judge(self._rollouts)
-            self._figures = figures(self._judgement, self.judge.rewards, self.num_generations)
-            self._figures |= {f"reward_s/{name}": value for name, value in self._judgement.seconds.items()}
-
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
         """Return what each reward counts for each row, of all processes; trl weighs and sums."""
-        assert self._judgement is not None  # made by _generate
-        columns = [self._judgement.counted[item.name] for item in self.judge.rewards]
+        assert self.judgement is not None  # made by _generate
+        columns = [self.judgement.counted[item.name] for item in self.judge.rewards]
         counted = torch.tensor(columns, dtype=torch.float32, device=self.accelerator.device).T.contiguous()
         return self.accelerator.gather(counted)
 
-    def _seconds(self) -> Mapping[str, float]:
-        return {} if self._judgement is None else self._judgement.seconds
-
     def _tell(self, advantages: torch.Tensor) -> None:
-        """Tell the judged groups of all processes."""
-        assert self._judgement is not None
-        lines = record(
-            self._judgement, self.judge.rewards, self._rollouts, advantages.tolist(), self.num_generations
-        )
+        """Tell the judged groups of all processes, and work out the figures of the step."""
+        assert self.judgement is not None
+        lines = record(self.judgement, self.judge.rewards, self.rollouts, self.num_generations)
+        places = iter(zip(self.episodes, advantages.tolist(), self._ended, strict=True))
+        for answer in (one for line in lines for one in line["rollouts"]):
+            episode, answer["advantage"], answer["ended"] = next(places)
+            answer["tokens"] = sum(episode.loss_mask)
         if self.accelerator.num_processes > 1:
             lines = gather_object(lines)
-            names = sorted(self._figures)
-            values = torch.tensor([self._figures[name] for name in names], device=self.accelerator.device)
-            means = self.accelerator.reduce(values, reduction="mean").tolist()
-            self._figures = dict(zip(names, means, strict=True))
+        self._figures = figures(lines)
         if self.is_world_process_zero():
             self.announce.rollouts_judged(self.state.global_step + 1, lines)
 
@@ -309,7 +244,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         own = {ours: logs[theirs] for theirs, ours in RENAMED.items() if logs.get(theirs) is not None}
         if "step_time" in logs:
             own["step_s"] = logs["step_time"]
-        return {**own, **self._figures}
+        return {**own, **self._figures, **self._times}
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -330,29 +265,17 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         if (
             not self.share_prompts
             or compute_aux_loss
-            or not can_share(vlm, input_ids, attention_mask, logits_to_keep, answers, num_images)
+            or not can_share(vlm, input_ids, attention_mask, logits_to_keep, answers)
         ):
             return super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, compute_aux_loss,
-                pixel_values=pixel_values, num_images=num_images, **fields,
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy,
+                compute_aux_loss, pixel_values=pixel_values, num_images=num_images, **fields,
             )  # fmt: skip
-        rows = input_ids.shape[0]
-        step = max((batch_size or rows) // answers, 1) * answers
-        ends = [0] if num_images is None else torch.tensor([0, *num_images]).cumsum(0).tolist()
-        log_probs, entropies = [], []
-        for start in range(0, rows, step):
-            stop = min(start + step, rows)
-            counts = None if num_images is None else num_images[start:stop]
-            images = None if pixel_values is None else pixel_values[ends[start] : ends[stop]]
-            with self.accelerator.autocast():
-                found, entropy = shared_log_probs(
-                    model, vlm, input_ids[start:stop], attention_mask[start:stop], logits_to_keep, answers, images,
-                    counts,
-                )  # fmt: skip
-            log_probs.append(found)
-            if compute_entropy:
-                entropies.append(entropy)
-        return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
+        return shared_scores(
+            self.accelerator, model, vlm, input_ids, attention_mask, logits_to_keep, answers,
+            rows_per_pass=batch_size, compute_entropy=compute_entropy, pixel_values=pixel_values,
+            num_images=num_images,
+        )  # fmt: skip
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """Let trl compute it; the pixel-flow proof looks at the log-probabilities inside."""

@@ -1,0 +1,94 @@
+"""A stage as a program of its own: to be killed, resumed and run as several processes by the tests."""
+
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+import evidcore.contracts  # noqa: F401
+from evidcore import factory
+from evidcore.case import Score
+from evidcore.contracts import Reward
+from evidcore.model import assemble
+from evidcore.testing.data import volume_case
+from evidcore.train.grpo import grpo
+from evidcore.train.rows import PromptSet, PromptSource
+from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
+from evidcore.train.sft import sft
+
+ENCODER = {
+    "use": "vit3d",
+    "size_zyx": [8, 16, 16],
+    "patch_zyx": [4, 8, 8],
+    "width": 24,
+    "heads": 2,
+    "stem": "patch",
+}
+BRIDGE = {"use": "projection", "pool_zyx": [1, 1, 2]}
+VIEW = {"use": "volume"}
+
+
+class Letters(Reward):
+    def __call__(self, rollouts, earlier):
+        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
+
+
+class Printing:
+    def step_finished(self, step, metrics):
+        sys.stdout.write(f"step {step} {metrics['loss']}\n")
+        sys.stdout.flush()
+
+    def rollouts_judged(self, step, groups):
+        sys.stdout.write(f"groups {step} {len(groups)}\n")
+        sys.stdout.flush()
+
+
+def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None:
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    work = Path(folder)
+    cases = [volume_case(work.parent / "volumes", seed) for seed in range(4)]
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        encoder = factory.build("encoder", ENCODER, given={}, where="test")
+        model = AutoModelForCausalLM.from_pretrained(language)
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(3)
+    tokenizer = AutoTokenizer.from_pretrained(language)
+    model, processor = assemble.assemble(
+        model, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
+    )
+    use = "choice" if kind == "grpo" else "report"
+    task = factory.build("task", {"use": use}, given={}, where="test")
+    view = factory.build("view", VIEW, given={}, where="test")
+    source = PromptSource([PromptSet(name=use, task=task, view=view, cases=cases)], seed=1)
+    shared = {
+        "steps": int(steps),
+        "learning_rate": 1e-3,
+        "save_every_steps": 2,
+        "train": ("bridge", "language"),
+    }
+    given = {"seed": 3, "announce": Printing(), "resume": resume == "resume"}
+    if kind == "grpo":
+        settings = GrpoSettings(
+            prompts_per_step=4, answers_per_prompt=4, max_new_tokens=6, prompts_per_forward=2,
+            trl={"beta": 0.04}, **shared,
+        )  # fmt: skip
+        rewards = [NamedReward(name="letters", reward=Letters())]
+        grpo(model, processor, source, rewards, settings, work, **given)
+    else:
+        sft(
+            model,
+            processor,
+            source,
+            SftSettings(rows_per_step=4, rows_per_forward=2, **shared),
+            work,
+            **given,
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

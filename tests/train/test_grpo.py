@@ -1,0 +1,242 @@
+import dataclasses
+
+import pytest
+import torch
+
+from evidcore.contracts import RolloutStrategy
+from evidcore.errors import ContractError, RecipeError
+from evidcore.model import assemble
+from evidcore.model.policy import VLMPolicy
+from evidcore.train.grpo import grpo
+from evidcore.train.settings import Lora, NamedReward
+from evidcore.train.trl import stage
+from evidcore.train.trl.grpo import make_trainer
+
+
+def run(bench, kit, name="run", rewards=None, strategy=None, source=None, **changed):
+    model, processor = bench.model()
+    heard = kit.heard()
+    grpo(
+        model, processor, source or bench.source(), rewards or [kit.letters()], kit.grpo_settings(**changed),
+        bench.folder / name, seed=3, announce=heard, strategy=strategy,
+    )  # fmt: skip
+    return model, heard
+
+
+def test_equal_rewards_give_no_gradient_where_beta_is_0(bench, kit):
+    start, _ = bench.model()
+    constant = NamedReward(name="constant", reward=kit.Constant())
+    trained, heard = run(bench, kit, rewards=[constant], trl={"beta": 0.0, "weight_decay": 0.0})
+    assert [one["grad_norm"] for one in heard.steps] == [0.0, 0.0]
+    assert [one["dead_groups"] for one in heard.steps] == [1.0, 1.0]
+    assert torch.equal(kit.flat(trained), kit.flat(start))
+
+
+def test_a_reward_that_is_none_everywhere_is_no_reward(bench, kit):
+    silent = NamedReward(name="silent", reward=kit.Silence(), weight=3.0)
+    alone, _ = run(bench, kit, "alone")
+    beside, heard = run(bench, kit, "beside", rewards=[kit.letters(), silent])
+    assert torch.equal(kit.flat(alone), kit.flat(beside))
+    assert heard.steps[0]["unscored/silent"] == 16
+
+
+def test_the_order_of_rewards_changes_nothing_but_rounding(bench, kit):
+    second = NamedReward(name="constant", reward=kit.Constant(), weight=0.3)
+    one, _ = run(bench, kit, "one", rewards=[kit.letters(), second])
+    other, _ = run(bench, kit, "other", rewards=[second, kit.letters()])
+    torch.testing.assert_close(kit.flat(one), kit.flat(other), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("prompts_per_forward", [1, 2])
+def test_all_groups_at_once_are_some_at_a_time(bench, kit, prompts_per_forward):
+    once, heard = run(bench, kit, "once", steps=3)
+    apart, also = run(bench, kit, "apart", steps=3, prompts_per_forward=prompts_per_forward)
+    assert heard.groups[2][0]["rollouts"][0]["text"] == also.groups[2][0]["rollouts"][0]["text"]
+    torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-5)
+
+
+def test_prompts_computed_once_give_the_update_that_trl_gives(bench, kit):
+    models = []
+    for share in (True, False):
+        model, processor = bench.model()
+        trainer = make_trainer(
+            model, processor, bench.source(), [kit.letters()], kit.grpo_settings(steps=2, trl={"beta": 0.04}),
+            bench.folder / str(share), seed=3, announce=kit.heard(), share_prompts=share,
+        )  # fmt: skip
+        stage.train(trainer, bench.folder / str(share), resume=False)
+        models.append(kit.flat(model))
+    torch.testing.assert_close(models[0], models[1], rtol=0, atol=1e-5)
+
+
+def by_hand(bench, kit, lines, epsilon=0.2):
+    """The gradient of the first update, written out: answers' means of tokens' means of -A log p."""
+    model, processor = bench.model()
+    model.train_only(["bridge", "language"])
+    source = bench.source()
+    loss = 0.0
+    for number, line in enumerate(lines):
+        prompt = source[number].prompt
+        assert line["prompt_id"] == prompt.id
+        encoded = processor.encode(prompt)
+        handles = torch.tensor([[processor.image_processor.handle(crop) for crop in encoded.crops]])
+        rewards = torch.tensor([one["total"] for one in line["rollouts"]])
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        for one, advantage in zip(line["rollouts"], advantages, strict=True):
+            assert one["advantage"] == pytest.approx(float(advantage), abs=1e-4)
+            ids = line["ids"][line["rollouts"].index(one)]
+            whole = torch.tensor([[*encoded.ids, *ids]])
+            logits = model(input_ids=whole, pixel_values=handles).logits[0]
+            log_probs = logits.log_softmax(-1)[len(encoded.ids) - 1 : -1]
+            chosen = log_probs.gather(-1, torch.tensor(ids)[:, None])[:, 0]
+            loss = loss - advantage * chosen.mean()
+    (loss / 16).backward()
+    return model
+
+
+def test_the_first_update_follows_the_formula(bench, kit):
+    model, processor = bench.model()
+    heard = kit.heard()
+    trainer = make_trainer(
+        model, processor, bench.source(), [kit.letters()], kit.grpo_settings(steps=1), bench.folder, seed=3,
+        announce=heard,
+    )  # fmt: skip
+    gradients = {}
+
+    def keep(*_):
+        gradients.update({
+            name: weight.grad.clone() for name, weight in model.named_parameters() if weight.requires_grad
+        })
+
+    trainer._clip_grad_norm = lambda model: keep() or torch.tensor(0.0)
+    stage.train(trainer, bench.folder, resume=False)
+    [lines] = heard.groups
+    for number, line in enumerate(lines):
+        line["ids"] = [list(episode.ids) for episode in trainer.episodes[4 * number : 4 * number + 4]]
+    reference = by_hand(bench, kit, lines)
+    for name, weight in reference.named_parameters():
+        if weight.requires_grad:
+            assert (gradients[name] - weight.grad).norm() <= 1e-3 * weight.grad.norm() + 1e-7, name
+
+
+def test_the_penalty_is_measured_from_the_model_at_the_start(bench, kit):
+    free, _ = run(bench, kit, "free", steps=3, learning_rate=5e-3)
+    held, heard = run(bench, kit, "held", steps=3, learning_rate=5e-3, trl={"beta": 5.0})
+    start, _ = bench.model()
+    assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert heard.steps[2]["kl"] > 0
+    moved = {
+        name: (kit.flat(model) - kit.flat(start)).norm() for name, model in (("free", free), ("held", held))
+    }
+    assert moved["held"] != moved["free"]
+
+
+def test_lora_trains_and_is_merged_and_its_reference_is_the_model_without(bench, kit):
+    start, _ = bench.model()
+    trained, heard = run(
+        bench, kit, lora=Lora(rank=2, alpha=4.0), steps=2, trl={"beta": 0.1}, learning_rate=1e-2
+    )
+    assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert heard.steps[1]["kl"] > 0
+    assert [name for name, _ in trained.named_parameters()] == [name for name, _ in start.named_parameters()]
+    assert not torch.equal(kit.flat(trained), kit.flat(start))
+
+
+def test_answers_get_better_at_what_is_rewarded(bench, kit):
+    _, heard = run(bench, kit, steps=25, learning_rate=3e-3)
+    early = sum(one["reward"] for one in heard.steps[:5]) / 5
+    late = sum(one["reward"] for one in heard.steps[-5:]) / 5
+    assert late > early + 0.15
+
+
+def test_what_is_told_of_a_step(bench, kit):
+    _, heard = run(bench, kit, rewards=[kit.letters(weight=2.0)])
+    step, lines = heard.steps[0], heard.groups[0]
+    assert [one["step"] for one in heard.steps] == [1, 2]
+    values = [kit.share_of_letters_of(one["text"]) for line in lines for one in line["rollouts"]]
+    assert step["reward/letters"] == pytest.approx(sum(values) / 16)
+    assert step["reward"] == pytest.approx(2 * sum(values) / 16)
+    assert {
+        "loss",
+        "grad_norm",
+        "entropy",
+        "completion_tokens",
+        "generate_s",
+        "step_s",
+        "reward_s/letters",
+    } <= set(step)
+    assert len(lines) == 4
+    for line in lines:
+        assert len(line["rollouts"]) == 4
+        assert sum(one["advantage"] for one in line["rollouts"]) == pytest.approx(0.0, abs=1e-4)
+        assert line["task"] == "choice"
+        assert line["reference"]["options"]
+
+
+def test_the_trained_model_answers_from_its_folder(bench, kit):
+    trained, _ = run(bench, kit)
+    loaded, processor = assemble.load(bench.folder / "run")
+    assert torch.equal(kit.flat(trained), kit.flat(loaded))
+    assert "forward" not in vars(trained)
+    [text] = VLMPolicy(loaded, processor).generate([bench.source()[0].prompt], max_new_tokens=4)
+    assert isinstance(text, str)
+
+
+class Short(RolloutStrategy):
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        from evidcore.case import Episode
+
+        return sampler.sample([Episode(prompt=prompt) for prompt in prompts])
+
+
+class Mixed(RolloutStrategy):
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        from evidcore.case import Episode
+
+        return sampler.sample([
+            Episode(prompt=prompt) for _ in range(answers_per_prompt) for prompt in prompts
+        ])
+
+
+def test_a_strategy_that_gives_no_whole_groups_is_named(bench, kit):
+    one = {"train": ("language",)}
+    with pytest.raises(ContractError, match="rollout Short: must give 4 answers to each of 1 prompts, got 1"):
+        run(bench, kit, strategy=Short(), **one)
+    text_only = dataclasses.replace(bench.set_of(), view=NoPixels())
+    with pytest.raises(ContractError, match="rollout Mixed: answer 1 must be one to prompt"):
+        run(bench, kit, strategy=Mixed(), source=bench.source(text_only), **one)
+
+
+class NoPixels:
+    """A view that shows nothing, for which there is no pixel flow to prove."""
+
+    def render(self, case):
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"answers_per_prompt": 1}, "stage.grpo.answers_per_prompt: must be at least 2, got 1"),
+        (
+            {"prompts_per_step": 6, "prompts_per_forward": 4},
+            "6 prompts cannot be dealt in whole groups to 1 processes",
+        ),
+        ({"trl": {"num_generations": 3}}, "stage.grpo.trl.num_generations: is set by the core"),
+        ({"trl": {"bta": 3}}, "stage.grpo.trl.bta: GRPOConfig has no such field. Did you mean 'beta'"),
+        ({"max_new_tokens": 4000}, r"stage.grpo: prompt .* its answer up to 4000, but .* context holds 2048"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(bench, kit, changed, message):
+    with pytest.raises(RecipeError, match=message):
+        run(bench, kit, **changed)
+
+
+def test_the_losses_of_the_papers_are_explicit(bench, kit):
+    model, processor = bench.model()
+    trainer = make_trainer(
+        model, processor, bench.source(), [kit.letters()], kit.grpo_settings(), bench.folder, seed=1,
+        announce=kit.heard(),
+    )  # fmt: skip
+    args = trainer.args
+    assert (args.loss_type, args.beta, args.epsilon, args.scale_rewards) == ("grpo", 0.0, 0.2, "group")
+    assert not args.bf16 or torch.cuda.is_available()

@@ -1,0 +1,40 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+PROGRAM = Path(__file__).with_name("stage_program.py")
+TOLERANCE = 1e-5  # of a weight, after three updates: the order of sums differs between one process and two
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["grpo", "sft"])
+def test_two_processes_train_as_one_does(kind, language_folder, tmp_path):
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "PYTHONWARNINGS": "ignore",
+    }
+    found = {}
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        launch = [
+            sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(count),
+            "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+            *(["--main_process_port", "0"] if count > 1 else []),
+        ]  # fmt: skip
+        done = subprocess.run(
+            [*launch, PROGRAM, kind, language_folder, folder, "3", "fresh"],
+            capture_output=True, text=True, env=environment, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        found[count] = load_file(folder / "model.safetensors")
+        groups = [line.split() for line in done.stdout.splitlines() if line.startswith("groups")]
+        assert groups == ([["groups", str(step), "4"] for step in (1, 2, 3)] if kind == "grpo" else [])
+    for name, weight in found[1].items():
+        torch.testing.assert_close(found[2][name], weight, rtol=0, atol=TOLERANCE)

@@ -1,0 +1,154 @@
+import pytest
+import torch
+
+from evidcore.builtin.uniform import Uniform
+from evidcore.contracts import Reweighter
+from evidcore.errors import RecipeError
+from evidcore.model import assemble
+from evidcore.train.settings import Lora
+from evidcore.train.sft import sft
+from evidcore.train.targets import Targets
+from evidcore.train.trl.sft import make_trainer
+
+
+class Rising(Reweighter):
+    def __call__(self, text, spans, offsets):
+        return [0.5 + 0.01 * place for place in range(len(offsets))]
+
+
+def run(bench, kit, name="run", reweighter=None, source=None, model=None, **changed):
+    model, processor = model or bench.model()
+    heard = kit.heard()
+    sft(
+        model, processor, source or bench.source(bench.set_of("report")), kit.sft_settings(**changed),
+        bench.folder / name, seed=3, announce=heard, reweighter=reweighter,
+    )  # fmt: skip
+    return model, heard
+
+
+def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, kit):
+    without, heard = run(bench, kit, "without", steps=3, rows_per_forward=2)
+    ones, also = run(bench, kit, "ones", reweighter=Uniform(), steps=3, rows_per_forward=2)
+    start, _ = bench.model()
+    assert torch.equal(kit.flat(without), kit.flat(ones))
+    assert not torch.equal(kit.flat(without), kit.flat(start))
+    assert [one["loss"] for one in heard.steps] == [one["loss"] for one in also.steps]
+
+
+def plain_loss(bench, reweighter):
+    """The weighted mean over the rows of a step, from plain logits, row by row."""
+    model, processor = bench.model()
+    targets = Targets(processor, bench.source(bench.set_of("report")), reweighter)
+    total = weight = 0.0
+    for place in range(4):
+        row = targets.row(place)
+        ids = torch.tensor([[*row.prompt_ids, *row.answer_ids]])
+        with torch.no_grad():
+            logits = model(input_ids=ids, pixel_values=torch.tensor([row.handles])).logits[0]
+        log_probs = logits.log_softmax(-1)
+        for number, (token, one) in enumerate(zip(row.answer_ids, row.weights, strict=True)):
+            total -= one * float(log_probs[len(row.prompt_ids) + number - 1, token])
+            weight += one
+    return total / weight
+
+
+@pytest.mark.parametrize("rows_per_forward", [0, 1])
+def test_the_loss_is_the_weighted_mean_over_the_whole_step(bench, kit, rows_per_forward):
+    for reweighter in (None, Rising()):
+        _, heard = run(bench, kit, reweighter=reweighter, steps=1, rows_per_forward=rows_per_forward)
+        assert heard.steps[0]["loss"] == pytest.approx(plain_loss(bench, reweighter), rel=1e-5)
+
+
+def test_four_rows_at_once_are_one_row_four_times(bench, kit):
+    # plain gradient descent: Adam would blow a gradient of 1e-12 up to a whole step
+    changed = {"reweighter": Rising(), "steps": 3, "learning_rate": 0.1, "trl": {"optim": "sgd"}}
+    once, _ = run(bench, kit, "once", rows_per_forward=4, **changed)
+    apart, _ = run(bench, kit, "apart", rows_per_forward=1, **changed)
+    start, _ = bench.model()
+    assert (kit.flat(once) - kit.flat(start)).abs().max() > 1e-3
+    torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["bridge", "language", "encoder"])
+def test_only_the_named_part_changes(bench, kit, part):
+    start, _ = bench.model()
+    trained, _ = run(bench, kit, train=(part,))
+    changed = {
+        name.split(".")[1]
+        for (name, one), other in zip(trained.named_parameters(), start.parameters(), strict=True)
+        if not torch.equal(one, other)
+    }
+    assert changed == {"language": {"language_model", "weight"}}.get(part, {part})  # lm_head.weight
+
+
+def test_lora_is_merged_into_the_language_model_beside_a_fully_trained_bridge(bench, kit):
+    start, _ = bench.model()
+    trained, _ = run(bench, kit, train=("bridge", "language"), lora=Lora(rank=2, alpha=4.0), steps=2)
+    names = [name for name, _ in trained.named_parameters()]
+    assert names == [name for name, _ in start.named_parameters()]
+    before, after = dict(start.named_parameters()), dict(trained.named_parameters())
+    changed = {name for name in names if not torch.equal(before[name], after[name])}
+    assert any(".bridge." in name for name in changed)
+    language = {name for name in changed if ".bridge." not in name}
+    assert language
+    for name in language:
+        added = after[name] - before[name]
+        assert int(torch.linalg.matrix_rank(added, rtol=1e-3)) <= 2
+
+
+def test_the_trained_model_is_in_the_folder_and_as_it_was(bench, kit):
+    trained, _ = run(bench, kit)
+    loaded, _ = assemble.load(bench.folder / "run")
+    assert torch.equal(kit.flat(trained), kit.flat(loaded))
+    assert "forward" not in vars(trained)
+    assert not any(weight.requires_grad for weight in trained.parameters())
+    assert not trained.training
+
+
+def test_a_model_learns_its_reports(bench, kit):
+    _, heard = run(bench, kit, train=("bridge", "language"), steps=25, learning_rate=5e-3)
+    assert heard.steps[-1]["loss"] < 0.6 * heard.steps[0]["loss"]
+    assert heard.steps[-1]["token_accuracy"] > heard.steps[0]["token_accuracy"]
+    assert [one["step"] for one in heard.steps] == list(range(1, 26))
+
+
+def test_parts_have_learning_rates_of_their_own(bench, kit):
+    model, processor = bench.model()
+    settings = kit.sft_settings(
+        train=("bridge", "language"), learning_rate={"bridge": 0.1, "language": 0.001}
+    )
+    trainer = make_trainer(
+        model,
+        processor,
+        bench.source(bench.set_of("report")),
+        settings,
+        bench.folder,
+        seed=1,
+        announce=kit.heard(),
+    )
+    rates = {}
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    for group in trainer.create_optimizer().param_groups:
+        for weight in group["params"]:
+            rates[names[id(weight)].split(".")[1]] = group["lr"]
+    assert rates == {"bridge": 0.1, "language_model": 0.001, "weight": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rows_per_step": 6, "rows_per_forward": 4}, "6 rows cannot be dealt to 1 processes of 4 rows"),
+        ({"train": ("brigde",)}, "no part is called 'brigde'. Did you mean 'bridge'"),
+        ({"train": ()}, "names no part"),
+        (
+            {"learning_rate": {"language": 1e-3}},
+            r"one number for each trained part \(bridge\), got \{'language'",
+        ),
+        ({"lora": Lora()}, r"train = \['bridge'\] leaves it out"),
+        ({"trl": {"max_steps": 3}}, "stage.sft.trl.max_steps: is set by the core"),
+        ({"trl": {"weight_deca": 0.1}}, "SFTConfig has no such field. Did you mean 'weight_decay'"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(bench, kit, changed, message):
+    with pytest.raises(RecipeError, match=message):
+        run(bench, kit, **changed)

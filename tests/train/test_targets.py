@@ -1,0 +1,95 @@
+import pytest
+import torch
+
+from evidcore.contracts import Reweighter
+from evidcore.errors import ContractError
+from evidcore.train.targets import Targets
+
+
+class Capitals(Reweighter):
+    """Weighs a token by the place of its first character, so that each weight says where it came from."""
+
+    def __call__(self, text, spans, offsets):
+        return [float(start + 1) for start, _ in offsets]
+
+
+class Abnormal(Reweighter):
+    def __call__(self, text, spans, offsets):
+        inside = [
+            any(span.start <= a < span.end and span.label == "abnormal" for span in spans) for a, _ in offsets
+        ]
+        return [2.0 if one else 1.0 for one in inside]
+
+
+class Given(Reweighter):
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __call__(self, text, spans, offsets):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer if isinstance(self.answer, list) else [self.answer] * len(offsets)
+
+
+def test_a_row_is_the_prompt_and_its_gold_answer_with_an_end(bench):
+    _, processor = bench.model()
+    source = bench.source(bench.set_of("report"))
+    row = Targets(processor, source).row(0)
+    text, _ = source[0].task.gold(source[0].prompt)
+    assert row.prompt_ids == processor.encode(source[0].prompt).ids
+    assert processor.tokenizer.decode(row.answer_ids) == f"{text}<|im_end|>"
+    assert row.weights == (1.0,) * len(row.answer_ids)
+    assert len(row.handles) == 1
+
+
+def test_weights_follow_the_characters_of_their_tokens(bench):
+    _, processor = bench.model()
+    source = bench.source(bench.set_of("report"))
+    row = Targets(processor, source, Capitals()).row(0)
+    # one byte is one token in this tokenizer, and these reports are plain ASCII
+    assert row.weights == tuple(float(place + 1) for place in range(len(row.answer_ids)))
+
+
+def test_the_spans_of_the_gold_answer_arrive(bench):
+    _, processor = bench.model()
+    source = bench.source(bench.set_of("report"))
+    row = Targets(processor, source, Abnormal()).row(0)
+    text, spans = source[0].task.gold(source[0].prompt)
+    weighed = "".join(one for one, weight in zip(text, row.weights, strict=False) if weight == 2.0)
+    assert weighed == "".join(text[span.start : span.end] for span in spans if span.label == "abnormal")
+
+
+def test_prompts_and_padding_have_no_label_and_no_weight(bench):
+    _, processor = bench.model()
+    source = bench.source(bench.set_of(), bench.set_of("report"))
+    batch = Targets(processor, source, Given(3.0)).batch([{"prompt": "0"}, {"prompt": "1"}])
+    rows = [Targets(processor, source).row(place) for place in range(2)]
+    assert len({len(row.prompt_ids) + len(row.answer_ids) for row in rows}) == 2
+    for number, row in enumerate(rows):
+        start, stop = len(row.prompt_ids), len(row.prompt_ids) + len(row.answer_ids)
+        answer = torch.zeros(batch["labels"].shape[1], dtype=torch.bool)
+        answer[start:stop] = True
+        assert ((batch["labels"][number] != -100) == answer).all()
+        assert ((batch["weights"][number] == 3.0) == answer).all()
+        assert not batch["weights"][number][~answer].any()
+        assert batch["attention_mask"][number].tolist() == [1] * stop + [0] * (len(answer) - stop)
+    assert batch["pixel_values"].shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([1.0, 2.0], r"gave 2 weights for \d+ tokens"),
+        (-0.5, "must be a finite number of 0 or more, got -0.5"),
+        (float("nan"), "must be a finite number of 0 or more, got nan"),
+        (ValueError("no labels"), "failed with ValueError: no labels"),
+    ],
+)
+def test_a_reweighter_that_breaks_its_contract_is_named(bench, answer, message):
+    _, processor = bench.model()
+    source = bench.source(bench.set_of("report"))
+    targets = Targets(processor, source, Given(answer), "their-package 0.3")
+    prompt = source[0].prompt.id
+    with pytest.raises(ContractError, match=message) as caught:
+        targets.row(0)
+    assert str(caught.value).startswith(f"their-package 0.3: re-weighter Given, prompt {prompt!r}")
