@@ -86,7 +86,7 @@ def _language(parts: Any) -> tuple[int | None, int]:
             source.get("folder") or source["id"], revision=source.get("revision"), local_files_only=True
         )
         with torch.device("meta"):
-            return _size(AutoModelForCausalLM.from_config(config)), width  # type: ignore[no-untyped-call]
+            return _size(AutoModelForCausalLM.from_config(config)), width
     model, _ = load_language(source, texts=models.texts(parts), phrases=parts.findings)
     return _size(model), width
 
