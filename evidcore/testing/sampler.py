@@ -42,7 +42,7 @@ class TinySampler(Sampler):
         from transformers import AutoModelForCausalLM, AutoTokenizer  # slow, and no other check needs them
 
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder)
-        self.model.eval()  # type: ignore[no-untyped-call]
+        self.model.eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.turns = turns
         self.budget_tokens = budget_tokens
