@@ -1,0 +1,158 @@
+"""The documentation does what it says: its recipes load, its commands and programs run, its quotes are true."""
+
+import dataclasses
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evidcore.plugins import KIND_NAMES, offers
+from evidcore.recipe import load
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+WRITTEN = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if path.name != "reference.md")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the words behind it, its text and where it stands."""
+
+    language: str
+    words: tuple[str, ...]
+    text: str
+    where: str
+
+    def value(self, key: str) -> str | None:
+        return next((word.partition("=")[2] for word in self.words if word.startswith(f"{key}=")), None)
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    text = path.read_text(encoding="utf-8")
+    for found in re.finditer(r"^```(\w+)([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Block(found[1], tuple(found[2].split()), found[3], f"{path.name}:{line}")
+
+
+ALL = [block for path in WRITTEN for block in blocks(path)]
+
+
+def of(language: str, *words: str) -> list[Block]:
+    return [block for block in ALL if block.language == language and set(words) <= set(block.words)]
+
+
+@pytest.mark.parametrize("block", [b for b in ALL if b.value("file")], ids=lambda block: block.where)
+def test_a_quoted_file_is_the_file(block):
+    assert block.text == (ROOT / str(block.value("file"))).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", [b for b in of("toml") if b.value("recipe")], ids=lambda block: block.where)
+def test_a_recipe_on_a_page_is_a_recipe(block, tmp_path):
+    path = tmp_path / str(block.value("recipe"))
+    path.write_text(block.text)
+    assert load(path).name == path.stem
+
+
+@pytest.mark.parametrize("block", of("toml", "part"), ids=lambda block: block.where)
+def test_a_part_of_a_recipe_names_components_that_exist(block):
+    known = {offer.name for offer in offers()} | {"laterality"}
+    used = set(re.findall(r'\buse = "([^"]+)"', block.text))
+    assert tomllib.loads(block.text)
+    assert used
+    assert used <= known
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A folder to work in and the environment of someone who has followed the tutorial."""
+    site, cache = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("cache")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    copy = tmp_path_factory.mktemp("copy")
+    for file in (ROOT / "examples" / "reward-laterality").iterdir():
+        if file.is_file():
+            (copy / file.name).write_bytes(file.read_bytes())
+    subprocess.run([*pip, "--no-build-isolation", "--target", site, copy], check=True)
+    env = {**os.environ, "PYTHONPATH": str(site), "EVID_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    return tmp_path_factory.mktemp("desk"), env
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
+def test_programs_and_commands_of_a_page_run_in_its_order(path, desk):
+    folder, env = desk
+    for block in blocks(path):
+        if block.value("recipe"):
+            (folder / str(block.value("recipe"))).write_text(block.text)
+        elif block.language == "python" and not block.value("file"):
+            done = subprocess.run(
+                [sys.executable, "-c", block.text], cwd=folder, env=env, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{block.where}\n{done.stderr}"
+        elif block.language == "console":
+            converse(block, folder, env)
+
+
+def converse(block: Block, folder: Path, env: dict[str, str]) -> None:
+    """Give each command of a block and compare what it says; `...` stands for anything."""
+    for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
+        words = shlex.split(command)
+        assert words[0] == "evid", f"{block.where}: only evid is run, got {command!r}"
+        done = subprocess.run(
+            [sys.executable, "-m", "evidcore", *words[1:]],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        said = done.stderr if "fails" in block.words else done.stdout
+        assert (done.returncode != 0) == ("fails" in block.words), f"{block.where}\n{done.stderr}"
+        pattern = ".*".join(re.escape(piece) for piece in expected.strip().split("..."))
+        assert re.fullmatch(pattern, said.strip(), re.DOTALL), f"{block.where}: {command} said\n{said}"
+
+
+def test_links_between_pages_lead_somewhere():
+    for path in WRITTEN:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_reference_is_as_the_code_is():
+    spec = importlib.util.spec_from_file_location("generate_reference", DOCS / "generate_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    current = (DOCS / "reference.md").read_text(encoding="utf-8")
+    assert module.reference() == current, "docs/reference.md is out of date: make docs"
+
+
+def test_every_dependency_has_its_reason():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"]]
+    for name, extra in project["optional-dependencies"].items():
+        wanted += [] if name in ("all", "dev") else extra
+    names = {re.split(r"[<>=\[ ]", item)[0].lower() for item in wanted}
+    page = (DOCS / "decisions.md").read_text(encoding="utf-8")
+    assert names <= set(re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE))
+
+
+def test_glossary_has_every_kind_stage_and_metric():
+    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8").lower()
+    terms = re.findall(r"\*\*([^*]+)\*\*", glossary)
+    assert len(terms) == len(set(terms))
+    for kind in set(KIND_NAMES) - {"dataset", "rollout"}:
+        assert re.search(rf"\b{kind.replace('reweighter', 're-weighter')}\b", glossary), kind
+    for stage in ("fit", "sft", "grpo", "evaluate", "audit"):
+        assert f"`{stage}`" in glossary
+    for metric in (
+        "strict_accuracy", "lenient_accuracy", "rescue_accuracy", "log_likelihood_accuracy",
+        "verdict_log_likelihood_accuracy", "accuracy_given_valid_format", "format_rate", "grounding_margin",
+        "uniform_chance", "prior_only", "perfect_perception",
+    ):  # fmt: skip
+        assert metric.replace("_", " ") in " ".join(glossary.split()) or f"`{metric}`" in glossary, metric
