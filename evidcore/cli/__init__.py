@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 from typing import Any
 
@@ -18,10 +17,11 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
+        as_json = "--json" in ctx.args
         try:
             return super().invoke(ctx)
         except EvidError as error:
-            if "--json" in sys.argv:
+            if as_json:
                 click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": str(error)}}))
             click.echo(click.style("error: ", fg="red") + str(error), err=True)
             if isinstance(error, PluginError | ContractError) and error.__cause__ is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import typing
 from typing import Any
 
 import click
@@ -108,13 +109,34 @@ def _shown(offer: Offer) -> dict[str, Any]:
 
 
 def _option(option: Any) -> dict[str, Any]:
-    text = inspect.formatannotation(option.type).replace("typing.", "").replace("collections.abc.", "")
     return {
         "name": option.name,
-        "type": f"a {option.kind}" if option.kind else text,
+        "type": f"a {option.kind}" if option.kind else _type(option.type),
         "required": option.is_required,
         "default": None if option.is_required else option.default,
     }
+
+
+def _type(annotation: Any) -> str:
+    """Return a type as people read it: `float, from 0 to 1`."""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        text = inspect.formatannotation(annotation)
+        return text.replace("typing.", "").replace("collections.abc.", "")
+    bare, *bounds = typing.get_args(annotation)
+    return ", ".join([_type(bare), _bounds(bounds)])
+
+
+def _bounds(bounds: list[Any]) -> str:
+    """Return the limits that annotated_types give."""
+    limits = {
+        key: getattr(item, key) for item in bounds for key in ("ge", "le", "gt", "lt") if hasattr(item, key)
+    }
+    if limits.keys() == {"ge", "le"}:
+        return f"from {limits['ge']} to {limits['le']}"
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return " and ".join(f"{words[key]} {value}" for key, value in limits.items()) or " ".join(
+        map(repr, bounds)
+    )
 
 
 def _failure(offer: Offer) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers.utils import logging
 
 from evidcore.errors import EvidError, RunError
 from evidcore.hooks import Announcer
@@ -63,6 +64,7 @@ def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: 
         parts = build(recipe)
         lock = lock_table(recipe, parts.datasets)
         _compare(folder, lock, accept_changes)
+        logging.disable_progress_bar()  # the run has its own
         announcer = Announcer.from_names([Recorder(folder), *recorders], recipe.observers)
         try:
             check_splits(parts)

@@ -1,0 +1,173 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from evidcore.cli import main
+
+RECIPE = """\
+schema = 1
+name = "small"
+[dataset.chest]
+use = "phantom-chest"
+train_cases = 6
+validation_cases = 2
+test_cases = 4
+questions_per_finding = 1
+[model]
+language = { config = "tiny", width = 32, layers = 1 }
+view = { use = "volume" }
+encoder = { use = "vit3d" }
+bridge = { use = "projection" }
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "report" }]
+steps = 4
+learning_rate = 2e-3
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+def evid(*arguments, exit_code=0):
+    result = CliRunner().invoke(main, [str(item) for item in arguments])
+    assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
+    return result
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["plugins"], ["plugins", "reward", "--json"], ["run", "--help"]]
+)
+def test_help_and_listings_import_neither_torch_nor_a_plugin(arguments):
+    code = (
+        "import sys; from click.testing import CliRunner; from evidcore.cli import main;"
+        f"assert CliRunner().invoke(main, {arguments!r}).exit_code == 0;"
+        "heavy = {'torch', 'transformers', 'trl', 'monai', 'pydantic', 'numpy', 'evidcore_plugin_med3d_r1'};"
+        "print([name for name in sys.modules if name.partition('.')[0] in heavy or '.builtin' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_python_m_evidcore_is_evid():
+    done = subprocess.run(
+        [sys.executable, "-m", "evidcore", "--version"], capture_output=True, text=True, check=True
+    )
+    assert "0.1.0" in done.stdout
+
+
+def test_every_command_of_the_design_takes_json():
+    for path in (
+        ["run"],
+        ["resume"],
+        ["check"],
+        ["plan"],
+        ["plugins"],
+        ["show"],
+        ["audit", "policy"],
+        ["page"],
+    ):
+        assert "--json" in evid(*path, "--help").output, path
+
+
+def test_plugins_lists_kind_name_package_and_target():
+    row = next(line for line in evid("plugins", "scorer").output.splitlines() if "token-f1" in line)
+    assert row.split() == ["scorer", "token-f1", "evidcore", "0.1.0", "evidcore.builtin.scorers:TokenF1"]
+    found = json.loads(evid("plugins", "scorer", "--json").output)
+    assert {item["name"] for item in found["components"]} >= {"token-f1", "findings-f1"}
+    assert all(item["broken"] is None for item in found["components"])
+
+
+def test_an_unknown_kind_is_answered_with_the_nearest():
+    assert (
+        "no component kind is called 'rewrd'. Did you mean 'reward'?"
+        in evid("plugins", "rewrd", exit_code=2).stderr
+    )
+
+
+def test_show_gives_options_with_types_bounds_and_defaults():
+    text = evid("show", "phantom-chest").output
+    assert "dataset phantom-chest, from evidcore 0.1.0" in text
+    assert "prior_strength: float, from 0 to 1 = 0.0" in text
+    found = json.loads(evid("show", "phantom-chest", "--json").output)[0]
+    assert next(item for item in found["options"] if item["name"] == "seed")["default"] == 17
+
+
+def test_show_answers_a_misspelt_name_with_the_nearest():
+    assert "called 'fromat'. Did you mean 'format'?" in evid("show", "fromat", exit_code=2).stderr
+    assert "give the NAME" in evid("show", exit_code=2).output
+
+
+def test_the_schema_accepts_the_recipe_and_names_every_component(recipe):
+    schema = json.loads(evid("show", "--schema").output)
+    assert schema["$defs"]["encoder"]["anyOf"]
+    names = [item["properties"]["use"]["enum"][0] for item in schema["$defs"]["reward"]["anyOf"]]
+    assert {"format", "choice-accuracy"} <= set(names)
+    jsonschema = pytest.importorskip("jsonschema")
+    import tomllib
+
+    jsonschema.validate(tomllib.loads(RECIPE), schema)
+    wrong = tomllib.loads(RECIPE.replace("steps = 4", "stepps = 4"))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema)
+
+
+def test_a_mistake_is_printed_without_traceback_and_exits_2(recipe):
+    result = evid("check", recipe, "--set", "stage.sft.stepz=1", exit_code=2)
+    assert "command line, stage.sft.stepz: unknown key. Did you mean 'steps'?" in result.stderr
+    assert "Traceback" not in result.stderr
+    result = evid("check", recipe, "--set", "stage.sft.stepz=1", "--json", exit_code=2)
+    assert "stepz" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_check_reads_first_cases_and_counts_tokens(recipe):
+    text = evid("check", recipe).output
+    assert "01-sft               chest train, report" in text
+    assert "nothing wrong found" in text
+    rows = json.loads(evid("check", recipe, "--json").output)["data"]
+    assert [row["stage"] for row in rows] == ["01-sft", "02-evaluate"]
+    assert rows[0]["prompt_tokens"] > rows[0]["image_tokens"] > 0
+    assert rows[1]["prompt"].startswith("<|im_start|>user\n<|vision_start|>")
+
+
+def test_check_says_when_even_the_right_answer_would_be_cut_off(recipe):
+    result = evid("check", recipe, "--set", "stage.evaluate.max_new_tokens=3", exit_code=2)
+    assert (
+        "02-evaluate.data[0]: max_new_tokens = 3 cuts the gold answer of task 'choice' off" in result.stderr
+    )
+
+
+def test_check_prints_the_resolved_recipe(recipe):
+    assert "rows_per_step = 16  # default" in evid("check", recipe, "--resolved").output
+
+
+def test_plan_counts_parameters_and_says_what_is_not_known(recipe):
+    found = json.loads(evid("plan", recipe, "--json").output)
+    trained = found["parameters"]["bridge"] + found["parameters"]["language"]
+    assert found["stages"][0]["trained"] == trained
+    whole = trained + found["parameters"]["encoder"]
+    assert found["stages"][0]["memory_gb"] == round(4 * (whole + 3 * trained) / 1e9, 3)
+    assert "no earlier time" in evid("plan", recipe).output
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    assert "not a run folder" in evid("resume", tmp_path, exit_code=2).stderr
+    assert "not a run folder" in evid("audit", "policy", tmp_path, exit_code=2).stderr
+    assert "not a run folder" in evid("page", tmp_path, exit_code=2).stderr
+
+
+def test_controls_without_anything_to_control_are_refused(recipe, tmp_path):
+    result = evid("run", recipe, "--with-controls", "--out", tmp_path / "runs", exit_code=2)
+    assert "--with-controls needs a grpo stage" in result.stderr
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,111 @@
+"""A recipe that passes through every kind of stage in seconds, and the command that runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPE = """\
+schema = 1
+name = "tiny"
+seed = 17
+
+[dataset.chest]
+use = "phantom-chest"
+train_cases = 24
+validation_cases = 8
+test_cases = 12
+questions_per_finding = 1
+
+[model]
+language = { config = "tiny", width = 32, layers = 1 }
+view = { use = "volume" }
+encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "fit"
+component = "model.encoder"
+data = [{ dataset = "chest" }]
+options = { steps = 3, cases_per_step = 4 }
+
+[[stage]]
+kind = "fit"
+component = "model.language"
+data = [{ dataset = "chest", task = "choice" }, { dataset = "chest", task = "report", share = 0.5 }]
+options = { steps = 6, documents_per_step = 4, validation_questions = 4 }
+
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "report" }, { dataset = "chest", task = "choice" }]
+steps = 4
+rows_per_step = 4
+learning_rate = 2e-3
+save_every_steps = 2
+
+[[stage]]
+kind = "grpo"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "choice" }]
+steps = 6
+prompts_per_step = 2
+answers_per_prompt = 3
+learning_rate = { bridge = 5e-3, language = 1e-3 }
+max_new_tokens = 24
+save_every_steps = 2
+[[stage.reward]]
+use = "random"
+[[stage.reward]]
+use = "choice-accuracy"
+
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
+max_new_tokens = 24
+"""
+
+
+class Evid:
+    """The command, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.recipe = folder / "tiny.toml"
+        self.recipe.write_text(RECIPE, encoding="utf-8")
+
+    def start(self, *arguments, **environment) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "evidcore", *map(str, arguments)],
+            cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        )  # fmt: skip
+
+    def __call__(self, *arguments, exit_code=0, **environment) -> subprocess.CompletedProcess:
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate()
+        assert process.returncode == exit_code, f"exit {process.returncode}\n{out}\n{err}"
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def run(self, *arguments) -> Path:
+        """Run the recipe and return the run folder."""
+        return self.folder / json.loads(self("run", self.recipe, "--json", *arguments).stdout)["run"]
+
+
+@pytest.fixture(scope="module")
+def evid(tmp_path_factory) -> Evid:
+    return Evid(tmp_path_factory.mktemp("evid"))
+
+
+@pytest.fixture(scope="module")
+def done(evid) -> Path:
+    """A run that went to its end."""
+    return evid.run()
+
+
+@pytest.fixture(scope="session")
+def recipe_text() -> str:
+    return RECIPE
