@@ -179,16 +179,23 @@ def find(kind: str, name: str) -> Offer:
     if hits:
         choices = " or ".join(repr(f"{row.package}/{row.name}") for row in hits)
         raise PluginError(f"{len(hits)} installed packages have a {kind} called {name!r}. Write {choices}.")
-    known = sorted({row.name for row in rows})
-    source = package or _known_package(kind, bare)
-    remedy = f" It comes with `pip install {source}`." if source else did_you_mean(bare, known)
-    raise PluginError(f"no {kind} is called {name!r}.{remedy} Installed: {', '.join(known) or 'none'}.")
+    installed = sorted({row.name for row in rows})
+    elsewhere = _known_elsewhere(kind)
+    source = package or elsewhere.get(bare)
+    remedy = (
+        f" It comes with `pip install {source}`." if source else did_you_mean(bare, {*installed, *elsewhere})
+    )
+    for other in set(elsewhere) - set(installed):
+        if f"{other!r}?" in remedy:
+            remedy += f" It comes with `pip install {elsewhere[other]}`."
+    raise PluginError(f"no {kind} is called {name!r}.{remedy} Installed: {', '.join(installed) or 'none'}.")
 
 
-def _known_package(kind: str, name: str) -> str | None:
-    """Return which of this repository's packages has the component."""
-    table = tomllib.loads((resources.files("evidcore") / "known_packages.toml").read_text(encoding="utf-8"))
-    return next((package for package, kinds in table.items() if name in kinds.get(kind, ())), None)
+def _known_elsewhere(kind: str) -> dict[str, str]:
+    """Return the components of this repository's other packages, each with its package."""
+    file = resources.files("evidcore") / "known_packages.toml"
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    return {name: package for package, kinds in table.items() for name in kinds.get(kind, ())}
 
 
 @contextlib.contextmanager

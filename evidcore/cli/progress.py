@@ -27,6 +27,7 @@ class Progress:
         self._folder = folder
         self._stage_start_s = self._last_line_s = self._run_start_s = time.monotonic()
         self._seconds: dict[str, float] = {}
+        self._started: set[str] = set()
 
     def __enter__(self) -> Self:
         """Start the live block where there is a terminal."""
@@ -49,14 +50,17 @@ class Progress:
         """Say that a stage starts."""
         self._stage_start_s, self._last_line_s = time.monotonic(), 0.0
         self._seconds = {}
+        self._started.add(stage)
         self._console.print(f"{stage}: started")
 
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Show a step's figures."""
         for name, value in metrics.items():
-            if name.endswith("_s") and name != "step_s":
-                self._seconds[name] = self._seconds.get(name, 0.0) + value
+            kind, _, part = name.partition("/")
+            if kind.endswith("_s"):
+                label = f"{kind.removesuffix('_s')} {part}".strip()
+                self._seconds[label] = self._seconds.get(label, 0.0) + value
         now = time.monotonic()
         line = f"{stage}: step {step}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
         if self._live is not None:
@@ -69,14 +73,19 @@ class Progress:
     @observe
     def stage_finished(self, stage: str, folder: Path, figures: Mapping[str, Any]) -> None:
         """Say that a stage is done."""
+        if stage not in self._started:
+            self._console.print(f"{stage}: unchanged, used again from {folder}")
+            return
         took = time.monotonic() - self._stage_start_s
         self._console.print(f"{stage}: done in {took:.0f} s  {self._split()}".rstrip())
-        self._stage_start_s = time.monotonic()
 
     def _split(self) -> str:
-        """Return where the stage's time went."""
-        parts = sorted(self._seconds.items(), key=lambda item: -item[1])
-        return ", ".join(f"{name.removesuffix('_s')} {value:.0f} s" for name, value in parts)
+        """Return where the stage's time went: what is named, and the rest of the steps as training."""
+        named = {label: value for label, value in self._seconds.items() if label != "step"}
+        if "step" in self._seconds:
+            named["train"] = self._seconds["step"] - sum(named.values())
+        parts = sorted(named.items(), key=lambda item: -item[1])
+        return ", ".join(f"{label} {value:.0f} s" for label, value in parts if value >= 0.5)
 
 
 def _figures(metrics: Mapping[str, float]) -> str:

@@ -52,8 +52,12 @@ def _go(folder: Any, as_json: bool, *, accept_changes: bool) -> None:
     from evidcore.cli.progress import Progress
     from evidcore.cli.summary import summary
     from evidcore.page import write_page
+    from evidcore.run import processes
     from evidcore.run import run as run_folder
 
+    if not processes().is_first:
+        run_folder(folder, accept_changes=accept_changes)
+        return
     click.echo(f"run: {folder.path}", err=as_json)
     try:
         with Progress(folder.path, to_stderr=as_json) as progress:

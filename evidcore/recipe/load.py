@@ -14,6 +14,7 @@ from evidcore import factory
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import order, shape
 from evidcore.recipe.check import problems, section, service_kind
+from evidcore.recipe.defaults import resolved, resolved_options
 from evidcore.recipe.lines import key_lines, line_of
 from evidcore.recipe.trl_fields import DEFAULTS
 
@@ -145,10 +146,10 @@ def _freeze(
     for name, table in raw.get("service", {}).items():
         kind = str(service_kind(table))
         bare = {key: value for key, value in table.items() if key != "kind"}
-        services[name] = {"kind": kind, **factory.resolved(kind, bare)}
+        services[name] = {"kind": kind, **resolved(kind, bare)}
     stages = tuple(_stage(raw, item, services) for item in raw["stage"])
     named = {use.task for stage in stages for use in stage.data if use.task} - top["task"].keys()
-    direct = {name: factory.resolved("task", {"use": name}) for name in sorted(named)}
+    direct = {name: resolved("task", {"use": name}) for name in sorted(named)}
     folder = Path(top["recipe_folder"] or path.parent).resolve()
     return shape.Recipe(
         name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=overrides,
@@ -163,7 +164,7 @@ def _stage(raw: Mapping[str, Any], table: Mapping[str, Any], services: Mapping[s
     if form is shape.Fit:
         kinds = {name: item["kind"] for name, item in services.items()}
         known = order.fit_options(raw, table["component"], kinds) or {}
-        values["options"] = factory.resolved_options(known, table.get("options", {}))
+        values["options"] = resolved_options(known, table.get("options", {}))
     if "trl" in values:
         values["trl"] = {**DEFAULTS[table["kind"]], **values["trl"]}
     return typing.cast(shape.Stage, form(**values))
@@ -204,7 +205,7 @@ def _value(annotation: Any, value: Any) -> Any:
 
 
 def _component(kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    full = factory.resolved(kind, table)
+    full = resolved(kind, table)
     if kind == "reward":
         return {"use": full["use"], **_fill(shape.RewardKeys, full), **full}
     return full

@@ -110,6 +110,12 @@ def _language(raw: Mapping[str, Any]) -> Found:
     if table.get("id") and not table.get("revision"):
         text = "revision is missing: without a commit, the same recipe may train another model tomorrow."
         yield at, f"{text} Copy it from huggingface.co/{table['id']}/commits."
+    for key in ("width", "layers", "heads"):
+        if key in table and not table.get("config"):
+            yield (
+                (*at, key),
+                f"goes with config only, got {table[key]!r}: other models have a shape.",
+            )
     if table.get("revision") and not table.get("id"):
         yield (*at, "revision"), f"goes with id only, got {table['revision']!r}."
 

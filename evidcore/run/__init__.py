@@ -1,7 +1,8 @@
 """Runs: folder, lock, stages, reuse, resume."""
 
-from evidcore.run.execute import run, start
+from evidcore.run.begin import run, start
 from evidcore.run.folder import RunFolder, open_run
 from evidcore.run.later import audit_run
+from evidcore.run.processes import processes
 
-__all__ = ["RunFolder", "audit_run", "open_run", "run", "start"]
+__all__ = ["RunFolder", "audit_run", "open_run", "processes", "run", "start"]

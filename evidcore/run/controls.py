@@ -19,6 +19,7 @@ from evidcore.evaluate.statistics import paired_interval
 from evidcore.recipe import Evaluate, Grpo, Recipe
 from evidcore.run.folder import write
 from evidcore.run.model import Standing
+from evidcore.run.processes import processes
 from evidcore.run.record import read_lines
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def run_controls(run: Execution, started_from: Mapping[int, tuple[Standing, dict
             measured[arm] = run.aside(
                 f"{slug}-evaluate", measure, *run.after_aside(control, key, standing, upstream)
             )
+        if not processes().is_first:
+            continue
         answers = {arm: read_lines(run.folder.store / key / "answers.jsonl") for arm, key in measured.items()}
         for arm, key in measured.items():
             result = json.loads((run.folder.store / key / "result.json").read_text(encoding="utf-8"))
@@ -86,6 +89,8 @@ def run_controls(run: Execution, started_from: Mapping[int, tuple[Standing, dict
             lines |= result["reference_lines"]
             if arm != "start":
                 rows += _changes(f"{prefix}{arm}", answers["start"], answers[arm])
+    if not processes().is_first:
+        return
     result = {"stage": "controls", "kind": "controls", "rows": rows, "reference_lines": lines}
     write(run.folder.path / "results" / "controls.json", json.dumps(result, indent=1) + "\n")
 

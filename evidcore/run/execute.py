@@ -1,4 +1,4 @@
-"""Run a recipe: build everything, then one stage after another, reusing those whose inputs are unchanged.
+"""Go through a recipe's stages, one after another, using those again whose inputs are unchanged.
 
 Order of events for a stage: its inputs are hashed; a stage folder of that hash is used as it is; otherwise
 the stage writes into the run's `working/` folder, which becomes the stage folder in one move. Then the run
@@ -11,93 +11,23 @@ import dataclasses
 import json
 import random
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers.utils import logging
 
-from evidcore.errors import EvidError, RunError
+from evidcore.errors import RunError
 from evidcore.hooks import Announcer
-from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Recipe, Sft, Stage, load, to_toml
-from evidcore.recipe.resolve import toml_tables
+from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Sft, Stage, load
 from evidcore.run import stages
-from evidcore.run.controls import check_controls, run_controls
-from evidcore.run.folder import RunFolder, create, difference, link, naming_full_disk, write
+from evidcore.run.controls import run_controls
+from evidcore.run.folder import RunFolder, link, write
 from evidcore.run.inputs import after, inputs_hash, stage_inputs
-from evidcore.run.lock import lock_table
 from evidcore.run.model import Standing
-from evidcore.run.parts import Parts, build, check_splits
-from evidcore.run.record import Recorder, StageAnnouncer, append, read_lines, rewrite
-
-_DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
-
-
-def start(recipe: Recipe, root: Path, *, fresh: bool = False, with_controls: bool = False) -> RunFolder:
-    """Make the run folder of a recipe: as given, resolved, and locked."""
-    if with_controls:
-        check_controls(recipe)
-    parts = build(recipe)
-    lock = lock_table(recipe, parts.datasets)
-    resolved = to_toml(recipe)
-    folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
-    lock["run"] = {"fresh": fresh, "with_controls": with_controls}
-    write(folder.path / "recipe.toml", recipe.text)
-    write(folder.path / "resolved.toml", resolved)
-    write(folder.path / "lock.toml", toml_tables(lock))
-    folder.set_status("running", message="starting")
-    return folder
-
-
-def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: bool = False) -> None:
-    """Run or go on with what a run folder holds, to its end.
-
-    Raises:
-        RunError: if code, data or versions changed since the run started, if another process runs it, or if
-            the disk is full.
-        EvidError: whatever a person can fix in recipe, data or components.
-    """
-    with folder.held(), naming_full_disk(folder):
-        recipe = load(folder.path / "resolved.toml")
-        parts = build(recipe)
-        lock = lock_table(recipe, parts.datasets)
-        _compare(folder, lock, accept_changes)
-        logging.disable_progress_bar()  # the run has its own
-        announcer = Announcer.from_names([Recorder(folder), *recorders], recipe.observers)
-        try:
-            check_splits(parts)
-            Execution(folder, parts, {**lock, "run": folder.lock()["run"]}, announcer).all()
-        except KeyboardInterrupt:
-            status = folder.status()
-            folder.set_status("interrupted", stage=status.get("stage", ""), step=status.get("step", 0))
-            raise
-        except Exception as cause:
-            status = folder.status()
-            message = str(cause) if isinstance(cause, EvidError) else f"{type(cause).__name__}: {cause}"
-            folder.set_status(
-                "failed", stage=status.get("stage", ""), step=status.get("step", 0), message=message
-            )
-            raise
-        folder.set_status("finished")
-
-
-def _compare(folder: RunFolder, lock: dict[str, Any], accept_changes: bool) -> None:
-    before = folder.lock()
-    changes = [
-        line for name in _DECIDES for line in difference(before.get(name, {}), lock.get(name, {}), f"{name}.")
-    ]
-    if not changes:
-        return
-    if not accept_changes:
-        listing = "\n".join(f"  {line}" for line in changes)
-        raise RunError(
-            f"{folder.path}: changed since it started, so it would not go on as the same run\n{listing}\n"
-            f"  To go on all the same: evid resume {folder.path} --accept-changes"
-        )
-    accepted = [*before["run"].get("accepted", []), *changes]
-    write(folder.path / "lock.toml", toml_tables({**lock, "run": {**before["run"], "accepted": accepted}}))
+from evidcore.run.parts import Parts
+from evidcore.run.processes import processes
+from evidcore.run.record import StageAnnouncer, append, read_lines, rewrite
 
 
 class Execution:
@@ -127,6 +57,8 @@ class Execution:
         """Run one stage from what stands, or use it again; show it in the run folder and return its hash."""
         key = self._ensure(name, stage)
         stored = self.folder.store / key
+        if not processes().is_first:
+            return key
         if not (self.folder.path / "results" / f"{name}.json").is_file():
             self._replay(name, stored)
         self._link(name, stored)
@@ -154,18 +86,24 @@ class Execution:
         inputs = stage_inputs(self.recipe, stage, self.lock, self.upstream)
         key = inputs_hash(inputs, self.salt)
         stored = self.folder.store / key
-        if not stored.is_dir():
+        if processes().share(not stored.is_dir()):
             self._compute(name, stage, stored, inputs)
-        self.folder.set_status("running", stage=name, message=f"finished, in {stored}")
+            processes().wait()
+        if processes().is_first:
+            self.folder.set_status("running", stage=name, message=f"finished, in {stored}")
         return key
 
     def _compute(self, name: str, stage: Stage, stored: Path, inputs: dict[str, Any]) -> None:
+        """Run a stage in its working folder: in all processes where it trains, else in the first alone."""
         work = self.folder.working(name)
-        resume = work.is_dir()
-        work.mkdir(parents=True, exist_ok=True)
-        (work / "answers.jsonl").unlink(missing_ok=True)  # of an evaluation that was cut short
-        self.folder.set_status("running", stage=name)
-        self.announcer.stage_started(name, work)
+        resume = processes().share(work.is_dir())
+        if processes().is_first:
+            work.mkdir(parents=True, exist_ok=True)
+            (work / "answers.jsonl").unlink(missing_ok=True)  # of an evaluation that was cut short
+            self.folder.set_status("running", stage=name)
+            self.announcer.stage_started(name, work)
+        elif not isinstance(stage, Sft | Grpo):
+            return
         announce = StageAnnouncer(self.announcer, name)
         _seed_everything(self.recipe.seed)
         match stage:
@@ -179,7 +117,8 @@ class Execution:
                 result = stages.evaluate(self.parts, self.standing, stage, work)
             case Audit():
                 result = stages.audit(self.parts, self.standing, stage, work)
-        self._finish(name, stage, work, stored, result, inputs)
+        if processes().is_first:
+            self._finish(name, stage, work, stored, result, inputs)
 
     def _finish(
         self,

@@ -29,7 +29,7 @@ def test_a_recipe_is_read_with_every_default(write):
         "name": "",
         "reading": "strict",
     }
-    assert grpo.trl == {"loss_type": "grpo", "beta": 0.04, "epsilon": 0.2, "scale_rewards": "group"}
+    assert grpo.trl == {"loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, "scale_rewards": "group"}
     assert recipe.services == {"judge": {"kind": "scorer", "use": "findings-f1", **recipe.services["judge"]}}
     assert recipe.tasks["direct"]["think"] is False
     assert recipe.tasks["choice"]["think"] is True
@@ -49,9 +49,9 @@ def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_pat
 def test_the_resolved_copy_says_where_each_value_came_from(write):
     text = to_toml(load(write(), ["stage.grpo.steps=9"]))
     assert "steps = 9  # command line" in text
-    assert "steps = 4  # line 29" in text
+    assert "steps = 4  # line 28" in text
     assert "max_new_tokens = 256  # default" in text
-    assert "beta = 0.04  # default" in text
+    assert "beta = 0.0  # default" in text
 
 
 def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
