@@ -199,3 +199,60 @@ def test_a_stage_kind_that_occurs_twice_needs_its_number(write):
         in mistakes(twice, "stage.sft.steps=3")[1]
     )
     assert load(twice, ["stage.sft[1].steps=3"]).stages[2].steps == 3
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return a function that puts a package with one component of this text on `sys.path`."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+
+    def put(package, kind, name, body):
+        module = package.replace("-", "_")
+        info = folder / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[evidcore.{kind}]\n{name} = {module}:It\n")
+        (folder / f"{module}.py").write_text(body)
+
+    return put
+
+
+def test_a_task_that_needs_slice_tags_is_refused_on_a_view_without(write, install):
+    body = "from evidcore.builtin.choice import Choice\nclass It(Choice):\n    needs_slice_tags = True\n"
+    install("evid-tags", "task", "which-slice", body)
+    found = mistakes(write(('task = "choice", split', 'task = "which-slice", split')))
+    assert found[1] == (
+        "  line 46, stage.evaluate.data[0].task: task 'which-slice' asks for slice numbers, but view 'volume' "
+        "does not show any. Views that do: slices."
+    )
+    load(write(('task = "choice", split', 'task = "which-slice", split'), ('"volume"', '"slices"')))
+
+
+def test_a_name_that_two_packages_have_is_refused_with_both_names(write, install):
+    install("evid-twin", "reward", "format", "from evidcore.builtin.rewards import Format as It\n")
+    found = mistakes(write())
+    assert (
+        "line 38, stage.grpo.reward[0].use: 2 installed packages have a reward called 'format'." in found[1]
+    )
+    assert "Write 'evid-twin/format' or 'evidcore/format'." in found[1]
+    recipe = load(write(('use = "format"', 'use = "evid-twin/format"')))
+    assert recipe.stages[1].reward[0]["use"] == "evid-twin/format"
+
+
+def test_a_broken_plugin_stops_only_the_recipe_that_names_it(write, install):
+    install("evid-cracked", "reward", "cracked", "import no_such_module\n")
+    load(write())
+    found = mistakes(write(('use = "format"', 'use = "cracked"'), ('gate = "format"', 'gate = "cracked"')))
+    assert (
+        "reward[0].use: reward 'cracked' from evid-cracked 1.0 could not be imported: ModuleNotFoundError"
+        in found[1]
+    )
+
+
+def test_a_component_of_a_package_that_is_not_installed_is_answered_with_the_pip_command(write):
+    found = mistakes(
+        write(('use = "format"', 'use = "evid-elsewhere/brightness"'), ('gate = "format"\n', ""))
+    )
+    assert "'evid-elsewhere/brightness'. It comes with `pip install evid-elsewhere`. Installed: " in found[1]
