@@ -115,7 +115,10 @@ def _asset(name: str) -> str:
 def _header(record: RunRecord) -> Html:
     state = str(record.status.get("state", "unknown"))
     phantoms, real = record.phantom_datasets(), record.real_datasets()
-    stages = [str(stage.get("kind")) for stage in record.recipe.get("stage", ())]
+    stages = [
+        f"{stage.get('kind')} {str(stage.get('component', '')).rpartition('.')[2]}".strip()
+        for stage in record.recipe.get("stage", ())
+    ]
     data = join([*(f"{name} (phantom)" for name in phantoms), *real], ", ")
     pairs: list[tuple[str, object]] = [
         ("Run", tag("code", record.folder.name)),

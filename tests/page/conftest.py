@@ -40,9 +40,11 @@ use = "vit3d"
 
 [[stage]]
 kind = "fit"
+component = "model.encoder"
 data = [{ dataset = "chest" }]
 [[stage]]
 kind = "fit"
+component = "model.language"
 data = [{ dataset = "chest" }]
 [[stage]]
 kind = "sft"
@@ -128,7 +130,7 @@ def started(root: Path) -> FakeRun:
     (folder / "recipe.toml").write_text(RESOLVED)
     (folder / "resolved.toml").write_text(RESOLVED)
     (folder / "STATUS").write_text(
-        json.dumps({"state": "running", "stage": "01-fit", "step": 0, "message": ""})
+        json.dumps({"state": "running", "stage": "01-fit-encoder", "step": 0, "message": ""})
     )
     return FakeRun(folder, {})
 
@@ -245,7 +247,7 @@ def choice_rows(name: str, strict: float, likely: float, formed: float) -> list[
 
 def _results(run: FakeRun) -> None:
     figures = {"steps": 1900, "auc_min": 0.9612, "auc": {"emphysema": 0.9991, "lung nodule": 0.9612}}
-    run.result("01-fit", "fit", [], figures=figures)
+    run.result("01-fit-encoder", "fit", [], figures=figures)
     both = {"choice": LINES, "choice-direct": LINES}
     for stage, (strict, formed, likely, f1) in {
         "04-evaluate": (0.163, 0.524, 0.288, 0.541),
