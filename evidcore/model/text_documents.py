@@ -1,0 +1,128 @@
+"""Documents for fitting a language model on text: a prompt in which an impression stands for the volume."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Case, Prompt, VisualPart
+from evidcore.contracts import Task, View
+from evidcore.errors import DataError
+from evidcore.model.language import IMAGE_TOKEN
+
+_FILLER = "."
+_EASY_TOKENS = 16  # the shortest prefix of the first steps
+
+
+class DocumentDrawer:
+    """Draw documents: a prompt in which text stands for the volume, and its gold answer."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        tasks: Mapping[str, Task],
+        view: View,
+        image_tokens: int,
+        cases: Sequence[Case],
+        shares: Mapping[str, float],
+        omitted: float = 0.0,
+    ) -> None:
+        """Keep what is drawn from.
+
+        Raises:
+            DataError: if there is no case with a finding, or a share names no task.
+        """
+        if not cases:
+            raise DataError(
+                "fit of model.language: no training case has a present finding; check the data set's labels."
+            )
+        if unknown := sorted(set(shares) - set(tasks)):
+            raise DataError(f"fit of model.language: shares names {unknown[0]!r}; tasks: {', '.join(tasks)}.")
+        self._tokenizer, self._tasks, self._view, self._tokens = tokenizer, tasks, view, image_tokens
+        self._names = list(tasks)
+        self._shares = [shares.get(name, 1.0) for name in tasks]
+        self._cases = cases
+        self._omitted = omitted
+        few = sorted(cases, key=lambda case: len(case.present()))
+        self._easy = few[: max(1, len(few) // 2)]
+
+    def draw(self, dice: random.Random, ease: float) -> tuple[list[int], int]:
+        """Return token ids and how many of them are the prompt's; `ease` in 0..1 favours short prefixes."""
+        for _ in range(100):
+            easy = dice.random() < ease
+            case = dice.choice(self._easy if easy else self._cases)
+            task = self._tasks[dice.choices(self._names, self._shares)[0]]
+            prompts = task.prompts(case, self._view, dice.randrange(1, 2**31))
+            if not prompts:
+                continue
+            prompt = dice.choice(prompts)
+            shortest = min(_EASY_TOKENS, self._tokens) if ease else self._tokens
+            tokens = shortest if easy else dice.randint(shortest, self._tokens)
+            prefix = prefix_ids(self._tokenizer, case, tokens, dice, 0.0 if easy else self._omitted)
+            ids = prompt_ids(self._tokenizer, prompt, prefix)
+            answer = self._tokenizer(task.gold(prompt)[0], add_special_tokens=False).input_ids
+            return [*ids, *answer, self._tokenizer.eos_token_id], len(ids)
+        raise DataError(
+            f"fit of model.language: 100 draws in a row asked nothing; tasks: {', '.join(self._names)}."
+        )
+
+
+def prefix_ids(
+    tokenizer: Any, case: Case, tokens: int, dice: random.Random, omitted: float = 0.0
+) -> list[int]:
+    """Return `tokens` token ids that say the case's impression, at random places among full stops.
+
+    Sentences come in random order; those that do not fit are left out, and a share of `omitted` besides.
+
+    Raises:
+        DataError: if the case has no impression.
+    """
+    text = case.notes.get("impression")
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(
+            f"case {case.id!r}: notes['impression'] is {text!r}; the language model is fitted on "
+            "impressions, so every case needs one. Or start from a pretrained model with { id = … }."
+        )
+    sentences = re.split(r"(?<=\.)\s+", text.strip())
+    dice.shuffle(sentences)
+    if omitted:
+        sentences = [sentence for sentence in sentences if dice.random() >= omitted]
+    pieces = [
+        tokenizer((" " if number else "") + sentence, add_special_tokens=False).input_ids
+        for number, sentence in enumerate(sentences)
+    ]
+    while sum(map(len, pieces)) > tokens:
+        pieces.pop()
+    filler = tokenizer(_FILLER, add_special_tokens=False).input_ids[:1]
+    for _ in range(tokens - sum(map(len, pieces))):
+        pieces.insert(dice.randint(0, len(pieces)), filler)
+    return [token for piece in pieces for token in piece]
+
+
+def prompt_ids(tokenizer: Any, prompt: Prompt, prefix: Sequence[int]) -> list[int]:
+    """Return the chat's token ids up to the answer, with `prefix` in place of each visual part."""
+    content = [
+        {"type": "image"} if isinstance(part, VisualPart) else {"type": "text", "text": part.text}
+        for part in prompt.parts
+    ]
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+    image = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+    ids: list[int] = []
+    for token in tokenizer(text, add_special_tokens=False).input_ids:
+        ids.extend(prefix if token == image else [token])
+    return ids
+
+
+def vocabulary_texts(cases: Sequence[Case], tasks: Mapping[str, Task], view: View) -> list[str]:
+    """Return texts that hold every word of prompts, answers and impressions."""
+    texts = [str(case.notes.get("impression", "")) for case in cases]
+    for case in cases:
+        for task in tasks.values():
+            for prompt in task.prompts(case, view, 1):
+                texts.append(task.gold(prompt)[0])
+                texts += [part.text for part in prompt.parts if not isinstance(part, VisualPart)]
+    return [*texts, "user\n", "assistant\n"]

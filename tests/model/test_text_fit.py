@@ -1,0 +1,86 @@
+import json
+import math
+import random
+
+import pytest
+import torch
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.report import ReportTask
+from evidcore.builtin.views import Volume
+from evidcore.model.language import build_tokenizer, tiny_config, tiny_model
+from evidcore.model.text_documents import DocumentDrawer
+from evidcore.model.text_fit import TextFit, _token_weights, answer_loss
+from evidcore.testing.data import FINDINGS, volume_case
+
+TASKS = {"choice": Choice(), "report": ReportTask()}
+SMALL = {"config": "tiny", "width": 32, "layers": 1, "heads": 2}
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cases")
+    return [volume_case(folder, seed) for seed in range(6)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(cases):
+    texts = [case.report.text for case in cases] + [case.notes["impression"] for case in cases]
+    return build_tokenizer(texts, FINDINGS)
+
+
+def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer):
+    model = tiny_model(tiny_config(tokenizer, width=32, layers=1, heads=2), tokenizer, seed=0)
+    drawer = DocumentDrawer(tokenizer, TASKS, Volume(), 20, cases, {})
+    documents = [drawer.draw(random.Random(seed), 0.0) for seed in range(3)]
+    weights = torch.rand(model.config.vocab_size) + 0.5
+    together = answer_loss(model, documents, tokenizer.pad_token_id, weights)
+    total, weight = 0.0, 0.0
+    for ids, start in documents:  # one by one, without padding
+        logs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        for place in range(start, len(ids)):
+            total -= (logs[place - 1, ids[place]] * weights[ids[place]]).item()
+            weight += weights[ids[place]].item()
+    assert together.item() == pytest.approx(total / weight, rel=1e-5)
+
+
+def fit(cases, folder, **options):
+    told = []
+    part = TextFit(SMALL, TASKS, Volume(), 20, FINDINGS)
+    part.fit(cases, cases[:2], folder, 7, told.append, **options)
+    return part, told
+
+
+def test_fitting_learns_and_writes_what_load_reads(cases, tmp_path):
+    part, told = fit(
+        cases, tmp_path, steps=60, documents_per_step=8, learning_rate=1e-2, emphasis={" present": 3.0}
+    )
+    assert [figures["step"] for figures in told] == list(range(1, 61))
+    assert sum(figures["loss"] for figures in told[-5:]) < 0.5 * sum(
+        figures["loss"] for figures in told[:5]
+    )
+    figures = json.loads((tmp_path / "fit.json").read_text(encoding="utf-8"))
+    assert figures["steps"] == 60
+    assert figures["choice_questions"] == 2
+    assert 0.0 <= figures["choice_text_accuracy"] <= 1.0
+    again = TextFit(SMALL, TASKS, Volume(), 20, FINDINGS)
+    again.load(tmp_path)
+    ids = torch.tensor([part.tokenizer("Lung nodule. Which finding is present?").input_ids])
+    assert again.tokenizer("Lung nodule. Which finding is present?").input_ids == ids[0].tolist()
+    torch.testing.assert_close(again.model(ids).logits, part.model(ids).logits)
+
+
+def test_the_same_seed_fits_the_same_weights(cases, tmp_path):
+    one, _ = fit(cases, tmp_path / "one", steps=3, documents_per_step=2)
+    two, _ = fit(cases, tmp_path / "two", steps=3, documents_per_step=2)
+    assert all(
+        torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True)
+    )
+
+
+def test_emphasis_weighs_exactly_the_tokens_of_its_text(cases, tmp_path):
+    part, _ = fit(cases, tmp_path, steps=1, documents_per_step=2)
+    weights = _token_weights(part.tokenizer, part.model.config.vocab_size, {" present": 6.0})
+    (token,) = part.tokenizer(" present").input_ids
+    assert weights[token] == 6.0
+    assert math.isclose(weights.sum().item(), part.model.config.vocab_size + 5.0)
