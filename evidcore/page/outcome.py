@@ -68,7 +68,7 @@ def _sentence(record: RunRecord) -> Html:
             " on another patient's: a grounding margin of ",
             tag("b", number(margin["value"], "points")),
             " points (",
-            interval(margin.get("low"), margin.get("high"), "points"),
+            _spread(margin),
             ") on ",
             tag("i", task),
             ".",
@@ -83,6 +83,12 @@ def _sentence(record: RunRecord) -> Html:
     ]
     nothing = "No grounding audit has run, so what the accuracy rests on is not known."
     return join(said_) if said_ else tag("p", nothing, class_="lead")
+
+
+def _spread(row: Row) -> object:
+    if row.get("low") is None:
+        return f"no interval: {row.get('note') or 'not measured'}"
+    return interval(row["low"], row.get("high"), "points")
 
 
 def _tone(row: Row) -> str:
@@ -106,13 +112,18 @@ def _lane(row: Row, result: Line, label: object, tone: str) -> Lane:
 
 
 def _line_key(rows: Sequence[Row], result: Line) -> Html:
+    """Explain the bars, or say why there are none, and the reference lines."""
     known = {name for row in rows for name in reference_lines(row, result)}
     keys = [
         tag("span", label, class_=f"line-key {name.replace('_', '-')}")
         for name, label in REFERENCE_LINES.items()
         if name in known
     ]
-    return join(["Bars are 95 % intervals, resampled by patient. ", *keys])
+    if any(row.get("low") is not None for row in rows):
+        bars = "Bars are 95 % intervals, resampled by patient. "
+    else:
+        bars = f"No intervals: {rows[0].get('note') or 'none were measured'}. "
+    return join([bars, *keys])
 
 
 def audit(record: RunRecord) -> Html:

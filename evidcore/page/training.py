@@ -62,7 +62,11 @@ def stage_curves(lines: Sequence[Line]) -> Html:
     more = [charts.curves(name, [_curve(name, name, lines)]) for name in names if name in left]
     return join([
         tag("div", *shown, class_="curves") if shown else "",
-        tag("details", tag("summary", f"{len(more)} more figures"), tag("div", *more, class_="curves"))
+        tag(
+            "details",
+            tag("summary", f"{len(more)} more figure{'s' * (len(more) > 1)}"),
+            tag("div", *more, class_="curves"),
+        )
         if more
         else "",
     ])

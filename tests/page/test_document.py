@@ -155,6 +155,17 @@ def test_audit_is_said_in_words_and_drawn(page):
     assert "The volume is used: margin +51.7 points" in text
 
 
+def test_too_few_patients_are_said_where_an_interval_would_stand(fake_run):
+    path = fake_run.folder / "results" / "07-audit.json"
+    result = json.loads(path.read_text())
+    for row in result["rows"]:
+        row |= {"low": None, "high": None, "note": "too few patients (5 of at least 20)"}
+    path.write_text(json.dumps(result))
+    text = Elements(written(fake_run)).text
+    assert "+51.7 points (no interval: too few patients (5 of at least 20)) on choice" in text
+    assert "No intervals: too few patients (5 of at least 20)." in text
+
+
 def test_each_rollout_shows_its_rewards_with_parts_and_reasons(finished_run, page):
     line = json.loads((finished_run.folder / "rollouts" / "05-grpo.jsonl").read_text().splitlines()[-1])
     text = Elements(page).text
