@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from evidcore.errors import EvidError
 from evidcore.hooks import Announcer, Section
 from evidcore.page import outcome, training
 from evidcore.page.charts import shares
@@ -33,16 +34,29 @@ def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
         RunError: if the folder is not a run or a file in it cannot be read.
     """
     record = read_record(run_folder)
-    names = [str(name) for name in record.recipe.get("observers", ())]
-    announcer = Announcer.from_names((), names)
-    sections = announcer.report_sections(run_folder)
-    page = document(record, sections, announcer.failed, show_reports=show_reports)
+    sections, failed = _observed(record)
+    page = document(record, sections, failed, show_reports=show_reports)
     target = run_folder / "page" / "index.html"
     target.parent.mkdir(exist_ok=True)
     unfinished = target.with_suffix(".tmp")
     unfinished.write_text(page, encoding="utf-8")
     unfinished.replace(target)
     return target
+
+
+def _observed(record: RunRecord) -> tuple[list[Section], Mapping[str, str]]:
+    """Ask the recipe's observers for sections; one that is gone or fails is named on the page."""
+    sections: list[Section] = []
+    failed: dict[str, str] = {}
+    for name in record.recipe.get("observers", ()):
+        try:
+            announcer = Announcer.from_names((), [str(name)])
+        except EvidError as cause:
+            failed[str(name)] = str(cause)
+            continue
+        sections += announcer.report_sections(record.folder)
+        failed |= announcer.failed
+    return sections, failed
 
 
 def document(

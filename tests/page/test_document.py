@@ -324,6 +324,12 @@ def test_sections_of_observers_stand_on_the_page_and_failed_ones_are_named(fake_
     assert "Observer broken failed and added no section: ValueError: no map" in page
 
 
+def test_an_observer_that_is_no_longer_installed_is_named(bare_run):
+    resolved = (bare_run.folder / "resolved.toml").read_text()
+    (bare_run.folder / "resolved.toml").write_text(f'observers = ["attention-map"]\n{resolved}')
+    assert "Observer attention-map failed and added no section" in Elements(written(bare_run)).text
+
+
 def test_the_same_run_gives_the_same_page(fake_run):
     assert written(fake_run) == written(fake_run)
 
