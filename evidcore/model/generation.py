@@ -96,7 +96,7 @@ def continue_rows(
     tokens, chances = [], []
     for step in range(limit):
         required = None if forced is None else _column(forced, step, sampling.pad_id, model.device)
-        token, chance = chooser(model.lm_head(decoder.hidden).float(), step, required)
+        token, chance = chooser(decoder.logits.float(), step, required)
         live = ~(done | stopped)
         token = token.masked_fill(~live, sampling.pad_id)
         tokens.append(token)
@@ -113,7 +113,10 @@ def continue_rows(
 
 
 class _Decoder:
-    """Holds the hidden state of each row's last token, and computes the next."""
+    """Holds what each row's last token says of the next, and appends tokens.
+
+    It calls the model as a whole: under FSDP the parts have no weights of their own.
+    """
 
     def __init__(self, model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int, limit: int) -> None:
         """Compute distinct prefixes once, and stand ready for `limit` tokens of each row."""
@@ -121,7 +124,7 @@ class _Decoder:
         place = {prefix: number for number, prefix in enumerate(unique)}
         rows = [place[prefix] for prefix in prefixes]
         self.model, self.limit = model, limit
-        hidden, self.cache, mask = _prefill(model, unique, pad_id)
+        logits, self.cache, mask = _prefill(model, unique, pad_id)
         answers = len(rows) // len(unique)
         self.shared: SharedPrefix | None = None
         index = torch.tensor(rows, device=model.device)
@@ -129,15 +132,14 @@ class _Decoder:
             self.shared = SharedPrefix(self.cache, mask.bool(), answers, limit)
         else:
             self.cache.batch_select_indices(index)
-        self.hidden, self.mask = hidden[index], mask[index]
+        self.logits, self.mask = logits[index], mask[index]
         self.position = self.mask.sum(1, keepdim=True)
 
     def advance(self, token: Tensor) -> None:
         """Append one token to each row."""
-        language = self.model.model.language_model
         if self.shared is not None:
             with using(self.model):
-                output = language(
+                output = self.model(
                     input_ids=token[:, None],
                     attention_mask=None,
                     position_ids=self.position,
@@ -147,7 +149,7 @@ class _Decoder:
             self.shared.step += 1
         else:
             self.mask = torch.cat([self.mask, self.mask.new_ones(len(token), 1)], dim=1)
-            output = language(
+            output = self.model(
                 input_ids=token[:, None],
                 attention_mask=self.mask,
                 position_ids=self.position,
@@ -155,13 +157,13 @@ class _Decoder:
                 use_cache=True,
             )
         self.position = self.position + 1
-        self.hidden = output.last_hidden_state[:, -1]
+        self.logits = output.logits[:, -1]
 
 
 def _prefill(
     model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int
-) -> tuple[Float[Tensor, "row width"], DynamicCache, Tensor]:
-    """Compute the prefixes; return the last hidden state, the cache and the mask."""
+) -> tuple[Float[Tensor, "row vocabulary"], DynamicCache, Tensor]:
+    """Compute the prefixes; return the logits after them, the cache and the mask."""
     longest = max(len(prefix.ids) for prefix in prefixes)
     short = [longest - len(prefix.ids) for prefix in prefixes]
     ids = torch.tensor(
@@ -171,15 +173,16 @@ def _prefill(
     mask = torch.tensor([[0] * gap + [1] * (longest - gap) for gap in short], device=model.device)
     handles = [handle for prefix in prefixes for handle in prefix.handles]
     cache = DynamicCache(config=model.config.get_text_config())
-    output = model.model(
+    output = model(
         input_ids=ids,
         attention_mask=mask,
         position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
         pixel_values=torch.tensor(handles, device=model.device).reshape(-1, 1) if handles else None,
         past_key_values=cache,
         use_cache=True,
+        logits_to_keep=1,
     )
-    return output.last_hidden_state[:, -1], cache, mask
+    return output.logits[:, -1], cache, mask
 
 
 class _Chooser:

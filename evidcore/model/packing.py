@@ -90,15 +90,14 @@ def answer_log_probs(
     model: VolumeVLM, packed: Packed, pixel_values: Tensor | None, answers: int
 ) -> Float[Tensor, "prompt answer after"]:
     """Return the log-probability in nats of each answer token, 0 where there is none."""
-    hidden = model.model(
+    logits = model(
         input_ids=packed.input_ids,
         attention_mask=packed.attention_mask,
         position_ids=packed.position_ids,
         pixel_values=pixel_values,
         skip_positions=packed.skip,
         use_cache=False,
-    ).last_hidden_state
-    logits = model.lm_head(hidden).float()
+    ).logits.float()
     chosen = packed.labels.clamp(min=0).unsqueeze(-1)
     log_probs = logits.gather(-1, chosen).squeeze(-1) - logits.logsumexp(-1)
     scored: Tensor = log_probs.masked_fill(packed.labels < 0, 0.0)

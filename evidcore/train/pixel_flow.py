@@ -1,6 +1,6 @@
 """Proof that training looks at the volumes: each pass over the answers must react when the pixels change.
 
-Before the first step, the answers to one prompt are sampled and scored by the real code, then scored again as
+Before the first step, answers to one prompt are sampled and scored by the real code, then scored again as
 answers to the same prompt over blank volumes, which have handles of their own. A pass whose log-probabilities
 do not move is
 blind: pixels were lost on its way, and training would go on as if the model were one of text.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,23 @@ class Proof:
         if not self.blank:
             return prompt
         return prompt.showing([dataclasses.replace(crop, blank=True) for crop in prompt.crops()])
+
+    def scramble(self, episodes: Sequence[Episode], ordinary_ids: Sequence[int]) -> list[Episode]:
+        """Return the answers with every word that the model wrote replaced by any other.
+
+        Log-probabilities of what a model is sure of are nearly 0 whatever it sees; those of nonsense are not.
+        """
+        dice = random.Random(0)
+        return [
+            dataclasses.replace(
+                episode,
+                ids=tuple(
+                    dice.choice(ordinary_ids) if is_own else token
+                    for token, is_own in zip(episode.ids, episode.loss_mask, strict=True)
+                ),
+            )
+            for episode in episodes
+        ]
 
     def under(self, prompts: Sequence[Prompt]) -> list[Episode]:
         """Return the kept answers, put under other prompts."""

@@ -63,10 +63,17 @@ def share_of_letters(text: str) -> float:
 
 
 class Constant(Reward):
-    """The same for everyone."""
+    """The same for everyone; no sum of it is exact."""
 
     def __call__(self, rollouts, earlier):
-        return [Score(value=0.5)] * len(rollouts)
+        return [Score(value=0.3)] * len(rollouts)
+
+
+class FirstGroup(Reward):
+    """Tells the answers of every second group apart, and says the same to the others."""
+
+    def __call__(self, rollouts, earlier):
+        return [Score(value=0.3 if one.group % 2 else share_of_letters(one.text)) for one in rollouts]
 
 
 class Silence(Reward):
@@ -160,6 +167,6 @@ def kit() -> type:
         letters = staticmethod(letters)
         flat = staticmethod(flat)
         share_of_letters_of = staticmethod(share_of_letters)
-        Letters, Constant, Silence = Letters, Constant, Silence
+        Letters, Constant, FirstGroup, Silence = Letters, Constant, FirstGroup, Silence
 
     return Kit

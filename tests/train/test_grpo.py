@@ -25,11 +25,21 @@ def run(bench, kit, name="run", rewards=None, strategy=None, source=None, **chan
 
 def test_equal_rewards_give_no_gradient_where_beta_is_0(bench, kit):
     start, _ = bench.model()
-    constant = NamedReward(name="constant", reward=kit.Constant())
-    trained, heard = run(bench, kit, rewards=[constant], trl={"beta": 0.0, "weight_decay": 0.0})
+    constant = NamedReward(name="constant", reward=kit.Constant(), weight=0.7)
+    other = {"answers_per_prompt": 6, "trl": {"beta": 0.0, "weight_decay": 0.0}}
+    trained, heard = run(bench, kit, rewards=[constant], **other)
     assert [one["grad_norm"] for one in heard.steps] == [0.0, 0.0]
     assert [one["dead_groups"] for one in heard.steps] == [1.0, 1.0]
     assert torch.equal(kit.flat(trained), kit.flat(start))
+
+
+def test_groups_without_advantage_are_left_out_and_nothing_changes(bench, kit, monkeypatch):
+    rewards = [NamedReward(name="first-group", reward=kit.FirstGroup())]
+    without, heard = run(bench, kit, "without", rewards=rewards, prompts_per_forward=2)
+    monkeypatch.setattr("evidcore.train.trl.trainer.without_dead_groups", lambda batch, answers: batch)
+    whole, _ = run(bench, kit, "whole", rewards=rewards, prompts_per_forward=2)
+    assert heard.steps[0]["dead_groups"] == 0.5
+    torch.testing.assert_close(kit.flat(without), kit.flat(whole), rtol=0, atol=1e-5)
 
 
 def test_a_reward_that_is_none_everywhere_is_no_reward(bench, kit):
@@ -222,6 +232,11 @@ class NoPixels:
             "6 prompts cannot be dealt in whole groups to 1 processes",
         ),
         ({"trl": {"num_generations": 3}}, "stage.grpo.trl.num_generations: is set by the core"),
+        ({"trl": {"use_vllm": True}}, "stage.grpo.trl.use_vllm: has no effect here"),
+        (
+            {"save_every_steps": 5, "trl": {"num_iterations": 2}},
+            "5 steps would save in the middle",
+        ),
         ({"trl": {"bta": 3}}, "stage.grpo.trl.bta: GRPOConfig has no such field. Did you mean 'beta'"),
         ({"max_new_tokens": 4000}, r"stage.grpo: prompt .* its answer up to 4000, but .* context holds 2048"),
     ],

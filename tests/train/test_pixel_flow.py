@@ -45,9 +45,25 @@ class BlindReference(GroupTrainer):
 
 
 class BlindSampler(PolicySampler):
+    is_sampling = False
+
+    def sample(self, episodes):
+        self.is_sampling = True
+        try:
+            return super().sample(episodes)
+        finally:
+            self.is_sampling = False
+
+    def score(self, episodes):
+        self.is_sampling = True
+        try:
+            return super().score(episodes)
+        finally:
+            self.is_sampling = False
+
     def prefix(self, episode):
         whole = super().prefix(episode)
-        return Prefix(whole.ids, (SEEN[0],) * len(whole.handles))
+        return Prefix(whole.ids, (SEEN[0],) * len(whole.handles)) if self.is_sampling else whole
 
 
 class BlindRollout(GroupTrainer):

@@ -21,8 +21,9 @@ def start(kind, language, folder, *, steps=5, resume="fresh"):
 
 
 def finish(process):
-    lines = [line.strip() for line in process.stdout]
-    assert process.wait() == 0
+    with process:
+        lines = [line.strip() for line in process.stdout]
+    assert process.returncode == 0
     return [line for line in lines if line.startswith("step")]
 
 
@@ -33,12 +34,12 @@ def weights(folder):
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
 def test_a_killed_and_resumed_stage_gives_the_bits_of_an_uninterrupted_one(kind, language_folder, tmp_path):
     whole = finish(start(kind, language_folder, tmp_path / "whole"))
-    process = start(kind, language_folder, tmp_path / "killed")
-    for line in process.stdout:
-        if line.startswith("step 4 "):  # after the checkpoint at step 2, before or in that at step 4
-            os.kill(process.pid, signal.SIGKILL)
-            break
-    assert process.wait() == -signal.SIGKILL
+    with start(kind, language_folder, tmp_path / "killed") as process:
+        for line in process.stdout:
+            if line.startswith("step 4 "):  # after the checkpoint at step 2, before or in that at step 4
+                os.kill(process.pid, signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     rest = finish(start(kind, language_folder, tmp_path / "killed", resume="resume"))
     assert rest == whole[-len(rest) :]
@@ -50,12 +51,11 @@ def test_a_killed_and_resumed_stage_gives_the_bits_of_an_uninterrupted_one(kind,
 
 def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(language_folder, tmp_path):
     finish(start("sft", language_folder, tmp_path / "whole"))
-    process = start("sft", language_folder, tmp_path / "cut", steps=5)
-    for line in process.stdout:
-        if line.startswith("step 5"):
-            process.kill()
-            break
-    process.wait()
+    with start("sft", language_folder, tmp_path / "cut", steps=5) as process:
+        for line in process.stdout:
+            if line.startswith("step 5"):
+                process.kill()
+                break
     (tmp_path / "cut" / "steps" / "checkpoint-4" / "complete").unlink(missing_ok=True)
     (tmp_path / "cut" / "steps" / "checkpoint-4" / "model.safetensors").write_bytes(b"cut")
     rest = finish(start("sft", language_folder, tmp_path / "cut", resume="resume"))

@@ -23,6 +23,13 @@ from evidcore.train.trl import stage
 from evidcore.train.trl.trainer import GroupTrainer
 
 WHERE = "stage.grpo"
+WITHOUT_EFFECT = {
+    "use_vllm",
+    "use_transformers_continuous_batching",
+    "generation_kwargs",
+    "cache_implementation",
+    "repetition_penalty",
+}
 EXPLICIT: Mapping[str, Any] = {
     "loss_type": "grpo",  # trl's default is dapo; the papers' is grpo
     "beta": 0.0,
@@ -52,6 +59,12 @@ def owned_arguments(
         raise RecipeError(
             f"{WHERE}.prompts_per_step: {prompts} prompts cannot be dealt in whole groups to {processes} "
             f"processes of {together} prompts per forward pass; take a multiple of {together * processes}."
+        )
+    iterations = settings.trl.get("num_iterations", 1)
+    if settings.save_every_steps % iterations:
+        raise RecipeError(
+            f"{WHERE}.save_every_steps: {settings.save_every_steps} steps would save in the middle of "
+            f"num_iterations = {iterations} updates on the same answers; take a multiple of {iterations}."
         )
     accumulation = prompts // (together * processes)
     return stage.stage_arguments(folder, seed, settings.steps, settings.save_every_steps, rates) | {
@@ -117,6 +130,10 @@ def make_trainer(
     processes = accelerate.PartialState().num_processes
     owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
     stage.check_arguments(GRPOConfig, owned, settings.trl, WHERE)
+    for key in WITHOUT_EFFECT & settings.trl.keys():
+        raise RecipeError(
+            f"{WHERE}.trl.{key}: has no effect here: evidcore samples the answers itself; take it out."
+        )
     model.train_only(settings.train)
     with stage.quiet():
         return kind(

@@ -106,8 +106,11 @@ class PolicySampler(Sampler):
             logits_to_keep=most + 1,
         ).logits[:, :-1]
         log_probs = (logits.float() / (self.sampling.temperature or 1.0)).log_softmax(-1)
-        entropy = -(log_probs.exp() * log_probs).sum(-1).tolist()
-        return [row[len(row) - len(episode.ids) :] for row, episode in zip(entropy, episodes, strict=True)]
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        return [
+            row[len(row) - len(episode.ids) :]
+            for row, episode in zip(entropy.tolist(), episodes, strict=True)
+        ]
 
     def extend(self, episode: Episode, parts: Sequence[Part]) -> Episode:
         """Append a tool's turn; an episode that would outgrow the model's context is finished instead."""
@@ -175,6 +178,12 @@ class PolicySampler(Sampler):
 
     def _handles(self, crops: Sequence[Crop]) -> tuple[int, ...]:
         return tuple(self.processor.image_processor.handle(crop) for crop in crops)
+
+    def ordinary_ids(self) -> list[int]:
+        """Return the tokens that are words, in order."""
+        tokenizer = self.processor.tokenizer
+        special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+        return [number for number in range(len(tokenizer)) if number not in special]
 
     def _next_seed(self, prompt: Prompt) -> int:
         position = self.positions[id(prompt)]

@@ -103,6 +103,16 @@ class StageTrainer(Trainer):  # type: ignore[misc]
         raise NotImplementedError
 
 
+def placeholder(name: str) -> Any:
+    """Return a function that carries a name for trl and is never called."""
+
+    def never(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{name} is not for trl to call")
+
+    never.__name__ = name
+    return never
+
+
 def part_of(name: str) -> str:
     """Return the part that a weight belongs to, by its name."""
     return next((part for part in ("encoder", "bridge") if f".{part}." in f".{name}"), "language")

@@ -18,6 +18,7 @@ import torch
 from accelerate.utils import gather_object
 from trl import GRPOConfig, GRPOTrainer
 from trl.models import unwrap_model_for_generation
+from trl.trainer.callbacks import SyncRefModelCallback
 from trl.trainer.utils import (
     split_pixel_values_by_grid,
     split_tensor_dict,
@@ -34,11 +35,12 @@ from evidcore.train.pixel_flow import Proof, prove
 from evidcore.train.record import figures, record
 from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce
+from evidcore.train.trl.advantages import without_dead_groups, without_rounding
 from evidcore.train.trl.answers import read_answers, run_strategy
 from evidcore.train.trl.logprobs import can_share, shared_scores
 from evidcore.train.trl.reference import reference_of
 from evidcore.train.trl.sampler import PolicySampler
-from evidcore.train.trl.stage import Positions, StageTrainer, vlm_of
+from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of
 
 RENAMED = {
     "kl": "kl",
@@ -89,32 +91,34 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.share_prompts = share_prompts
         self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
         self.rollouts: list[Rollout] = []
-        self.judgement: Judgement | None = None
+        self.judgement = Judgement({}, {}, {})
         self.proof: Proof | None = None
         self._is_proven = False
         self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
         self._times: dict[str, float] = {}
-        beta = args.beta
-        # trl would read the reference from disk; with PEFT it is the model without its additions
-        args.beta = beta if peft_config is not None else 0.0
+        beta, sync = args.beta, args.sync_ref_model
+        if peft_config is None:  # with PEFT the reference is the model without its additions
+            args.beta, args.sync_ref_model = 0.0, False  # or trl would read the reference from disk
         steps_rows = args.max_steps * args.generation_batch_size // args.num_generations
         super().__init__(
             model=model,
-            reward_funcs=[_placeholder(item.name) for item in judge.rewards],
+            reward_funcs=[placeholder(item.name) for item in judge.rewards],
             args=args,
             train_dataset=datasets.Dataset.from_dict({"prompt": ["0"]}),
             processing_class=processor,
             peft_config=peft_config,
         )
-        args.beta = beta
+        args.beta, args.sync_ref_model = beta, sync
         self.train_dataset = Positions(steps_rows)
         if beta and peft_config is None:
             self.beta = beta
             reference = reference_of(model, args)
             self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
+            if sync:
+                self.add_callback(SyncRefModelCallback(self.ref_model, self.accelerator))
         # trl then takes images as they stand in the token ids, which is how a strategy gives them
-        self.tools = [_placeholder("tools")]
+        self.tools = [placeholder("tools")]
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """Repeat each position for its answers, as trl does; the stream is shuffled already."""
@@ -131,12 +135,17 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         if self._step % every == 0 or self._buffered_inputs is None:
             batch = split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
             parts = split_tensor_dict(batch, self.args.steps_per_generation)
+            if not self.beta and self.loss_type == "grpo" and not self._entropy_bonus_enabled:
+                parts = [without_dead_groups(part, self.num_generations) for part in parts]
             self._buffered_inputs = [unsplit_pixel_values_by_grid(part) for part in parts]
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: Sequence[Mapping[str, str]]) -> Any:
         """Let trl do its part, then tell what was judged."""
         batch = super()._generate_and_score_completions(inputs)
+        if self.multi_objective_aggregation == "sum_then_normalize":
+            totals = self.judgement.totals(self.judge.rewards)
+            batch["advantages"] = without_rounding(batch["advantages"], totals, self.num_generations)
         if self.proof is None:
             self._tell(batch["advantages"])
         return batch
@@ -152,13 +161,15 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             vlm = vlm_of(unwrapped)
             was_training = unwrapped.training
             unwrapped.eval()
-            with torch.no_grad():
+            with torch.no_grad(), self.accelerator.autocast():
                 sampler = self.make_sampler(vlm, shown, positions)
                 if self.proof is not None and self.proof.answers:
                     self.episodes = self.proof.under([prompt for prompt in shown for _ in range(answers)])
                 else:
                     self.episodes = run_strategy(self.strategy, sampler, shown, answers)
                 if self.proof is not None:
+                    if not self.proof.answers:
+                        self.episodes = self.proof.scramble(self.episodes, sampler.ordinary_ids())
                     self.proof.rollout = sampler.score(self.episodes)
             unwrapped.train(was_training)
         self.rollouts = read_answers(sampler, self.episodes, rows, answers)
@@ -220,14 +231,12 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
         """Return what each reward counts for each row, of all processes; trl weighs and sums."""
-        assert self.judgement is not None  # made by _generate
         columns = [self.judgement.counted[item.name] for item in self.judge.rewards]
         counted = torch.tensor(columns, dtype=torch.float32, device=self.accelerator.device).T.contiguous()
         return self.accelerator.gather(counted)
 
     def _tell(self, advantages: torch.Tensor) -> None:
         """Tell the judged groups of all processes, and work out the figures of the step."""
-        assert self.judgement is not None
         lines = record(self.judgement, self.judge.rewards, self.rollouts, self.num_generations)
         places = iter(zip(self.episodes, advantages.tolist(), self._ended, strict=True))
         for answer in (one for line in lines for one in line["rollouts"]):
@@ -283,13 +292,3 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             return super()._compute_loss(model, inputs)
         with self.proof.watching(self):
             return super()._compute_loss(model, inputs)
-
-
-def _placeholder(name: str) -> Any:
-    """Return a function that carries a name for trl and is never called."""
-
-    def never(*args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(f"{name} is judged in whole groups, not by trl")
-
-    never.__name__ = name
-    return never

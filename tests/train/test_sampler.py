@@ -1,0 +1,157 @@
+import dataclasses
+
+import pytest
+import torch
+
+from evidcore import factory
+from evidcore.builtin.rollouts import ToolCall
+from evidcore.case import Episode, TextPart, VisualPart
+from evidcore.model.policy import sampling_of
+from evidcore.train.settings import NamedReward
+from evidcore.train.sft import sft
+from evidcore.train.trl import stage
+from evidcore.train.trl.grpo import make_trainer
+from evidcore.train.trl.sampler import PolicySampler
+
+
+def sampler_of(bench, model, processor, prompts, **changed):
+    sampling = sampling_of(model, processor, max_new_tokens=7, temperature=1.0)
+    positions = {id(prompt): number for number, prompt in enumerate(prompts)}
+    return PolicySampler(model, processor, sampling, positions, seed=1, **changed)
+
+
+@pytest.fixture
+def parts(bench):
+    model, processor = bench.model()
+    prompts = [bench.source()[place].prompt for place in range(2)]
+    return model, processor, prompts
+
+
+def test_answers_of_a_prompt_differ_and_come_again_in_the_same_step(bench, parts):
+    _, _, prompts = parts
+    episodes = [Episode(prompt=prompt) for prompt in prompts for _ in range(3)]
+    first = sampler_of(bench, *parts).sample(episodes)
+    again = sampler_of(bench, *parts).sample(episodes)
+    assert [one.ids for one in first] == [one.ids for one in again]
+    assert len({one.ids for one in first}) == 6
+    # a prompt's answers do not depend on the other prompts of the step
+    alone = sampler_of(bench, *parts).sample(episodes[3:])
+    assert [one.ids for one in alone] == [one.ids for one in first[3:]]
+
+
+def test_rows_beyond_a_pass_are_sampled_in_the_next(bench, parts):
+    episodes = [Episode(prompt=prompt) for prompt in parts[2] for _ in range(3)]
+    together = sampler_of(bench, *parts).sample(episodes)
+    apart = sampler_of(bench, *parts, rows_per_pass=2).sample(episodes)
+    assert [one.ids for one in together] == [one.ids for one in apart]
+
+
+def test_entropies_are_those_of_plain_logits(bench, parts):
+    model, _, prompts = parts
+    sampler = sampler_of(bench, *parts)
+    episodes = sampler.sample([Episode(prompt=prompt) for prompt in prompts])
+    episodes[1] = dataclasses.replace(episodes[1], ids=episodes[1].ids[:3], loss_mask=(1, 1, 1))
+    for episode, entropies in zip(episodes, sampler.entropies(episodes), strict=True):
+        prefix = sampler.prefix(episode)
+        with torch.no_grad():
+            logits = model(
+                input_ids=torch.tensor([prefix.ids]), pixel_values=torch.tensor([prefix.handles])
+            ).logits[0]
+        count = len(episode.ids)
+        expected = torch.distributions.Categorical(logits=logits[-count - 1 : -1]).entropy()
+        assert entropies == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_tool_turn_is_read_with_its_image_and_not_trained(bench, parts):
+    _, processor, prompts = parts
+    sampler = sampler_of(bench, *parts)
+    [episode] = sampler.sample([Episode(prompt=prompts[0])])
+    episode = dataclasses.replace(episode, finished=False)
+    crop = dataclasses.replace(prompts[0].crops()[0], box_zyx=(2, 10, 0, 16, 0, 16))
+    extended = sampler.extend(episode, (TextPart(text="closer:"), VisualPart(crop=crop)))
+    added = len(extended.ids) - len(episode.ids)
+    assert extended.loss_mask == (*episode.loss_mask, *[0] * added)
+    [(place, shown)] = extended.crops
+    assert shown == crop
+    assert extended.ids[place : place + 4] == (processor.image_token_id,) * 4
+    assert processor.image_token_id not in extended.ids[:place]
+    prefix = sampler.prefix(extended)
+    assert len(prefix.handles) == 2
+    other = dataclasses.replace(extended, crops=((place, prompts[0].crops()[0]),))
+    longer = dataclasses.replace(sampler.sampling, max_new_tokens=12)
+    sampler.sampling = longer
+    seen = [sampler.sample([one])[0] for one in (extended, other)]
+    assert all(len(one.ids) > len(extended.ids) for one in seen)
+
+
+def test_a_fork_keeps_what_came_before(bench, parts):
+    sampler = sampler_of(bench, *parts)
+    [episode] = sampler.sample([Episode(prompt=parts[2][0])])
+    crop = parts[2][0].crops()[0]
+    extended = sampler.extend(episode, (VisualPart(crop=crop),))
+    sampler.sampling = dataclasses.replace(sampler.sampling, max_new_tokens=12)
+    [whole] = sampler.sample([dataclasses.replace(extended, finished=False)])
+    late = sampler.fork(whole, len(extended.ids) + 1)
+    assert (late.ids, late.crops) == (whole.ids[: len(extended.ids) + 1], whole.crops)
+    early = sampler.fork(whole, 2)
+    assert (early.ids, early.loss_mask, early.crops, early.finished) == (whole.ids[:2], (1, 1), (), False)
+    with pytest.raises(
+        ValueError, match=f"token {len(episode.ids)} of {len(whole.ids)} was not written by the model"
+    ):
+        sampler.fork(whole, len(episode.ids))
+
+
+def test_an_answer_that_would_outgrow_the_context_is_finished(bench, parts):
+    sampler = sampler_of(bench, *parts)
+    [episode] = sampler.sample([Episode(prompt=parts[2][0])])
+    extended = sampler.extend(episode, (TextPart(text="x" * 2000),))
+    assert extended.finished
+    assert extended.ids == episode.ids
+
+
+CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 1000, 1000]}}</tool_call>'
+
+
+class Calling:
+    """A choice whose gold answer is a call: what a model learns that is to call."""
+
+    def __init__(self, task):
+        self.task = task
+
+    def __getattr__(self, name):
+        return getattr(self.task, name)
+
+    def gold(self, prompt):
+        return CALL, ()
+
+    def parse(self, prompt, completion):
+        return dataclasses.replace(self.task.parse(prompt, completion), malformed=None)
+
+
+@pytest.mark.slow
+def test_a_model_that_calls_a_tool_trains_on_its_own_words_and_sees_the_crop(bench, kit):
+    model, processor = bench.model()
+    group = bench.set_of()
+    calling = dataclasses.replace(group, task=Calling(group.task))
+    settings = kit.sft_settings(train=("bridge", "language"), steps=60, learning_rate=1e-2, rows_per_step=2)
+    sft(model, processor, bench.source(calling), settings, bench.folder / "sft", seed=1, announce=kit.heard())
+    tool = factory.build("tool", {"use": "crop"}, given={"view": group.view}, where="test")
+    heard = kit.heard()
+    settings = kit.grpo_settings(steps=1, prompts_per_step=2, max_new_tokens=140, temperature=0.3)
+    trainer = make_trainer(
+        model, processor, bench.source(), [kit.letters(), NamedReward(name="silent", reward=kit.Silence())],
+        settings, bench.folder / "grpo", seed=1, announce=heard, strategy=ToolCall([tool], calls=1),
+    )  # fmt: skip
+    stage.train(trainer, bench.folder / "grpo", resume=False)
+    called = [one for line in heard.groups[0] for one in line["rollouts"] if one["actions"]]
+    assert called
+    assert called[0]["actions"][0]["tool"] == "crop"
+    assert called[0]["actions"][0]["error"] is None
+    batch = trainer._buffered_inputs[0]
+    image = processor.image_processor.tokens(bench.source()[0].prompt.crops()[0])
+    for row, episode in enumerate(trainer.episodes):
+        assert batch["num_images"][row] == 1 + len(episode.crops)
+        in_answer = int((batch["completion_ids"][row] == processor.image_token_id).sum())
+        assert in_answer == image * len(episode.crops)
+        trained = batch["tool_mask"][row] * batch["completion_mask"][row]
+        assert trained.tolist()[: len(episode.ids)] == list(episode.loss_mask)
