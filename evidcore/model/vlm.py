@@ -121,9 +121,9 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
     def _tokens(self, patches: Patches) -> Tensor:
         """Run the bridge; (volume, token, text_width)."""
         weight = next(self.bridge.parameters(), patches.features)
-        tokens: Tensor = self.bridge(
-            Patches(patches.features.to(weight.dtype), patches.grid_zyx, patches.centres_mm)
-        )
+        # laid out as the bank keeps them: another layout may be summed in another order
+        features = patches.features.to(weight.dtype).contiguous()
+        tokens: Tensor = self.bridge(Patches(features, patches.grid_zyx, patches.centres_mm))
         expected = (
             patches.features.shape[0],
             self.bridge.tokens(patches.grid_zyx),

@@ -137,7 +137,9 @@ def test_a_model_that_calls_a_tool_trains_on_its_own_words_and_sees_the_crop(ben
     sft(model, processor, bench.source(calling), settings, bench.folder / "sft", seed=1, announce=kit.heard())
     tool = factory.build("tool", {"use": "crop"}, given={"view": group.view}, where="test")
     heard = kit.heard()
-    settings = kit.grpo_settings(steps=1, prompts_per_step=2, max_new_tokens=140, temperature=0.3)
+    settings = kit.grpo_settings(
+        steps=1, prompts_per_step=2, max_new_tokens=140, temperature=0.3, trl={"beta": 0.01}
+    )
     trainer = make_trainer(
         model, processor, bench.source(), [kit.letters(), NamedReward(name="silent", reward=kit.Silence())],
         settings, bench.folder / "grpo", seed=1, announce=heard, strategy=ToolCall([tool], calls=1),
