@@ -15,7 +15,6 @@ Side = Literal["left", "right", "both"]
 State = Literal["present", "absent", "uncertain"]
 
 
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VolumeRef:
     """Where a volume lies. Nothing is read until `evidcore.volume` is asked."""
@@ -170,7 +169,9 @@ class Prompt:
     case: Case
     task: str  # the task's name in the recipe
     parts: tuple[Part, ...]  # the user turn
-    reference: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the task's own: options, letter, ...
+    reference: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # the task's own: options, letter, ...
 
     def crops(self) -> tuple[Crop, ...]:
         """Return what is shown, in order."""
@@ -186,8 +187,7 @@ class Prompt:
             raise ValueError(f"prompt {self.id!r} shows {len(self.crops())} crops, got {len(crops)}")
         fresh = iter(crops)
         parts = tuple(
-            VisualPart(crop=next(fresh)) if isinstance(part, VisualPart) else part
-            for part in self.parts
+            VisualPart(crop=next(fresh)) if isinstance(part, VisualPart) else part for part in self.parts
         )
         return dataclasses.replace(self, parts=parts)
 
@@ -216,7 +216,7 @@ class Evidence:
 class Answer:
     """A completion, read by its task.
 
-    `malformed` gives the reason where the strict format does not hold; the lenient fields may still be filled.
+    `malformed` gives the reason where the strict format does not hold; lenient fields may still be filled.
     """
 
     text: str  # the completion as written
@@ -241,7 +241,7 @@ class Action:
 class Episode:
     """A prompt and everything that followed it, as token ids.
 
-    `loss_mask` is 1 on tokens that the model wrote and 0 on tokens that a tool gave. `crops` are the pixels that
+    `loss_mask` is 1 on tokens that the model wrote and 0 on tokens that a tool gave. `crops` are pixels that
     tools added, each at the position in `ids` of its first token.
     """
 

@@ -48,9 +48,7 @@ def test_a_share_of_the_sentences_is_left_out(cases, tokenizer):
     for _ in range(400):
         ids = prefix_ids(tokenizer, case, 24, dice, 0.3)
         assert len(ids) == 24
-        said += sum(
-            name in tokenizer.decode(ids) for name in ("Lung nodule", "Cardiomegaly", "Emphysema")
-        )
+        said += sum(name in tokenizer.decode(ids) for name in ("Lung nodule", "Cardiomegaly", "Emphysema"))
     assert abs(said / 1200 - 0.7) < 0.05
 
 
@@ -92,9 +90,7 @@ def test_easy_documents_have_short_prefixes_and_the_last_ones_are_full(cases, to
 
     def prefix_tokens(ease):
         ids, _ = drawer.draw(random.Random(5), ease)
-        start, stop = (
-            tokenizer.convert_tokens_to_ids(f"<|vision_{edge}|>") for edge in ("start", "end")
-        )
+        start, stop = (tokenizer.convert_tokens_to_ids(f"<|vision_{edge}|>") for edge in ("start", "end"))
         return ids.index(stop) - ids.index(start) - 1
 
     assert prefix_tokens(1.0) == 16

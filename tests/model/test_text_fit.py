@@ -56,9 +56,7 @@ def test_fitting_learns_and_writes_what_load_reads(cases, tmp_path):
         cases, tmp_path, steps=60, documents_per_step=8, learning_rate=1e-2, emphasis={" present": 3.0}
     )
     assert [figures["step"] for figures in told] == list(range(1, 61))
-    assert sum(figures["loss"] for figures in told[-5:]) < 0.5 * sum(
-        figures["loss"] for figures in told[:5]
-    )
+    assert sum(figures["loss"] for figures in told[-5:]) < 0.5 * sum(figures["loss"] for figures in told[:5])
     figures = json.loads((tmp_path / "fit.json").read_text(encoding="utf-8"))
     assert figures["steps"] == 60
     assert figures["choice_questions"] == 2
@@ -73,9 +71,7 @@ def test_fitting_learns_and_writes_what_load_reads(cases, tmp_path):
 def test_the_same_seed_fits_the_same_weights(cases, tmp_path):
     one, _ = fit(cases, tmp_path / "one", steps=3, documents_per_step=2)
     two, _ = fit(cases, tmp_path / "two", steps=3, documents_per_step=2)
-    assert all(
-        torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
 
 
 def test_emphasis_weighs_exactly_the_tokens_of_its_text(cases, tmp_path):

