@@ -22,6 +22,7 @@ from evidcore.volume import content_key, prepare
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
+LAYOUT = 2  # raise whenever files on disk hold something else
 
 
 class FeatureBank:
@@ -107,7 +108,7 @@ class FeatureBank:
             (
                 group,
                 Patches(
-                    torch.stack([found[handle].features for handle in group]).to(device, weight),
+                    torch.cat([found[handle].features for handle in group]).to(device, weight),
                     grid,
                     found[group[0]].centres_mm.to(device),
                 ),
@@ -144,7 +145,9 @@ class FeatureBank:
             self.clear()
         self._encoder = now
         if self.folder is not None:
-            digest = hashlib.blake2b(f"{type(encoder).__qualname__} {self.dtype}".encode(), digest_size=12)
+            digest = hashlib.blake2b(
+                f"{LAYOUT} {type(encoder).__qualname__} {self.dtype}".encode(), digest_size=12
+            )
             for weight in weights:
                 digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
             self._prefix = digest.hexdigest()
@@ -172,7 +175,7 @@ class FeatureBank:
                     self.encoded += len(some)
                     features = output.features.to("cpu", self.dtype)
                     centres = output.centres_mm.to("cpu")
-                    for handle, one in zip(some, features, strict=True):
+                    for handle, one in zip(some, features.split(1), strict=True):
                         found[handle] = Patches(one.clone(), output.grid_zyx, centres)
                         self._keep(handle, found[handle])
                         self._write(handle, found[handle])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, no_type_check
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 
+@no_type_check  # transformers checks the fields, and takes others than these
 @strict
 class VolumeVLMConfig(PreTrainedConfig):  # type: ignore[misc]
     """Tables as in a recipe: `{"use": "vit3d", ...}`; `text_config` is the language model's own."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from evidcore.builtin.views import Volume
 from evidcore.case import TextPart, VisualPart
 from evidcore.errors import DataError, RunError
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor
@@ -87,8 +88,8 @@ def test_pixels_of_different_sizes_are_not_stacked(small, tmp_path):
     small.processor.save_pretrained(tmp_path)
     images = VolumeProcessor.from_pretrained(tmp_path).image_processor
 
-    class Growing:
-        """A view whose second part is larger."""
+    class Growing(Volume):
+        """A view whose crops are larger."""
 
         def size_zyx(self, part: VisualPart, encoder) -> tuple[int, int, int]:
             return (8, 16, 16) if part.crop.box_zyx is None else (8, 16, 32)

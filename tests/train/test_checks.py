@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from evidcore.builtin.projection import Projection
 from evidcore.errors import ContractError, RecipeError
 from evidcore.train.checks import check_start
 
@@ -30,11 +31,11 @@ def test_a_bridge_that_announces_another_number_of_tokens_is_named(bench):
     images = processor.image_processor
     encoder, _, view = images.parts()
 
-    class Boasting(torch.nn.Module):
+    class Boasting(Projection):
         def tokens(self, grid_zyx):
             return 7
 
-    images.connect(encoder, Boasting(), view, images.bank)
+    images.connect(encoder, Boasting(24, 64, (2, 2, 2)), view, images.bank)
     with pytest.raises(ContractError, match="bridge 'projection' announces 7 tokens and gives 4"):
         check(bench, (model, processor))
 

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 
+from evidcore.builtin.views import Volume
 from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model import assemble
@@ -223,7 +224,7 @@ def test_a_strategy_that_gives_no_whole_groups_is_named(bench, kit):
         run(bench, kit, strategy=Mixed(), source=bench.source(text_only), **one)
 
 
-class NoPixels:
+class NoPixels(Volume):
     """A view that shows nothing, for which there is no pixel flow to prove."""
 
     def render(self, case):

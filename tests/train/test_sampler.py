@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from evidcore import factory
+from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import ToolCall
 from evidcore.case import Episode, TextPart, VisualPart
 from evidcore.model.policy import sampling_of
@@ -112,27 +113,21 @@ def test_an_answer_that_would_outgrow_the_context_is_finished(bench, parts):
 CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 1000, 1000]}}</tool_call>'
 
 
-class Calling:
+class Calling(Choice):
     """A choice whose gold answer is a call: what a model learns that is to call."""
-
-    def __init__(self, task):
-        self.task = task
-
-    def __getattr__(self, name):
-        return getattr(self.task, name)
 
     def gold(self, prompt):
         return CALL, ()
 
     def parse(self, prompt, completion):
-        return dataclasses.replace(self.task.parse(prompt, completion), malformed=None)
+        return dataclasses.replace(super().parse(prompt, completion), malformed=None)
 
 
 @pytest.mark.slow
 def test_a_model_that_calls_a_tool_trains_on_its_own_words_and_sees_the_crop(bench, kit):
     model, processor = bench.model()
     group = bench.set_of()
-    calling = dataclasses.replace(group, task=Calling(group.task))
+    calling = dataclasses.replace(group, task=Calling(think=False))
     settings = kit.sft_settings(train=("bridge", "language"), steps=60, learning_rate=1e-2, rows_per_step=2)
     sft(model, processor, bench.source(calling), settings, bench.folder / "sft", seed=1, announce=kit.heard())
     tool = factory.build("tool", {"use": "crop"}, given={"view": group.view}, where="test")
