@@ -22,7 +22,7 @@ demo: venv
 	$(BIN)/evid run recipes/med3d_r1.toml
 
 test: venv
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
 lint: venv
 	$(BIN)/ruff check .
