@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from evidcore.contracts import Reward
 
 PARTS = ("encoder", "bridge", "language")
 
 
+@runtime_checkable
 class Announce(Protocol):
     """Whoever is told about the steps of one stage."""
 

@@ -17,7 +17,6 @@ from trl import SFTConfig, SFTTrainer
 
 from evidcore.contracts import Reweighter
 from evidcore.errors import RecipeError
-from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.checks import check_start
@@ -121,9 +120,7 @@ def run_sft(
         figures = stage.train(trainer, folder, resume=resume)
     finally:
         stage.unwrap(trainer, model)
-    if trainer.is_world_process_zero():
-        assemble.save(model, processor, folder)
-    trainer.accelerator.wait_for_everyone()
+    stage.finish(trainer, model, processor, folder)
     return figures
 
 

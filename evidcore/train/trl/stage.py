@@ -22,6 +22,8 @@ from torch.utils.data import Dataset, SequentialSampler
 from transformers import PrinterCallback, Trainer
 
 from evidcore.errors import RecipeError, did_you_mean
+from evidcore.model import assemble
+from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Announce, Lora
 
@@ -263,3 +265,11 @@ def unwrap(trainer: Any, model: VolumeVLM) -> None:
     model.__dict__.pop("forward", None)
     model.train_only(())
     model.eval()
+
+
+def finish(trainer: Any, model: VolumeVLM, processor: VolumeProcessor, folder: Path) -> None:
+    """Write the trained model, and remove what only a resume needed."""
+    if trainer.is_world_process_zero():
+        assemble.save(model, processor, folder)
+        shutil.rmtree(folder / "steps", ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()

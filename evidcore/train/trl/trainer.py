@@ -253,6 +253,8 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         own = {ours: logs[theirs] for theirs, ours in RENAMED.items() if logs.get(theirs) is not None}
         if "step_time" in logs:
             own["step_s"] = logs["step_time"]
+        if "step_s" in own:
+            own["train_s"] = own["step_s"] - sum(self._times.values())
         return {**own, **self._figures, **self._times}
 
     def _get_per_token_logps_and_entropies(
