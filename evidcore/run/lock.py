@@ -15,6 +15,7 @@ from evidcore.plugins import Offer, find, offers
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.run.code import offer_hash
+from evidcore.run.processes import processes
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
 
@@ -110,6 +111,7 @@ def hardware() -> dict[str, Any]:
     found: dict[str, Any] = {
         "platform": sys.platform,
         "machine": platform.machine(),
+        "processes": processes().count,
         "cores": os.cpu_count() or 0,
         "torch_threads": torch.get_num_threads(),
         "memory_gb": round(memory_bytes / 1e9, 1),

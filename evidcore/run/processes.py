@@ -1,6 +1,8 @@
-"""One process or many: `accelerate launch -m evidcore run …` starts the same program several times.
+"""One process or many: a launcher such as `accelerate launch -m evidcore run …` starts the program several times.
 
 The first process owns the run folder; stages that train run in all of them, the others in the first alone.
+Without GPUs, `python -m torch.distributed.run --nproc_per_node 2 -m evidcore run …` does the same; there,
+accelerate's own launcher starts a single process.
 """
 
 from __future__ import annotations
@@ -9,6 +11,9 @@ import datetime
 import functools
 import os
 from typing import TypeVar
+
+import torch
+from torch import distributed
 
 Value = TypeVar("Value")
 _PATIENCE = datetime.timedelta(days=7)  # the others wait this long while the first one measures
@@ -20,11 +25,15 @@ class Processes:
     def __init__(self) -> None:
         """Join the others, where the launcher says that there are some."""
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
-        self.rank = 0
+        self.rank = int(os.environ["RANK"]) if self.count > 1 else 0
         if self.count > 1:
-            from accelerate import PartialState
-
-            self.rank = int(PartialState(timeout=_PATIENCE).process_index)
+            if torch.cuda.is_available():
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            else:
+                os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # or each trainer stays alone
+            if not distributed.is_initialized():
+                backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+                distributed.init_process_group(backend, timeout=_PATIENCE)
 
     @property
     def is_first(self) -> bool:
@@ -34,19 +43,15 @@ class Processes:
     def wait(self) -> None:
         """Go on when all have come here."""
         if self.count > 1:
-            from accelerate import PartialState
-
-            PartialState().wait_for_everyone()
+            distributed.barrier()
 
     def share(self, value: Value) -> Value:
         """Return the first process's value in all of them."""
-        if self.count > 1:
-            from accelerate.utils import broadcast_object_list
-
-            held = [value]
-            broadcast_object_list(held, from_process=0)
-            return held[0]
-        return value
+        if self.count == 1:
+            return value
+        held = [value]
+        distributed.broadcast_object_list(held, src=0, device=torch.device("cpu"))
+        return held[0]
 
 
 @functools.cache

@@ -77,15 +77,17 @@ class Evid:
         self.recipe = folder / "tiny.toml"
         self.recipe.write_text(RECIPE, encoding="utf-8")
 
-    def start(self, *arguments, **environment) -> subprocess.Popen:
+    def start(
+        self, *arguments, program=(sys.executable, "-m", "evidcore"), **environment
+    ) -> subprocess.Popen:
         return subprocess.Popen(
-            [sys.executable, "-m", "evidcore", *map(str, arguments)],
+            [*program, *map(str, arguments)],
             cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         )  # fmt: skip
 
-    def __call__(self, *arguments, exit_code=0, **environment) -> subprocess.CompletedProcess:
-        process = self.start(*arguments, **environment)
+    def __call__(self, *arguments, exit_code=0, **options) -> subprocess.CompletedProcess:
+        process = self.start(*arguments, **options)
         out, err = process.communicate()
         assert process.returncode == exit_code, f"exit {process.returncode}\n{out}\n{err}"
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)

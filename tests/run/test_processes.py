@@ -1,0 +1,27 @@
+"""The same run in one process and in two."""
+
+import json
+import sys
+import tomllib
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def test_two_processes_share_one_run_and_agree_with_one(evid, done):
+    # accelerate's own launcher starts a single process on a CPU machine without MPI
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    printed = evid("run", evid.recipe, "--out", "two", "--fresh", program=[*launch, "-m", "evidcore"]).stdout
+    folders = list((evid.folder / "two" / "tiny").glob("2*"))
+    assert len(folders) == 1
+    assert tomllib.loads((folders[0] / "lock.toml").read_text())["hardware"]["processes"] == 2
+    assert printed.count("03-sft: started") == 1
+    one, two = (
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (done, folders[0])
+    )
+    assert [(line["stage"], line["step"]) for line in one] == [(line["stage"], line["step"]) for line in two]
+    for mine, theirs in zip(one, two, strict=True):
+        if mine["stage"] == "03-sft":
+            assert theirs["loss"] == pytest.approx(mine["loss"], abs=1e-4)
