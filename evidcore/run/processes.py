@@ -1,4 +1,4 @@
-"""One process or many: a launcher such as `accelerate launch -m evidcore run …` starts the program several times.
+"""One process or many: a launcher such as `accelerate launch -m evidcore run …` starts several.
 
 The first process owns the run folder; stages that train run in all of them, the others in the first alone.
 Without GPUs, `python -m torch.distributed.run --nproc_per_node 2 -m evidcore run …` does the same; there,
