@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ _MODULES: Mapping[str, tuple[str, ...]] = {  # of the core, that a stage of this
     "evaluate": ("evidcore.evaluate.choice", "evidcore.evaluate.report", "evidcore.evaluate.probe", *_MODEL),
     "audit": ("evidcore.audit.policy", *_MODEL),
 }
+# between recipe and stage: which cases, which settings. They import every stage, so they count alone
+_BETWEEN = ("evidcore.run.model", "evidcore.run.parts", "evidcore.run.stages")
 Hashes = Mapping[
     str, str
 ]  # of the stages that wrote what stands: "encoder", "language", "model", "service.<name>"
@@ -63,7 +66,7 @@ def stage_inputs(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream
     ]
     code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer) != CORE}
     modules = (*_MODULES[stage.kind], "evidcore.model.text_fit") if is_language else _MODULES[stage.kind]
-    code[CORE] = core_hash(offers, modules)
+    code[CORE] = core_hash(offers, modules, alone=_BETWEEN)
     return {
         "stage": table,
         "seed": recipe.seed,
@@ -71,11 +74,29 @@ def stage_inputs(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream
         "task": tasks,
         "model": model,
         "service": services,
+        "words": _words(recipe, stage, lock, upstream),
         "upstream": started_from,
         "code": code,
         "versions": versions(),
         "recipe_folder": str(recipe.folder),
     }
+
+
+def _words(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream: Hashes) -> dict[str, Any]:
+    """Return what the words of a tiny tokenizer are counted in, beside the stage's own data.
+
+    A fit of the language model takes the finding names of all data sets; a stage that starts from a tiny
+    model which no stage has fitted takes the texts of all stages too.
+    """
+    if not recipe.model.language.config:
+        return {}  # a pretrained tokenizer knows its words
+    datasets = {name: {**table, **lock["dataset"][name]} for name, table in recipe.datasets.items()}
+    if isinstance(stage, Fit):
+        return {"dataset": datasets} if stage.component == "model.language" else {}
+    if upstream.keys() & {"language", "model"}:
+        return {}  # the tokenizer lies beside the weights
+    uses = [dataclasses.asdict(use) for other in recipe.stages for use in other.data]
+    return {"dataset": datasets, "task": recipe.tasks, "data": uses}
 
 
 def inputs_hash(inputs: Mapping[str, Any], salt: str = "") -> str:

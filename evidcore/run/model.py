@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.text_fit import TextFit
 from evidcore.model.vlm import VolumeVLM
 from evidcore.plugins import blame
-from evidcore.recipe import Grpo
+from evidcore.recipe import DataUse, Grpo
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root
 
@@ -71,11 +71,12 @@ def current(parts: Parts, standing: Standing) -> tuple[VolumeVLM, VolumeProcesso
     return model, processor
 
 
-def text_fit(parts: Parts, tasks: Mapping[str, float]) -> TextFit:
-    """Return the tiny language model as something a fit stage trains, on these tasks."""
+def text_fit(parts: Parts, data: Sequence[DataUse]) -> TextFit:
+    """Return the tiny language model as something a fit stage trains, on the tasks of its data entries."""
     source = language_source(parts, Standing())
-    shown = image_tokens(parts, text_width(parts) or 0)
-    return TextFit(source, {name: parts.tasks[name] for name in tasks}, parts.view, shown, parts.findings)
+    shown = image_tokens(parts, data[0], text_width(parts) or 0)
+    tasks = {use.task: parts.tasks[use.task] for use in data if use.task}
+    return TextFit(source, tasks, parts.view, shown, parts.findings)
 
 
 def text_width(parts: Parts) -> int | None:
@@ -123,14 +124,13 @@ def strategy(parts: Parts, stage: Grpo) -> RolloutStrategy:
     return built
 
 
-def image_tokens(parts: Parts, text_width: int) -> int:
-    """Return how many embeddings the bridge gives for the first visual part of the first case.
+def image_tokens(parts: Parts, use: DataUse, text_width: int) -> int:
+    """Return how many embeddings the bridge gives for the first visual part of a data entry's first case.
 
     Raises:
         DataError: if the view shows no pixels of it.
     """
     seeing = encoder(parts, Standing())
-    use = parts.recipe.stages[0].data[0]
     case = parts.split(use.dataset, use.split)[0]
     for part in parts.view.render(case):
         if isinstance(part, VisualPart):

@@ -42,8 +42,8 @@ def fit(parts: Parts, standing: Standing, stage: Fit, folder: Path, announce: An
     options = dict(stage.options)
     component: Any
     if stage.component == "model.language":
-        shares = {use.task: use.share for use in stage.data if use.task}
-        component, options["shares"] = models.text_fit(parts, shares), shares
+        component = models.text_fit(parts, stage.data)
+        options["shares"] = {use.task: use.share for use in stage.data if use.task}
     elif section == "model":
         component = models.encoder(parts, standing)
     else:
