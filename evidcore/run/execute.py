@@ -1,14 +1,16 @@
 """Go through a recipe's stages, one after another, using those again whose inputs are unchanged.
 
 Order of events for a stage: its inputs are hashed; a stage folder of that hash is used as it is; otherwise
-the stage writes into the run's `working/` folder, which becomes the stage folder in one move. Then the run
-links to it.
+the stage writes into the run's `working/` folder, its inputs first, which becomes the stage folder in one
+move. Then the run links to it. What a killed process left in `working/` is gone on with where it had the same
+inputs; else the stage starts anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import random
 import shutil
 from pathlib import Path
@@ -22,12 +24,15 @@ from evidcore.hooks import Announcer
 from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Sft, Stage, load
 from evidcore.run import stages
 from evidcore.run.controls import run_controls
-from evidcore.run.folder import RunFolder, link, write
+from evidcore.run.folder import RunFolder, difference, link, write
 from evidcore.run.inputs import after, inputs_hash, stage_inputs
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts
 from evidcore.run.processes import processes
 from evidcore.run.record import StageAnnouncer, append, read_lines, rewrite
+
+INPUTS = "inputs.json"
+log = logging.getLogger(__name__)
 
 
 class Execution:
@@ -96,9 +101,10 @@ class Execution:
     def _compute(self, name: str, stage: Stage, stored: Path, inputs: dict[str, Any]) -> None:
         """Run a stage in its working folder: in all processes where it trains, else in the first alone."""
         work = self.folder.working(name)
-        resume = processes().share(work.is_dir())
+        resume = processes().share(processes().is_first and _can_go_on(work, inputs))
         if processes().is_first:
             work.mkdir(parents=True, exist_ok=True)
+            write(work / INPUTS, _as_json(inputs))
             (work / "answers.jsonl").unlink(missing_ok=True)  # of an evaluation that was cut short
             self.folder.set_status("running", stage=name)
             self.announcer.stage_started(name, work)
@@ -118,17 +124,9 @@ class Execution:
             case Audit():
                 result = stages.audit(self.parts, self.standing, stage, work)
         if processes().is_first:
-            self._finish(name, stage, work, stored, result, inputs)
+            self._finish(name, stage, work, stored, result)
 
-    def _finish(
-        self,
-        name: str,
-        stage: Stage,
-        work: Path,
-        stored: Path,
-        result: dict[str, Any],
-        inputs: dict[str, Any],
-    ) -> None:
+    def _finish(self, name: str, stage: Stage, work: Path, stored: Path, result: dict[str, Any]) -> None:
         """Turn the working folder into the stage folder."""
         shutil.rmtree(work / "checkpoint" / "steps", ignore_errors=True)
         lines = [line for line in read_lines(self.folder.path / "metrics.jsonl") if line["stage"] == name]
@@ -140,7 +138,6 @@ class Execution:
         write(
             work / "result.json", json.dumps({"stage": name, "kind": stage.kind, **result}, indent=1) + "\n"
         )
-        write(work / "inputs.json", json.dumps(inputs, indent=1, default=str) + "\n")
         stored.parent.mkdir(exist_ok=True)
         try:
             work.rename(stored)
@@ -175,6 +172,25 @@ class Execution:
                 place.unlink(missing_ok=True)
                 shutil.copyfile(source, place)
                 rewrite(place, lambda line: {**line, "stage": name} if "stage" in line else line)
+
+
+def _can_go_on(work: Path, inputs: dict[str, Any]) -> bool:
+    """Tell whether what a killed process left has these inputs; else clear it away, and say so."""
+    if not work.is_dir():
+        return False
+    file = work / INPUTS
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    changes = difference(before, json.loads(_as_json(inputs)))
+    if not changes:
+        return True
+    shown = "; ".join(changes[:3]) + ("; …" if len(changes) > 3 else "") if before else "unknown"
+    log.warning("%s: begun with other inputs (%s), so the stage starts anew", work, shown)
+    shutil.rmtree(work)
+    return False
+
+
+def _as_json(inputs: dict[str, Any]) -> str:
+    return json.dumps(inputs, indent=1, default=str) + "\n"
 
 
 def _seed_everything(seed: int) -> None:

@@ -100,6 +100,25 @@ def test_a_run_resumed_after_a_kill_gives_the_same_bits(evid, done, stage, step)
         assert lines(folder / name) == lines(done / name), name
 
 
+def test_what_was_begun_with_other_inputs_is_begun_anew(evid, done):
+    folder, _, _ = kill_at(evid, "changed", "03-sft", 3, signal.SIGKILL)
+    begun = folder / "working" / "03-sft" / "inputs.json"
+    assert list((begun.parent / "checkpoint" / "steps").glob("checkpoint-*/complete"))
+    inputs = json.loads(begun.read_text())
+    begun.write_text(json.dumps({**inputs, "versions": {**inputs["versions"], "torch": "0.1"}}))
+    shown = evid("resume", folder).stderr
+    torch = inputs["versions"]["torch"]
+    assert f"working/03-sft: begun with other inputs (versions.torch: 0.1 -> {torch}), so" in shown
+    steps = [line["step"] for line in lines(folder / "metrics.jsonl") if line["stage"] == "03-sft"]
+    assert steps == [1, 2, 3, 4]
+    name = "checkpoints/03-sft/model.safetensors"
+    assert digest(folder / name) == digest(done / name)
+    assert (
+        json.loads((folder / "checkpoints" / "03-sft").resolve().with_name("inputs.json").read_text())
+        == inputs
+    )
+
+
 def test_ctrl_c_names_the_last_checkpoint_and_the_command(evid, done):
     folder, code, err = kill_at(evid, "interrupted", "04-grpo", 3, signal.SIGINT)
     assert code == 130
