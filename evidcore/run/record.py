@@ -19,7 +19,7 @@ class Recorder:
     def __init__(self, folder: RunFolder) -> None:
         """Write into `folder`."""
         self._folder = folder
-        self._start_s = time.monotonic()
+        self._start_s = time.monotonic() - _seconds_so_far(folder)
         self._known: set[str] = set()
 
     @observe
@@ -50,6 +50,12 @@ class Recorder:
 
         for path in (self._folder.path / "metrics.jsonl", self._rollouts(stage)):
             rewrite(path, lambda line: line if is_kept(line) else None)
+
+
+def _seconds_so_far(folder: RunFolder) -> float:
+    """Return how long the processes before this one ran; lines taken over from other runs do not count."""
+    lines = read_lines(folder.path / "metrics.jsonl")
+    return max((line.get("time_s", 0.0) for line in lines if not line.get("reused")), default=0.0)
 
 
 class StageAnnouncer:

@@ -37,6 +37,13 @@ def test_what_a_killed_process_wrote_beyond_its_checkpoint_is_replaced(tmp_path)
     assert found[0] == {"prompt_id": "p1", "stage": "04-grpo", "step": 1}
 
 
+def test_time_goes_on_where_the_killed_process_stopped(tmp_path):
+    taken_over = {"stage": "01-fit-encoder", "step": 9, "time_s": 9e6, "reused": True}
+    append(tmp_path / "metrics.jsonl", [taken_over, {"stage": "03-sft", "step": 1, "time_s": 4000.5}])
+    StageAnnouncer(Announcer([Recorder(RunFolder(tmp_path))]), "03-sft").step_finished(2, {})
+    assert 4000.5 <= read_lines(tmp_path / "metrics.jsonl")[-1]["time_s"] < 5000
+
+
 def test_what_is_no_number_is_null_and_never_0(tmp_path):
     append(tmp_path / "x.jsonl", [{"a": float("nan"), "b": [float("inf"), 1.0], "c": {"d": None}}])
     assert read_lines(tmp_path / "x.jsonl") == [{"a": None, "b": [None, 1.0], "c": {"d": None}}]
