@@ -12,10 +12,11 @@ from evidcore.contracts import Encoder
 from evidcore.errors import ContractError, EvidError, RecipeError
 from evidcore.factory import offer_of
 from evidcore.plugins import blame
-from evidcore.recipe import DataUse, Grpo, Recipe, Sft, Stage
+from evidcore.recipe import DataUse, Evaluate, Grpo, Recipe, Sft, Stage
 from evidcore.run import model as models
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build, check_splits
+from evidcore.run.stages import scored_as
 from evidcore.volume import prepare
 
 
@@ -56,6 +57,8 @@ def rehearse(recipe: Recipe) -> list[Rehearsed]:
             try:
                 seen = _entry(parts, encoder, tokenizer, name, use)
                 found.append(seen)
+                if isinstance(stage, Evaluate) and use.task:
+                    scored_as(parts.tasks[use.task], [next(_asked(parts, use))])
                 wrong += _too_long(seen, stage, f"{name}.data[{number}]")
             except EvidError as cause:
                 wrong.append(f"{name}.data[{number}]: {cause}")

@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evidcore import factory
 from evidcore.audit.policy import audit_policy
 from evidcore.case import Case, Prompt
-from evidcore.contracts import Reweighter
+from evidcore.contracts import Reweighter, Task
+from evidcore.errors import RecipeError
 from evidcore.evaluate.choice import evaluate_choice
 from evidcore.evaluate.probe import encoder_features, linear_probe
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.evaluate.report import evaluate_report
 from evidcore.factory import offer_of
 from evidcore.model.policy import VLMPolicy
+from evidcore.plugins import blame
 from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Lora, Sft
 from evidcore.run import model as models
 from evidcore.run.model import Standing
@@ -121,7 +123,7 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
     asked: list[Prompt] = []
     for use in stage.data:
         prompts, task = parts.prompts(use), parts.tasks[use.task]
-        if _is_choice(prompts):
+        if scored_as(task, prompts) == "choice":
             choice = evaluate_choice(
                 policy, prompts, task, max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch
             )
@@ -172,12 +174,28 @@ def _validation(parts: Parts, uses: Sequence[DataUse]) -> list[Case]:
 
 def has_options(parts: Parts, use: DataUse) -> bool:
     """Tell whether a data entry asks questions with options."""
-    return _is_choice(parts.prompts(dataclasses.replace(use, limit=3)))
+    some = parts.prompts(dataclasses.replace(use, limit=3))
+    return all(prompt.reference.get("options") for prompt in some)
 
 
-def _is_choice(prompts: Sequence[Prompt]) -> bool:
-    """Tell whether these prompts have options, as a choice has."""
-    return all(prompt.reference.get("options") for prompt in prompts)
+def scored_as(task: Task, prompts: Sequence[Prompt]) -> Literal["choice", "report"]:
+    """Return what answers can be scored as: choices have options, a report's gold answer is read as one.
+
+    Raises:
+        RecipeError: if they can be scored as neither; names task and prompt.
+    """
+    prompt = next((one for one in prompts if not one.reference.get("options")), None)
+    if prompt is None:
+        return "choice"
+    with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
+        read = task.parse(prompt, task.gold(prompt)[0])
+    if read.report is not None:
+        return "report"
+    raise RecipeError(
+        f"task {prompt.task!r} ({offer_of(task)}): prompt {prompt.id!r} has no options, and its gold answer "
+        "is read as no report, so an evaluate stage cannot score its answers. Evaluate a task that asks for a "
+        "choice or a report, such as 'choice' or 'report', and leave this one to sft and grpo."
+    )
 
 
 def _lora(table: Lora | None) -> LoraSettings | None:

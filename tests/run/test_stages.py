@@ -1,0 +1,61 @@
+"""What an evaluate stage can score."""
+
+import sys
+
+import pytest
+
+from evidcore.builtin.report import ReportTask
+from evidcore.builtin.views import Volume
+from evidcore.case import Answer, Case, Finding, Question, Report, VolumeRef
+from evidcore.errors import RecipeError
+from evidcore.factory import build
+from evidcore.run.stages import scored_as
+
+CASE = Case(
+    id="a",
+    patient="a",
+    volumes=(VolumeRef(path="/none"),),
+    report=Report(text="No emphysema."),
+    findings=(Finding(name="emphysema", state="absent"),),
+    questions=(Question(id="q", text="Which?", options=("a", "b", "c", "d"), answer=0),),
+)
+
+
+class Side(ReportTask):
+    """Asks for a word, which is neither a choice nor a report."""
+
+    def gold(self, prompt):
+        return "left", ()
+
+    def parse(self, prompt, completion):
+        return Answer(text=completion)
+
+
+@pytest.fixture
+def side(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evid_side.py").write_text("")
+    info = tmp_path / "evid_side-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-side\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[evidcore.task]\nside = evid_side:It\n")
+    import evid_side
+
+    evid_side.It = Side
+    yield build("task", {"use": "side"}, given={}, where="test")
+    del sys.modules["evid_side"]
+
+
+@pytest.mark.parametrize("kind", ["choice", "report"])
+def test_choices_and_reports_are_told_apart(kind):
+    task = build("task", {"use": kind}, given={}, where="test")
+    assert scored_as(task, task.prompts(CASE, Volume(), 0)) == kind
+
+
+def test_a_task_that_reads_neither_is_refused_by_name(side):
+    prompts = side.prompts(CASE, Volume(), 0)
+    said = (
+        rf"'side' from evid-side 1.0\): prompt '{prompts[0].id}' has no options, and its gold answer is read"
+    )
+    with pytest.raises(RecipeError, match=said):
+        scored_as(side, prompts)
