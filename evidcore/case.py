@@ -177,6 +177,10 @@ class Prompt:
         """Return what is shown, in order."""
         return tuple(part.crop for part in self.parts if isinstance(part, VisualPart))
 
+    def written(self) -> str:
+        """Return the user turn as text, `<image>` where pixels are shown."""
+        return "".join(part.text if isinstance(part, TextPart) else "<image>" for part in self.parts)
+
     def showing(self, crops: Sequence[Crop]) -> Prompt:
         """Return the same question over other pixels; the case that it is judged against stays.
 

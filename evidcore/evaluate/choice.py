@@ -36,7 +36,8 @@ class ChoiceAnswer:
     patient: str | None
     task: str
     condition: Condition
-    text: str
+    prompt: str  # what was asked, as text
+    text: str  # what was answered
     malformed: str | None
     choice: str | None
     lenient_choice: str | None
@@ -161,6 +162,7 @@ def evaluate_choice(
                     patient=prompt.case.patient,
                     task=prompt.task,
                     condition=condition,
+                    prompt=prompt.written(),
                     text=text,
                     malformed=read.malformed,
                     choice=read.choice,

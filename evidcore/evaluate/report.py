@@ -26,7 +26,8 @@ class ReportAnswer:
     patient: str | None
     task: str
     condition: Condition
-    text: str
+    prompt: str  # what was asked, as text
+    text: str  # what was answered
     malformed: str | None
     affirmed: tuple[str, ...]  # findings that the report says are present
     present: tuple[str, ...]  # findings that are
@@ -136,6 +137,7 @@ def evaluate_report(
                     patient=prompt.case.patient,
                     task=prompt.task,
                     condition=condition,
+                    prompt=prompt.written(),
                     text=text,
                     malformed=read.malformed,
                     affirmed=_with(states(reader(read.report or "")), "present"),

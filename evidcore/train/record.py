@@ -29,7 +29,7 @@ def record(
             "prompt_id": prompt.id,
             "case_id": prompt.case.id,
             "task": prompt.task,
-            "prompt": "".join(getattr(part, "text", "<image>") for part in prompt.parts),
+            "prompt": prompt.written(),
             "images": [crop.uri() for crop in prompt.crops()],
             "reference": dict(prompt.reference),
             "rollouts": [

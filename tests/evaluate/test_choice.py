@@ -129,6 +129,8 @@ def test_answers_are_json_with_what_was_shown():
         policy, prompts, Choice(), max_new_tokens=9, condition="blank", likelihoods=False
     )
     line = json.loads(json.dumps(result.answers[1].line()))
+    asked = line.pop("prompt")
+    assert asked.startswith("<image>Which?\nA) emphysema\nB) lung nodule")
     assert line == {
         "prompt_id": "c1:q", "case_id": "c1", "patient": "p0", "task": "choice", "condition": "blank",
         "text": "<think>x</think><answer>B</answer>", "malformed": None, "choice": "B", "lenient_choice": "B",

@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score
 from evidcore.builtin.labelers import Phrases
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Report, VolumeRef
+from evidcore.case import Case, Finding, Report, TextPart, VolumeRef
 from evidcore.contracts import Policy
 from evidcore.evaluate.report import evaluate_report
 
@@ -105,3 +105,11 @@ def test_cases_without_findings_have_no_f1():
         evaluated([bare], {"z": "Clear."})
     with pytest.raises(ValueError, match="no report"):
         evaluated([], {})
+
+
+def test_a_line_says_what_was_asked_and_where_the_pixels_stood():
+    line = evaluated(CASES[:1], REPORTS).answers[0].line()
+    [prompt] = ReportTask().prompts(CASES[0], Volume(), 0)
+    words = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
+    assert line["prompt"].replace("<image>", "") == words
+    assert (line["prompt"].count("<image>"), line["prompt_id"]) == (1, prompt.id)
