@@ -17,7 +17,12 @@ from evidcore.errors import EvidError, did_you_mean
 
 CONFIGS: Mapping[str, str] = {"grpo": "GRPOConfig", "sft": "SFTConfig"}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "grpo": {"loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, "scale_rewards": "group"},
+    "grpo": {
+        "loss_type": "grpo",  # trl's default is dapo; the papers' is grpo
+        "beta": 0.0,
+        "epsilon": 0.2,
+        "scale_rewards": "group",
+    },
     "sft": {},
 }
 _RECIPE_KEYS: Mapping[str, str] = {
@@ -38,14 +43,14 @@ _RUN_FOLDER = (
     "log_completions_hub_repo", "load_best_model_at_end", "shuffle_dataset", "disable_tqdm",
     "trust_remote_code",
 )  # fmt: skip
-_NO_EFFECT = (
+NO_EFFECT = (
     "use_vllm", "use_transformers_continuous_batching", "generation_kwargs", "cache_implementation",
     "repetition_penalty",
 )  # fmt: skip
 OWNED: Mapping[str, str] = {
     **{field: f"the recipe says it with `{key}`" for field, key in _RECIPE_KEYS.items()},
     **{field: "it belongs to the core" for field in _RUN_FOLDER},
-    **{field: "it has no effect, since answers are not sampled by trl" for field in _NO_EFFECT},
+    **{field: "it has no effect, since answers are not sampled by trl" for field in NO_EFFECT},
 }
 
 

@@ -23,7 +23,7 @@ from evidcore.evaluate.report import evaluate_report
 from evidcore.factory import offer_of
 from evidcore.model.policy import VLMPolicy
 from evidcore.plugins import blame
-from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Lora, Sft
+from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Sft
 from evidcore.run import model as models
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts
@@ -33,7 +33,6 @@ from evidcore.train import grpo as grpo_stage
 from evidcore.train import sft as sft_stage
 from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce, GrpoSettings, NamedReward, SftSettings
-from evidcore.train.settings import Lora as LoraSettings
 
 Result = dict[str, Any]
 
@@ -70,7 +69,7 @@ def sft(
     settings = SftSettings(
         train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
         rows_per_step=stage.rows_per_step, rows_per_forward=stage.rows_per_forward,
-        save_every_steps=stage.save_every_steps, lora=_lora(stage.lora), trl=stage.trl,
+        save_every_steps=stage.save_every_steps, lora=stage.lora, trl=stage.trl,
     )  # fmt: skip
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed)
     figures = sft_stage.sft(
@@ -103,7 +102,7 @@ def grpo(
         prompts_per_step=stage.prompts_per_step, answers_per_prompt=stage.answers_per_prompt,
         prompts_per_forward=stage.prompts_per_forward, temperature=stage.temperature,
         max_new_tokens=stage.max_new_tokens, save_every_steps=stage.save_every_steps,
-        reward_time_limit_s=stage.reward_time_limit_s, lora=_lora(stage.lora), trl=stage.trl,
+        reward_time_limit_s=stage.reward_time_limit_s, lora=stage.lora, trl=stage.trl,
     )  # fmt: skip
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed, volumes=stage.volumes)
     figures = grpo_stage.grpo(
@@ -193,13 +192,9 @@ def scored_as(task: Task, prompts: Sequence[Prompt]) -> Literal["choice", "repor
         return "report"
     raise RecipeError(
         f"task {prompt.task!r} ({offer_of(task)}): prompt {prompt.id!r} has no options, and its gold answer "
-        "is read as no report, so an evaluate stage cannot score its answers. Evaluate a task that asks for a "
+        "is read as no report, so an evaluate stage cannot score it. Evaluate a task that asks for a "
         "choice or a report, such as 'choice' or 'report', and leave this one to sft and grpo."
     )
-
-
-def _lora(table: Lora | None) -> LoraSettings | None:
-    return None if table is None else LoraSettings(rank=table.rank, alpha=table.alpha)
 
 
 def _package(component: Any) -> str:

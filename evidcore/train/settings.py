@@ -1,4 +1,7 @@
-"""What the stages are told: plain frozen settings, and who hears about their steps."""
+"""What the stages are told: plain frozen settings, and who hears about their steps.
+
+Their defaults are those of a recipe's keys.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from evidcore.contracts import Reward
+from evidcore.recipe.shape import Grpo, RewardKeys, Sft
+from evidcore.recipe.shape import Lora as Lora
 
 PARTS = ("encoder", "bridge", "language")
 
@@ -33,14 +38,6 @@ class Silent:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Lora:
-    """Train low-rank additions to the language model's layers, merged into it when the stage ends."""
-
-    rank: int = 16
-    alpha: float = 32.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SftSettings:
     """Keys of an `sft` stage.
 
@@ -50,10 +47,10 @@ class SftSettings:
 
     train: tuple[str, ...]
     steps: int
-    learning_rate: float | Mapping[str, float] = 1e-4
-    rows_per_step: int = 16
-    rows_per_forward: int = 0
-    save_every_steps: int = 50
+    learning_rate: float | Mapping[str, float]
+    rows_per_step: int = Sft.rows_per_step
+    rows_per_forward: int = Sft.rows_per_forward
+    save_every_steps: int = Sft.save_every_steps
     lora: Lora | None = None
     trl: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -64,8 +61,8 @@ class NamedReward:
 
     name: str
     reward: Reward
-    weight: float = 1.0
-    gate: str = ""  # counted only where the reward of this name scored above 0
+    weight: float = RewardKeys.weight
+    gate: str = RewardKeys.gate  # counted only where the reward of this name scored above 0
     package: str = ""  # "package version", named when the reward breaks its contract
 
 
@@ -79,14 +76,14 @@ class GrpoSettings:
 
     train: tuple[str, ...]
     steps: int
-    learning_rate: float | Mapping[str, float] = 1e-6
-    prompts_per_step: int = 8
-    answers_per_prompt: int = 8
-    prompts_per_forward: int = 0
-    temperature: float = 1.0
-    max_new_tokens: int = 256
-    save_every_steps: int = 50
-    reward_time_limit_s: float = 600.0  # 0: none
+    learning_rate: float | Mapping[str, float]
+    prompts_per_step: int = Grpo.prompts_per_step
+    answers_per_prompt: int = Grpo.answers_per_prompt
+    prompts_per_forward: int = Grpo.prompts_per_forward
+    temperature: float = Grpo.temperature
+    max_new_tokens: int = Grpo.max_new_tokens
+    save_every_steps: int = Grpo.save_every_steps
+    reward_time_limit_s: float = Grpo.reward_time_limit_s  # 0: none
     lora: Lora | None = None
     trl: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

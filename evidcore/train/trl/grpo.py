@@ -14,6 +14,7 @@ from evidcore.contracts import RolloutStrategy
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.recipe.trl_fields import DEFAULTS, NO_EFFECT
 from evidcore.train.checks import check_start
 from evidcore.train.judging import Judge
 from evidcore.train.rows import PromptSource
@@ -22,19 +23,6 @@ from evidcore.train.trl import stage
 from evidcore.train.trl.trainer import GroupTrainer
 
 WHERE = "stage.grpo"
-WITHOUT_EFFECT = {
-    "use_vllm",
-    "use_transformers_continuous_batching",
-    "generation_kwargs",
-    "cache_implementation",
-    "repetition_penalty",
-}
-EXPLICIT: Mapping[str, Any] = {
-    "loss_type": "grpo",  # trl's default is dapo; the papers' is grpo
-    "beta": 0.0,
-    "epsilon": 0.2,
-    "scale_rewards": "group",
-}
 
 
 def owned_arguments(
@@ -127,7 +115,7 @@ def make_trainer(
     processes = accelerate.PartialState().num_processes
     owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
     stage.check_arguments(GRPOConfig, owned, settings.trl, WHERE)
-    for key in WITHOUT_EFFECT & settings.trl.keys():
+    for key in settings.trl.keys() & NO_EFFECT:
         raise RecipeError(
             f"{WHERE}.trl.{key}: has no effect here: evidcore samples the answers itself; take it out."
         )
@@ -136,7 +124,7 @@ def make_trainer(
         return kind(
             model,
             processor,
-            GRPOConfig(**stage.arguments(owned, {**EXPLICIT, **settings.trl})),
+            GRPOConfig(**stage.arguments(owned, {**DEFAULTS["grpo"], **settings.trl})),
             source,
             judge,
             strategy or Plain(),
