@@ -14,6 +14,7 @@ from torch.nn import functional
 from evidcore.contracts import Bridge, Grid, Patches
 
 Count = Annotated[int, Ge(1)]
+START = 0.1  # size of the position embedding at the start
 
 
 class GridPooling(nn.Module):
@@ -42,14 +43,43 @@ class GridPooling(nn.Module):
         return pooled.flatten(2).transpose(1, 2)
 
 
+class PooledProjection(nn.Module):
+    """Normalise patches, pool them, project them to the text width and normalise the result.
+
+    Encoders differ in the size of their features by orders of magnitude. Normalised before and after, what a
+    token shows starts with a spread of 1, well above the position embedding that a bridge may add to it.
+    """
+
+    def __init__(self, width: int, text_width: int, pool_zyx: Grid, layers: int) -> None:
+        """Make it with `layers` linear layers after pooling, with GELU between them."""
+        super().__init__()
+        self.norm_in = nn.LayerNorm(width)
+        self.pooling = GridPooling(width, text_width, pool_zyx)
+        steps: list[nn.Module] = []
+        for _ in range(layers):
+            steps += [nn.GELU(), nn.Linear(text_width, text_width)]
+        self.linear = nn.Sequential(*steps)
+        self.norm_out = nn.LayerNorm(text_width)
+
+    def forward(
+        self, features: Float[Tensor, "volume patch width"], grid_zyx: Grid
+    ) -> Float[Tensor, "volume token text_width"]:
+        """Return the tokens of the pooled grid, in `z, y, x` raster order."""
+        tokens: Tensor = self.norm_out(self.linear(self.pooling(self.norm_in(features), grid_zyx)))
+        return tokens
+
+
 class GridPosition(nn.Module):
-    """A learned position embedding over a grid, started as sines and cosines; stretched to other grids."""
+    """A learned position embedding over a grid, started as sines and cosines; stretched to other grids.
+
+    It starts a tenth as large as what the tokens show, so that a token is first of all what is seen there.
+    """
 
     def __init__(self, grid_zyx: Grid, width: int) -> None:
         """Make it for `grid_zyx`."""
         super().__init__()
         self.grid_zyx = grid_zyx
-        self.weight = nn.Parameter(sines_and_cosines(grid_zyx, width))
+        self.weight = nn.Parameter(START * sines_and_cosines(grid_zyx, width))
 
     def forward(self, grid_zyx: Grid) -> Float[Tensor, "token width"]:
         """Return the embedding of `grid_zyx`."""
@@ -96,12 +126,8 @@ class Projection(Bridge):
             position_embedding: tell tokens of different places apart beyond what the encoder does.
         """
         super().__init__()
-        self.pooling = GridPooling(width, text_width, pool_zyx)
-        steps: list[nn.Module] = []
-        for _ in range(layers):
-            steps += [nn.GELU(), nn.Linear(text_width, text_width)]
-        self.linear = nn.Sequential(*steps)
-        usual = self.pooling.grid(grid_zyx)
+        self.projection = PooledProjection(width, text_width, pool_zyx, layers)
+        usual = self.projection.pooling.grid(grid_zyx)
         self.position = GridPosition(usual, text_width) if position_embedding else None
         self.norm = nn.LayerNorm(text_width)
         self.scale: Tensor
@@ -114,12 +140,12 @@ class Projection(Bridge):
 
     def tokens(self, grid_zyx: Grid) -> int:
         """Return the number of tokens for a patch grid."""
-        return math.prod(self.pooling.grid(grid_zyx))
+        return math.prod(self.projection.pooling.grid(grid_zyx))
 
     def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
         """Return the tokens."""
-        tokens = self.linear(self.pooling(patches.features, patches.grid_zyx))
+        tokens = self.projection(patches.features, patches.grid_zyx)
         if self.position is not None:
-            tokens = tokens + self.position(self.pooling.grid(patches.grid_zyx))
+            tokens = tokens + self.position(self.projection.pooling.grid(patches.grid_zyx))
         scaled: Tensor = self.norm(tokens) * self.scale
         return scaled

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Case, Prompt, VisualPart
+from evidcore.case import Case, Prompt, Span, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError
 from evidcore.model.language import IMAGE_TOKEN
 
 _FILLER = "."
 _EASY_TOKENS = 16  # the shortest prefix of the first steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A prompt and its gold answer as tokens."""
+
+    prompt_ids: Sequence[int]
+    shows: Sequence[bool]  # for each prompt token: does it stand for the volume?
+    answer_ids: Sequence[int]
+    is_abnormal: Sequence[bool]  # for each answer token: does it stand in a sentence on something abnormal?
+
+    @property
+    def ids(self) -> list[int]:
+        """Return all tokens."""
+        return [*self.prompt_ids, *self.answer_ids]
 
 
 class DocumentDrawer:
@@ -48,8 +65,8 @@ class DocumentDrawer:
         few = sorted(cases, key=lambda case: len(case.present()))
         self._easy = few[: max(1, len(few) // 2)]
 
-    def draw(self, dice: random.Random, ease: float) -> tuple[list[int], int]:
-        """Return token ids and how many of them are the prompt's; `ease` in 0..1 favours short prefixes."""
+    def draw(self, dice: random.Random, ease: float) -> Document:
+        """Return a document; `ease` in 0..1 favours short prefixes that say little."""
         for _ in range(100):
             easy = dice.random() < ease
             case = dice.choice(self._easy if easy else self._cases)
@@ -61,12 +78,27 @@ class DocumentDrawer:
             shortest = min(_EASY_TOKENS, self._tokens) if ease else self._tokens
             tokens = shortest if easy else dice.randint(shortest, self._tokens)
             prefix = prefix_ids(self._tokenizer, case, tokens, dice, 0.0 if easy else self._omitted)
-            ids = prompt_ids(self._tokenizer, prompt, prefix)
-            answer = self._tokenizer(task.gold(prompt)[0], add_special_tokens=False).input_ids
-            return [*ids, *answer, self._tokenizer.eos_token_id], len(ids)
+            return self._document(prompt_ids(self._tokenizer, prompt, prefix), *task.gold(prompt))
         raise DataError(
             f"fit of model.language: 100 draws in a row asked nothing; tasks: {', '.join(self._names)}."
         )
+
+    def _document(self, prompt: Sequence[int], text: str, spans: Sequence[Span]) -> Document:
+        answer = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        abnormal = [span for span in spans if span.label == "abnormal"]
+        told = [
+            any(span.start < stop and start < span.end for span in abnormal)
+            for start, stop in answer.offset_mapping
+        ]
+        return Document(
+            prompt, self._shows(prompt), [*answer.input_ids, self._tokenizer.eos_token_id], [*told, False]
+        )
+
+    def _shows(self, prompt: Sequence[int]) -> list[bool]:
+        edges = ["<|vision_start|>", "<|vision_end|>"]
+        start, stop = self._tokenizer.convert_tokens_to_ids(edges)
+        depth = itertools.accumulate((token == start) - (token == stop) for token in prompt)
+        return [bool(inside) and token != start for inside, token in zip(depth, prompt, strict=True)]
 
 
 def prefix_ids(

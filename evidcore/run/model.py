@@ -16,9 +16,10 @@ from evidcore.contracts import Bridge, Encoder, Fittable, RolloutStrategy
 from evidcore.errors import DataError, RunError
 from evidcore.factory import offer_of, options
 from evidcore.model import assemble
-from evidcore.model.language import build_tokenizer, load_language, tiny_config
+from evidcore.model.language import build_tokenizer, load_language
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.text_fit import TextFit
+from evidcore.model.tiny import tiny_config
 from evidcore.model.vlm import VolumeVLM
 from evidcore.plugins import blame
 from evidcore.recipe import DataUse, Grpo

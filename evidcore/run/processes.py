@@ -33,7 +33,8 @@ class Processes:
                 os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # or each trainer stays alone
             if not distributed.is_initialized():
                 backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-                distributed.init_process_group(backend, timeout=_PATIENCE)
+                distributed.init_process_group(backend)
+            self._patient = distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
     @property
     def is_first(self) -> bool:
@@ -43,14 +44,14 @@ class Processes:
     def wait(self) -> None:
         """Go on when all have come here."""
         if self.count > 1:
-            distributed.barrier()
+            distributed.barrier(group=self._patient)
 
     def share(self, value: Value) -> Value:
         """Return the first process's value in all of them."""
         if self.count == 1:
             return value
         held = [value]
-        distributed.broadcast_object_list(held, src=0, device=torch.device("cpu"))
+        distributed.broadcast_object_list(held, src=0, group=self._patient, device=torch.device("cpu"))
         return held[0]
 
 

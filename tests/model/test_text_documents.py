@@ -78,8 +78,8 @@ def test_the_prefix_stands_where_the_volume_would(cases, tokenizer):
 def test_documents_are_a_prompt_and_its_gold_answer(cases, tokenizer):
     drawer = DocumentDrawer(tokenizer, TASKS, Volume(), 24, cases, {"report": 0.0})
     for ease in (0.0, 0.5, 1.0):
-        ids, start = drawer.draw(random.Random(1), ease)
-        answer = tokenizer.decode(ids[start:])
+        one = drawer.draw(random.Random(1), ease)
+        answer = tokenizer.decode(one.answer_ids)
         assert answer.startswith("<think>A ")
         assert answer.endswith("</answer><|im_end|>")
         assert answer.count(" present.") == 1
@@ -89,9 +89,11 @@ def test_easy_documents_have_short_prefixes_and_the_last_ones_are_full(cases, to
     drawer = DocumentDrawer(tokenizer, {"report": ReportTask()}, Volume(), 60, cases, {})
 
     def prefix_tokens(ease):
-        ids, _ = drawer.draw(random.Random(5), ease)
+        one = drawer.draw(random.Random(5), ease)
         start, stop = (tokenizer.convert_tokens_to_ids(f"<|vision_{edge}|>") for edge in ("start", "end"))
-        return ids.index(stop) - ids.index(start) - 1
+        assert one.shows.index(True) == one.prompt_ids.index(start) + 1
+        assert one.prompt_ids.index(stop) - one.prompt_ids.index(start) - 1 == sum(one.shows)
+        return sum(one.shows)
 
     assert prefix_tokens(1.0) == 16
     assert prefix_tokens(0.0) == 60

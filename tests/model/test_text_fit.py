@@ -8,9 +8,10 @@ import torch
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
-from evidcore.model.language import build_tokenizer, tiny_config, tiny_model
+from evidcore.model.language import build_tokenizer
 from evidcore.model.text_documents import DocumentDrawer
 from evidcore.model.text_fit import TextFit, _token_weights, answer_loss
+from evidcore.model.tiny import tiny_config, tiny_model
 from evidcore.testing.data import FINDINGS, volume_case
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
@@ -32,15 +33,19 @@ def tokenizer(cases):
 def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer):
     model = tiny_model(tiny_config(tokenizer, width=32, layers=1, heads=2), tokenizer, seed=0)
     drawer = DocumentDrawer(tokenizer, TASKS, Volume(), 20, cases, {})
-    documents = [drawer.draw(random.Random(seed), 0.0) for seed in range(3)]
+    documents = [drawer.draw(random.Random(seed), 0.0) for seed in range(12)]
     weights = torch.rand(model.config.vocab_size) + 0.5
-    together = answer_loss(model, documents, tokenizer.pad_token_id, weights)
+    together = answer_loss(model, documents, tokenizer.pad_token_id, weights, abnormal_gain=3.0)
+    assert any(any(one.is_abnormal) for one in documents)
     total, weight = 0.0, 0.0
-    for ids, start in documents:  # one by one, without padding
-        logs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
-        for place in range(start, len(ids)):
-            total -= (logs[place - 1, ids[place]] * weights[ids[place]]).item()
-            weight += weights[ids[place]].item()
+    for one in documents:  # one by one, without padding
+        logs = model(torch.tensor([one.ids])).logits[0].log_softmax(-1)
+        for place, (token, told) in enumerate(
+            zip(one.answer_ids, one.is_abnormal, strict=True), len(one.prompt_ids)
+        ):
+            gain = weights[token].item() * (3.0 if told else 1.0)
+            total -= logs[place - 1, token].item() * gain
+            weight += gain
     assert together.item() == pytest.approx(total / weight, rel=1e-5)
 
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 def test_two_processes_share_one_run_and_agree_with_one(evid, done):
     # accelerate's own launcher starts a single process on a CPU machine without MPI
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     printed = evid("run", evid.recipe, "--out", "two", "--fresh", program=[*launch, "-m", "evidcore"]).stdout
     folders = list((evid.folder / "two" / "tiny").glob("2*"))
     assert len(folders) == 1

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 _COUNTED = frozenset({
-    "atelectasis",
     "hiatal hernia",
     "lung nodule",
     "lung opacity",
@@ -16,8 +15,7 @@ _COUNTED = frozenset({
     "pericardial effusion",
     "pleural effusion",
     "pulmonary fibrotic sequela",
-}) - {"atelectasis"}
-_PLURAL = {"lung nodule": "lung nodules"}
+})
 _HEALTHY = (
     "The heart is of normal size.",
     "Trachea and main bronchi are open.",
@@ -25,7 +23,7 @@ _HEALTHY = (
     "No fracture is seen.",
 )
 _ABSENT = ("No {name}.", "There is no {name}.", "{Name} is not seen.")
-_PRESENT = ("There is {a_named}.", "{Named} is seen.", "{Named}.")
+_PRESENT = ("There is {a_name}{size}{place}.", "{Name} is seen{place}.", "{Name}{place}.")
 STEMS = (
     "Which finding is present?",
     "Which of these findings does the scan show?",
@@ -53,38 +51,34 @@ class Shown:
     size_mm: float | None = None
 
 
-def named(shown: Shown) -> str:
-    """Return the finding with its side in front."""
-    return f"{shown.side} {shown.name}" if shown.side else shown.name
-
-
 def sentences(
     rng: np.random.Generator, absent: Sequence[str], present: Sequence[Shown], *, heart_is_large: bool
 ) -> list[Sentence]:
-    """Return a report's sentences: what is normal first, then what is not, each in random order."""
-    normal = [_sentence(rng, _ABSENT, Shown(name=name), "normal") for name in absent]
+    """Return a report's sentences: what is normal first, then what is not, each in the order given."""
     healthy = [text for text in _HEALTHY if rng.random() < 0.4 and not (heart_is_large and "heart" in text)]
-    normal += [Sentence(text=text, label="normal") for text in healthy]
-    abnormal = [_sentence(rng, _PRESENT, shown, "abnormal") for shown in present]
-    rng.shuffle(normal)
-    rng.shuffle(abnormal)
-    return normal + abnormal
+    normal = [Sentence(text=text, label="normal") for text in healthy]
+    normal += [_sentence(rng, _ABSENT, Shown(name=name), "normal") for name in absent]
+    return normal + [_sentence(rng, _PRESENT, shown, "abnormal") for shown in present]
 
 
 def _sentence(rng: np.random.Generator, patterns: Sequence[str], shown: Shown, label: str) -> Sentence:
-    pattern = patterns[int(rng.integers(len(patterns)))]
-    text = named(shown)
-    article = "a " if shown.name in _COUNTED else ""
-    if shown.size_mm is not None and pattern == "There is {a_named}.":
-        pattern = f"There is {{a_named}} of {shown.size_mm:.0f} mm."
-    line = pattern.format(name=text, Name=text.capitalize(), a_named=article + text, Named=text.capitalize())
-    at = line.lower().index(shown.name)
-    return Sentence(text=line, label=label, finding=shown.name, offset=at)
+    line = patterns[int(rng.integers(len(patterns)))].format(
+        name=shown.name,
+        Name=shown.name.capitalize(),
+        a_name="a " * (shown.name in _COUNTED) + shown.name,
+        size="" if shown.size_mm is None else f" of {shown.size_mm:.0f} mm",
+        place=_place(shown),
+    )
+    return Sentence(text=line, label=label, finding=shown.name, offset=line.lower().index(shown.name))
+
+
+def _place(shown: Shown) -> str:
+    return f" on the {shown.side}" if shown.side else ""
 
 
 def impression(present: Sequence[Shown]) -> str:
     """Return the abnormal findings alone, one short sentence each."""
-    return " ".join(f"{named(shown).capitalize()}." for shown in present) or "No abnormality."
+    return " ".join(f"{shown.name.capitalize()}{_place(shown)}." for shown in present) or "No abnormality."
 
 
 def question(rng: np.random.Generator, indication: str | None) -> str:

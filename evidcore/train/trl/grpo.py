@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import accelerate
 from trl import GRPOConfig
 
 from evidcore.builtin.rollouts import Plain
@@ -112,7 +111,7 @@ def make_trainer(
     """Return the trainer of a stage."""
     rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
     judge = Judge(rewards, time_limit_s=settings.reward_time_limit_s)
-    processes = accelerate.PartialState().num_processes
+    processes = stage.process_count()
     owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
     stage.check_arguments(GRPOConfig, owned, settings.trl, WHERE)
     for key in settings.trl.keys() & NO_EFFECT:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import datasets
 import torch
 from trl import SFTConfig, SFTTrainer
@@ -142,7 +141,7 @@ def make_trainer(
         RecipeError: if the rows of a step cannot be dealt out evenly.
     """
     rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
-    processes = accelerate.PartialState().num_processes
+    processes = stage.process_count()
     together = settings.rows_per_forward or max(settings.rows_per_step // processes, 1)
     if settings.rows_per_step % (together * processes):
         raise RecipeError(

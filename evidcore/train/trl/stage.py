@@ -16,8 +16,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import torch
 from peft import LoraConfig, PeftModel
+from torch import distributed
 from torch.utils.data import Dataset, SequentialSampler
 from transformers import PrinterCallback, Trainer
 
@@ -29,6 +31,17 @@ from evidcore.train.settings import PARTS, Announce, Lora
 
 COMPLETE = "complete"
 LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+
+
+def process_count() -> int:
+    """Return how many processes train together.
+
+    Not accelerate's own count alone: asked before a trainer has told accelerate that it is to use CPUs, that
+    is 1 in a group of CPU processes that is there already.
+    """
+    if distributed.is_initialized():
+        return distributed.get_world_size()
+    return int(accelerate.PartialState().num_processes)
 
 
 class Positions(Dataset[dict[str, str]]):

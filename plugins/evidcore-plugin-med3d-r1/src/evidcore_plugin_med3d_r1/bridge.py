@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.builtin.projection import GridPooling, GridPosition
+from evidcore.builtin.projection import GridPosition, PooledProjection
 from evidcore.contracts import Bridge, Grid, Patches
 
 Count = Annotated[int, Ge(1)]
@@ -65,15 +65,11 @@ class ResidualAlignment(Bridge):
             norm: normalise each token at the end.
         """
         super().__init__()
-        self.pooling = GridPooling(width, text_width, pool_zyx)
-        steps: list[nn.Module] = []
-        for _ in range(layers):
-            steps += [nn.GELU(), nn.Linear(text_width, text_width)]
-        self.linear = nn.Sequential(*steps)
+        self.projection = PooledProjection(width, text_width, pool_zyx, layers)
         self.gate_hidden = nn.Linear(2 * text_width, text_width)
         self.gate_out = nn.Linear(text_width, text_width if gate == "channel" else 1)
         nn.init.constant_(self.gate_out.bias, math.log(gate_start / (1.0 - gate_start)))
-        usual = self.pooling.grid(grid_zyx)
+        usual = self.projection.pooling.grid(grid_zyx)
         self.position = GridPosition(usual, text_width) if position_embedding else None
         self.norm = nn.LayerNorm(text_width) if norm else None
         # Buffers, not views of the embeddings, which may be sharded or trained later. None is 0-d, for FSDP2.
@@ -96,13 +92,13 @@ class ResidualAlignment(Bridge):
 
     def tokens(self, grid_zyx: Grid) -> int:
         """Return the number of tokens for a patch grid."""
-        return math.prod(self.pooling.grid(grid_zyx))
+        return math.prod(self.projection.pooling.grid(grid_zyx))
 
     def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
         """Return the tokens."""
-        tokens = self.mix(self.linear(self.pooling(patches.features, patches.grid_zyx)))
+        tokens = self.mix(self.projection(patches.features, patches.grid_zyx))
         if self.position is not None:
-            tokens = tokens + self.position(self.pooling.grid(patches.grid_zyx))
+            tokens = tokens + self.position(self.projection.pooling.grid(patches.grid_zyx))
         if self.norm is not None:
             tokens = self.norm(tokens)
         return tokens * self.scale
