@@ -12,6 +12,7 @@ import math
 import numbers
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,7 @@ class Judge:
             ContractError: if a reward raises, hangs, or returns what its contract does not allow; names
                 reward, package, value and prompt.
         """
+        rollouts = tuple(rollouts)  # what a reward is given must not be what is recorded
         verdicts: dict[str, Sequence[Verdict]] = {}
         seconds = {}
         for item in self.rewards:
@@ -85,7 +87,7 @@ class Judge:
         silent = Unscored(kind="not-applicable", reason="")
         names = [item.name for item in self.rewards]
         return Judgement(
-            {name: [silent] * len(rollouts) for name in names},
+            {name: (silent,) * len(rollouts) for name in names},
             {name: [0.0] * len(rollouts) for name in names},
             {},
         )
@@ -132,7 +134,7 @@ class Judge:
                 "authors; the traceback is below."
             ) from cause
 
-    def _checked(self, item: NamedReward, rollouts: Sequence[Rollout], answer: Any) -> list[Verdict]:
+    def _checked(self, item: NamedReward, rollouts: Sequence[Rollout], answer: Any) -> tuple[Verdict, ...]:
         """Hold an answer to the contract."""
         if not isinstance(answer, Sequence) or isinstance(answer, str):
             raise ContractError(
@@ -155,14 +157,21 @@ class Judge:
                     f"{where}: must give a Score, an Unscored or None, got {type(score).__name__} {score!r}."
                 )
             value = score.value
-            if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
+            if not _is_number(value):
                 raise ContractError(f"{where}: the value must be a finite number, got {value!r}.")
             if not low <= value <= high:
                 raise ContractError(
                     f"{where}: the value {value!r} lies outside the declared bounds {low:g} to {high:g}."
                 )
-            checked.append(score)
-        return checked
+            for name, part in score.parts.items():
+                if not _is_number(part):
+                    raise ContractError(f"{where}: part {name!r} must be a finite number, got {part!r}.")
+            checked.append(dataclasses.replace(score, parts=types.MappingProxyType(dict(score.parts))))
+        return tuple(checked)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _who(item: NamedReward) -> str:

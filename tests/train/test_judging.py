@@ -91,7 +91,39 @@ def test_each_reward_sees_the_verdicts_before_it(rollouts):
     Judge([first, second, third])(rollouts)
     assert first.reward.earlier == {}
     assert list(third.reward.earlier) == ["first", "second"]
-    assert third.reward.earlier["second"] == [Unscored(kind="not-applicable", reason="")] * 6
+    assert third.reward.earlier["second"] == (Unscored(kind="not-applicable", reason=""),) * 6
+
+
+class Meddling(Reward):
+    """Writes into whatever it is given."""
+
+    def __call__(self, rollouts, earlier):
+        for change in (
+            lambda: earlier["first"].__setitem__(0, Score(value=0.0)),
+            lambda: earlier["first"][0].parts.update(hit=0.0),
+            lambda: rollouts.reverse(),
+        ):
+            with pytest.raises((TypeError, AttributeError)):
+                change()
+        return [None] * len(rollouts)
+
+
+def test_a_reward_cannot_write_into_the_verdicts_before_it(rollouts):
+    first = named([Score(value=1.0, parts={"hit": 1.0})] * 6, "first")
+    judgement = Judge([first, NamedReward(name="meddling", reward=Meddling())])(rollouts)
+    assert judgement.counted["first"] == [1.0] * 6
+    assert judgement.verdicts["first"][0].parts == {"hit": 1.0}
+
+
+@pytest.mark.parametrize("part", [math.nan, -math.inf, "high", None])
+def test_a_part_that_is_no_number_names_package_reward_prompt_and_part(rollouts, part):
+    answers = [1.0, 1.0, 1.0, Score(value=1.0, parts={"recall": 0.5, "precision": part}), 1.0, 1.0]
+    said = (
+        f"their-package 1.2: reward 'mine', prompt {rollouts[3].prompt.id!r}: part 'precision' must be a "
+        f"finite number, got {part!r}."
+    )
+    with pytest.raises(ContractError, match=re.escape(said)):
+        Judge([named(answers)])(rollouts)
 
 
 @pytest.mark.parametrize(
