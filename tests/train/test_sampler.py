@@ -47,6 +47,16 @@ def test_rows_beyond_a_pass_are_sampled_in_the_next(bench, parts):
     assert [one.ids for one in together] == [one.ids for one in apart]
 
 
+def test_a_prompt_that_is_gone_leaves_its_tokens_to_no_other(bench, parts):
+    _, processor, prompts = parts
+    sampler = sampler_of(bench, *parts)
+    for number in range(50):  # Python gives the id of what is gone to the next
+        short_lived = dataclasses.replace(prompts[0], parts=(TextPart(text=f"Question {number}?"),))
+        expected = tuple(processor.encode(short_lived).ids)
+        assert tuple(sampler.prefix(Episode(prompt=short_lived)).ids) == expected
+        assert tuple(sampler.encoded(short_lived).ids) == expected
+
+
 def test_entropies_are_those_of_plain_logits(bench, parts):
     model, _, prompts = parts
     sampler = sampler_of(bench, *parts)

@@ -48,12 +48,10 @@ class PolicySampler(Sampler):
         self.model, self.processor, self.sampling = model, processor, sampling
         self.positions, self.seed, self.rows_per_pass = positions, seed, rows_per_pass
         self.stop_texts = tuple(stop_texts)
-        self.log_probs: list[
-            tuple[Episode, tuple[float, ...]]
-        ] = []  # of the last call, for the pixel-flow proof
         self._drawn: Counter[int] = Counter()
-        self._encoded: dict[int, Encoded] = {}
-        self._prefixes: dict[int, Prefix] = {}
+        # by the prompt's id, which stays its own while the prompt is held here
+        self._encoded: dict[int, tuple[Prompt, Encoded]] = {}
+        self._prefixes: dict[int, tuple[Prompt, Prefix]] = {}
         self._closing = self._closing_ids() if stop_texts else frozenset()
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
@@ -161,16 +159,17 @@ class PolicySampler(Sampler):
     def encoded(self, prompt: Prompt) -> Encoded:
         """Return the prompt's tokens; each prompt is encoded once."""
         if id(prompt) not in self._encoded:
-            self._encoded[id(prompt)] = self.processor.encode(prompt)
-        return self._encoded[id(prompt)]
+            self._encoded[id(prompt)] = prompt, self.processor.encode(prompt)
+        return self._encoded[id(prompt)][1]
 
     def prefix(self, episode: Episode) -> Prefix:
         """Return everything the model reads before the next token."""
         key = id(episode.prompt)
         if key not in self._prefixes:
             encoded = self.encoded(episode.prompt)
-            self._prefixes[key] = Prefix(encoded.ids, self._handles(encoded.crops))
-        prompt = self._prefixes[key]
+            whole = Prefix(encoded.ids, self._handles(encoded.crops))
+            self._prefixes[key] = episode.prompt, whole
+        prompt = self._prefixes[key][1]
         if not episode.ids:
             return prompt
         own = self._handles([crop for _, crop in episode.crops])
