@@ -17,8 +17,20 @@ def can_share(
     attention_mask: Tensor,
     after: int,
     answers: int,
+    pixel_values: Tensor | None = None,
+    num_images: list[int] | None = None,
 ) -> bool:
-    """Tell whether rows are whole groups that differ in nothing before their last `after` tokens."""
+    """Tell whether rows are whole groups that differ in nothing before their last `after` tokens.
+
+    Args:
+        model: whose attention computes a prompt for several answers.
+        input_ids: prompt and answer of each row.
+        attention_mask: 1 on tokens.
+        after: how many of the last places belong to the answer.
+        answers: rows per prompt.
+        pixel_values: images of all rows, in order; equal texts may be asked about different volumes.
+        num_images: images of each row.
+    """
     rows = input_ids.shape[0]
     if rows % answers or not can_pack(model):
         return False
@@ -26,6 +38,10 @@ def can_share(
     seen = attention_mask[:, :-after].reshape(rows // answers, answers, -1)
     if not bool((before == before[:, :1]).all()) or not bool((seen == seen[:, :1]).all()):
         return False
+    if pixel_values is not None and num_images is not None:
+        images = pixel_values.split(num_images)
+        if not all(torch.equal(one, images[row - row % answers]) for row, one in enumerate(images)):
+            return False
     # a tool's images lie in the answers; their tokens would have to be dealt out place by place
     return not bool((input_ids[:, -after:] == model.config.image_token_id).any())
 

@@ -276,7 +276,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         if (
             not self.share_prompts
             or compute_aux_loss
-            or not can_share(vlm, input_ids, attention_mask, logits_to_keep, answers)
+            or not can_share(
+                vlm, input_ids, attention_mask, logits_to_keep, answers, pixel_values, num_images
+            )
         ):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy,
