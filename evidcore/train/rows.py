@@ -6,9 +6,9 @@ import dataclasses
 import functools
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from evidcore.case import Case, Prompt
+from evidcore.case import Case, Crop, Prompt, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError
 from evidcore.train.settings import Volumes
@@ -49,7 +49,8 @@ class PromptSource:
                 one: a training control.
 
         Raises:
-            DataError: if there is nothing to draw, or no other patient to show.
+            DataError: if there is nothing to draw, or no other patient to show, or one whose scan is shown in
+                more or fewer pieces.
         """
         if not sets or sum(item.share for item in sets) <= 0:
             raise DataError("data: no set has a share above 0; give the stage at least one.")
@@ -62,6 +63,8 @@ class PromptSource:
             _other_patients(item.cases, seed, item.name) if volumes == "other-patient" else {}
             for item in self.sets
         ]
+        for item, cases, others in zip(self.sets, self._askable, self._others, strict=True):
+            _check_crops(item, cases, others)
         self._row = functools.lru_cache(maxsize=4096)(self._draw)
 
     def __getitem__(self, position: int) -> Row:
@@ -94,8 +97,7 @@ class PromptSource:
                 prompt = dataclasses.replace(prompts[pick], task=item.name)
                 other = self._others[chosen].get(case.id)
                 if other is not None:
-                    shown = dataclasses.replace(prompt, parts=item.view.render(other)).crops()
-                    prompt = prompt.showing(shown)
+                    prompt = prompt.showing(_crops(item.view, other))
                 return Row(prompt, item.task)
         raise DataError(
             f"task {item.name!r} asks nothing about any of its {len(cases)} cases in epoch {epoch}."
@@ -121,6 +123,25 @@ def _askable(item: PromptSet) -> list[Case]:
     if not cases:
         raise DataError(f"task {item.name!r} asks nothing about any of its {len(item.cases)} cases.")
     return cases
+
+
+def _crops(view: View, case: Case) -> tuple[Crop, ...]:
+    """Return the pixels that show a case."""
+    return tuple(part.crop for part in view.render(case) if isinstance(part, VisualPart))
+
+
+def _check_crops(item: PromptSet, cases: Sequence[Case], others: Mapping[str, Case]) -> None:
+    """Refuse pairs of cases of which one cannot be shown in the place of the other."""
+    for case in cases if others else ():
+        own = {len(prompt.crops()) for prompt in item.task.prompts(case, item.view, 0)}
+        shown = len(_crops(item.view, others[case.id]))
+        if own != {shown}:
+            counts = " or ".join(str(count) for count in sorted(own))
+            raise DataError(
+                f"volumes = 'other-patient': task {item.name!r} shows {counts} images of case {case.id!r}, "
+                f"but case {others[case.id].id!r}, whose pixels would stand there, has {shown}. Use a view that "
+                "shows as many of every case, or leave out cases with fewer slices or volumes."
+            )
 
 
 def _other_patients(cases: Sequence[Case], seed: int, name: str) -> dict[str, Case]:

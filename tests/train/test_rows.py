@@ -3,6 +3,8 @@ import dataclasses
 
 import pytest
 
+from evidcore.builtin.views import Volume
+from evidcore.case import Crop, VisualPart
 from evidcore.errors import DataError
 from evidcore.train.rows import PromptSource
 
@@ -63,6 +65,20 @@ def test_the_wrong_volume_is_always_that_of_another_patient_and_always_the_same(
 def test_one_patient_has_no_other(bench):
     with pytest.raises(DataError, match="task 'choice' has 1 patient, needs at least 2"):
         bench.source(bench.set_of(cases=bench.cases[:1]), volumes="other-patient")
+
+
+def test_an_other_patient_who_is_shown_in_more_pieces_is_refused_at_the_start(bench):
+    two = dataclasses.replace(bench.cases[0], volumes=bench.cases[0].volumes * 2)
+
+    class Every(Volume):
+        def render(self, case):
+            return tuple(VisualPart(crop=Crop(volume=volume)) for volume in case.volumes)
+
+    group = dataclasses.replace(bench.set_of(cases=[two, bench.cases[1]]), view=Every())
+    assert len(bench.source(group)[0].prompt.crops()) in {1, 2}  # each over its own
+    said = r"task 'choice' shows 2 images of case 'case-0', but case 'case-1', .* there, has 1\."
+    with pytest.raises(DataError, match=said):
+        bench.source(group, volumes="other-patient")
 
 
 def test_a_task_that_asks_nothing_is_named(bench):
