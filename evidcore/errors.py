@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -28,6 +29,18 @@ class DataError(EvidError):
 
 class RunError(EvidError):
     """A run cannot start, continue or be trusted. Names the run folder and what to do."""
+
+
+def tells_full_disk(cause: BaseException) -> bool:
+    """Tell whether an exception says that a disk, or a quota on it, is used up.
+
+    safetensors raises a class of its own; torch only finds that its file is shorter than what it wrote.
+    """
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    text = str(cause)
+    is_cut_short = "inline_container" in text and "unexpected pos" in text
+    return "No space left on device" in text or is_cut_short
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

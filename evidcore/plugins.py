@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import re
 import sys
 import tomllib
@@ -17,7 +16,7 @@ from importlib import metadata, resources
 from importlib.machinery import PathFinder
 from typing import Any
 
-from evidcore.errors import ContractError, EvidError, PluginError, did_you_mean
+from evidcore.errors import ContractError, EvidError, PluginError, did_you_mean, tells_full_disk
 
 KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
@@ -214,7 +213,7 @@ def blame(offer: Offer, doing: str, error: type[EvidError] = ContractError) -> I
     except EvidError:
         raise
     except Exception as cause:
-        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+        if tells_full_disk(cause):
             raise
         raise error(
             f"{offer} failed while {doing}: {type(cause).__name__}: {cause}. "

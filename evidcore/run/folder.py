@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from evidcore.errors import EvidError, RunError, did_you_mean
+from evidcore.errors import EvidError, RunError, did_you_mean, tells_full_disk
 
 State = Literal["running", "finished", "failed", "interrupted"]
 RUNS = "runs"
@@ -160,8 +160,7 @@ def naming_full_disk(folder: RunFolder) -> Iterator[None]:
     except EvidError:
         raise
     except Exception as cause:
-        full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
-        if not full and "No space left on device" not in str(cause):  # safetensors and torch raise their own
+        if not tells_full_disk(cause):
             raise
         named = getattr(cause, "filename", None) or folder.path
         raise RunError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
+import re
 import shutil
 import time
 import warnings
@@ -28,8 +28,8 @@ from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Announce, Lora
+from evidcore.train.trl.checkpoints import last_checkpoint, written_whole
 
-COMPLETE = "complete"
 LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 
 
@@ -99,13 +99,10 @@ class StageTrainer(Trainer):  # type: ignore[misc]
         """Write none: a checkpoint is not published."""
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Mark a checkpoint that was written to its end."""
-        super()._save_checkpoint(model, trial)
-        if self.args.should_save:
-            place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / COMPLETE
-            with place.open("w") as file:
-                file.flush()
-                os.fsync(file.fileno())
+        """Write a checkpoint that is whole, or none."""
+        place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with written_whole(place, marks=self.args.should_save):
+            super()._save_checkpoint(model, trial)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Tell the figures of a step; the summary after the last step is the stage's own."""
@@ -129,8 +126,13 @@ def placeholder(name: str) -> Any:
 
 
 def part_of(name: str) -> str:
-    """Return the part that a weight belongs to, by its name."""
-    return next((part for part in ("encoder", "bridge") if f".{part}." in f".{name}"), "language")
+    """Return the part that a weight belongs to, by its name, whatever is wrapped around the model.
+
+    A part may hold a module called like another part: the first name below `model.` decides.
+    """
+    bare = re.sub(r"_\w+_wrapped_module\.|_orig_mod\.", "", name)
+    found = re.search(r"(?:^|\.)model\.(encoder|bridge|language_model)\.", bare)
+    return found[1].removesuffix("_model") if found else "language"
 
 
 def check_parts(parts: tuple[str, ...], rates: float | Mapping[str, float], where: str) -> dict[str, float]:
@@ -183,7 +185,9 @@ def stage_arguments(
 
 def arguments(owned: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return trl's settings: what the core sets, over a recipe's `trl` table, over our defaults."""
-    usual: dict[str, Any] = {"bf16": torch.cuda.is_available()}
+    # a GPU without bfloat16 may emulate it, slowly
+    has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    usual: dict[str, Any] = {"bf16": has_bf16 and not given.get("fp16")}
     if "gradient_checkpointing" not in given:
         usual["activation_checkpointing"] = False  # its new name; trl's default is on
     return {**usual, **given, **owned}
@@ -234,12 +238,6 @@ def vlm_of(model: Any) -> VolumeVLM:
     if not isinstance(inner, VolumeVLM):
         raise TypeError(f"expected a VolumeVLM, got {type(inner).__name__}")
     return inner
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint of a stage."""
-    found = [place.parent for place in (folder / "steps").glob(f"checkpoint-*/{COMPLETE}")]
-    return max(found, key=lambda place: int(place.name.rpartition("-")[2]), default=None)
 
 
 @contextlib.contextmanager

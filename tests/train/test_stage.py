@@ -1,0 +1,94 @@
+"""What both trainers share."""
+
+import errno
+
+import pytest
+import torch
+from torch import nn
+
+from evidcore.errors import RunError
+from evidcore.run.folder import RunFolder, naming_full_disk
+from evidcore.train.settings import Lora
+from evidcore.train.sft import sft
+from evidcore.train.trl import stage
+from evidcore.train.trl.sft import make_trainer
+from evidcore.train.trl.stage import part_of
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("model.encoder.blocks.0.weight", "encoder"),
+        ("model.bridge.encoder.layers.0.weight", "bridge"),
+        ("model.bridge.model.encoder.weight", "bridge"),
+        ("model.encoder.bridge.weight", "encoder"),
+        ("model.language_model.model.encoder.weight", "language"),
+        ("lm_head.weight", "language"),
+        ("base_model.model.model.bridge.modules_to_save.default.encoder.weight", "bridge"),
+        ("base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.default.weight", "language"),
+        ("_fsdp_wrapped_module.model._fsdp_wrapped_module.bridge._fsdp_wrapped_module.x", "bridge"),
+        ("_orig_mod.model.encoder.x", "encoder"),
+    ],
+)
+def test_a_weight_belongs_to_the_part_that_holds_it(name, part):
+    assert part_of(name) == part
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=2, alpha=4.0)])
+def test_names_agree_with_the_model_about_its_parts(bench, kit, lora):
+    model, processor = bench.model()
+    model.model.bridge.encoder = nn.Linear(3, 3)  # as a Q-Former has
+    rates = {"bridge": 1e-2, "language": 1e-3}
+    settings = kit.sft_settings(train=("bridge", "language"), learning_rate=rates, lora=lora)
+    trainer = make_trainer(
+        model, processor, bench.source(bench.set_of("report")), settings, bench.folder, seed=1,
+        announce=kit.heard(),
+    )  # fmt: skip
+    groups = trainer.create_optimizer().param_groups
+    found = {id(weight): group["lr"] for group in groups for weight in group["params"]}
+    vlm = stage.vlm_of(trainer.model)
+    expected = {
+        id(weight): rate for part, rate in rates.items() for weight in vlm.part(part) if weight.requires_grad
+    }
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "has_bf16", "given", "expected"),
+    [
+        (False, True, {}, False),
+        (True, False, {}, False),
+        (True, True, {}, True),
+        (True, True, {"fp16": True}, False),
+        (True, False, {"bf16": True}, True),
+    ],
+)
+def test_bfloat16_is_used_where_the_gpu_has_it(monkeypatch, has_gpu, has_bf16, given, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or has_bf16
+    )
+    assert stage.arguments({}, given)["bf16"] is expected
+
+
+def test_a_disk_that_is_full_when_a_checkpoint_is_written_is_named_with_its_remedy(bench, kit):
+    class Filling(type(kit.heard())):
+        """Lets the disk be full for the optimizer's state of step 2, as torch finds it."""
+
+        def step_finished(self, step, metrics):
+            super().step_finished(step, metrics)
+            if step == 1:
+                place = work / "steps" / "checkpoint-2"
+                place.mkdir(parents=True)
+                (place / "optimizer.pt").symlink_to("/dev/full")
+
+    work, run = bench.folder / "working", RunFolder(bench.folder)
+    model, processor = bench.model()
+    settings = kit.sft_settings(steps=4, save_every_steps=1)
+    said = rf"{work}/steps/checkpoint-2: the disk is full\..* Free space, then `evid resume {bench.folder}`"
+    with pytest.raises(RunError, match=said) as caught, naming_full_disk(run):
+        sft(
+            model, processor, bench.source(bench.set_of("report")), settings, work, seed=1, announce=Filling()
+        )
+    assert caught.value.__cause__.errno == errno.ENOSPC
+    assert [path.name for path in (work / "steps").iterdir()] == ["checkpoint-1"]  # whole, to go on from
