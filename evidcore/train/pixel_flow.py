@@ -18,6 +18,7 @@ import torch
 
 from evidcore.case import Episode, Prompt
 from evidcore.errors import RunError
+from evidcore.train.trl.stage import part_of
 
 MOVED = 1e-6  # nats; a blind pass gives exactly 0 on a CPU
 
@@ -140,7 +141,7 @@ def _check_gradient(trainer: Any, own: Proof, mask: torch.Tensor) -> None:
     weights = {
         name: weight
         for name, weight in trainer.model.named_parameters()
-        if ".bridge." in f".{name}" and weight.requires_grad
+        if part_of(name) == "bridge" and weight.requires_grad
     }
     reached = [
         name for name, weight in weights.items() if weight.grad is not None and bool(weight.grad.any())
@@ -169,12 +170,17 @@ def _most(difference: torch.Tensor, mask: torch.Tensor) -> float:
 
 @contextlib.contextmanager
 def _undisturbed(trainer: Any) -> Iterator[None]:
-    """Leave no trace in what the run counts, and have the old-policy pass run even where it would not."""
+    """Leave no trace in what the run counts and draws, and have the old-policy pass run even if it would not.
+
+    A run that goes on proves again at its first step: what the proof draws must not move what comes after.
+    """
     iterations, seen = trainer.num_iterations, trainer.state.num_input_tokens_seen
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # answers are then used longer than one step, for which trl computes the old policy's log-probabilities
     trainer.num_iterations = iterations + trainer.args.gradient_accumulation_steps
     try:
-        yield
+        with torch.random.fork_rng(devices=devices):
+            yield
     finally:
         trainer.num_iterations, trainer.state.num_input_tokens_seen = iterations, seen
         trainer.proof = None

@@ -148,6 +148,27 @@ def test_the_healthy_model_passes_and_its_training_is_not_disturbed(bench, kit, 
     ]
 
 
+class Drawing(GroupTrainer):
+    """Draws in its policy pass, as dropout does."""
+
+    def _compute_loss(self, model, inputs):
+        torch.rand(7)
+        return super()._compute_loss(model, inputs)
+
+
+def test_the_proof_draws_from_a_stream_of_its_own(bench, kit, monkeypatch):
+    states = []
+
+    def watched(*args):
+        states.append(torch.get_rng_state())
+        prove(*args)
+        states.append(torch.get_rng_state())
+
+    monkeypatch.setattr("evidcore.train.trl.trainer.prove", watched)
+    stage.train(trainer_of(bench, kit, Drawing, steps=1), bench.folder, resume=False)
+    assert torch.equal(*states)
+
+
 def test_without_a_reference_there_is_none_to_prove(bench, kit, monkeypatch):
     trainer = trainer_of(bench, kit, GroupTrainer, trl={}, steps=1)
     seen = []
