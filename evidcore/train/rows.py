@@ -139,8 +139,8 @@ def _check_crops(item: PromptSet, cases: Sequence[Case], others: Mapping[str, Ca
             counts = " or ".join(str(count) for count in sorted(own))
             raise DataError(
                 f"volumes = 'other-patient': task {item.name!r} shows {counts} images of case {case.id!r}, "
-                f"but case {others[case.id].id!r}, whose pixels would stand there, has {shown}. Use a view that "
-                "shows as many of every case, or leave out cases with fewer slices or volumes."
+                f"but case {others[case.id].id!r}, whose pixels would stand there, has {shown}. Use a view "
+                "that shows as many of every case, or leave out cases with fewer slices or volumes."
             )
 
 
