@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import tempfile
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +16,12 @@ from torch import Tensor
 from evidcore.case import Crop
 from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RunError
+from evidcore.model.feature_folder import FeatureFolder
 from evidcore.volume import content_key, prepare
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
-LAYOUT = 2  # raise whenever files on disk hold something else
+LAYOUT = 3  # raise whenever files on disk hold something else
 
 
 class FeatureBank:
@@ -49,18 +48,17 @@ class FeatureBank:
             precision: how features are kept; "float16" halves the memory and rounds.
             memory_bytes: bound on the features in memory.
             folder: where features are kept between processes; None: nowhere.
-            folder_bytes: bound on what this bank writes there.
+            folder_bytes: bound on what lies there, of all encoders.
         """
         self.spec = spec
         self.dtype = getattr(torch, precision)
-        self.memory_bytes, self.folder, self.folder_bytes = memory_bytes, folder, folder_bytes
+        self.memory_bytes = memory_bytes
+        self._folder = None if folder is None else FeatureFolder(folder, folder_bytes)
         self.encoded = 0  # volumes that went through the encoder
         self._crops: dict[int, tuple[Crop, Grid]] = {}
         self._kept: OrderedDict[int, Patches] = OrderedDict()
         self._bytes = 0
-        self._written_bytes = 0
         self._encoder: tuple[int, int] | None = None  # whose features are kept: object, weight versions
-        self._prefix = ""
 
     def handle(self, crop: Crop, size_zyx: Grid) -> int:
         """Return the content handle (63 bits) of `crop` at `size_zyx` voxels, and remember the crop."""
@@ -144,13 +142,13 @@ class FeatureBank:
         if self._encoder is not None:
             self.clear()
         self._encoder = now
-        if self.folder is not None:
+        if self._folder is not None:
             digest = hashlib.blake2b(
                 f"{LAYOUT} {type(encoder).__qualname__} {self.dtype}".encode(), digest_size=12
             )
             for weight in weights:
                 digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-            self._prefix = digest.hexdigest()
+            self._folder.follow(digest.hexdigest())
 
     @torch.no_grad()
     def _gather(self, handles: Sequence[int], encoder: Encoder, device: torch.device) -> dict[int, Patches]:
@@ -162,7 +160,9 @@ class FeatureBank:
             if kept is not None:
                 self._kept.move_to_end(handle)
             else:
-                kept = self._read(handle)
+                kept = None if self._folder is None else self._folder.read(handle)
+                if kept is not None:
+                    self._keep(handle, kept)
             if kept is None:
                 missing.setdefault(self._lookup(handle)[1], []).append(handle)
             else:
@@ -171,14 +171,18 @@ class FeatureBank:
             for group in missing.values():
                 for start in range(0, len(group), VOLUMES_PER_PASS):
                     some = group[start : start + VOLUMES_PER_PASS]
-                    output = encoder(self.pixels(some).to(device))
+                    # a lone volume is summed in another order than one among others: give it company, or a
+                    # feature would depend on what happened to be kept already
+                    pixels = self.pixels(some).to(device)
+                    output = encoder(pixels if len(some) > 1 else torch.cat([pixels, pixels]))
                     self.encoded += len(some)
                     features = output.features.to("cpu", self.dtype)
                     centres = output.centres_mm.to("cpu")
-                    for handle, one in zip(some, features.split(1), strict=True):
+                    for handle, one in zip(some, features[: len(some)].split(1), strict=True):
                         found[handle] = Patches(one.clone(), output.grid_zyx, centres)
                         self._keep(handle, found[handle])
-                        self._write(handle, found[handle])
+                        if self._folder is not None:
+                            self._folder.write(handle, found[handle])
         return found
 
     def _keep(self, handle: int, patches: Patches) -> None:
@@ -190,40 +194,6 @@ class FeatureBank:
         if size <= self.memory_bytes:
             self._kept[handle] = patches
             self._bytes += size
-
-    def _path(self, handle: int) -> Path | None:
-        return None if self.folder is None else self.folder / self._prefix / f"{handle:016x}.pt"
-
-    def _read(self, handle: int) -> Patches | None:
-        """Return features from disk; a file that cannot be read is made again."""
-        path = self._path(handle)
-        if path is None or not path.exists():
-            return None
-        try:
-            held = torch.load(path, weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError):
-            return None
-        z, y, x = held["grid_zyx"]
-        patches = Patches(held["features"], (z, y, x), held["centres_mm"])
-        self._keep(handle, patches)
-        return patches
-
-    def _write(self, handle: int, patches: Patches) -> None:
-        """Put features on disk in one move, within the bound."""
-        path = self._path(handle)
-        if path is None or self._written_bytes + patches.features.nbytes > self.folder_bytes:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-        os.close(number)
-        content = {
-            "features": patches.features,
-            "grid_zyx": list(patches.grid_zyx),
-            "centres_mm": patches.centres_mm,
-        }
-        torch.save(content, name)
-        os.replace(name, path)
-        self._written_bytes += patches.features.nbytes
 
 
 @contextlib.contextmanager

@@ -1,8 +1,11 @@
 import dataclasses
+import errno
+import os
 
 import pytest
 import torch
 
+from evidcore import factory
 from evidcore.case import Crop
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
@@ -84,11 +87,75 @@ def test_features_on_disk_are_read_by_the_next_process_with_the_same_weights_onl
     assert third.encoded == 4
 
 
-def test_a_damaged_file_is_made_again(encoder, cases, tmp_path):
+def reweighted(encoder, number):
+    with torch.no_grad():
+        next(encoder.parameters()).fill_(number)
+
+
+def folders_of(path):
+    return {item.name for item in path.iterdir()}
+
+
+def test_the_disk_is_bounded_over_encoders_and_the_longest_unused_leaves(encoder, cases, tmp_path):
+    def use(number, folder_bytes=1 << 30):
+        reweighted(encoder, number)
+        bank = FeatureBank(encoder.input, folder=tmp_path, folder_bytes=folder_bytes)
+        bank.patches(handles_of(bank, cases[:2]), encoder)
+        return bank.encoded
+
+    (tmp_path / "not-ours").mkdir()
+    names = []
+    for number in (0.1, 0.2, 0.3):
+        before = folders_of(tmp_path)
+        assert use(number) == 2
+        [name] = folders_of(tmp_path) - before
+        os.utime(tmp_path / name, (len(names), len(names)))
+        names.append(name)
+    one = sum(file.stat().st_size for file in (tmp_path / names[0]).iterdir())
+    assert use(0.1, 3 * one) == 0  # read, and so used last
+    assert use(0.4, 3 * one) == 2
+    assert not (tmp_path / names[1]).exists()
+    assert {names[0], names[2], "not-ours"} < folders_of(tmp_path)
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*.pt")) <= 3 * one
+    assert use(0.5, 3 * one // 4) == 2  # room for one of its two, whoever else leaves
+    assert len(list(tmp_path.rglob("*.pt"))) == 1
+    assert use(0.5, 3 * one // 4) == 1
+
+
+def test_a_volume_alone_has_the_features_that_it_has_among_others(cases, tmp_path):
+    encoder = factory.build("encoder", {"use": "vit3d"}, given={}, where="test")
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        for weight in encoder.parameters():
+            weight.normal_(0, 0.05)
+
+    def features(cases):
+        bank = FeatureBank(encoder.input)
+        handles = [bank.handle(Crop(volume=case.volumes[0]), encoder.input.size_zyx) for case in cases]
+        [(_, patches)] = bank.patches(handles, encoder)
+        assert bank.encoded == len(cases)
+        return patches.features
+
+    torch.testing.assert_close(features(cases[:1]), features(cases[:3])[:1], rtol=0, atol=0)
+
+
+def test_a_full_cache_disk_is_named(encoder, cases, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    bank = FeatureBank(encoder.input, folder=tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=rf"{tmp_path}/[0-9a-f]+: the disk is full.* EVID_CACHE"):
+        bank.patches(handles_of(bank, cases[:1]), encoder)
+    assert list(tmp_path.rglob("*.pt*")) == []
+
+
+@pytest.mark.parametrize("damaged", [lambda whole: whole[:40], lambda whole: b"no tensor", lambda whole: b""])
+def test_a_damaged_file_is_made_again(encoder, cases, tmp_path, damaged):
     first = FeatureBank(encoder.input, folder=tmp_path)
     first.patches(handles_of(first, cases[:1]), encoder)
     [file] = tmp_path.rglob("*.pt")
-    file.write_bytes(file.read_bytes()[:40])
+    file.write_bytes(damaged(file.read_bytes()))
     second = FeatureBank(encoder.input, folder=tmp_path)
     second.patches(handles_of(second, cases[:1]), encoder)
     assert second.encoded == 1
