@@ -39,7 +39,7 @@ def can_share(
     if not bool((before == before[:, :1]).all()) or not bool((seen == seen[:, :1]).all()):
         return False
     if pixel_values is not None and num_images is not None:
-        images = pixel_values.split(num_images)
+        images = torch.split(pixel_values, num_images)
         if not all(torch.equal(one, images[row - row % answers]) for row, one in enumerate(images)):
             return False
     # a tool's images lie in the answers; their tokens would have to be dealt out place by place
