@@ -7,6 +7,7 @@ from typing import Annotated
 
 import torch
 from annotated_types import Ge
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
@@ -18,13 +19,16 @@ START = 0.1  # size of the position embedding at the start
 
 
 class GridPooling(nn.Module):
-    """Pool a patch grid by a convolution whose kernel is its stride; other grids are continued to fit."""
+    """Pool a patch grid by a convolution whose kernel is its stride; other grids are continued to fit.
+
+    Such a convolution is one linear map of each block of patches, and is written as one.
+    """
 
     def __init__(self, width: int, out_width: int, pool_zyx: Grid) -> None:
         """Make it for patches of `width`."""
         super().__init__()
         self.pool_zyx = pool_zyx
-        self.convolution = nn.Conv3d(width, out_width, kernel_size=pool_zyx, stride=pool_zyx)
+        self.linear = nn.Linear(math.prod(pool_zyx) * width, out_width)
 
     def grid(self, grid_zyx: Grid) -> Grid:
         """Return the pooled grid."""
@@ -39,8 +43,10 @@ class GridPooling(nn.Module):
         short = [-size % pool for size, pool in zip(grid_zyx, self.pool_zyx, strict=True)]
         if any(short):
             volumes = functional.pad(volumes, (0, short[2], 0, short[1], 0, short[0]), mode="replicate")
-        pooled: Tensor = self.convolution(volumes)
-        return pooled.flatten(2).transpose(1, 2)
+        a, b, c = self.pool_zyx
+        blocks = rearrange(volumes, "v w (z a) (y b) (x c) -> v (z y x) (a b c w)", a=a, b=b, c=c)
+        pooled: Tensor = self.linear(blocks)
+        return pooled
 
 
 class PooledProjection(nn.Module):

@@ -97,6 +97,7 @@ class Sft:
     train: tuple[TrainedPart, ...]
     steps: Annotated[int, Ge(1)]
     learning_rate: Annotated[float, Gt(0)] | Mapping[str, Annotated[float, Gt(0)]]
+    optimizer: Literal["adamw", "muon"] = "adamw"
     rows_per_step: Annotated[int, Ge(1)] = 16
     rows_per_forward: Annotated[int, Ge(0)] = 0  # bounds memory; 0: the whole step at once
     save_every_steps: Annotated[int, Ge(1)] = 50
@@ -116,6 +117,7 @@ class Grpo:
     train: tuple[TrainedPart, ...]
     steps: Annotated[int, Ge(1)]
     learning_rate: Annotated[float, Gt(0)] | Mapping[str, Annotated[float, Gt(0)]]
+    optimizer: Literal["adamw", "muon"] = "adamw"
     reward: tuple[Annotated[Table, Kind("reward")], ...]
     prompts_per_step: Annotated[int, Ge(1)] = 8
     answers_per_prompt: Annotated[int, Ge(2)] = 8

@@ -41,13 +41,15 @@ class Silent:
 class SftSettings:
     """Keys of an `sft` stage.
 
-    `learning_rate` is one number, or one per part. `rows_per_forward` bounds memory; 0: the whole step at
+    `learning_rate` is one number, or one per part. `optimizer` "muon" takes Muon for matrices and AdamW for
+    the rest. `rows_per_forward` bounds memory; 0: the whole step at
     once. `trl` passes fields of SFTConfig through.
     """
 
     train: tuple[str, ...]
     steps: int
     learning_rate: float | Mapping[str, float]
+    optimizer: Literal["adamw", "muon"] = Sft.optimizer
     rows_per_step: int = Sft.rows_per_step
     rows_per_forward: int = Sft.rows_per_forward
     save_every_steps: int = Sft.save_every_steps
@@ -70,13 +72,15 @@ class NamedReward:
 class GrpoSettings:
     """Keys of a `grpo` stage.
 
-    `learning_rate` is one number, or one per part. `prompts_per_forward` bounds memory (whole groups pass
+    `learning_rate` is one number, or one per part. `optimizer` "muon" takes Muon for matrices and AdamW for
+    the rest. `prompts_per_forward` bounds memory (whole groups pass
     together); 0: the whole step at once. `trl` passes fields of GRPOConfig through.
     """
 
     train: tuple[str, ...]
     steps: int
     learning_rate: float | Mapping[str, float]
+    optimizer: Literal["adamw", "muon"] = Grpo.optimizer
     prompts_per_step: int = Grpo.prompts_per_step
     answers_per_prompt: int = Grpo.answers_per_prompt
     prompts_per_forward: int = Grpo.prompts_per_forward

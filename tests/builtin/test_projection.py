@@ -25,11 +25,11 @@ def test_pooling_is_a_weighted_sum_over_each_block():
     given = patches((2, 4, 6), width=3)
     pooled = pooling(given.features, given.grid_zyx)
     volume = given.features.reshape(2, 2, 4, 6, 3)
-    kernel, bias = pooling.convolution.weight, pooling.convolution.bias
+    kernel, bias = pooling.linear.weight.reshape(5, 1, 2, 2, 3), pooling.linear.bias
     for token in range(2 * 2 * 3):
         z, y, x = token // 6, token // 3 % 2, token % 3
         block = volume[:, z : z + 1, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2]
-        expected = torch.einsum("vzyxc,oczyx->vo", block, kernel) + bias
+        expected = torch.einsum("vzyxc,ozyxc->vo", block, kernel) + bias
         torch.testing.assert_close(pooled[:, token], expected)
 
 

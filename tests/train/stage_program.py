@@ -84,7 +84,7 @@ def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None
             model,
             processor,
             source,
-            SftSettings(rows_per_step=4, rows_per_forward=2, **shared),
+            SftSettings(rows_per_step=4, rows_per_forward=2, optimizer="muon", **shared),
             work,
             **given,
         )

@@ -152,3 +152,10 @@ def test_parts_have_learning_rates_of_their_own(bench, kit):
 def test_settings_that_mean_nothing_are_refused(bench, kit, changed, message):
     with pytest.raises(RecipeError, match=message):
         run(bench, kit, **changed)
+
+
+def test_muon_trains_another_way_than_adamw(bench, kit):
+    muon, heard = run(bench, kit, "muon", steps=4, optimizer="muon")
+    assert heard.steps[-1]["loss"] < heard.steps[0]["loss"]
+    adamw, _ = run(bench, kit, "adamw", steps=4)
+    assert not torch.equal(kit.flat(muon), kit.flat(adamw))

@@ -129,6 +129,7 @@ def make_trainer(
             strategy or Plain(),
             announce=announce,
             learning_rates=rates,
+            optimizer_kind=settings.optimizer,
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
             **options,
         )

@@ -41,10 +41,11 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         *,
         announce: Announce,
         learning_rates: Mapping[str, float],
+        optimizer_kind: str = "adamw",
         peft_config: Any = None,
     ) -> None:
         """Take everything, resolved."""
-        self.announce, self.learning_rates = announce, learning_rates
+        self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
         rows = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
         super().__init__(
             model=model,
@@ -164,5 +165,6 @@ def make_trainer(
             Targets(processor, source, reweighter, reweighter_package),
             announce=announce,
             learning_rates=rates,
+            optimizer_kind=settings.optimizer,
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
         )

@@ -29,6 +29,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Announce, Lora
 from evidcore.train.trl.checkpoints import last_checkpoint, written_whole
+from evidcore.train.trl.optimizers import matrices_of, with_muon
 
 LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 
@@ -65,6 +66,7 @@ class StageTrainer(Trainer):  # type: ignore[misc]
 
     announce: Announce
     learning_rates: Mapping[str, float]
+    optimizer_kind: str
     optimizer: Any  # made by create_optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -82,17 +84,18 @@ class StageTrainer(Trainer):  # type: ignore[misc]
             if weight.requires_grad:
                 groups.setdefault((part_of(name), name in decays), []).append(weight)
         kind, options = self.get_optimizer_cls_and_kwargs(self.args, trained)
-        self.optimizer = kind(
-            [
-                {
-                    "params": weights,
-                    "lr": self.learning_rates[part],
-                    "weight_decay": self.args.weight_decay if does_decay else 0.0,
-                }
-                for (part, does_decay), weights in groups.items()
-            ],
-            **options,
-        )
+        told = [
+            {
+                "params": weights,
+                "lr": self.learning_rates[part],
+                "weight_decay": self.args.weight_decay if does_decay else 0.0,
+            }
+            for (part, does_decay), weights in groups.items()
+        ]
+        if self.optimizer_kind == "muon":
+            self.optimizer = with_muon(told, matrices_of(trained), lambda rest: kind(rest, **options))
+        else:
+            self.optimizer = kind(told, **options)
         return self.optimizer
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

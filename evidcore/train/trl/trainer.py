@@ -68,6 +68,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         *,
         announce: Announce,
         learning_rates: Mapping[str, float],
+        optimizer_kind: str = "adamw",
         peft_config: Any = None,
         share_prompts: bool = True,
     ) -> None:
@@ -82,11 +83,12 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             strategy: how the answers of a group come about.
             announce: told of steps and groups.
             learning_rates: for each trained part.
+            optimizer_kind: "adamw" or "muon".
             peft_config: LoRA, where it is used.
             share_prompts: compute a prompt once per group when scoring; exact, and off only to show that it
                 is.
         """
-        self.announce, self.learning_rates = announce, learning_rates
+        self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
         self.source, self.judge, self.strategy = source, judge, strategy
         self.share_prompts = share_prompts
         self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
