@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import functools
 import os
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
@@ -34,7 +34,8 @@ class Processes:
             if not distributed.is_initialized():
                 backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
                 distributed.init_process_group(backend)
-            self._patient = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+            group: Any = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+            self._patient: distributed.ProcessGroup = group
 
     @property
     def is_first(self) -> bool:

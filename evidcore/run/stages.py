@@ -99,7 +99,8 @@ def grpo(
         )
     settings = GrpoSettings(
         train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
-        optimizer=stage.optimizer, prompts_per_step=stage.prompts_per_step, answers_per_prompt=stage.answers_per_prompt,
+        optimizer=stage.optimizer, prompts_per_step=stage.prompts_per_step,
+        answers_per_prompt=stage.answers_per_prompt,
         prompts_per_forward=stage.prompts_per_forward, temperature=stage.temperature,
         max_new_tokens=stage.max_new_tokens, save_every_steps=stage.save_every_steps,
         reward_time_limit_s=stage.reward_time_limit_s, lora=stage.lora, trl=stage.trl,

@@ -56,7 +56,7 @@ class Together(Optimizer):
 
 def with_muon(
     groups: Sequence[Mapping[str, Any]],
-    matrices: set[nn.Parameter],
+    matrices: set[torch.Tensor],
     rest: Callable[[list[dict[str, Any]]], Optimizer],
 ) -> Optimizer:
     """Return Muon for the matrices of `groups` and what `rest` makes for the other weights.
@@ -78,8 +78,8 @@ def with_muon(
     return Together(parts)
 
 
-def matrices_of(model: nn.Module) -> set[nn.Parameter]:
-    """Return the weights of linear layers, but for the one that gives logits; embeddings are not among them."""
+def matrices_of(model: nn.Module) -> set[torch.Tensor]:
+    """Return the weights of linear layers, the one that gives logits left out, as embeddings are."""
     head = getattr(model, "lm_head", None)
     return {
         module.weight
