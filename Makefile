@@ -20,7 +20,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PLUGINS)
 
 demo: venv
 	$(BIN)/evid run recipes/med3d_r1.toml
-	@echo; echo "The same recipe over three seeds, and its training controls, as committed in docs/results/med3d_r1:"
+	@echo; echo "The same recipe on other seeds, as committed in docs/results/med3d_r1:"
 	@$(BIN)/python benchmarks/phantom_learning.py --read docs/results/med3d_r1
 
 test: venv

@@ -8,6 +8,7 @@ no voxel.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -26,6 +27,20 @@ from evidcore.model.language import load_language, spellings
 from evidcore.model.text_documents import Document, DocumentDrawer, prefix_ids, prompt_ids, vocabulary_texts
 
 _IGNORED = -100
+_CHECKED = 64  # questions that tell whether a fit is worth finishing
+_FAR = 1_000_003  # between the seeds of attempts
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """Options of `TextFit.fit` that its steps go by."""
+
+    steps: int
+    documents_per_step: int
+    learning_rate: float
+    easy_share: float
+    abnormal_gain: float
+    noise: float
 
 
 class TextFit:
@@ -76,7 +91,8 @@ class TextFit:
         emphasis: Mapping[str, float] | None = None,
         phrase_gain: Annotated[float, Gt(0)] = 2.0,
         abnormal_gain: Annotated[float, Gt(0)] = 3.0,
-        noise: Annotated[float, Ge(0)] = 1.5,
+        noise: Annotated[float, Ge(0)] = 2.0,
+        restarts: Annotated[int, Ge(0)] = 2,
         validation_questions: Annotated[int, Ge(1)] = 200,
     ) -> None:
         """Train on text and write a transformers folder and `fit.json`.
@@ -100,9 +116,11 @@ class TextFit:
             phrase_gain: loss weight of the names of findings.
             abnormal_gain: loss weight of tokens in sentences on something abnormal.
             noise: greatest spread of Gaussian noise on the embeddings of the impression, in units of the
-                embeddings' own spread; each document draws its spread uniformly from 0 on. A model that reads
-                words through noise (as after NEFTune, arXiv:2310.05914) reads a bridge's tokens while they
-                are still far from any word.
+                embeddings' own spread; it grows from 0 over the steps, and each document draws its spread
+                uniformly from 0 on. A model that reads words through noise (as after NEFTune,
+                arXiv:2310.05914) reads a bridge's tokens while they are still far from any word.
+            restarts: how often to begin anew, from other weights, if half way through the steps fewer than
+                half of the validation questions are answered rightly. Small models get stuck.
             validation_questions: how many questions with a letter are answered at the end.
 
         Raises:
@@ -119,26 +137,54 @@ class TextFit:
         drawer = DocumentDrawer(
             self.tokenizer, self.tasks, self.view, self.image_tokens, cases, shares or {}, omitted
         )
+        plan = _Plan(steps, documents_per_step, learning_rate, easy_share, abnormal_gain, noise)
+        for attempt in range(restarts + 1):
+            if attempt:
+                self.model, _ = load_language(
+                    self.source, texts=texts, phrases=self.phrases, seed=seed + attempt * _FAR
+                )
+            is_last = attempt == restarts
+            asked = 0 if is_last else min(validation_questions, _CHECKED)
+            if self._train(drawer, weights, plan, seed + attempt * _FAR, log, validation, asked):
+                break
+        figures = self._figures(validation, validation_questions, documents_per_step)
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        found = {"steps": steps, "restarts": attempt, **figures}
+        (folder / "fit.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+
+    def _train(
+        self,
+        drawer: DocumentDrawer,
+        weights: Tensor,
+        plan: _Plan,
+        seed: int,
+        log: FitLog,
+        validation: Sequence[Case],
+        asked: int,
+    ) -> bool:
+        """Train the model in place; return False if it was given up half way, `asked` questions unread."""
         dice = random.Random(f"text-fit/{seed}")
         generator = torch.Generator().manual_seed(seed)
         optimizer = torch.optim.AdamW(
-            self.model.parameters(), learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
+            self.model.parameters(), plan.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
         )
         self.model.train()
-        for step in range(steps):
-            done = step / steps
-            rate = learning_rate * min(1.0, (step + 1) / 40) * (0.51 + 0.49 * math.cos(math.pi * done))
+        for step in range(plan.steps):
+            if asked and step == plan.steps // 2 and not self._reads(validation, asked, plan):
+                return False
+            done = step / plan.steps
+            rate = plan.learning_rate * min(1.0, (step + 1) / 40) * (0.51 + 0.49 * math.cos(math.pi * done))
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            ease = max(0.0, 1.0 - done / easy_share) if easy_share else 0.0
-            documents = [drawer.draw(dice, ease) for _ in range(documents_per_step)]
+            ease = max(0.0, 1.0 - done / plan.easy_share) if plan.easy_share else 0.0
             loss = answer_loss(
                 self.model,
-                documents,
+                [drawer.draw(dice, ease) for _ in range(plan.documents_per_step)],
                 self.tokenizer.pad_token_id,
                 weights,
-                abnormal_gain=abnormal_gain,
-                noise=noise,
+                abnormal_gain=plan.abnormal_gain,
+                noise=plan.noise * done,
                 generator=generator,
             )
             optimizer.zero_grad()
@@ -147,10 +193,15 @@ class TextFit:
             optimizer.step()
             log({"step": step + 1, "loss": loss.item(), "gradient_norm": norm.item(), "learning_rate": rate})
         self.model.eval()
-        figures = self._figures(validation, validation_questions, documents_per_step)
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
-        (folder / "fit.json").write_text(json.dumps({"steps": steps, **figures}, indent=2), encoding="utf-8")
+        return True
+
+    def _reads(self, validation: Sequence[Case], asked: int, plan: _Plan) -> bool:
+        """Tell whether half of the questions of the task that is read best are answered rightly."""
+        self.model.eval()
+        figures = self._figures(validation, asked, plan.documents_per_step)
+        self.model.train()
+        rates = [value for name, value in figures.items() if name.endswith("_text_accuracy")]
+        return not rates or max(rates) >= 0.5
 
     @torch.no_grad()
     def _figures(self, cases: Sequence[Case], most: int, at_once: int) -> dict[str, float]:

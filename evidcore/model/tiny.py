@@ -1,7 +1,7 @@
 """A Llama small enough to be fitted on a CPU in minutes, with weights that start ready to look words up.
 
 A model this small often does not find out in minutes that a word in the question can be looked up in what
-stands before it. So it starts near that. Nothing here says what any word means, and nothing knows of a volume.
+stands before it. So it starts near that. Nothing here says what any word means, nor knows of a volume.
 
 - Spellings of a word that differ in a capital letter or in the space before it begin with one embedding plus
   a vector for the difference.

@@ -52,7 +52,7 @@ def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer
 def fit(cases, folder, **options):
     told = []
     part = TextFit(SMALL, TASKS, Volume(), 20, FINDINGS)
-    part.fit(cases, cases[:2], folder, 7, told.append, **options)
+    part.fit(cases, cases[:2], folder, 7, told.append, **{"restarts": 0, **options})
     return part, told
 
 
@@ -85,3 +85,12 @@ def test_emphasis_weighs_exactly_the_tokens_of_its_text(cases, tmp_path):
     (token,) = part.tokenizer(" present").input_ids
     assert weights[token] == 6.0
     assert math.isclose(weights.sum().item(), part.model.config.vocab_size + 5.0)
+
+
+def test_a_fit_that_reads_nothing_half_way_begins_anew_from_other_weights(cases, tmp_path):
+    part, told = fit(cases, tmp_path, steps=4, documents_per_step=2, learning_rate=1e-9, restarts=2)
+    assert [figures["step"] for figures in told] == [1, 2, 1, 2, 1, 2, 3, 4]
+    assert json.loads((tmp_path / "fit.json").read_text(encoding="utf-8"))["restarts"] == 2
+    once, _ = fit(cases, tmp_path / "once", steps=4, documents_per_step=2, learning_rate=1e-9)
+    rows = [one.model.get_input_embeddings().weight for one in (part, once)]
+    assert not torch.equal(*rows)
