@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from evidcore.case import Split
 
@@ -98,6 +98,7 @@ class Sft:
     steps: Annotated[int, Ge(1)]
     learning_rate: Annotated[float, Gt(0)] | Mapping[str, Annotated[float, Gt(0)]]
     optimizer: Literal["adamw", "muon"] = "adamw"
+    momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # of Muon; None: 0.95
     rows_per_step: Annotated[int, Ge(1)] = 16
     rows_per_forward: Annotated[int, Ge(0)] = 0  # bounds memory; 0: the whole step at once
     save_every_steps: Annotated[int, Ge(1)] = 50
@@ -118,6 +119,7 @@ class Grpo:
     steps: Annotated[int, Ge(1)]
     learning_rate: Annotated[float, Gt(0)] | Mapping[str, Annotated[float, Gt(0)]]
     optimizer: Literal["adamw", "muon"] = "adamw"
+    momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # of Muon; None: 0.95
     reward: tuple[Annotated[Table, Kind("reward")], ...]
     prompts_per_step: Annotated[int, Ge(1)] = 8
     answers_per_prompt: Annotated[int, Ge(2)] = 8

@@ -68,7 +68,8 @@ def sft(
     )
     settings = SftSettings(
         train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
-        optimizer=stage.optimizer, rows_per_step=stage.rows_per_step, rows_per_forward=stage.rows_per_forward,
+        optimizer=stage.optimizer, momentum=stage.momentum,
+        rows_per_step=stage.rows_per_step, rows_per_forward=stage.rows_per_forward,
         save_every_steps=stage.save_every_steps, lora=stage.lora, trl=stage.trl,
     )  # fmt: skip
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed)
@@ -99,7 +100,7 @@ def grpo(
         )
     settings = GrpoSettings(
         train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
-        optimizer=stage.optimizer, prompts_per_step=stage.prompts_per_step,
+        optimizer=stage.optimizer, momentum=stage.momentum, prompts_per_step=stage.prompts_per_step,
         answers_per_prompt=stage.answers_per_prompt,
         prompts_per_forward=stage.prompts_per_forward, temperature=stage.temperature,
         max_new_tokens=stage.max_new_tokens, save_every_steps=stage.save_every_steps,

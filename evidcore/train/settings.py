@@ -42,7 +42,7 @@ class SftSettings:
     """Keys of an `sft` stage.
 
     `learning_rate` is one number, or one per part. `optimizer` "muon" takes Muon for matrices and AdamW for
-    the rest. `rows_per_forward` bounds memory; 0: the whole step at
+    the rest; `momentum` is Muon's. `rows_per_forward` bounds memory; 0: the whole step at
     once. `trl` passes fields of SFTConfig through.
     """
 
@@ -50,6 +50,7 @@ class SftSettings:
     steps: int
     learning_rate: float | Mapping[str, float]
     optimizer: Literal["adamw", "muon"] = Sft.optimizer
+    momentum: float | None = Sft.momentum
     rows_per_step: int = Sft.rows_per_step
     rows_per_forward: int = Sft.rows_per_forward
     save_every_steps: int = Sft.save_every_steps
@@ -73,7 +74,7 @@ class GrpoSettings:
     """Keys of a `grpo` stage.
 
     `learning_rate` is one number, or one per part. `optimizer` "muon" takes Muon for matrices and AdamW for
-    the rest. `prompts_per_forward` bounds memory (whole groups pass
+    the rest; `momentum` is Muon's. `prompts_per_forward` bounds memory (whole groups pass
     together); 0: the whole step at once. `trl` passes fields of GRPOConfig through.
     """
 
@@ -81,6 +82,7 @@ class GrpoSettings:
     steps: int
     learning_rate: float | Mapping[str, float]
     optimizer: Literal["adamw", "muon"] = Grpo.optimizer
+    momentum: float | None = Grpo.momentum
     prompts_per_step: int = Grpo.prompts_per_step
     answers_per_prompt: int = Grpo.answers_per_prompt
     prompts_per_forward: int = Grpo.prompts_per_forward

@@ -72,7 +72,8 @@ def test_masks_labels_and_words_say_the_same(cases):
             assert (finding.side or "") in words
             if finding.state == "present":
                 assert read_mask(case.masks[finding.name], like).sum() >= 10
-                assert f"{finding.side or ''} {finding.name}".strip() in case.notes["impression"].lower()
+                place = f" on the {finding.side}" if finding.side else ""
+                assert f"{finding.name}{place}." in case.notes["impression"].lower()
             else:
                 assert finding.name not in case.notes["impression"].lower()
 

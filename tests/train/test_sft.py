@@ -159,3 +159,17 @@ def test_muon_trains_another_way_than_adamw(bench, kit):
     assert heard.steps[-1]["loss"] < heard.steps[0]["loss"]
     adamw, _ = run(bench, kit, "adamw", steps=4)
     assert not torch.equal(kit.flat(muon), kit.flat(adamw))
+
+
+def test_momentum_without_muon_is_refused(bench, kit):
+    with pytest.raises(RecipeError, match=r"stage\.sft\.momentum: optimizer = 'adamw' takes none"):
+        run(bench, kit, steps=1, momentum=0.9)
+
+
+def test_momentum_reaches_muon(bench, kit):
+    weights = [
+        kit.flat(run(bench, kit, str(momentum), steps=3, optimizer="muon", momentum=momentum)[0])
+        for momentum in (None, 0.95, 0.5)
+    ]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])

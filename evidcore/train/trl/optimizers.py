@@ -6,12 +6,42 @@ waits. Muon makes the singular values of each step equal, so that small and larg
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+from evidcore.errors import RecipeError
+
+MUON_MOMENTUM = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerKind:
+    """AdamW, or Muon with its momentum."""
+
+    name: str
+    momentum: float = MUON_MOMENTUM
+
+
+ADAMW = OptimizerKind("adamw")
+
+
+def optimizer_kind(name: str, momentum: float | None, where: str) -> OptimizerKind:
+    """Return which optimiser a stage uses.
+
+    Raises:
+        RecipeError: if a momentum is given to an optimiser that takes none.
+    """
+    if name != "muon" and momentum is not None:
+        raise RecipeError(
+            f"{where}.momentum: optimizer = {name!r} takes none; leave it out, or write optimizer = 'muon'. "
+            "Betas of AdamW are fields of trl, such as trl = { adam_beta2 = 0.95 }."
+        )
+    return OptimizerKind(name, MUON_MOMENTUM if momentum is None else momentum)
 
 
 class Together(Optimizer):
@@ -58,6 +88,8 @@ def with_muon(
     groups: Sequence[Mapping[str, Any]],
     matrices: set[torch.Tensor],
     rest: Callable[[list[dict[str, Any]]], Optimizer],
+    *,
+    momentum: float = MUON_MOMENTUM,
 ) -> Optimizer:
     """Return Muon for the matrices of `groups` and what `rest` makes for the other weights.
 
@@ -72,7 +104,7 @@ def with_muon(
                 kind.append({**group, "params": weights})
     parts: list[Optimizer] = []
     if kinds[0]:
-        parts.append(torch.optim.Muon(kinds[0], adjust_lr_fn="match_rms_adamw"))
+        parts.append(torch.optim.Muon(kinds[0], momentum=momentum, adjust_lr_fn="match_rms_adamw"))
     if kinds[1]:
         parts.append(rest(kinds[1]))
     return Together(parts)

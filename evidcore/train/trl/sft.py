@@ -23,6 +23,7 @@ from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce, SftSettings
 from evidcore.train.targets import IGNORED, Targets
 from evidcore.train.trl import stage
+from evidcore.train.trl.optimizers import ADAMW, OptimizerKind, optimizer_kind
 from evidcore.train.trl.stage import Positions, StageTrainer
 
 WHERE = "stage.sft"
@@ -41,7 +42,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         *,
         announce: Announce,
         learning_rates: Mapping[str, float],
-        optimizer_kind: str = "adamw",
+        optimizer_kind: OptimizerKind = ADAMW,
         peft_config: Any = None,
     ) -> None:
         """Take everything, resolved."""
@@ -165,6 +166,6 @@ def make_trainer(
             Targets(processor, source, reweighter, reweighter_package),
             announce=announce,
             learning_rates=rates,
-            optimizer_kind=settings.optimizer,
+            optimizer_kind=optimizer_kind(settings.optimizer, settings.momentum, WHERE),
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
         )

@@ -29,7 +29,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Announce, Lora
 from evidcore.train.trl.checkpoints import last_checkpoint, written_whole
-from evidcore.train.trl.optimizers import matrices_of, with_muon
+from evidcore.train.trl.optimizers import OptimizerKind, matrices_of, with_muon
 
 LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 
@@ -66,7 +66,7 @@ class StageTrainer(Trainer):  # type: ignore[misc]
 
     announce: Announce
     learning_rates: Mapping[str, float]
-    optimizer_kind: str
+    optimizer_kind: OptimizerKind
     optimizer: Any  # made by create_optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -92,8 +92,13 @@ class StageTrainer(Trainer):  # type: ignore[misc]
             }
             for (part, does_decay), weights in groups.items()
         ]
-        if self.optimizer_kind == "muon":
-            self.optimizer = with_muon(told, matrices_of(trained), lambda rest: kind(rest, **options))
+        if self.optimizer_kind.name == "muon":
+            self.optimizer = with_muon(
+                told,
+                matrices_of(trained),
+                lambda rest: kind(rest, **options),
+                momentum=self.optimizer_kind.momentum,
+            )
         else:
             self.optimizer = kind(told, **options)
         return self.optimizer

@@ -38,6 +38,7 @@ from evidcore.train.settings import Announce
 from evidcore.train.trl.advantages import without_dead_groups, without_rounding
 from evidcore.train.trl.answers import read_answers, run_strategy
 from evidcore.train.trl.logprobs import can_share, shared_scores
+from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.reference import reference_of
 from evidcore.train.trl.sampler import PolicySampler
 from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of
@@ -68,7 +69,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         *,
         announce: Announce,
         learning_rates: Mapping[str, float],
-        optimizer_kind: str = "adamw",
+        optimizer_kind: OptimizerKind = ADAMW,
         peft_config: Any = None,
         share_prompts: bool = True,
     ) -> None:
@@ -83,10 +84,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             strategy: how the answers of a group come about.
             announce: told of steps and groups.
             learning_rates: for each trained part.
-            optimizer_kind: "adamw" or "muon".
+            optimizer_kind: AdamW, or Muon for matrices.
             peft_config: LoRA, where it is used.
-            share_prompts: compute a prompt once per group when scoring; exact, and off only to show that it
-                is.
+            share_prompts: compute a prompt once per group when scoring; exact, off only to show so.
         """
         self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
         self.source, self.judge, self.strategy = source, judge, strategy
