@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,8 @@ class Evid:
     def start(
         self, *arguments, program=(sys.executable, "-m", "evidcore"), **environment
     ) -> subprocess.Popen:
+        # a shell's background job ignores Ctrl-C, and its children with it; the programs here shall not
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         return subprocess.Popen(
             [*program, *map(str, arguments)],
             cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
