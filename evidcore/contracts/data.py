@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from evidcore.case import Box, Case, Part, Split, VisualPart
@@ -17,10 +18,15 @@ class Dataset(ABC):
     """
 
     findings: tuple[str, ...] = ()  # the finding vocabulary, in a fixed order; empty where there is none
+    left_out: Mapping[Split, Mapping[str, str]] = MappingProxyType({})  # case id -> why, of the last walk
 
     @abstractmethod
     def cases(self, split: Split) -> Iterable[Case]:
         """Yield the cases of `split`, lazily, always in the same order."""
+
+    def listed(self, split: Split) -> Iterable[Case]:
+        """Yield every case that the set names, also those that `cases` would stop at or leave out."""
+        return self.cases(split)
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from evidcore.case import Crop, VolumeRef
+from evidcore.case import Crop
 from evidcore.contracts import Reader
 from evidcore.testing.clauses import raises_nothing, require
 
@@ -48,7 +49,7 @@ def check_reader(reader: Reader, crops: Sequence[Crop], question: str, folder: P
         target = folder / str(number) / f"volume{''.join(source.suffixes)}"
         target.parent.mkdir(parents=True)
         shutil.copyfile(source, target)
-        ref = VolumeRef(path=str(target), intensity=crop.volume.intensity)
+        ref = dataclasses.replace(crop.volume, path=str(target))
         moved.append(Crop(volume=ref, box_zyx=crop.box_zyx, blank=crop.blank))
     clause = "it goes by pixels, not by what lies beside them"
     with raises_nothing(reader, clause, "a volume that lies alone"):

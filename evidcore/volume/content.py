@@ -44,7 +44,7 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
         "preparation": PREPARATION,
         "spec": dataclasses.asdict(spec) | {"size_zyx": size_zyx or spec.size_zyx, "any_depth": None},
         "blank": crop.blank,
-        "intensity": crop.volume.intensity,
+        "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
         "box_zyx": None if crop.blank else crop.box_zyx,
         "file": None if crop.blank else file_hash(crop.volume.path),
     }

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.case import Crop, Intensity, VolumeRef
+from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
 from evidcore.volume.geometry import Volume
@@ -111,12 +111,12 @@ def _recent(ref: VolumeRef) -> Volume:
         facts = os.stat(ref.path)
     except OSError:
         return read(ref)  # says what is wrong
-    return _read_state(ref.path, ref.intensity, facts.st_mtime_ns, facts.st_size)
+    return _read_state(ref, facts.st_mtime_ns, facts.st_size)
 
 
 @functools.lru_cache(maxsize=2)
-def _read_state(path: str, intensity: Intensity, mtime_ns: int, size_bytes: int) -> Volume:
-    return read(VolumeRef(path=path, intensity=intensity))
+def _read_state(ref: VolumeRef, mtime_ns: int, size_bytes: int) -> Volume:
+    return read(ref)
 
 
 def _percentile_window(ref: VolumeRef) -> tuple[float, float]:

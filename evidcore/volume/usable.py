@@ -20,7 +20,8 @@ def why_unusable(ref: VolumeRef, cache_folder: Path) -> str | None:
         facts = os.stat(ref.path)
     except OSError:
         facts = None
-    identity = (READING, os.path.realpath(ref.path), facts and (facts.st_mtime_ns, facts.st_size))
+    state = facts and (facts.st_mtime_ns, facts.st_size)
+    identity = (READING, os.path.realpath(ref.path), sorted(ref.marks().items()), state)
     name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
     entry = cache_folder / "usable" / name
     held = fetch(entry)

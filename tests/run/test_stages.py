@@ -1,7 +1,5 @@
 """What an evaluate stage can score."""
 
-import sys
-
 import pytest
 
 from evidcore.builtin.report import ReportTask
@@ -32,18 +30,9 @@ class Side(ReportTask):
 
 
 @pytest.fixture
-def side(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "evid_side.py").write_text("")
-    info = tmp_path / "evid_side-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-side\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[evidcore.task]\nside = evid_side:It\n")
-    import evid_side
-
-    evid_side.It = Side
-    yield build("task", {"use": "side"}, given={}, where="test")
-    del sys.modules["evid_side"]
+def side(offered):
+    offered("evid-side", "[evidcore.task]\nside = evid_side:It\n", It=Side)
+    return build("task", {"use": "side"}, given={}, where="test")
 
 
 @pytest.mark.parametrize("kind", ["choice", "report"])

@@ -1,0 +1,47 @@
+"""A scan, what is asked about it and what a model answered: plain frozen data, no torch."""
+
+from evidcore.case.answer import Action, Answer, Box, Episode, Evidence, Rollout, Score, Unscored, Verdict
+from evidcore.case.scan import (
+    Case,
+    Finding,
+    Intensity,
+    MaskRef,
+    Question,
+    Report,
+    Side,
+    Span,
+    Split,
+    State,
+    Tilted,
+    VolumeRef,
+)
+from evidcore.case.shown import Crop, Part, Prompt, TextPart, VisualPart
+
+__all__ = [
+    "Action",
+    "Answer",
+    "Box",
+    "Case",
+    "Crop",
+    "Episode",
+    "Evidence",
+    "Finding",
+    "Intensity",
+    "MaskRef",
+    "Part",
+    "Prompt",
+    "Question",
+    "Report",
+    "Rollout",
+    "Score",
+    "Side",
+    "Span",
+    "Split",
+    "State",
+    "TextPart",
+    "Tilted",
+    "Unscored",
+    "Verdict",
+    "VisualPart",
+    "VolumeRef",
+]

@@ -1,0 +1,162 @@
+"""What is known about a scan: plain frozen data.
+
+Arrays are `z, y, x`: z to superior, y to posterior, x to the patient's left (LPS), spacing in the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast, get_args
+
+Split = Literal["train", "validation", "test"]
+Intensity = Literal["hu", "arbitrary"]
+Tilted = Literal["refuse", "resample"]
+Side = Literal["left", "right", "both"]
+State = Literal["present", "absent", "uncertain"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VolumeRef:
+    """Where a volume lies, and what its file does not say or says wrongly.
+
+    `path` names a file, or a folder that holds one DICOM series. Nothing is read until `evidcore.volume` is
+    asked.
+    """
+
+    path: str
+    intensity: Intensity = "hu"
+    key: str | None = None  # which array of an .npz, or the SeriesInstanceUID in a folder of several series
+    rescale: tuple[float, float] | None = None  # slope and intercept that the values as read still need
+    spacing_mm_zyx: tuple[float, float, float] | None = None  # in place of the file's, in body axes
+    axes: str | None = None  # where the axes of a bare array run to, e.g. "SPL" for z, y, x
+    tilted: Literal["refuse", "resample"] = (
+        "refuse"  # axes that lean from the body's, as under a tilted gantry
+    )
+
+    def marks(self) -> dict[str, str]:
+        """Return everything but the path as text; `from_marks` is its inverse."""
+        given = {
+            "key": self.key,
+            "rescale": self.rescale and _numbers(self.rescale),
+            "spacing": self.spacing_mm_zyx and _numbers(self.spacing_mm_zyx),
+            "axes": self.axes,
+            "tilted": None if self.tilted == "refuse" else self.tilted,
+        }
+        return {"intensity": self.intensity} | {
+            name: text for name, text in given.items() if text is not None
+        }
+
+    @classmethod
+    def from_marks(cls, path: str, marks: Mapping[str, str]) -> VolumeRef:
+        """Read back what `marks()` wrote.
+
+        Raises:
+            ValueError: if a mark is missing or no such value; names it.
+        """
+        intensity, tilted = marks.get("intensity"), marks.get("tilted", "refuse")
+        if intensity not in get_args(Intensity) or tilted not in get_args(Tilted):
+            raise ValueError(f"not marks of a volume: {dict(marks)!r}")
+        rescale, spacing = (marks.get(name) for name in ("rescale", "spacing"))
+        return cls(
+            path=path,
+            intensity=cast(Intensity, intensity),
+            key=marks.get("key"),
+            rescale=None if rescale is None else _exactly(2, rescale),
+            spacing_mm_zyx=None if spacing is None else _exactly(3, spacing),
+            axes=marks.get("axes"),
+            tilted=cast(Tilted, tilted),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskRef:
+    """Where a mask lies, on the grid of its volume.
+
+    A `.nii`/`.nii.gz` label map, or an `.npz` of boolean arrays of which `key` names one.
+    """
+
+    path: str
+    key: str | None = None
+    label: int | None = None  # value in a label map; None: every value above 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+    """A stretch of text, in characters, that carries a label."""
+
+    start: int
+    end: int  # exclusive
+    label: str  # "normal" or "abnormal" for report sentences
+
+    def __post_init__(self) -> None:
+        """Refuse a stretch that is empty or runs backwards."""
+        if not 0 <= self.start < self.end:
+            raise ValueError(f"a span must hold text, got {self.start}..{self.end}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """A radiologist's text; `spans` labels its sentences where that is known."""
+
+    text: str
+    spans: tuple[Span, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One finding and what is said about it."""
+
+    name: str
+    state: State = "present"
+    side: Side | None = None
+    size_mm: float | None = None
+    span: Span | None = None  # where the text says so
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question with options that came with a case."""
+
+    id: str
+    text: str
+    options: tuple[str, ...]
+    answer: int  # index into options
+    true_options: tuple[int, ...] = ()  # every option that holds, where known; the answer among them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A scan with what is known about it; data, not a question.
+
+    `patient` may be None in 2D sets without patients; statistics then cluster by case and say so.
+    """
+
+    id: str
+    patient: str | None
+    volumes: tuple[VolumeRef, ...]
+    report: Report | None = None
+    findings: tuple[Finding, ...] = ()
+    masks: Mapping[str, MaskRef] = dataclasses.field(default_factory=dict)  # by finding or organ name
+    questions: tuple[Question, ...] = ()
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # e.g. the impression text
+
+    def state_of(self, finding: str) -> State | None:
+        """Return what is known of `finding`, None where nothing is."""
+        return next((item.state for item in self.findings if item.name == finding), None)
+
+    def present(self) -> tuple[str, ...]:
+        """Return the names of the findings that are present, in the case's order."""
+        return tuple(item.name for item in self.findings if item.state == "present")
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ",".join(repr(float(value)) for value in values)
+
+
+def _exactly(count: int, text: str) -> Any:
+    """Read `count` numbers with commas between."""
+    values = tuple(float(part) for part in text.split(","))
+    if len(values) != count:
+        raise ValueError(f"expected {count} numbers, got {text!r}")
+    return values

@@ -1,0 +1,39 @@
+"""The strings that stand for pixels on their way through trainers."""
+
+from __future__ import annotations
+
+import pytest
+
+from evidcore.case import Crop, VolumeRef
+
+REFS = [
+    VolumeRef(path="a b/scan#1.nii.gz"),
+    VolumeRef(
+        path="x.npz", intensity="arbitrary", key="ct & more=1", spacing_mm_zyx=(0.8, 0.8, 0.1), axes="SPL"
+    ),
+    VolumeRef(path="series", key="1.2.840.1", rescale=(1.0, -1024.0), tilted="resample"),
+]
+
+
+@pytest.mark.parametrize("ref", REFS)
+@pytest.mark.parametrize("box", [None, (1, 2, 0, 30, 4, 40)])
+def test_a_crop_survives_the_way_through_its_uri(ref, box):
+    crop = Crop(volume=ref, box_zyx=box, blank=box is None)
+    assert Crop.parse_uri(crop.uri()) == crop
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("scan.nii", "not a crop: 'scan.nii'"),
+        ("scan.nii#box=1,2", "not marks of a volume: {'box': '1,2'}"),
+        ("scan.nii#intensity=suv", "not marks of a volume: {'intensity': 'suv'}"),
+        ("scan.nii#intensity=hu&tilted=bend", "'tilted': 'bend'"),
+        ("scan.nii#intensity=hu&rescale=1", "expected 2 numbers, got '1'"),
+        ("scan.nii#intensity=hu&box=1,a", "invalid literal for int"),
+    ],
+)
+def test_another_string_is_refused(uri, says):
+    with pytest.raises(ValueError, match="not a crop") as error:
+        Crop.parse_uri(uri)
+    assert says in str(error.value)
