@@ -1,0 +1,10 @@
+"""`evid data`: look at a data set before anything is trained on it."""
+
+from __future__ import annotations
+
+from evidcore.cli import main
+
+
+@main.group()
+def data() -> None:
+    """Check, profile and prepare a data set."""
