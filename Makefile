@@ -1,12 +1,13 @@
 # make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
 # make test   environment, then the whole test suite
+# make bench  ratios, side by side;   make results   the demo over three seeds with its controls (about 80 minutes)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
 
-.PHONY: venv demo test lint docs bench clean
+.PHONY: venv demo test lint docs bench results clean
 
 venv: $(VENV)/.ready
 
@@ -34,7 +35,10 @@ docs: venv
 	$(BIN)/python docs/generate_reference.py
 
 bench: venv
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/phantom_%,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+
+results: venv
+	$(BIN)/python benchmarks/phantom_learning.py --seeds 17 18 19 --controls 17 --keep docs/results/med3d_r1
 
 clean:
 	rm -rf $(VENV)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evidcore.evaluate.compare import Reading, change
 from evidcore.evaluate.reference_lines import row
@@ -36,42 +36,51 @@ own patients, encoder and language model. Written by
 `python benchmarks/phantom_learning.py --read docs/results/med3d_r1`.
 """
 BEFORE, AFTER, AUDIT = "04-evaluate", "06-evaluate", "07-audit"
-LINES: Sequence[tuple[str, str, str, str]] = (  # what it is, file, name or task, metric
-    ("lowest AUC of a linear probe on the frozen encoder", BEFORE, "linear probe", "probe_auc_min"),
-    ("accuracy of that probe, a ceiling for a straight reading", BEFORE, "linear probe", "probe_accuracy"),
-    ("strict accuracy after SFT", BEFORE, "choice", "strict_accuracy"),
-    ("  its format rate", BEFORE, "choice", "format_rate"),
-    ("  option log-likelihood, answering at once", BEFORE, "choice-direct", "log_likelihood_accuracy"),
-    ("  option log-likelihood of whole answers", BEFORE, "choice", "verdict_log_likelihood_accuracy"),
-    ("  findings-F1 of reports", BEFORE, "report", "findings_f1_micro"),
-    ("strict accuracy after GRPO", AFTER, "choice", "strict_accuracy"),
-    ("  without thinking", AFTER, "choice-direct", "strict_accuracy"),
-    ("  given a valid format", AFTER, "choice", "accuracy_given_valid_format"),
-    ("  its format rate", AFTER, "choice", "format_rate"),
-    ("  option log-likelihood, answering at once", AFTER, "choice-direct", "log_likelihood_accuracy"),
-    ("  option log-likelihood of whole answers", AFTER, "choice", "verdict_log_likelihood_accuracy"),
-    ("  findings-F1 of reports", AFTER, "report", "findings_f1_micro"),
-    ("one option at random", AFTER, "choice", "uniform_chance"),
-    ("prior-only ceiling", AFTER, "choice", "prior_only"),
-    ("perfect perception", AFTER, "choice", "perfect_perception"),
-    ("on another patient's volumes", AUDIT, "another patient's volumes", "strict_accuracy"),
-    ("  minus the prior-only ceiling", AUDIT, "choice", "other_patient_minus_prior_only"),
-    ("on blank volumes", AUDIT, "blank volumes", "strict_accuracy"),
-    ("own minus another patient's volumes", AUDIT, "choice", "grounding_margin"),
-    ("after GRPO minus the start's log-likelihood", "learned", "choice-direct", "strict_minus_start"),
-    ("  minus the start's, of whole answers", "learned", "choice", "strict_minus_start"),
+
+
+class Line(NamedTuple):
+    """A line of the tables: what it is, and where a kept result says it."""
+
+    label: str
+    file: str
+    name: str  # or task
+    metric: str
+    is_main: bool = False  # also in the summary
+
+
+LINES = (
+    Line("lowest AUC of a linear probe on the frozen encoder", BEFORE, "linear probe", "probe_auc_min"),
+    Line(
+        "accuracy of that probe, a ceiling for a straight reading", BEFORE, "linear probe", "probe_accuracy"
+    ),
+    Line("strict accuracy after SFT", BEFORE, "choice", "strict_accuracy", is_main=True),
+    Line("  its format rate", BEFORE, "choice", "format_rate"),
+    Line("  option log-likelihood, answering at once", BEFORE, "choice-direct", "log_likelihood_accuracy"),
+    Line("  option log-likelihood of whole answers", BEFORE, "choice", "verdict_log_likelihood_accuracy"),
+    Line("  findings-F1 of reports", BEFORE, "report", "findings_f1_micro"),
+    Line("strict accuracy after GRPO", AFTER, "choice", "strict_accuracy", is_main=True),
+    Line("  without thinking", AFTER, "choice-direct", "strict_accuracy"),
+    Line("  given a valid format", AFTER, "choice", "accuracy_given_valid_format"),
+    Line("  its format rate", AFTER, "choice", "format_rate"),
+    Line("  option log-likelihood, answering at once", AFTER, "choice-direct", "log_likelihood_accuracy"),
+    Line("  option log-likelihood of whole answers", AFTER, "choice", "verdict_log_likelihood_accuracy"),
+    Line("  findings-F1 of reports", AFTER, "report", "findings_f1_micro"),
+    Line("one option at random", AFTER, "choice", "uniform_chance", is_main=True),
+    Line("prior-only ceiling", AFTER, "choice", "prior_only", is_main=True),
+    Line("perfect perception", AFTER, "choice", "perfect_perception"),
+    Line("on another patient's volumes", AUDIT, "another patient's volumes", "strict_accuracy", is_main=True),
+    Line("  minus the prior-only ceiling", AUDIT, "choice", "other_patient_minus_prior_only"),
+    Line("on blank volumes", AUDIT, "blank volumes", "strict_accuracy"),
+    Line("own minus another patient's volumes", AUDIT, "choice", "grounding_margin", is_main=True),
+    Line(
+        "after GRPO minus the start's log-likelihood",
+        "learned",
+        "choice-direct",
+        "strict_minus_start",
+        is_main=True,
+    ),
+    Line("  minus the start's, of whole answers", "learned", "choice", "strict_minus_start"),
 )
-
-
-SHORT = {
-    "strict accuracy after SFT",
-    "strict accuracy after GRPO",
-    "one option at random",
-    "prior-only ceiling",
-    "on another patient's volumes",
-    "own minus another patient's volumes",
-    "after GRPO minus the start's log-likelihood",
-}
 
 
 def run(seed: int, root: Path, *, controls: bool) -> Path:
@@ -120,10 +129,10 @@ def keep(run_folder: Path, place: Path) -> None:
     (place / "learned.json").write_text(text, encoding="utf-8")
 
 
-def value(place: Path, file: str, name: str, metric: str) -> Mapping[str, Any] | None:
+def value(place: Path, line: Line) -> Mapping[str, Any] | None:
     """Return a row of a kept result."""
-    rows = json.loads((place / f"{file}.json").read_text(encoding="utf-8"))["rows"]
-    return next((item for item in rows if (item["name"], item["metric"]) == (name, metric)), None)
+    rows = json.loads((place / f"{line.file}.json").read_text(encoding="utf-8"))["rows"]
+    return next((item for item in rows if (item["name"], item["metric"]) == (line.name, line.metric)), None)
 
 
 def said(item: Mapping[str, Any] | None) -> str:
@@ -139,11 +148,11 @@ def tables(places: Sequence[Path]) -> str:
     """Return the tables as Markdown."""
     lines = ["| % of the test split | " + " | ".join(place.name for place in places) + " | mean |"]
     lines.append("|---|" + "---|" * (len(places) + 1))
-    for label, *where in LINES:
-        found = [value(place, *where) for place in places]
+    for line in LINES:
+        found = [value(place, line) for place in places]
         mean = [item["value"] for item in found if item is not None and item["value"] is not None]
         average = f"{100 * sum(mean) / len(mean):.1f}" if mean else "-"
-        lines.append(f"| {label} | " + " | ".join(map(said, found)) + f" | {average} |")
+        lines.append(f"| {line.label} | " + " | ".join(map(said, found)) + f" | {average} |")
     for place in places:
         if (place / "controls.json").is_file():
             lines += ["", *controls(place)]
@@ -155,12 +164,12 @@ def summary(places: Sequence[Path]) -> str:
     told = [
         f"phantom numbers, % of the test split, {', '.join(place.name for place in places)}: mean (range)"
     ]
-    for label, file, name, metric in LINES:
-        if label.strip() not in SHORT:
+    for line in LINES:
+        if not line.is_main:
             continue
-        values = [100 * item["value"] for place in places if (item := value(place, file, name, metric))]
+        values = [100 * item["value"] for place in places if (item := value(place, line))]
         told.append(
-            f"{label.strip():48} {sum(values) / len(values):5.1f} ({min(values):.1f}-{max(values):.1f})"
+            f"{line.label.strip():48} {sum(values) / len(values):5.1f} ({min(values):.1f}-{max(values):.1f})"
         )
     return "\n".join(told) + "\n"
 

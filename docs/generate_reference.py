@@ -138,26 +138,19 @@ def _options(factory: Callable[..., Any], kind: str | None, notes: Mapping[str, 
 def kinds() -> Iterator[str]:
     """Describe the contracts: what a component must do."""
     yield "## Contracts\n\n" + (inspect.getdoc(contracts) or "") + "\n"
-    for name in contracts.__all__:
-        item = getattr(contracts, name)
-        if inspect.isclass(item):
-            yield entry(item, "###")
+    yield from entries(contracts)
 
 
 def data() -> Iterator[str]:
     """Describe the frozen data that passes between components."""
     yield "## Data\n\n" + (inspect.getdoc(case) or "") + "\n"
-    for item in classes(case):
-        yield entry(item, "###")
+    yield from entries(case)
 
 
 def checks() -> Iterator[str]:
     """Describe the kit for authors."""
     yield "## Checks for authors\n\n" + (inspect.getdoc(evidcore.testing) or "") + "\n"
-    for name in evidcore.testing.__all__:
-        item = getattr(evidcore.testing, name)
-        if inspect.isfunction(item) or inspect.isclass(item):
-            yield entry(item, "###")
+    yield from entries(evidcore.testing)
 
 
 def observers() -> Iterator[str]:
@@ -165,6 +158,14 @@ def observers() -> Iterator[str]:
     yield "## Observers\n\n" + (inspect.getdoc(hooks) or "") + "\n"
     yield entry(hooks.Events, "###")
     yield entry(hooks.Section, "###")
+
+
+def entries(package: types.ModuleType) -> Iterator[str]:
+    """Describe the classes and functions that a package offers."""
+    for name in package.__all__:
+        item = getattr(package, name)
+        if inspect.isclass(item) or inspect.isfunction(item):
+            yield entry(item, "###")
 
 
 def classes(module: types.ModuleType) -> list[type]:
@@ -215,7 +216,8 @@ def _node(item: Any) -> Any:
 
 def _field_notes(form: type) -> dict[str, str]:
     """Return the comment behind each field of a class."""
-    found = re.findall(r"^    (\w+):[^#\n]*(?:\(\n[^#\n]*)?#\s*(.+)$", inspect.getsource(form), re.MULTILINE)
+    sources = "".join(inspect.getsource(part) for part in form.__mro__ if dataclasses.is_dataclass(part))
+    found = re.findall(r"^    (\w+):[^#\n]*(?:\(\n[^#\n]*)?#\s*(.+)$", sources, re.MULTILINE)
     return dict(found)
 
 

@@ -49,23 +49,15 @@ class Slotted(Overlap):
 
 
 @pytest.fixture(autouse=True)
-def installed(tmp_path, monkeypatch):
+def installed(offered):
     """Offer this module's components as an installed package would."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "evid_here.py").write_text("")
-    info = tmp_path / "evid_here-3.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-here\nVersion: 3.2\n")
-    (info / "entry_points.txt").write_text(
+    offered(
+        "evid-here",
         "[evidcore.reward]\noverlap-here = evid_here:Overlap\nneedy-here = evid_here:needy\n"
-        "wrong-here = evid_here:NotAReward\n[evidcore.scorer]\nsame-here = evid_here:Same\n"
+        "wrong-here = evid_here:NotAReward\n[evidcore.scorer]\nsame-here = evid_here:Same\n",
+        version="3.2",
+        **{item.__name__: item for item in (Overlap, Same, needy, NotAReward)},
     )
-    import evid_here
-
-    for item in (Overlap, Same, needy, NotAReward):
-        setattr(evid_here, item.__name__, item)
-    yield
-    del __import__("sys").modules["evid_here"]
 
 
 def make(table, **more):

@@ -1,4 +1,7 @@
-"""A scan, what is asked about it and what a model answered: plain frozen data, no torch."""
+"""A scan, what is asked about it and what a model answered: plain frozen data.
+
+Arrays are `z, y, x`: z to superior, y to posterior, x to the patient's left (LPS), spacing in the same order.
+"""
 
 from evidcore.case.answer import Action, Answer, Box, Episode, Evidence, Rollout, Score, Unscored, Verdict
 from evidcore.case.scan import (

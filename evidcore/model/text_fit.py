@@ -128,24 +128,19 @@ class TextFit:
         """
         cases = [case for case in train if case.present()]
         texts = vocabulary_texts(train[:500], self.tasks, self.view)
-        self.model, self.tokenizer = load_language(self.source, texts=texts, phrases=self.phrases, seed=seed)
-        weights = _token_weights(
-            self.tokenizer,
-            self.model.config.vocab_size,
-            {**dict.fromkeys(spellings(self.phrases), phrase_gain), **(emphasis or {})},
-        )
-        drawer = DocumentDrawer(
-            self.tokenizer, self.tasks, self.view, self.image_tokens, cases, shares or {}, omitted
-        )
+        emphasis = {**dict.fromkeys(spellings(self.phrases), phrase_gain), **(emphasis or {})}
         plan = _Plan(steps, documents_per_step, learning_rate, easy_share, abnormal_gain, noise)
         for attempt in range(restarts + 1):
-            if attempt:
-                self.model, _ = load_language(
-                    self.source, texts=texts, phrases=self.phrases, seed=seed + attempt * _FAR
-                )
-            is_last = attempt == restarts
-            asked = 0 if is_last else min(validation_questions, _CHECKED)
-            if self._train(drawer, weights, plan, seed + attempt * _FAR, log, validation, asked):
+            drawn = seed + attempt * _FAR
+            self.model, self.tokenizer = load_language(
+                self.source, texts=texts, phrases=self.phrases, seed=drawn
+            )
+            weights = _token_weights(self.tokenizer, self.model.config.vocab_size, emphasis)
+            drawer = DocumentDrawer(
+                self.tokenizer, self.tasks, self.view, self.image_tokens, cases, shares or {}, omitted
+            )
+            asked = 0 if attempt == restarts else min(validation_questions, _CHECKED)
+            if self._train(drawer, weights, plan, drawn, log, validation, asked):
                 break
         figures = self._figures(validation, validation_questions, documents_per_step)
         self.model.save_pretrained(folder)

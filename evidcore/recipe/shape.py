@@ -89,54 +89,52 @@ class Fit:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sft:
-    """Supervised fine-tuning on the tasks' gold answers."""
+class TrainingKeys:
+    """What every stage says that trains the whole model."""
 
-    kind: Literal["sft"] = "sft"
-    data: tuple[DataUse, ...]
     train: tuple[TrainedPart, ...]
     steps: Annotated[int, Ge(1)]
     learning_rate: Annotated[float, Gt(0)] | Mapping[str, Annotated[float, Gt(0)]]
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # of Muon; None: 0.95
-    rows_per_step: Annotated[int, Ge(1)] = 16
-    rows_per_forward: Annotated[int, Ge(0)] = 0  # bounds memory; 0: the whole step at once
+    optimizer: Literal["adamw", "muon"] = "adamw"  # "muon": for matrices, AdamW for the rest
+    momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # Muon's; None: torch's default
     save_every_steps: Annotated[int, Ge(1)] = 50
-    reweighter: Annotated[Table, Kind("reweighter")] = dataclasses.field(
-        default_factory=lambda: {"use": "uniform"}
-    )
     lora: Lora | None = None
     trl: Table = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Grpo:
+class Sft(TrainingKeys):
+    """Supervised fine-tuning on the tasks' gold answers."""
+
+    kind: Literal["sft"] = "sft"
+    data: tuple[DataUse, ...]
+    rows_per_step: Annotated[int, Ge(1)] = 16
+    rows_per_forward: Annotated[int, Ge(0)] = 0  # bounds memory; 0: the whole step at once
+    reweighter: Annotated[Table, Kind("reweighter")] = dataclasses.field(
+        default_factory=lambda: {"use": "uniform"}
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grpo(TrainingKeys):
     """Group relative policy optimisation against rewards."""
 
     kind: Literal["grpo"] = "grpo"
     data: tuple[DataUse, ...]
-    train: tuple[TrainedPart, ...]
-    steps: Annotated[int, Ge(1)]
-    learning_rate: Annotated[float, Gt(0)] | Mapping[str, Annotated[float, Gt(0)]]
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # of Muon; None: 0.95
     reward: tuple[Annotated[Table, Kind("reward")], ...]
     prompts_per_step: Annotated[int, Ge(1)] = 8
     answers_per_prompt: Annotated[int, Ge(2)] = 8
     prompts_per_forward: Annotated[int, Ge(0)] = (
         0  # bounds memory, whole groups pass together; 0: the whole step
     )
-    save_every_steps: Annotated[int, Ge(1)] = 50
     reward_time_limit_s: Annotated[float, Ge(0)] = 600.0  # for one reward on one step; 0: none
     temperature: Annotated[float, Gt(0)] = 1.0
     max_new_tokens: Annotated[int, Ge(1)] = 256
     rollout: Annotated[Table, Kind("rollout")] = dataclasses.field(default_factory=lambda: {"use": "plain"})
     tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
-    lora: Lora | None = None
     volumes: Literal["own", "other-patient"] = (
         "own"  # the second is a control: every case shows another's scan
     )
-    trl: Table = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

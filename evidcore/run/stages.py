@@ -66,16 +66,11 @@ def sft(
     reweighter: Reweighter = factory.build(
         "reweighter", stage.reweighter, given={}, where="stage.sft.reweighter", services=parts.services
     )
-    settings = SftSettings(
-        train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
-        optimizer=stage.optimizer, momentum=stage.momentum,
-        rows_per_step=stage.rows_per_step, rows_per_forward=stage.rows_per_forward,
-        save_every_steps=stage.save_every_steps, lora=stage.lora, trl=stage.trl,
-    )  # fmt: skip
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed)
     figures = sft_stage.sft(
-        model, processor, source, settings, folder / "checkpoint", seed=parts.recipe.seed, announce=announce,
-        reweighter=reweighter, reweighter_package=_package(reweighter), resume=resume,
+        model, processor, source, SftSettings.of(stage), folder / "checkpoint",
+        seed=parts.recipe.seed, announce=announce, resume=resume,
+        reweighter=reweighter, reweighter_package=_package(reweighter),
     )  # fmt: skip
     return {"figures": figures, "rows": []}
 
@@ -98,18 +93,10 @@ def grpo(
                 name=name, reward=reward, weight=table["weight"], gate=table["gate"], package=_package(reward)
             )
         )
-    settings = GrpoSettings(
-        train=stage.train, steps=stage.steps, learning_rate=stage.learning_rate,
-        optimizer=stage.optimizer, momentum=stage.momentum, prompts_per_step=stage.prompts_per_step,
-        answers_per_prompt=stage.answers_per_prompt,
-        prompts_per_forward=stage.prompts_per_forward, temperature=stage.temperature,
-        max_new_tokens=stage.max_new_tokens, save_every_steps=stage.save_every_steps,
-        reward_time_limit_s=stage.reward_time_limit_s, lora=stage.lora, trl=stage.trl,
-    )  # fmt: skip
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed, volumes=stage.volumes)
     figures = grpo_stage.grpo(
-        model, processor, source, rewards, settings, folder / "checkpoint", seed=parts.recipe.seed,
-        announce=announce, strategy=models.strategy(parts, stage), resume=resume,
+        model, processor, source, rewards, GrpoSettings.of(stage), folder / "checkpoint",
+        seed=parts.recipe.seed, announce=announce, strategy=models.strategy(parts, stage), resume=resume,
     )  # fmt: skip
     return {"figures": figures, "rows": []}
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from evidcore.contracts import Reward
-from evidcore.recipe.shape import Grpo, RewardKeys, Sft
+from evidcore.recipe.shape import Grpo, RewardKeys, Sft, TrainingKeys
 from evidcore.recipe.shape import Lora as Lora
 
 PARTS = ("encoder", "bridge", "language")
@@ -38,24 +38,49 @@ class Silent:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SftSettings:
-    """Keys of an `sft` stage.
+class StageSettings:
+    """Keys of every stage that trains the whole model.
 
     `learning_rate` is one number, or one per part. `optimizer` "muon" takes Muon for matrices and AdamW for
-    the rest; `momentum` is Muon's. `rows_per_forward` bounds memory; 0: the whole step at
-    once. `trl` passes fields of SFTConfig through.
+    the rest; `momentum` is Muon's. `trl` passes fields of SFTConfig or GRPOConfig through.
     """
 
     train: tuple[str, ...]
     steps: int
     learning_rate: float | Mapping[str, float]
-    optimizer: Literal["adamw", "muon"] = Sft.optimizer
-    momentum: float | None = Sft.momentum
-    rows_per_step: int = Sft.rows_per_step
-    rows_per_forward: int = Sft.rows_per_forward
-    save_every_steps: int = Sft.save_every_steps
+    optimizer: Literal["adamw", "muon"] = TrainingKeys.optimizer
+    momentum: float | None = TrainingKeys.momentum
+    save_every_steps: int = TrainingKeys.save_every_steps
     lora: Lora | None = None
     trl: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stage: TrainingKeys) -> Self:
+        """Take the settings from a recipe's stage."""
+        return cls(**{item.name: getattr(stage, item.name) for item in dataclasses.fields(cls)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SftSettings(StageSettings):
+    """Keys of an `sft` stage. `rows_per_forward` bounds memory; 0: the whole step at once."""
+
+    rows_per_step: int = Sft.rows_per_step
+    rows_per_forward: int = Sft.rows_per_forward
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GrpoSettings(StageSettings):
+    """Keys of a `grpo` stage.
+
+    `prompts_per_forward` bounds memory (whole groups pass together); 0: the whole step at once.
+    """
+
+    prompts_per_step: int = Grpo.prompts_per_step
+    answers_per_prompt: int = Grpo.answers_per_prompt
+    prompts_per_forward: int = Grpo.prompts_per_forward
+    temperature: float = Grpo.temperature
+    max_new_tokens: int = Grpo.max_new_tokens
+    reward_time_limit_s: float = Grpo.reward_time_limit_s  # 0: none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,31 +92,6 @@ class NamedReward:
     weight: float = RewardKeys.weight
     gate: str = RewardKeys.gate  # counted only where the reward of this name scored above 0
     package: str = ""  # "package version", named when the reward breaks its contract
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GrpoSettings:
-    """Keys of a `grpo` stage.
-
-    `learning_rate` is one number, or one per part. `optimizer` "muon" takes Muon for matrices and AdamW for
-    the rest; `momentum` is Muon's. `prompts_per_forward` bounds memory (whole groups pass
-    together); 0: the whole step at once. `trl` passes fields of GRPOConfig through.
-    """
-
-    train: tuple[str, ...]
-    steps: int
-    learning_rate: float | Mapping[str, float]
-    optimizer: Literal["adamw", "muon"] = Grpo.optimizer
-    momentum: float | None = Grpo.momentum
-    prompts_per_step: int = Grpo.prompts_per_step
-    answers_per_prompt: int = Grpo.answers_per_prompt
-    prompts_per_forward: int = Grpo.prompts_per_forward
-    temperature: float = Grpo.temperature
-    max_new_tokens: int = Grpo.max_new_tokens
-    save_every_steps: int = Grpo.save_every_steps
-    reward_time_limit_s: float = Grpo.reward_time_limit_s  # 0: none
-    lora: Lora | None = None
-    trl: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 Volumes = Literal["own", "other-patient"]

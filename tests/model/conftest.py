@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore import factory
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.model import assemble
+from evidcore.model.language import build_tokenizer
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.testing.data import volume_case
+from evidcore.testing.data import FINDINGS, volume_case
 from evidcore.testing.models import tiny_language
 
 ENCODER = {
@@ -50,7 +51,13 @@ def language_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def cases(tmp_path_factory) -> list[Case]:
     folder = tmp_path_factory.mktemp("volumes")
-    return [volume_case(folder, seed) for seed in range(4)]
+    return [volume_case(folder, seed) for seed in range(6)]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(cases) -> PreTrainedTokenizerFast:
+    texts = [case.report.text for case in cases] + [case.notes["impression"] for case in cases]
+    return build_tokenizer(texts, FINDINGS)
 
 
 @pytest.fixture
@@ -74,6 +81,6 @@ def small(language_folder, cases) -> Small:
             task="test",
             parts=(VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text=text)),
         )
-        for number, (case, text) in enumerate(zip(cases, texts, strict=True))
+        for number, (case, text) in enumerate(zip(cases[: len(texts)], texts, strict=True))
     ]
-    return Small(model, processor, cases, prompts)
+    return Small(model, processor, cases[: len(texts)], prompts)

@@ -7,23 +7,9 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.errors import DataError
-from evidcore.model.language import build_tokenizer
 from evidcore.model.text_documents import DocumentDrawer, prefix_ids, prompt_ids
-from evidcore.testing.data import FINDINGS, volume_case
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cases")
-    return [volume_case(folder, seed) for seed in range(6)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(cases):
-    texts = [case.report.text for case in cases] + [case.notes["impression"] for case in cases]
-    return build_tokenizer(texts, FINDINGS)
 
 
 def test_the_prefix_has_the_asked_length_and_says_the_impression(cases, tokenizer):

@@ -8,26 +8,13 @@ import torch
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
-from evidcore.model.language import build_tokenizer
 from evidcore.model.text_documents import DocumentDrawer
 from evidcore.model.text_fit import TextFit, _token_weights, answer_loss
 from evidcore.model.tiny import tiny_config, tiny_model
-from evidcore.testing.data import FINDINGS, volume_case
+from evidcore.testing.data import FINDINGS
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
 SMALL = {"config": "tiny", "width": 32, "layers": 1, "heads": 2}
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cases")
-    return [volume_case(folder, seed) for seed in range(6)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(cases):
-    texts = [case.report.text for case in cases] + [case.notes["impression"] for case in cases]
-    return build_tokenizer(texts, FINDINGS)
 
 
 def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer):

@@ -1,6 +1,5 @@
 """Cases and prompts as stages use them, from a data set of this module."""
 
-import sys
 from typing import ClassVar
 
 import pytest
@@ -35,25 +34,18 @@ class Listed(Dataset):
 
 
 @pytest.fixture
-def parts(tmp_path, monkeypatch, recipe_text):
+def parts(tmp_path, offered, recipe_text):
     """Return a function that builds the parts of the recipe over `Listed`, changed as asked."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "evid_listed.py").write_text("")
-    info = tmp_path / "evid_listed-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-listed\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[evidcore.dataset]\nlisted = evid_listed:It\n")
-    import evid_listed
+    package = offered("evid-listed", "[evidcore.dataset]\nlisted = evid_listed:It\n")
 
     def make(**attributes):
-        evid_listed.It = type("It", (Listed,), attributes)
+        package.It = type("It", (Listed,), attributes)
         table = recipe_text[recipe_text.index("[dataset.chest]") : recipe_text.index("[model]")]
         path = tmp_path / "r.toml"
         path.write_text(recipe_text.replace(table, '[dataset.chest]\nuse = "listed"\n\n'), encoding="utf-8")
         return build(load(path))
 
-    yield make
-    del sys.modules["evid_listed"]
+    return make
 
 
 def test_a_fraction_of_the_patients_is_the_same_every_time_and_whole_patients(parts):

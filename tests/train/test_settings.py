@@ -15,6 +15,7 @@ from evidcore.train.trl import grpo
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
+        (shape.TrainingKeys, settings.StageSettings),
         (shape.Sft, settings.SftSettings),
         (shape.Grpo, settings.GrpoSettings),
         (shape.RewardKeys, settings.NamedReward),

@@ -19,7 +19,7 @@ from evidcore.train.judging import Judge
 from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce, GrpoSettings, NamedReward
 from evidcore.train.trl import stage
-from evidcore.train.trl.optimizers import optimizer_kind
+from evidcore.train.trl.optimizers import OptimizerKind
 from evidcore.train.trl.trainer import GroupTrainer
 
 WHERE = "stage.grpo"
@@ -130,7 +130,7 @@ def make_trainer(
             strategy or Plain(),
             announce=announce,
             learning_rates=rates,
-            optimizer_kind=optimizer_kind(settings.optimizer, settings.momentum, WHERE),
+            optimizer_kind=OptimizerKind.of(settings.optimizer, settings.momentum, WHERE),
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
             **options,
         )

@@ -16,32 +16,31 @@ from torch.optim import Optimizer
 
 from evidcore.errors import RecipeError
 
-MUON_MOMENTUM = 0.95
-
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerKind:
     """AdamW, or Muon with its momentum."""
 
-    name: str
-    momentum: float = MUON_MOMENTUM
+    name: str = "adamw"
+    momentum: float | None = None  # None: torch's default
+
+    @classmethod
+    def of(cls, name: str, momentum: float | None, where: str) -> OptimizerKind:
+        """Return which optimiser a stage uses.
+
+        Raises:
+            RecipeError: if a momentum is given to an optimiser that takes none.
+        """
+        if name != "muon" and momentum is not None:
+            raise RecipeError(
+                f"{where}.momentum: optimizer = {name!r} takes none; leave it out, or write "
+                "optimizer = 'muon'. "
+                "Betas of AdamW are fields of trl, such as trl = { adam_beta2 = 0.95 }."
+            )
+        return cls(name, momentum)
 
 
-ADAMW = OptimizerKind("adamw")
-
-
-def optimizer_kind(name: str, momentum: float | None, where: str) -> OptimizerKind:
-    """Return which optimiser a stage uses.
-
-    Raises:
-        RecipeError: if a momentum is given to an optimiser that takes none.
-    """
-    if name != "muon" and momentum is not None:
-        raise RecipeError(
-            f"{where}.momentum: optimizer = {name!r} takes none; leave it out, or write optimizer = 'muon'. "
-            "Betas of AdamW are fields of trl, such as trl = { adam_beta2 = 0.95 }."
-        )
-    return OptimizerKind(name, MUON_MOMENTUM if momentum is None else momentum)
+ADAMW = OptimizerKind()
 
 
 class Together(Optimizer):
@@ -89,25 +88,30 @@ def with_muon(
     matrices: set[torch.Tensor],
     rest: Callable[[list[dict[str, Any]]], Optimizer],
     *,
-    momentum: float = MUON_MOMENTUM,
+    momentum: float | None = None,
 ) -> Optimizer:
     """Return Muon for the matrices of `groups` and what `rest` makes for the other weights.
 
     Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that one learning
     rate serves both.
     """
-    kinds: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
-    for group in groups:
-        for place, kind in enumerate(kinds):
-            weights = [weight for weight in group["params"] if (weight in matrices) == (place == 0)]
-            if weights:
-                kind.append({**group, "params": weights})
     parts: list[Optimizer] = []
-    if kinds[0]:
-        parts.append(torch.optim.Muon(kinds[0], momentum=momentum, adjust_lr_fn="match_rms_adamw"))
-    if kinds[1]:
-        parts.append(rest(kinds[1]))
+    if wide := _narrowed(groups, lambda weight: weight in matrices):
+        options = {} if momentum is None else {"momentum": momentum}
+        parts.append(torch.optim.Muon(wide, adjust_lr_fn="match_rms_adamw", **options))
+    if others := _narrowed(groups, lambda weight: weight not in matrices):
+        parts.append(rest(others))
     return Together(parts)
+
+
+def _narrowed(
+    groups: Sequence[Mapping[str, Any]], is_meant: Callable[[torch.Tensor], bool]
+) -> list[dict[str, Any]]:
+    """Return the groups with the weights that are meant, without those left empty."""
+    narrowed = [
+        {**group, "params": [weight for weight in group["params"] if is_meant(weight)]} for group in groups
+    ]
+    return [group for group in narrowed if group["params"]]
 
 
 def matrices_of(model: nn.Module) -> set[torch.Tensor]:

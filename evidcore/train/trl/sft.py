@@ -23,7 +23,7 @@ from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce, SftSettings
 from evidcore.train.targets import IGNORED, Targets
 from evidcore.train.trl import stage
-from evidcore.train.trl.optimizers import ADAMW, OptimizerKind, optimizer_kind
+from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.stage import Positions, StageTrainer
 
 WHERE = "stage.sft"
@@ -166,6 +166,6 @@ def make_trainer(
             Targets(processor, source, reweighter, reweighter_package),
             announce=announce,
             learning_rates=rates,
-            optimizer_kind=optimizer_kind(settings.optimizer, settings.momentum, WHERE),
+            optimizer_kind=OptimizerKind.of(settings.optimizer, settings.momentum, WHERE),
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
         )
