@@ -91,7 +91,7 @@ class TextFit:
         emphasis: Mapping[str, float] | None = None,
         phrase_gain: Annotated[float, Gt(0)] = 2.0,
         abnormal_gain: Annotated[float, Gt(0)] = 3.0,
-        noise: Annotated[float, Ge(0)] = 2.0,
+        noise: Annotated[float, Ge(0)] = 3.0,
         restarts: Annotated[int, Ge(0)] = 2,
         validation_questions: Annotated[int, Ge(1)] = 200,
     ) -> None:
@@ -116,9 +116,10 @@ class TextFit:
             phrase_gain: loss weight of the names of findings.
             abnormal_gain: loss weight of tokens in sentences on something abnormal.
             noise: greatest spread of Gaussian noise on the embeddings of the impression, in units of the
-                embeddings' own spread; it grows from 0 over the steps, and each document draws its spread
+                embeddings' own spread; it grows from 0 over the steps, and each embedding draws its spread
                 uniformly from 0 on. A model that reads words through noise (as after NEFTune,
-                arXiv:2310.05914) reads a bridge's tokens while they are still far from any word.
+                arXiv:2310.05914) reads a bridge's tokens while they are still far from any word, and faint
+                ones beside clear ones.
             restarts: how often to begin anew, from other weights, if half way through the steps fewer than
                 half of the validation questions are answered rightly. Small models get stuck.
             validation_questions: how many questions with a letter are answered at the end.
@@ -261,7 +262,7 @@ def answer_loss(
         shows[number, : len(one.prompt_ids)] = torch.tensor(one.shows, dtype=torch.float32)
     embeddings = model.get_input_embeddings()(ids)
     if noise:
-        spread = noise * torch.rand(len(ids), 1, 1, generator=generator) * embeddings.detach().std()
+        spread = noise * torch.rand(*ids.shape, 1, generator=generator) * embeddings.detach().std()
         drawn = spread * torch.randn(embeddings.shape, generator=generator)
         embeddings = embeddings + drawn * shows.unsqueeze(-1)
     hidden = model.model(inputs_embeds=embeddings, attention_mask=mask).last_hidden_state[:, :-1]

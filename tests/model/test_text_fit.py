@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 import random
@@ -34,6 +35,23 @@ def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer
             total -= logs[place - 1, token].item() * gain
             weight += gain
     assert together.item() == pytest.approx(total / weight, rel=1e-5)
+
+
+def test_noise_blurs_what_stands_for_the_volume_and_nothing_else(cases, tokenizer):
+    model = tiny_model(tiny_config(tokenizer, width=32, layers=1, heads=2), tokenizer, seed=0)
+    drawer = DocumentDrawer(tokenizer, TASKS, Volume(), 20, cases, {})
+    documents = [drawer.draw(random.Random(seed), 0.0) for seed in range(12)]
+    blind = [dataclasses.replace(one, shows=[False] * len(one.shows)) for one in documents]
+    weights = torch.ones(model.config.vocab_size)
+
+    def loss(documents, noise):
+        generator = torch.Generator().manual_seed(1)
+        return answer_loss(
+            model, documents, tokenizer.pad_token_id, weights, noise=noise, generator=generator
+        ).item()
+
+    assert loss(blind, 3.0) == loss(blind, 0.0) == loss(documents, 0.0)
+    assert loss(documents, 3.0) != loss(documents, 0.0)
 
 
 def fit(cases, folder, **options):
