@@ -8,6 +8,7 @@ from evidcore.volume.cache import cache_root
 from evidcore.volume.content import content_key, file_hash
 from evidcore.volume.formats import file_state
 from evidcore.volume.geometry import Geometry, Source, Volume
+from evidcore.volume.kept import KeptVolume, keep, recall
 from evidcore.volume.masks import read_mask
 from evidcore.volume.reading import read, read_geometry
 from evidcore.volume.saving import save_mask
@@ -17,16 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Geometry",
+    "KeptVolume",
     "Source",
     "Volume",
     "cache_root",
     "content_key",
     "file_hash",
     "file_state",
+    "keep",
     "prepare",
     "read",
     "read_geometry",
     "read_mask",
+    "recall",
     "save_mask",
 ]
 

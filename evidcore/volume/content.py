@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evidcore.case import Crop
+from evidcore.case import Crop, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume.cache import cache_root, fetch, store
 from evidcore.volume.formats import files_of
@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # contracts import torch
     from evidcore.contracts import EncoderInput, Grid
 
 PREPARATION = 1  # raise whenever `prepare` gives other numbers for the same settings
-REMEMBERED_BYTES = 8 << 20  # smaller files are hashed faster than their remembered hash is opened and checked
+READING = 2  # raise whenever `read` gives other numbers, or takes or refuses other files
+REMEMBERED_BYTES = 1 << 20  # smaller files are hashed within a millisecond
 
 _known: dict[tuple[str, int, int], str] = {}
 
@@ -42,6 +43,7 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
     """
     settings = {
         "preparation": PREPARATION,
+        "reading": READING,
         "spec": dataclasses.asdict(spec) | {"size_zyx": size_zyx or spec.size_zyx, "any_depth": None},
         "blank": crop.blank,
         "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
@@ -62,6 +64,12 @@ def _hash_of_one(path: Path) -> str:
     if identity not in _known:
         _known[identity] = _remembered(identity) if facts.st_size >= REMEMBERED_BYTES else _hash(place)
     return _known[identity]
+
+
+def volume_key(ref: VolumeRef) -> str:
+    """Return the key of what `read` gives for `ref`, wherever the file lies."""
+    text = json.dumps([READING, file_hash(ref.path), ref.marks()], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _remembered(identity: tuple[str, int, int]) -> str:

@@ -14,6 +14,7 @@ from nibabel.wrapstruct import WrapStructError
 
 from evidcore.errors import DataError
 from evidcore.volume.geometry import LPS_RAS, Array, FileGrid
+from evidcore.volume.gunzip import gunzip
 from evidcore.volume.stored import AGAIN, Stored, refuse_shape, refuse_type
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -77,7 +78,7 @@ def _payload(path: Path) -> bytes:
     _refuse_packing(path)
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if is_packed(path.name) else content
+        return gunzip(content) if is_packed(path.name) else content
     except (OSError, EOFError, zlib.error) as cause:
         raise _unreadable(path, cause) from cause
 
