@@ -10,6 +10,7 @@ from evidcore.volume.arrays import array_name, read_array
 from evidcore.volume.formats import Format, format_of, open_volume
 from evidcore.volume.geometry import Array, Geometry, Volume, turn_to_body
 from evidcore.volume.lattice import Mask, put
+from evidcore.volume.masks_csr import is_sparse, read_row
 from evidcore.volume.stored import refuse_type
 from evidcore.volume.straight import TILT_LIMIT_DEGREES, lean_degrees, resample
 
@@ -19,7 +20,8 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
 
     A label map of any volume format is turned to body axes like its volume; `label` picks a value, without it
     every value above 0 counts. A label that does not occur gives an empty mask: the object is out of the
-    field of view. The arrays of an `.npz` are already (z, y, x) in body axes; `key` names one. In a DICOM
+    field of view. The arrays of an `.npz` are already (z, y, x) in body axes; `key` names one; an `.npz` that
+    holds a sparse matrix is read by `masks_csr`. In a DICOM
     structure set or segmentation, and in a `.seg.nrrd`, `key` is the name or number of one object and `label`
     its number.
 
@@ -31,7 +33,7 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
     """
     kind = format_of(ref.path)
     if kind == "array":
-        return _of_array(ref, like)
+        return read_row(ref, like) if is_sparse(ref.path) else _of_array(ref, like)
     onto = like.geometry if like.source is None else like.source.stated
     mask = _on(ref, kind, onto)
     if like.source is not None and lean_degrees(like.source.meant) > TILT_LIMIT_DEGREES:
