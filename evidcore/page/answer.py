@@ -219,11 +219,13 @@ def _evidence(evidence: Mapping[str, Any]) -> Html:
     ]
     head = tag("thead", tag("tr", *(tag("th", text, scope="col") for text in heads)))
     mask = evidence["mask"]
-    said = f"Mask: {mask['path']}, {mask['voxels']} voxels, {mask['volume_ml']:g} ml, on the file's grid."
+    said = "The answer has no boxes and no mask."
+    if mask is not None:
+        said = f"Mask: {mask['path']}, {mask['voxels']} voxels, {mask['volume_ml']:g} ml, on the file's grid."
     return join([
         tag("p", f"Axes: {evidence['axes']}.", class_="faint small"),
         tag("div", tag("table", head, tag("tbody", *rows)), class_="scroll") if rows else "",
-        tag("p", said if mask else "The answer has no boxes and no mask."),
+        tag("p", said),
     ])
 
 
