@@ -21,8 +21,10 @@ class ReportTask(Task):
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask once a case; the seed changes nothing."""
-        if case.report is None:
-            return ()
+        return () if case.report is None else self.ask(case, view)
+
+    def ask(self, case: Case, view: View) -> Sequence[Prompt]:
+        """Ask for the report, whether one is known or not."""
         return [
             Prompt(
                 id=f"{case.id}:report",

@@ -45,6 +45,7 @@ from evidcore.cli import (  # noqa: E402  # they add commands to main
     preparing,
     results,
     running,
+    using,
 )
 
-__all__ = ["components", "data", "data_prepare", "main", "preparing", "results", "running"]
+__all__ = ["components", "data", "data_prepare", "main", "preparing", "results", "running", "using"]

@@ -22,6 +22,14 @@ class Task(ABC):
         Equal arguments give equal prompts. Training passes another seed each epoch, evaluation always 0.
         """
 
+    def ask(self, case: Case, view: View) -> Sequence[Prompt]:
+        """Return what is asked about a scan of which nothing is known, as in `evid predict`.
+
+        The case holds a volume and the questions that someone put, whose right answers nobody knows; their
+        gold is never asked for. A task that needs more of a case to find its question returns none.
+        """
+        return self.prompts(case, view, 0)
+
     @abstractmethod
     def parse(self, prompt: Prompt, completion: str) -> Answer:
         """Read a completion. Garbage is an Answer with `malformed` set, never an exception."""

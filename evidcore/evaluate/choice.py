@@ -206,20 +206,29 @@ def as_if(prompt: Prompt, place: int) -> Prompt:
     return dataclasses.replace(prompt, reference={**prompt.reference, **changed})
 
 
-def _likeliest(
+def option_log_likelihoods(
     policy: Policy, prompts: Sequence[Prompt], task: Task
-) -> tuple[list[str | None], list[str | None]]:
-    """Return the likeliest letter of each prompt, as a bare answer and as a whole right completion."""
+) -> tuple[list[list[float]], list[list[float]] | None]:
+    """Return the log-likelihood of each option of each prompt in both forms, in nats.
+
+    The second is None where a whole right completion is no more than the bare letter.
+    """
     counts = [len(prompt.reference["options"]) for prompt in prompts]
     bare = [[f"<answer>{letter}</answer>" for letter in LETTERS[:count]] for count in counts]
     whole = [
         [task.gold(as_if(prompt, place))[0] for place in range(count)]
         for prompt, count in zip(prompts, counts, strict=True)
     ]
-    direct = _best(policy.log_likelihoods(prompts, bare))
-    if whole == bare:
-        return direct, [None] * len(prompts)
-    return direct, _best(policy.log_likelihoods(prompts, whole))
+    direct = policy.log_likelihoods(prompts, bare)
+    return direct, None if whole == bare else policy.log_likelihoods(prompts, whole)
+
+
+def _likeliest(
+    policy: Policy, prompts: Sequence[Prompt], task: Task
+) -> tuple[list[str | None], list[str | None]]:
+    """Return the likeliest letter of each prompt, as a bare answer and as a whole right completion."""
+    direct, verdict = option_log_likelihoods(policy, prompts, task)
+    return _best(direct), [None] * len(prompts) if verdict is None else _best(verdict)
 
 
 def _best(likelihoods: Sequence[Sequence[float]]) -> list[str | None]:

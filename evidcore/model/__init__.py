@@ -1,1 +1,10 @@
-"""The volume vision-language model, its processor, feature bank and language model."""
+"""The volume vision-language model, its processor, feature bank and language model.
+
+Importing this tells transformers of the architecture: `AutoModelForImageTextToText` and `AutoProcessor` then
+load what `save_pretrained` wrote.
+"""
+
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+
+__all__ = ["VolumeProcessor", "VolumeVLM"]

@@ -60,7 +60,7 @@ class Gallery:
             return _nothing(self._faults[path])
         name, drawn = self._volumes[path]
         self._viewers += 1
-        return _viewer(self._viewers, name, drawn, drawn.start(finding), _shown(crops))
+        return viewer_figure(self._viewers, name, drawn, drawn.start(finding), _shown(crops))
 
     def thumbnail(self, uris: Sequence[str]) -> Html:
         """Return one slice of the first crop's volume, small."""
@@ -157,7 +157,16 @@ def _shown(crops: Sequence[Crop]) -> str:
     return " ".join(said)
 
 
-def _viewer(number: int, name: str, drawn: slices.Slices, start: int, note: str) -> Html:
+def viewer_figure(number: int, name: str, drawn: slices.Slices, start: int, note: str) -> Html:
+    """Return the slice viewer of a volume whose data block has the id `name`.
+
+    Args:
+        number: tells this viewer's switches from those of others on the page.
+        name: id of the block `drawn.block()`.
+        drawn: the volume's slices.
+        start: position in `drawn.z` that is seen first.
+        note: what stands below.
+    """
     window = next(iter(drawn.windows))
     switch = [
         tag(
@@ -168,12 +177,17 @@ def _viewer(number: int, name: str, drawn: slices.Slices, start: int, note: str)
         for label in drawn.windows
     ]
     keys = [tag("span", mask, class_=f"key s{place}") for place, mask in enumerate(drawn.outlines)]
+    outlines = [
+        tag("path", d=paths[start], class_=f"s{place}")  # the script draws them anew on other slices
+        for place, paths in enumerate(drawn.outlines.values())
+        if start in paths
+    ]
     grid = f"0 0 {drawn.width_px} {drawn.height_px}"
     source = f"slice {drawn.z[start]} of {drawn.depth}"
     screen = tag(
         "div",
         tag("img", src=drawn.windows[window][start], alt=f"Axial {source}, {window}", draggable="false"),
-        tag("svg", viewBox=grid, preserveAspectRatio="none", aria_hidden="true"),
+        tag("svg", *outlines, viewBox=grid, preserveAspectRatio="none", aria_hidden="true"),
         *(tag("span", letter, class_=f"side {side}", aria_hidden="true") for side, letter in _BODY_SIDES),
         class_="screen",
         style=f"aspect-ratio:{drawn.aspect:.4f}",

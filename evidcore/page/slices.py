@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ class Slices:
 
     height_px: int
     width_px: int
+    voxels_per_px: int  # along each edge of a slice
     aspect: float  # displayed width / height, in mm
     z: tuple[int, ...]  # source index of each slice
     depth: int  # slices in the source volume
@@ -66,6 +67,7 @@ def render(
     masks: Mapping[str, npt.NDArray[np.bool_]],
     most_slices: int = 48,
     most_pixels: int = 192,
+    keep: Sequence[int] = (),
 ) -> Slices:
     """Render `array` for the page.
 
@@ -76,9 +78,11 @@ def render(
         masks: masks on the same grid, by name.
         most_slices: evenly spaced slices are taken from deeper volumes.
         most_pixels: longer slice edges are averaged down to this.
+        keep: slices that are shown beside the evenly spaced ones.
     """
     depth, height, width = array.shape
-    chosen = np.unique(np.linspace(0, depth - 1, min(depth, most_slices)).round().astype(int))
+    even = np.linspace(0, depth - 1, min(depth, most_slices)).round().astype(int)
+    chosen = np.union1d(even, np.asarray(keep, dtype=int))
     factor = -(-max(height, width) // most_pixels)
     planes = _averaged(array[chosen], factor)
     if is_hu:
@@ -101,6 +105,7 @@ def render(
     return Slices(
         height_px=planes.shape[1],
         width_px=planes.shape[2],
+        voxels_per_px=factor,
         aspect=(planes.shape[2] * spacing_mm_zyx[2]) / (planes.shape[1] * spacing_mm_zyx[1]),
         z=tuple(chosen.tolist()),
         depth=depth,

@@ -131,11 +131,38 @@ def open_run(path: Path) -> RunFolder:
     )
 
 
+@contextlib.contextmanager
+def appearing(target: Path) -> Iterator[Path]:
+    """Give a folder to write into, which becomes `target` in one move at the end, or nothing at all.
+
+    Raises:
+        RunError: if something is there already.
+    """
+    found = sorted(item.name for item in target.iterdir()) if target.is_dir() else []
+    if found or target.is_file():
+        what = f"the folder is not empty ({found[0]!r} is in it)" if found else "is a file"
+        raise RunError(f"{target}: {what}, and nothing is overwritten. Name another folder, or remove it.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    partial.mkdir()
+    try:
+        yield partial
+        os.replace(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def write(path: Path, text: str) -> None:
     """Write a small file in one move."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
+
+
+def sha256(path: Path) -> str:
+    """Return the hash that `sha256sum` prints of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def link(target: Path, place: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 from evidcore.errors import RunError
@@ -12,6 +13,21 @@ from evidcore.run import stages
 from evidcore.run.execute import final_standing
 from evidcore.run.folder import RunFolder, naming_full_disk, write
 from evidcore.run.parts import build
+
+
+def last_model(folder: RunFolder) -> Path:
+    """Return the folder of the model that a run's last sft or grpo stage wrote.
+
+    Raises:
+        RunError: if a stage that trains has not finished, or none trains a whole model.
+    """
+    model = final_standing(folder).model
+    if model is None:
+        raise RunError(
+            f"{folder.path}: its recipe trains no model that could answer: it has no sft and no grpo stage. "
+            "Add one, then `evid run` again."
+        )
+    return model
 
 
 def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:

@@ -32,6 +32,14 @@ def test_a_case_without_a_report_asks_nothing_and_has_no_gold(tmp_path):
         ReportTask().gold(prompt.__class__(id="x", case=bare, task="report", parts=()))
 
 
+def test_a_scan_of_which_nothing_is_known_is_asked_about_all_the_same(tmp_path):
+    known = volume_case(tmp_path)
+    bare = Case(id="scan", patient=None, volumes=known.volumes)
+    (asked,) = ReportTask().ask(bare, Volume())
+    (prompt,) = ReportTask().prompts(known, Volume(), 0)
+    assert asked.parts == prompt.parts
+
+
 @pytest.mark.parametrize(
     ("completion", "reason"),
     [

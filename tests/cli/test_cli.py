@@ -47,7 +47,8 @@ def evid(*arguments, exit_code=0):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["plugins"], ["plugins", "reward", "--json"], ["run", "--help"]]
+    "arguments",
+    [["--help"], ["plugins"], ["plugins", "reward", "--json"], ["run", "--help"], ["predict", "--help"]],
 )
 def test_help_and_listings_import_neither_torch_nor_a_plugin(arguments):
     code = (
@@ -77,6 +78,8 @@ def test_every_command_of_the_design_takes_json():
         ["show"],
         ["audit", "policy"],
         ["page"],
+        ["predict"],
+        ["export"],
     ):
         assert "--json" in evid(*path, "--help").output, path
 

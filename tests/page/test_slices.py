@@ -57,6 +57,12 @@ def test_deep_volumes_keep_the_source_index_of_each_slice():
     assert drawn.depth == 301
 
 
+def test_slices_that_must_be_seen_are_shown_beside_the_others():
+    array = np.zeros((301, 4, 4), np.int16)
+    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_slices=4, keep=[7, 100])
+    assert drawn.z == (0, 7, 100, 200, 300)
+
+
 def test_large_slices_are_averaged_down():
     array = np.tile(np.array([[-600, 150], [150, -600]], np.int16), (1, 100, 100))
     drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_pixels=100)

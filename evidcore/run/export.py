@@ -1,0 +1,130 @@
+"""Write a run's last model as a folder that transformers loads, with its card and lock.
+
+What goes in is listed here and nothing else: weights, configuration, processor, card, recipe and lock. No
+rollout, answer, case or report of the run is read on the way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from evidcore.hub import ModelFacts, PackageFacts, model_card, published_lock, published_recipe
+from evidcore.hub.card import UNKNOWN, DatasetFacts
+from evidcore.model import assemble
+from evidcore.model.vlm import VolumeVLM
+from evidcore.page.record import is_phantom
+from evidcore.plugins import card, find
+from evidcore.recipe import Fit, Grpo, Recipe, Sft, load
+from evidcore.recipe.resolve import toml_tables
+from evidcore.run.folder import RunFolder, appearing, sha256, write
+from evidcore.run.later import last_model
+from evidcore.run.lock import named
+
+LOCK = "evid_lock.toml"
+
+
+def export_run(folder: RunFolder, target: Path) -> Path:
+    """Write a run's last model to `target` and return it.
+
+    Args:
+        folder: a run whose training has finished.
+        target: a folder that is not there yet, or empty.
+
+    Raises:
+        RunError: if the run has no finished model, or something is in the way.
+    """
+    weights = last_model(folder)
+    recipe, lock = load(folder.path / "resolved.toml"), folder.lock()
+    with appearing(target) as work:
+        model, processor = assemble.load(weights)
+        model.save_pretrained(work)
+        processor.save_pretrained(work)
+        for path in work.glob("*.safetensors"):
+            path.chmod(0o644)  # safetensors lets nobody else read what it writes
+        shown = published_recipe(recipe)
+        hashes = {path.name: sha256(path) for path in sorted(work.glob("*.safetensors"))}
+        write(work / LOCK, toml_tables({**published_lock(lock), "weights": hashes}))
+        write(work / "README.md", model_card(_facts(folder, recipe, lock, model, shown)))
+    return target
+
+
+def _facts(
+    folder: RunFolder, recipe: Recipe, lock: dict[str, Any], model: VolumeVLM, shown: str
+) -> ModelFacts:
+    language = recipe.model.language
+    return ModelFacts(
+        name=recipe.name,
+        base_model=language.id,
+        base_revision=language.revision,
+        parameters={
+            part: sum(weight.numel() for weight in model.part(part))
+            for part in ("encoder", "bridge", "language")
+        },
+        datasets=[_dataset(name, table, lock) for name, table in recipe.datasets.items()],
+        stages=[_stage(stage) for stage in recipe.stages if isinstance(stage, Fit | Sft | Grpo)],
+        results=_results(folder, recipe),
+        packages=_packages(recipe, lock),
+        counts_words=bool(language.config),
+        recipe=shown,
+    )
+
+
+def _dataset(name: str, table: Any, lock: dict[str, Any]) -> DatasetFacts:
+    offer, is_generated = find("dataset", table["use"]), is_phantom(str(table["use"]))
+    return DatasetFacts(
+        name=name,
+        component=offer.name,
+        fingerprint=lock["dataset"][name]["fingerprint"],
+        licence=_licence(offer.package) if is_generated else UNKNOWN,
+        is_phantom=is_generated,
+    )
+
+
+def _stage(stage: Fit | Sft | Grpo) -> str:
+    """Return what a stage trained, on what, for how long."""
+    tasks = [f"{use.dataset}/{use.task}" if use.task else use.dataset for use in stage.data]
+    on = f"on {', '.join(dict.fromkeys(tasks))}"
+    if isinstance(stage, Fit):
+        return f"`fit` of {stage.component} {on}"
+    length = f"{stage.steps} steps, {stage.optimizer}"
+    rewards = (
+        f", rewards {', '.join(table['use'] for table in stage.reward)}" if isinstance(stage, Grpo) else ""
+    )
+    lora = f", LoRA of rank {stage.lora.rank}" if stage.lora else ""
+    return f"`{stage.kind}` of {', '.join(stage.train)} {on}: {length}{lora}{rewards}"
+
+
+def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:
+    """Return the results of the stages that measured the last model, in order: those after its training."""
+    trained = max(place for place, stage in enumerate(recipe.stages, 1) if isinstance(stage, Sft | Grpo))
+    found = []
+    for path in sorted((folder.path / "results").glob("*.json")):
+        number = path.stem.partition("-")[0]
+        if number.isdecimal() and int(number) > trained:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def _packages(recipe: Recipe, lock: dict[str, Any]) -> list[PackageFacts]:
+    tables = {kind: getattr(recipe.model, kind) for kind in ("encoder", "bridge", "view")}
+    inside = {offer.package for kind, table in tables.items() for offer in named(kind, table)}
+    return [
+        PackageFacts(
+            name=name,
+            version=table["version"],
+            licence=_licence(name),
+            card=card(name),
+            in_model=name in inside | {"evidcore"},
+        )
+        for name, table in lock["package"].items()
+    ]
+
+
+def _licence(package: str) -> str:
+    """Return the licence that a package's metadata states."""
+    found = metadata.metadata(package)
+    return str(found["License-Expression"] or found["License"] or UNKNOWN)

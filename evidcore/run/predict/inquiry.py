@@ -1,0 +1,120 @@
+"""What someone asks of a run's model about one scan, and how it becomes a prompt of a task of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from evidcore.builtin.choice import LETTERS, STEM
+from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
+from evidcore.errors import RunError, did_you_mean
+from evidcore.factory import offer_of
+from evidcore.plugins import blame
+from evidcore.recipe import Audit, Evaluate, Grpo, Recipe
+from evidcore.run.parts import Parts
+
+_EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inquiry:
+    """One scan and one question about it, as typed."""
+
+    scan: str  # a file, or a folder with one DICOM series
+    series: str | None = None  # SeriesInstanceUID, where the folder holds several
+    tilted: Tilted = "refuse"
+    task: str = ""  # of the recipe; empty: "choice" where there are options, else "report"
+    question: str = ""
+    options: tuple[str, ...] = ()
+
+    def reference(self, intensity: Intensity) -> VolumeRef:
+        """Return the scan as `evidcore.volume` reads it."""
+        return VolumeRef(path=self.scan, intensity=intensity, key=self.series, tilted=self.tilted)
+
+    def name(self) -> str:
+        """Return the scan's file name without what says its format."""
+        name = Path(self.scan).resolve().name
+        for ending in (".nii.gz", ".nii", ".nrrd", ".nhdr", ".npy", ".npz", ".dcm"):
+            name = name.removesuffix(ending)
+        return name or "scan"
+
+
+def task_name(inquiry: Inquiry, recipe: Recipe) -> str:
+    """Return which of the recipe's tasks is asked.
+
+    Raises:
+        RunError: if it has none of that name; lists those it has.
+    """
+    wanted = inquiry.task or ("choice" if inquiry.options else "report")
+    if wanted in recipe.tasks:
+        return wanted
+    if not inquiry.task and len(recipe.tasks) == 1:
+        return next(iter(recipe.tasks))
+    raise RunError(
+        f"--task {wanted}: the recipe of this run names no task {wanted!r}."
+        f"{did_you_mean(wanted, recipe.tasks)} Its tasks: {', '.join(recipe.tasks) or 'none'}. "
+        "Name one of them with --task."
+    )
+
+
+def questions(inquiry: Inquiry) -> tuple[Question, ...]:
+    """Return the question with its options, none where none was put.
+
+    Raises:
+        RunError: if a question has no options, or they cannot be told apart by letters.
+    """
+    options = inquiry.options
+    if not options:
+        if inquiry.question:
+            raise RunError(
+                f"--question {inquiry.question!r} has no options, and the model answers by naming one. "
+                f"Add --option at least twice, as in {_EXAMPLE}."
+            )
+        return ()
+    if len(options) < 2 or len(options) > len(LETTERS):
+        raise RunError(
+            f"--option: a question has 2 to {len(LETTERS)} options, got {len(options)}: {list(options)!r}. "
+            f"Write for instance {_EXAMPLE}."
+        )
+    empty = next((option for option in options if not option.strip()), None)
+    twice = next((option for option in options if options.count(option) > 1), None)
+    if empty is not None or twice is not None:
+        what = f"{empty!r} is empty" if empty is not None else f"{twice!r} stands there twice"
+        raise RunError(f"--option: {what}. Give each option once, with words.")
+    # nobody knows the answer; the first option fills its place and is never read
+    return (Question(id="asked", text=inquiry.question or STEM, options=options, answer=0),)
+
+
+def asked(parts: Parts, name: str, case: Case, inquiry: Inquiry) -> Prompt:
+    """Return the one prompt that a task makes of the inquiry.
+
+    Raises:
+        RunError: if it makes none or several, or has no use for the options.
+    """
+    task = parts.tasks[name]
+    with blame(offer_of(task), f"asking about {inquiry.scan}"):
+        prompts = task.ask(case, parts.view)
+    if not prompts:
+        raise RunError(
+            f"--task {name}: {offer_of(task)} asks nothing about a scan by itself. "
+            f"Put the question: {_EXAMPLE}."
+        )
+    if len(prompts) > 1:
+        raise RunError(
+            f"--task {name}: {offer_of(task)} asks {len(prompts)} questions about a scan, and one is put at "
+            f"a time. Put the question: {_EXAMPLE}."
+        )
+    if inquiry.options and not prompts[0].reference.get("options"):
+        raise RunError(
+            f"--option: task {name!r} ({offer_of(task)}) takes no options, got {list(inquiry.options)!r}. "
+            "Leave them out, or name a task that takes them with --task."
+        )
+    return dataclasses.replace(prompts[0], task=name)
+
+
+def most_new_tokens(recipe: Recipe, task: str) -> int:
+    """Return how long an answer may be: as in the recipe's stages that ask this task, else in any."""
+    stages = [stage for stage in recipe.stages if isinstance(stage, Evaluate | Grpo | Audit)]
+    using = [stage for stage in stages if any(use.task == task for use in stage.data)]
+    lengths = [stage.max_new_tokens for stage in using or stages]
+    return max(lengths, default=Evaluate.max_new_tokens)

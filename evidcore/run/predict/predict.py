@@ -1,0 +1,123 @@
+"""Ask a run's last model about a scan, and write the answer with its evidence into a folder.
+
+Order of events: the run, the task and the question are checked; the scan is read; the model answers greedily
+over the scan and over a volume of air; the task reads both answers; the mask is written on the original
+grid. Equal inputs give equal files: nothing in them says when or by whom they were made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Case, VolumeRef
+from evidcore.contracts import EncoderInput
+from evidcore.errors import DataError
+from evidcore.factory import offer_of
+from evidcore.model.policy import VLMPolicy
+from evidcore.page import NOTICE, write_answer_page
+from evidcore.recipe import load
+from evidcore.run import model as models
+from evidcore.run.execute import final_standing
+from evidcore.run.folder import RunFolder, appearing, write
+from evidcore.run.later import last_model
+from evidcore.run.parts import build
+from evidcore.run.predict.answering import answered
+from evidcore.run.predict.evidence import mask_of, write_evidence
+from evidcore.run.predict.inquiry import Inquiry, asked, most_new_tokens, questions, task_name
+from evidcore.run.predict.provenance import model_record, scan_record, software
+from evidcore.volume import Volume, read, read_geometry
+
+CASE = "scan"  # what the case is called: a file name may be a person's
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """An answer, and the folder it was written to."""
+
+    folder: Path
+    record: dict[str, Any]  # what answer.json holds
+
+
+def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -> Prediction:
+    """Answer an inquiry with a run's last model.
+
+    Args:
+        folder: a run whose training has finished.
+        inquiry: the scan and what is asked about it.
+        out: the new folder for `answer.json`, `index.html`, and where the answer has them `report.txt` and
+            `mask.nii.gz`; left out: `predictions/<scan>-<task>` in the working directory.
+
+    Raises:
+        RunError: if the run has no finished model, its recipe no such task, or the question no use.
+        DataError: if the scan cannot be used.
+    """
+    weights = last_model(folder)
+    recipe = load(folder.path / "resolved.toml")
+    name = task_name(inquiry, recipe)
+    put = questions(inquiry)
+    read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
+    target = out or _free_place(inquiry.name(), name)
+    with appearing(target) as work:
+        parts = build(recipe)
+        standing = final_standing(folder)
+        for service, checkpoint in standing.services.items():
+            parts.services[service].load(checkpoint)
+        model, processor = models.current(parts, standing)
+        spec = model.model.encoder.input
+        ref = inquiry.reference("hu" if spec.windows else "arbitrary")
+        volume = read(ref)
+        check_volume(volume, ref, spec)
+        case = Case(id=CASE, patient=None, volumes=(ref,), questions=put)
+        prompt = asked(parts, name, case, inquiry)
+        policy = VLMPolicy(model, processor, seed=recipe.seed)
+        record, answer = answered(policy, prompt, parts, most_new_tokens(recipe, name))
+        mask = None
+        if answer.evidence is not None:
+            mask = mask_of(answer.evidence, volume, offer_of(parts.tasks[name]))
+            record["evidence"] = write_evidence(answer.evidence, mask, volume, ref, work)
+        if answer.report is not None:
+            write(work / "report.txt", answer.report + "\n")
+        record = {
+            "notice": NOTICE,
+            "scan": scan_record(volume, ref),
+            **record,
+            "model": model_record(folder, recipe.name, weights),
+            "data": folder.lock()["dataset"],
+            "software": software(folder),
+        }
+        write(work / "answer.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        write_answer_page(work, record, volume, mask)
+    return Prediction(folder=target, record=record)
+
+
+def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:
+    """Refuse what was read but is not what the encoder was trained on.
+
+    Raises:
+        DataError: if a model of volumes is given one slice, or a model of HU values that cannot be HU.
+    """
+    depth, height, width = volume.shape_zyx
+    if depth == 1 and spec.size_zyx[0] > 1 and not spec.any_depth:
+        raise DataError(
+            f"{ref.path}: is a 2D image of {height} x {width} pixels; the model of this run reads volumes. "
+            "Give the whole series."
+        )
+    low, high = float(volume.array.min()), float(volume.array.max())
+    if spec.windows and low >= 0:
+        raise DataError(
+            f"{ref.path}: the values run from {low:g} to {high:g}, so this is no CT in HU, where air is "
+            "-1000 and fat -100; the model of this run reads HU. Give a CT with its rescale applied, or use "
+            "a run whose encoder has windows = [] for MR and other intensities."
+        )
+
+
+def _free_place(scan: str, task: str) -> Path:
+    """Return the first folder of `predictions/<scan>-<task>`, `…-2`, … that is not there."""
+    place, number = Path("predictions") / f"{scan}-{task}", 1
+    while place.exists():
+        number += 1
+        place = place.with_name(f"{scan}-{task}-{number}")
+    return place

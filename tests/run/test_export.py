@@ -1,0 +1,159 @@
+"""A run's model as a folder: transformers loads it, it says where it comes from, nothing private is in it."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
+
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.case import TextPart
+from evidcore.errors import RunError
+from evidcore.model import assemble
+from evidcore.page import NOTICE
+from evidcore.page.numbers import DASH
+from evidcore.recipe import load
+from evidcore.run import RunFolder, export_run
+from evidcore.run.parts import build
+
+
+@pytest.fixture(scope="module")
+def exported(small_run, tmp_path_factory):
+    return export_run(RunFolder(small_run), tmp_path_factory.mktemp("out") / "model")
+
+
+@pytest.fixture(scope="module")
+def cases(small_run):
+    parts = build(load(small_run / "resolved.toml"))
+    return [case for split in ("train", "validation", "test") for case in parts.split("chest", split)]
+
+
+@torch.no_grad()
+def test_transformers_gives_the_same_logits_as_the_runs_model(small_run, exported, cases):
+    model, processor = assemble.load(small_run / "checkpoints" / "03-sft")
+    parts = build(load(small_run / "resolved.toml"))
+    (prompt,) = parts.tasks["report"].prompts(cases[0], parts.view, 0)
+    encoded = processor.encode(prompt)
+    ids = torch.tensor([encoded.ids])
+    handles = processor.image_processor(encoded.crops)["pixel_values"]
+    expected = model(input_ids=ids, pixel_values=handles).logits
+
+    loaded = AutoModelForImageTextToText.from_pretrained(exported)
+    reader = AutoProcessor.from_pretrained(exported)
+    text = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
+    written = reader.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    inputs = reader(text=[written], images=[prompt.crops()[0].uri()], return_tensors="pt")
+    assert inputs["input_ids"].tolist() == ids.tolist()
+    assert inputs["pixel_values"].dim() == 5
+    torch.testing.assert_close(loaded(**inputs).logits, expected, rtol=1e-4, atol=1e-4)
+
+    backbone = AutoModel.from_pretrained(exported)
+    hidden = backbone(**inputs).last_hidden_state
+    torch.testing.assert_close(loaded.lm_head(hidden), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_it_holds_what_is_listed_and_nothing_else(exported):
+    assert sorted(path.name for path in exported.iterdir()) == [
+        "README.md", "chat_template.jinja", "config.json", "evid_lock.toml", "generation_config.json",
+        "model.safetensors", "processor_config.json", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
+    assert all(path.stat().st_mode & 0o044 for path in exported.iterdir())
+
+
+def test_no_case_no_report_and_no_path_is_in_it(small_run, exported, cases):
+    reports = [case.report.text for case in cases]
+    sentences = {said.strip() for text in reports for said in text.split(".") if len(said.split()) > 2}
+    names = {name.lower() for name in CT_RATE_FINDINGS}  # known to all, and tokens of their own
+    sentences = {said for said in sentences if said.lower() not in names}
+    assert len(sentences) > 10
+    secret = {*sentences, *(case.id for case in cases), str(small_run.parents[2])}
+    secret |= {case.patient for case in cases}
+    for path in exported.iterdir():
+        content = path.read_bytes()
+        found = [text for text in secret if text.encode() in content]
+        assert found == [], path.name
+
+
+def test_the_program_on_the_card_runs(exported, cases, tmp_path):
+    program = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)[0]
+    scan = exported.parent / "scan.nii"
+    shutil.copyfile(cases[0].volumes[0].path, scan)
+    program = program.replace('"scan.nii.gz"', repr(str(scan))).replace(
+        "max_new_tokens=256", "max_new_tokens=4"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=exported, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_front_matter_is_the_hubs(exported):
+    text = (exported / "README.md").read_text()
+    _, front, body = text.split("---\n", 2)
+    table = yaml.safe_load(front)
+    assert table["library_name"] == "transformers"
+    assert table["license"] == "apache-2.0"
+    assert table["datasets"] == ["phantom-chest"]
+    assert table["pipeline_tag"] == "image-text-to-text"
+    assert {"evidcore", "medical", "phantom"} <= set(table["tags"])
+    assert "base_model" not in table
+    assert NOTICE in body
+
+
+def test_the_cards_figures_are_those_of_the_exported_model_with_their_lines(small_run, exported):
+    text = (exported / "README.md").read_text()
+    assert "### 04-evaluate" in text
+    assert "### 02-evaluate" not in text  # measured what an earlier stage had trained
+    result = json.loads((small_run / "results" / "04-evaluate.json").read_text())
+    row = next(row for row in result["rows"] if row["metric"] == "format_rate")
+    lines = result["reference_lines"]["choice"]
+    assert f"| choice | format rate | {100 * row['value']:.1f} % | {DASH} |" in text
+    accuracy = next(row for row in result["rows"] if row["metric"] == "strict_accuracy")
+    cells = [
+        accuracy["value"],
+        *(lines[key] for key in ("uniform_chance", "prior_only", "perfect_perception")),
+    ]
+    written = [f"{100 * value:.1f} %" for value in cells]
+    assert f"| choice | strict accuracy | {written[0]} | {DASH} | {' | '.join(written[1:])} |" in text
+    assert "Every number here comes from generated phantoms" in text
+
+
+def test_the_lock_says_what_the_model_rests_on(small_run, exported):
+    lock = tomllib.loads((exported / "evid_lock.toml").read_text())
+    of_run = tomllib.loads((small_run / "lock.toml").read_text())
+    assert lock["dataset"] == of_run["dataset"]
+    assert lock["package"] == of_run["package"]
+    digest = hashlib.sha256((exported / "model.safetensors").read_bytes()).hexdigest()
+    assert lock["weights"] == {"model.safetensors": digest}
+    assert of_run["dataset"]["chest"]["fingerprint"] in (exported / "README.md").read_text()
+
+
+def test_the_recipe_on_the_card_is_the_runs(small_run, exported, tmp_path):
+    text = (exported / "README.md").read_text()
+    (tmp_path / "again.toml").write_text(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0])
+    again, first = load(tmp_path / "again.toml"), load(small_run / "resolved.toml")
+    assert again.stages == first.stages
+    assert again.datasets == first.datasets
+    assert "# line" not in text
+
+
+def test_a_full_folder_and_a_run_without_a_model_are_refused(copied_run, exported, tmp_path):
+    with pytest.raises(RunError, match=r"model: the folder is not empty \('README\.md' is in it\)"):
+        export_run(RunFolder(copied_run), exported)
+    (copied_run / "checkpoints" / "03-sft").unlink()
+    with pytest.raises(RunError, match=r"03-sft has not finished\. `evid resume"):
+        export_run(RunFolder(copied_run), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_that_has_not_measured_its_model_says_so(copied_run, tmp_path):
+    for path in (copied_run / "results").glob("*-evaluate.json"):
+        path.unlink()
+    written = export_run(RunFolder(copied_run), tmp_path / "model")
+    assert "Not measured: no evaluate or audit stage" in (written / "README.md").read_text()
