@@ -8,6 +8,7 @@ import pytest
 
 from evidcore import factory, testing
 from evidcore.builtin.choice import Choice
+from evidcore.builtin.folder import Folder
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.tools import CropTool
@@ -25,6 +26,8 @@ CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 500,
 # What a component is built with here, where its defaults are missing or too large for a test.
 OPTIONS = {
     "folder": {"path": "."},
+    "table": {"path": ".", "option_columns": ["A", "B"]},
+    "mask-questions": {"source": {"use": "folder", "path": "."}, "midline": "grid"},
     "vit3d": {"size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24},
     "timm-slices": {"size": 32, "slices": 2},
     "phantom-chest": {
@@ -41,7 +44,12 @@ FITS = {
     "timm-slices": {"steps": 2, "cases_per_step": 2},
 }
 # Another table that must give other cases.
-OTHERS = {"phantom-chest": {"seed": 18}, "folder": {"intensity": "arbitrary"}}
+OTHERS = {
+    "phantom-chest": {"seed": 18},
+    "folder": {"intensity": "arbitrary"},
+    "table": {"intensity": "hu"},
+    "mask-questions": {"seed": 18},
+}
 CALLS = {
     "crop": [{"slice": 6, "box": [0, 0, 500, 1000]}, {"slice": 0, "box": [250, 250, 750, 750]}],
     "measure": [{"slice": 6, "from": [0, 0], "to": [500, 250]}],
@@ -78,6 +86,20 @@ def world(tmp_path_factory):
         for case, split in zip(cases, ("train", "train", "validation", "test"), strict=True):
             masks = ";".join(f"{name}=case-{case.id[5:]}.npz#{name}" for name in case.masks)
             table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
+    with (folder / "questions.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "image", "patient", "split", "question", "A", "B", "answer"])
+        for case, split in zip(cases, ("train", "train", "validation", "test"), strict=True):
+            table.writerow([
+                case.id,
+                f"{case.id}.nii.gz",
+                case.patient,
+                split,
+                "Is it cold?",
+                "yes",
+                "no",
+                "B",
+            ])
     return World(folder, cases, testing.tiny_language(folder / "language"))
 
 
@@ -101,8 +123,12 @@ def bare(offer, world):
     """Call the component's factory itself."""
     made, given = offer.load(), world.given(offer.kind)
     asked = [name for name in inspect.signature(made).parameters if name in given]
+    inner = {
+        "scorer": lambda table: FindingsF1(),
+        "source": lambda table: Folder(world.folder, world.folder / "cache", path=table["path"]),
+    }
     options = {
-        name: FindingsF1() if name == "scorer" else tuple(value) if isinstance(value, list) else value
+        name: inner[name](value) if name in inner else tuple(value) if isinstance(value, list) else value
         for name, value in OPTIONS.get(offer.name, {}).items()
     }
     return made(**{name: given[name] for name in asked}, **options)
