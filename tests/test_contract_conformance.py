@@ -28,6 +28,7 @@ OPTIONS = {
     "folder": {"path": "."},
     "table": {"path": ".", "option_columns": ["A", "B"]},
     "mask-questions": {"source": {"use": "folder", "path": "."}, "midline": "grid"},
+    "implant": {"source": {"use": "folder", "path": "."}, "kinds": ["stone"], "prevalence": 1.0},
     "vit3d": {"size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24},
     "timm-slices": {"size": 32, "slices": 2},
     "phantom-chest": {
@@ -49,6 +50,7 @@ OTHERS = {
     "folder": {"intensity": "arbitrary"},
     "table": {"intensity": "hu"},
     "mask-questions": {"seed": 18},
+    "implant": {"seed": 18},
 }
 CALLS = {
     "crop": [{"slice": 6, "box": [0, 0, 500, 1000]}, {"slice": 0, "box": [250, 250, 750, 750]}],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evidcore.builtin.body import Region, midline_x
+from evidcore.builtin.body import Region, midline_mm
 from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume import Volume, file_hash, read, read_mask
@@ -84,10 +84,9 @@ def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFa
         found |= _label_map(volume, together) if len(together) > 1 else {}
         for name in together.keys() - found.keys():
             found[name] = _facts(volume, read_mask(together[name], like=volume))
-    middle = midline_x(volume) if body else None
     return CaseFacts(
         masks=found,
-        body_mm=None if middle is None else middle * dx,
+        body_mm=midline_mm(volume) if body else None,
         grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx,
     )
 

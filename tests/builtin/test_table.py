@@ -19,7 +19,8 @@ from evidcore.testing import check_dataset
 
 ROWS: list[dict[str, Any]] = [
     {"id": "q0", "image": "a.nii.gz", "patient": "p0", "split": "train",
-     "question": "Which organ is largest?", "A": "liver", "B": "spleen", "C": "kidney", "D": "pancreas", "answer": "A"},
+     "question": "Which organ is largest?", "A": "liver",
+     "B": "spleen", "C": "kidney", "D": "pancreas", "answer": "A"},
     {"id": "q1", "image": "a.nii.gz", "patient": "p0", "split": "train", "question": "Is there a stone?",
      "A": "yes", "B": "no", "C": "", "D": "", "answer": "b"},
     {"id": "q2", "image": "b.nii.gz", "patient": "p1", "split": "validation", "question": "Which phase?",
@@ -145,8 +146,8 @@ def test_columns_of_other_names_words_of_the_split_caption_and_kind(home):
     home.csv([row])
     dataset = home.dataset(
         id_column="", image_column="img", patient_column="subject", split_column="fold",
-        question_column="ask", option_columns=("1", "2"), answer_column="key", report_column="caption", kind_column="type",
-        split_names={"val": "validation"},
+        question_column="ask", option_columns=("1", "2"), answer_column="key",
+        report_column="caption", kind_column="type", split_names={"val": "validation"},
     )  # fmt: skip
     (case,) = dataset.cases("validation")
     assert case.report is not None
