@@ -9,6 +9,7 @@ from evidcore_plugin_ct_data.miniatures import WRITERS, write
 
 from evidcore import factory, testing
 from evidcore.builtin.choice import Choice
+from evidcore.builtin.folder import Folder
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.tools import CropTool
@@ -26,6 +27,9 @@ CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 500,
 # What a component is built with here, where its defaults are missing or too large for a test.
 OPTIONS = {
     "folder": {"path": "."},
+    "table": {"path": ".", "option_columns": ["A", "B"]},
+    "mask-questions": {"source": {"use": "folder", "path": "."}, "midline": "grid"},
+    "implant": {"source": {"use": "folder", "path": "."}, "kinds": ["stone"], "prevalence": 1.0},
     "vit3d": {"size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24},
     "timm-slices": {"size": 32, "slices": 2},
     "phantom-chest": {
@@ -48,6 +52,9 @@ OTHERS = {
     "phantom-chest": {"seed": 18},
     "folder": {"intensity": "arbitrary"},
     **{name: {"limit": 1} for name in WRITERS},
+    "table": {"intensity": "hu"},
+    "mask-questions": {"seed": 18},
+    "implant": {"seed": 18},
 }
 CALLS = {
     "crop": [{"slice": 6, "box": [0, 0, 500, 1000]}, {"slice": 0, "box": [250, 250, 750, 750]}],
@@ -87,6 +94,20 @@ def world(tmp_path_factory):
             table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
     for name in WRITERS:
         write(name, folder / "published" / name)
+    with (folder / "questions.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "image", "patient", "split", "question", "A", "B", "answer"])
+        for case, split in zip(cases, ("train", "train", "validation", "test"), strict=True):
+            table.writerow([
+                case.id,
+                f"{case.id}.nii.gz",
+                case.patient,
+                split,
+                "Is it cold?",
+                "yes",
+                "no",
+                "B",
+            ])
     return World(folder, cases, testing.tiny_language(folder / "language"))
 
 
@@ -110,8 +131,12 @@ def bare(offer, world):
     """Call the component's factory itself."""
     made, given = offer.load(), world.given(offer.kind)
     asked = [name for name in inspect.signature(made).parameters if name in given]
+    inner = {
+        "scorer": lambda table: FindingsF1(),
+        "source": lambda table: Folder(world.folder, world.folder / "cache", path=table["path"]),
+    }
     options = {
-        name: FindingsF1() if name == "scorer" else tuple(value) if isinstance(value, list) else value
+        name: inner[name](value) if name in inner else tuple(value) if isinstance(value, list) else value
         for name, value in OPTIONS.get(offer.name, {}).items()
     }
     return made(**{name: given[name] for name in asked}, **options)

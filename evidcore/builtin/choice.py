@@ -36,8 +36,8 @@ class Choice(Task):
     """Multiple choice over findings: one that is present among distractors.
 
     Evaluation (seed 0) asks the questions that came with a case; where there are none, and in training, they
-    are drawn from the case's findings, in the words of a question that came with it where there is one. A
-    case without a present finding, or with too few others, asks nothing.
+    are drawn from the case's findings, in the words of a question about findings that came with it where
+    there is one. A case without a present finding, or with too few others, asks nothing.
 
     Args:
         think: ask for `<think>…</think>` before the answer.
@@ -47,6 +47,7 @@ class Choice(Task):
         options_per_question: how many options a drawn question has.
         questions_per_case: how many questions are drawn for a case, each for another present finding; 0 = one
             for every present finding.
+        training_questions: "drawn" as above; "given" asks in training too what came with the case.
         permute: shuffle the options of questions that came with the case (drawn ones always are).
         rules: spell the answer format out in the prompt, for models that were not trained on it.
 
@@ -61,6 +62,7 @@ class Choice(Task):
         distractors: Literal["negatives", "random"] = "negatives",
         options_per_question: Annotated[int, Ge(2), Le(len(LETTERS))] = 4,
         questions_per_case: Annotated[int, Ge(0)] = 1,
+        training_questions: Literal["drawn", "given"] = "drawn",
         permute: bool = False,
         rules: bool = False,
     ) -> None:
@@ -68,13 +70,14 @@ class Choice(Task):
         self.distractors = distractors
         self.options_per_question = options_per_question
         self.questions_per_case = questions_per_case
+        self.training_questions = training_questions
         self.permute = permute
         self.rules = rules
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask what came with the case (seed 0) or what is drawn from its findings."""
         dice = random.Random(f"choice/{seed}/{case.id}")
-        if case.questions and (seed == 0 or not case.findings):
+        if case.questions and (seed == 0 or not case.findings or self.training_questions == "given"):
             questions = [self._shuffled(item, dice) if self.permute else item for item in case.questions]
         else:
             questions = self._draw(case, seed, dice)
@@ -124,6 +127,7 @@ class Choice(Task):
             options=tuple(question.options[i] for i in order),
             answer=order.index(question.answer),
             true_options=tuple(sorted(order.index(i) for i in question.true_options)),
+            kind=question.kind,
         )
 
     def _ask(self, question: Question) -> str:
@@ -137,8 +141,9 @@ class Choice(Task):
         if not self.think:
             return answer, ()
         true = set(prompt.reference["true_options"])
+        holds, fails = prompt.reference["verdicts"]
         verdicts = [
-            f"{LETTERS[i]} {option} {'present' if i in true else 'absent'}."
+            f"{LETTERS[i]} {option} {holds if i in true else fails}."
             for i, option in enumerate(prompt.reference["options"])
         ]
         return f"<think>{' '.join(verdicts)}</think>{answer}", ()
@@ -158,10 +163,15 @@ class Choice(Task):
 
 def _stem(case: Case, dice: random.Random) -> str:
     """Return the words of a drawn question; what is known beforehand stands in front, as in given ones."""
-    if case.questions:
-        return dice.choice(case.questions).text
+    about_findings = [question for question in case.questions if _is_about_findings(case, question)]
+    if about_findings:
+        return dice.choice(about_findings).text
     indication = case.notes.get("indication")
     return f"Indication: {indication}. {STEM}" if indication else STEM
+
+
+def _is_about_findings(case: Case, question: Question) -> bool:
+    return all(case.state_of(option) is not None for option in question.options)
 
 
 def _reference(case: Case, question: Question) -> Mapping[str, Any]:
@@ -174,7 +184,9 @@ def _reference(case: Case, question: Question) -> Mapping[str, Any]:
         "letter": LETTERS[question.answer],
         "options": list(question.options),
         "true_options": list(true),
-        "finding": question.options[question.answer],
+        "finding": question.kind or question.options[question.answer],
+        "question": question.text,
+        "verdicts": ["present", "absent"] if _is_about_findings(case, question) else ["true", "false"],
     }
 
 

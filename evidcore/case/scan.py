@@ -125,6 +125,7 @@ class Question:
     options: tuple[str, ...]
     answer: int  # index into options
     true_options: tuple[int, ...] = ()  # every option that holds, where known; the answer among them
+    kind: str | None = None  # results are told by it; without, by the right option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

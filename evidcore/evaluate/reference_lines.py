@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Prompt
 from evidcore.evaluate.statistics import Interval, mean_interval
 
-Preference = Callable[[str, int], float]  # an option's name and place -> how much the rule likes it
+Preference = Callable[[Prompt, str, int], float]  # an option's name and place -> how much the rule likes it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ def _perfect(prompt: Prompt) -> float:
 
 def _expected(prompt: Prompt, prefer: Preference) -> float:
     """Return the accuracy of taking the option that is liked most, ties broken by a fair coin."""
-    liking = [prefer(option, place) for place, option in enumerate(prompt.reference["options"])]
+    liking = [prefer(prompt, option, place) for place, option in enumerate(prompt.reference["options"])]
     most = max(liking)
     return 1 / liking.count(most) if liking[answer_place(prompt)] == most else 0.0
 
@@ -137,22 +136,30 @@ def _blind_rules(training: Sequence[Prompt]) -> dict[str, Preference]:
     right: collections.Counter[str] = collections.Counter()
     offered: collections.Counter[str] = collections.Counter()
     places: collections.Counter[int] = collections.Counter()
+    right_to: collections.Counter[tuple[str, str]] = collections.Counter()
+    offered_to: collections.Counter[tuple[str, str]] = collections.Counter()
     for prompt in training:
-        options = prompt.reference["options"]
+        options, words = prompt.reference["options"], _words(prompt)
+        right_to[words, options[answer_place(prompt)]] += 1
+        offered_to.update((words, option) for option in options)
         right[options[answer_place(prompt)]] += 1
         offered.update(options)
         places[answer_place(prompt)] += 1
     prevalence = _prevalence(training)
     return {
-        "most often right in training": lambda option, _: right[option],
-        "most often right when offered": lambda option, _: right[option] / max(offered[option], 1),
-        "most prevalent in training": lambda option, _: prevalence.get(option, 0.0),
-        "most often right letter": functools.partial(_of_place, places),
+        "most often right in training": lambda _, option, __: right[option],
+        "most often right when offered": lambda _, option, __: right[option] / max(offered[option], 1),
+        "most often right to the same words": lambda prompt, option, _: (
+            right_to[_words(prompt), option] / max(offered_to[_words(prompt), option], 1)
+        ),
+        "most prevalent in training": lambda _, option, __: prevalence.get(option, 0.0),
+        "most often right letter": lambda _, __, place: places[place],
     }
 
 
-def _of_place(places: Mapping[int, int], option: str, place: int) -> float:
-    return places.get(place, 0)
+def _words(prompt: Prompt) -> str:
+    """Return the question without its options: "Where is the liver?" has one answer in most people."""
+    return str(prompt.reference.get("question", ""))
 
 
 def _prevalence(training: Iterable[Prompt]) -> dict[str, float]:

@@ -87,7 +87,7 @@ def named(kind: str, value: Any) -> Iterator[Offer]:
             yield find(kind, value["use"])
         for item in value.values():
             if isinstance(item, Mapping) and isinstance(item.get("use"), str):
-                for inner in SERVICE_KINDS:
+                for inner in (*SERVICE_KINDS, "dataset"):  # a data set may stand on another
                     if any(row.name == item["use"].rpartition("/")[2] for row in offers(inner)):
                         yield from named(inner, item)
 

@@ -54,6 +54,8 @@ def test_evaluation_asks_the_questions_that_came_with_the_case():
         "options": ["emphysema", "lung nodule", "cardiomegaly"],
         "true_options": [1],
         "finding": "lung nodule",
+        "question": "What is seen?",
+        "verdicts": ["present", "absent"],
     }
 
 

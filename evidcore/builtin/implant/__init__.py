@@ -1,0 +1,1 @@
+"""Phantom lesions with exact masks, planted into real CT."""

@@ -1,0 +1,87 @@
+"""Noise like that of the tissue around: its standard deviation and its autocorrelation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Region = np.ndarray[Any, np.dtype[np.bool_]]
+
+TREND_MM = 6.0  # what changes over longer distances is anatomy, not noise
+LONGEST_LAG_MM = 8.0
+FEWEST_VOXELS = 200
+
+
+class TooLittleTissue(ValueError):
+    """The surroundings hold too few voxels to measure noise on."""
+
+
+def autocovariance(values: Array, tissue: Region, spacing_mm_zyx: tuple[float, float, float]) -> Array:
+    """Measure how the noise of a tissue covaries with itself.
+
+    Args:
+        values: a piece of a scan, (z, y, x), in HU.
+        tissue: which of its voxels count.
+        spacing_mm_zyx: of the voxels.
+
+    Returns:
+        Covariance in HU² by lag, odd sizes, lag 0 in the middle; it falls to 0 at the longest lags.
+
+    Raises:
+        TooLittleTissue: with fewer than 200 voxels.
+    """
+    from scipy import ndimage
+
+    if tissue.sum() < FEWEST_VOXELS:
+        raise TooLittleTissue(f"{int(tissue.sum())} voxels of tissue, fewer than {FEWEST_VOXELS}")
+    spacing = np.array(spacing_mm_zyx)
+    sigma = TREND_MM / spacing
+    weight = ndimage.gaussian_filter(tissue.astype(np.float64), sigma, mode="constant")
+    smooth = ndimage.gaussian_filter(np.where(tissue, values, 0.0), sigma, mode="constant")
+    noise = np.where(tissue, values - smooth / np.maximum(weight, 1e-9), 0.0)
+    noise = np.where(tissue, noise - noise[tissue].mean(), 0.0)
+    lags = np.minimum(
+        np.maximum(1, np.round(LONGEST_LAG_MM / spacing)).astype(int), np.array(values.shape) - 1
+    )
+    products, pairs = _correlate(noise, lags), _correlate(tissue.astype(np.float64), lags)
+    found = np.where(pairs > 0.5, products / np.maximum(pairs, 1.0), 0.0)
+    for axis, longest in enumerate(lags):
+        share = np.abs(np.arange(-longest, longest + 1)) / (longest + 1)
+        taper = np.square(np.cos(np.pi * np.clip(share - 0.5, 0, None)))  # 1 up to half of the longest lag
+        found *= taper.reshape([-1 if each == axis else 1 for each in range(3)])
+    return np.asarray(found)
+
+
+def noise_like(covariance: Array, shape_zyx: tuple[int, int, int], rng: np.random.Generator) -> Array:
+    """Draw Gaussian noise (z, y, x) in HU with the given autocovariance."""
+    from scipy import fft
+
+    room = [
+        fft.next_fast_len(count + extent, real=True)
+        for count, extent in zip(shape_zyx, covariance.shape, strict=True)
+    ]
+    kernel = np.zeros(room)
+    kernel[tuple(slice(0, extent) for extent in covariance.shape)] = covariance
+    kernel = np.roll(kernel, [-(extent // 2) for extent in covariance.shape], axis=(0, 1, 2))
+    power = np.maximum(fft.fftn(kernel).real, 0.0)  # below 0 where the covariance was measured with error
+    if not power.any():
+        return np.zeros(shape_zyx)
+    power *= covariance[tuple(extent // 2 for extent in covariance.shape)] / power.mean()
+    drawn = fft.ifftn(np.sqrt(power) * fft.fftn(rng.standard_normal(room))).real
+    return np.asarray(drawn[tuple(slice(0, count) for count in shape_zyx)])
+
+
+def _correlate(values: Array, lags: Array) -> Array:
+    """Return the sums over all voxels of value times value at a lag, for lags up to `lags` each way."""
+    from scipy import fft
+
+    room = [
+        fft.next_fast_len(count + int(lag), real=True) for count, lag in zip(values.shape, lags, strict=True)
+    ]
+    spectrum = fft.rfftn(values, room)
+    sums = fft.irfftn(np.square(np.abs(spectrum)), room)
+    for axis, lag in enumerate(lags):
+        sums = np.take(sums, np.arange(-int(lag), int(lag) + 1), axis=axis, mode="wrap")
+    return np.asarray(sums)
