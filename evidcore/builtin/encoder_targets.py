@@ -15,7 +15,7 @@ from evidcore.contracts import Encoder, EncoderInput, Grid
 from evidcore.errors import DataError
 from evidcore.volume import Volume, prepare, read_mask, recall
 from evidcore.volume.ahead import ahead
-from evidcore.volume.masks import Mask
+from evidcore.volume.lattice import Mask
 from evidcore.volume.preparation import resize
 
 SEEN_FRACTION = 0.02  # of a patch's voxels, from which on the patch shows a finding

@@ -109,7 +109,8 @@ def _cases(parts: Parts, names: Sequence[str], splits: Sequence[Split]) -> Itera
             with blame(offer_of(source), f"listing the cases of {name}, {split}"):
                 listed = {case.id: case for case in source.listed(split)}
             left_out = source.left_out.get(split, {})
-            for case_id, found in {**left_out, **listed}.items():
+            both: dict[str, Case | str] = {**left_out, **listed}
+            for case_id, found in both.items():
                 yield f"{name}/{split}/{case_id}", found
 
 
