@@ -97,7 +97,7 @@ def with_muon(
     """
     parts: list[Optimizer] = []
     if wide := _narrowed(groups, lambda weight: weight in matrices):
-        options = {} if momentum is None else {"momentum": momentum}
+        options: dict[str, Any] = {} if momentum is None else {"momentum": momentum}
         parts.append(torch.optim.Muon(wide, adjust_lr_fn="match_rms_adamw", **options))
     if others := _narrowed(groups, lambda weight: weight not in matrices):
         parts.append(rest(others))
