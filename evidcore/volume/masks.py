@@ -14,6 +14,8 @@ from evidcore.volume.masks_csr import is_sparse, read_row
 from evidcore.volume.stored import refuse_type
 from evidcore.volume.straight import TILT_LIMIT_DEGREES, lean_degrees, resample
 
+__all__ = ["Mask", "read_mask"]
+
 
 def read_mask(ref: MaskRef, like: Volume) -> Mask:
     """Read a mask, shape (z, y, x) on the grid of `like`.
