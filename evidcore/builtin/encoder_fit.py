@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from evidcore.errors import DataError
 WARM_UP_STEPS = 60
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
 LOG_EVERY_STEPS = 10
+TELL_EVERY_S = 10.0  # how often the reading of cases is told
 
 
 def fit_encoder(
@@ -61,7 +63,7 @@ def fit_encoder(
         )
     names = finding_names(train)
     masks = bool({"zones", "masks"} & set(supervision))
-    known = read_targets(train, encoder, names, masks=masks)
+    known = read_targets(train, encoder, names, masks=masks, told=_telling(log))
     held_out = read_targets(validation, encoder, names, masks=False)
     device = next(encoder.parameters()).device
     with torch.random.fork_rng(devices=[]):
@@ -83,6 +85,19 @@ def fit_encoder(
         "validation_probe_auc": auc,
     }
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+
+
+def _telling(log: FitLog) -> Callable[[int, int], None]:
+    """Return what logs, now and then, how many cases are read."""
+    last_s = time.monotonic()
+
+    def tell(done: int, count: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= TELL_EVERY_S:
+            last_s = time.monotonic()
+            log({"step": 0, "cases_read": done, "cases_to_read": count})
+
+    return tell
 
 
 def _train(

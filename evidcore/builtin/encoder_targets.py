@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -14,7 +13,8 @@ from torch.nn import functional
 from evidcore.case import Case, Crop
 from evidcore.contracts import Encoder, EncoderInput, Grid
 from evidcore.errors import DataError
-from evidcore.volume import Volume, prepare, read, read_mask
+from evidcore.volume import Volume, prepare, read_mask, recall
+from evidcore.volume.ahead import ahead
 from evidcore.volume.masks import Mask
 from evidcore.volume.preparation import resize
 
@@ -62,11 +62,26 @@ def finding_names(cases: Sequence[Case]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(finding.name for case in cases for finding in case.findings))
 
 
-def read_targets(cases: Sequence[Case], encoder: Encoder, names: tuple[str, ...], *, masks: bool) -> Targets:
-    """Read volumes, labels and, if asked for, masks of `cases`.
+def read_targets(
+    cases: Sequence[Case],
+    encoder: Encoder,
+    names: tuple[str, ...],
+    *,
+    masks: bool,
+    told: Callable[[int, int], None] = lambda done, count: None,
+) -> Targets:
+    """Read volumes, labels and, if asked for, masks of `cases`, several at a time.
+
+    Args:
+        cases: one row each.
+        encoder: says what volumes and patches are like.
+        names: the findings, in the order of the columns.
+        masks: read these too.
+        told: called after each case with how many are read, of how many.
 
     Raises:
-        DataError: if a case has no volume, or masks are asked for and no case has any.
+        DataError: if a file cannot be used (names it and the case), a case has no volume, or masks are asked
+            for and no case has any.
     """
     spec = encoder.input
     grid = encoder.grid(spec.size_zyx)
@@ -83,12 +98,19 @@ def read_targets(cases: Sequence[Case], encoder: Encoder, names: tuple[str, ...]
     sides = torch.full((count, 2, len(names)), -1, dtype=torch.int8)
 
     def fill(row: int) -> None:
-        case = cases[row]
+        try:
+            fill_from(cases[row], row)
+        except DataError as cause:
+            if cases[row].id in str(cause):
+                raise
+            raise DataError(f"{cause} (case {cases[row].id!r})") from cause
+
+    def fill_from(case: Case, row: int) -> None:
         if not case.volumes:
             raise DataError(f"case {case.id}: has no volume. Leave it out of the encoder's training.")
-        crop = Crop(volume=case.volumes[0])
-        volumes[row] = prepare(crop, spec).add_(1).mul_(127.5).round_().to(torch.uint8)
-        volume = read(case.volumes[0]) if masks and case.masks else None
+        pixels = prepare(Crop(volume=case.volumes[0]), spec)
+        volumes[row] = pixels.add_(1).mul_(127.5).round_().to(torch.uint8)
+        volume = recall(case.volumes[0]) if masks and case.masks else None
         for finding in case.findings:
             place = names.index(finding.name) if finding.name in names else -1
             if place < 0 or finding.state == "uncertain":
@@ -102,9 +124,8 @@ def read_targets(cases: Sequence[Case], encoder: Encoder, names: tuple[str, ...]
                 else:
                     unmasked[row, place] = True
 
-    with ThreadPoolExecutor(max_workers=max(1, torch.get_num_threads())) as pool:
-        for _ in pool.map(fill, range(count)):
-            pass
+    for done, _ in enumerate(ahead(fill, range(count)), start=1):
+        told(done, count)
     reports = tuple(case.report.text if case.report else "" for case in cases)
     return Targets(
         volumes=volumes,

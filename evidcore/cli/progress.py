@@ -12,7 +12,7 @@ from typing import Any, Self
 from evidcore.hooks import observe
 
 _EVERY_S = 10.0  # plain lines come at most this often
-_FIRST = ("loss", "reward", "accuracy", "entropy", "kl", "learning_rate")
+_FIRST = ("cases_", "loss", "reward", "accuracy", "entropy", "kl", "learning_rate")
 
 
 class Progress:

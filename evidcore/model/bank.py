@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RunError
 from evidcore.model.feature_folder import FeatureFolder
 from evidcore.volume import content_key, prepare
+from evidcore.volume.ahead import ahead
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
@@ -76,8 +78,7 @@ class FeatureBank:
 
     def pixels(self, handles: Sequence[int]) -> Float[Tensor, "volume channel z y x"]:
         """Return encoder input for handles of one size."""
-        found = [self._lookup(handle) for handle in handles]
-        return torch.stack([prepare(crop, self.spec, size) for crop, size in found])
+        return torch.stack(list(self._prepared(handles)))
 
     def patches(
         self, handles: Sequence[int], encoder: Encoder, *, live: bool = False
@@ -131,6 +132,11 @@ class FeatureBank:
             )
         return self._crops[handle]
 
+    def _prepared(self, handles: Sequence[int]) -> Iterator[Float[Tensor, "channel z y x"]]:
+        """Yield encoder input for each handle; the next ones are prepared meanwhile."""
+        found = [self._lookup(handle) for handle in handles]
+        yield from ahead(lambda one: prepare(one[0], self.spec, one[1]), found)
+
     def _follow(self, encoder: Encoder) -> None:
         """Forget features of other weights."""
         # every in-place change of a tensor raises its version: an optimiser step and a loaded checkpoint both
@@ -169,11 +175,12 @@ class FeatureBank:
                 found[handle] = kept
         with _evaluating(encoder):
             for group in missing.values():
+                prepared = self._prepared(group)
                 for start in range(0, len(group), VOLUMES_PER_PASS):
                     some = group[start : start + VOLUMES_PER_PASS]
                     # a lone volume is summed in another order than one among others: give it company, or a
                     # feature would depend on what happened to be kept already
-                    pixels = self.pixels(some).to(device)
+                    pixels = torch.stack(list(itertools.islice(prepared, len(some)))).to(device)
                     output = encoder(pixels if len(some) > 1 else torch.cat([pixels, pixels]))
                     self.encoded += len(some)
                     features = output.features.to("cpu", self.dtype)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from evidcore.volume.cache import cache_root
 from evidcore.volume.content import content_key, file_hash
 from evidcore.volume.geometry import Geometry, Volume
+from evidcore.volume.kept import KeptVolume, keep, recall
 from evidcore.volume.masks import read_mask
 from evidcore.volume.nifti import read, read_geometry
 
@@ -15,14 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Geometry",
+    "KeptVolume",
     "Volume",
     "cache_root",
     "content_key",
     "file_hash",
+    "keep",
     "prepare",
     "read",
     "read_geometry",
     "read_mask",
+    "recall",
 ]
 
 

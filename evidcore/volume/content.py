@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evidcore.case import Crop
+from evidcore.case import Crop, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume.cache import cache_root, fetch, store
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # contracts import torch
     from evidcore.contracts import EncoderInput, Grid
 
 PREPARATION = 1  # raise whenever `prepare` gives other numbers for the same settings
-REMEMBERED_BYTES = 8 << 20  # smaller files are hashed faster than their remembered hash is opened and checked
+READING = 1  # raise whenever `read` gives other numbers, or takes or refuses other files
+REMEMBERED_BYTES = 1 << 20  # smaller files are hashed within a millisecond
 
 _known: dict[tuple[str, int, int], str] = {}
 
@@ -27,6 +28,10 @@ def file_hash(path: str | os.PathLike[str]) -> str:
     try:
         place = os.path.realpath(path)
         facts = os.stat(place)
+    except FileNotFoundError as cause:
+        raise DataError(
+            f"{path}: there is no such file. Check the path in the table or the recipe."
+        ) from cause
     except OSError as cause:
         raise DataError(f"{path}: cannot be read ({cause.strerror}). Check the path.") from cause
     identity = (place, facts.st_mtime_ns, facts.st_size)
@@ -42,6 +47,7 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
     """
     settings = {
         "preparation": PREPARATION,
+        "reading": READING,
         "spec": dataclasses.asdict(spec) | {"size_zyx": size_zyx or spec.size_zyx, "any_depth": None},
         "blank": crop.blank,
         "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
@@ -50,6 +56,12 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
     }
     text = json.dumps(settings, sort_keys=True).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def volume_key(ref: VolumeRef) -> str:
+    """Return the key of what `read` gives for `ref`, wherever the file lies."""
+    text = json.dumps([READING, file_hash(ref.path), ref.marks()], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _remembered(identity: tuple[str, int, int]) -> str:

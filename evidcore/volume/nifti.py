@@ -16,6 +16,7 @@ from nibabel.wrapstruct import WrapStructError
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume.geometry import Array, Geometry, Triple, Turn, Volume, turn_to_body
+from evidcore.volume.gunzip import gunzip
 
 GZIP_MAGIC = b"\x1f\x8b"
 HEADER_BYTES = 540  # a NIfTI-2 header; NIfTI-1 needs 348
@@ -110,7 +111,7 @@ def _payload(path: Path) -> bytes:
     _refuse_packing(path)
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if path.name.endswith(".gz") else content
+        return gunzip(content) if path.name.endswith(".gz") else content
     except (OSError, EOFError, zlib.error) as cause:
         raise _unreadable(path, cause) from cause
 

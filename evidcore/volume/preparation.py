@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import os
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,12 +13,11 @@ from torch.nn import functional
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
-from evidcore.volume.geometry import Volume
-from evidcore.volume.nifti import read
+from evidcore.volume.geometry import Array, Geometry
+from evidcore.volume.inputs import find_input
+from evidcore.volume.kept import PERCENTILES, intensities, keep, recall
 
 AIR_HU = -1000.0
-PERCENTILES = (0.5, 99.5)
-PERCENTILE_SAMPLE = 1_000_000  # voxels; enough for the 0.5 % tails, and quick on a whole-body scan
 
 
 def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Float[Tensor, "channel z y x"]:
@@ -34,6 +32,8 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
     Windows are HU, so a volume of arbitrary intensity is refused by an encoder that declares any. An encoder
     that declares none (`windows = ()`) takes both kinds: one channel, -1 at the 0.5th percentile of the whole
     volume and 1 at the 99.5th. A blank crop is air everywhere (-1000 HU; the low end without windows).
+
+    What `evid data prepare` has kept is taken from the cache, the same bits. A box reads its slices alone.
 
     Args:
         crop: what is shown.
@@ -50,22 +50,21 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
             f"{list(spec.windows)}. Set windows = [] on the encoder (scales by percentiles), "
             f"or intensity = 'hu' on the dataset if the values are HU."
         )
-    windows = spec.windows
     if crop.blank:
-        values = torch.full(size, AIR_HU if windows else -1.0)
-        windows = windows or ((-1.0, 1.0),)
+        return _windowed(torch.full(size, AIR_HU if spec.windows else -1.0), spec.windows or ((-1.0, 1.0),))
+    held = find_input(crop, spec, size)
+    if held is not None:
+        return torch.from_numpy(held.copy())
+    region, geometry = _region(crop)
+    windows = spec.windows or (_percentile_window(crop.volume),)
+    values = torch.from_numpy(region.astype(np.float32))
+    if spec.spacing_mm_zyx is None:
+        values = resize(values, size)
     else:
-        volume = _recent(crop.volume)
-        windows = windows or (_percentile_window(crop.volume),)
-        values = _cut(volume, crop)
-        if spec.spacing_mm_zyx is None:
-            values = resize(values, size)
-        else:
-            scale = zip(values.shape, volume.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
-            z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
-            values = _centred(resize(values, (z, y, x)), size, fill=AIR_HU if spec.windows else windows[0][0])
-    channels = [(2 * (values - low) / (high - low) - 1).clamp(-1, 1) for low, high in windows]
-    return torch.stack(channels)
+        scale = zip(values.shape, geometry.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
+        z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
+        values = _centred(resize(values, (z, y, x)), size, fill=AIR_HU if spec.windows else windows[0][0])
+    return _windowed(values, windows)
 
 
 def resize(values: Float[Tensor, "z y x"], size_zyx: Grid) -> Float[Tensor, "z2 y2 x2"]:
@@ -81,19 +80,18 @@ def resize(values: Float[Tensor, "z y x"], size_zyx: Grid) -> Float[Tensor, "z2 
     return column.reshape(z, y, x)
 
 
-def _cut(volume: Volume, crop: Crop) -> Tensor:
-    """Return the crop's voxels as float32."""
-    region = volume.array
-    if crop.box_zyx is not None:
-        z0, z1, y0, y1, x0, x1 = crop.box_zyx
-        edges = zip(((z0, z1), (y0, y1), (x0, x1)), volume.shape_zyx, strict=True)
-        if any(not 0 <= start < stop <= count for (start, stop), count in edges):
-            raise DataError(
-                f"{crop.volume.path}: the box {crop.box_zyx} (z0, z1, y0, y1, x0, x1) must hold voxels of "
-                f"the volume, whose shape is {volume.shape_zyx}. Boxes run from start to stop, stop excluded."
-            )
-        region = region[z0:z1, y0:y1, x0:x1]
-    return torch.from_numpy(region.astype(np.float32))
+def _region(crop: Crop) -> tuple[Array, Geometry]:
+    """Return the crop's voxels and the grid of its volume."""
+    if crop.box_zyx is None:
+        volume = recall(crop.volume)
+        return volume.array, volume.geometry
+    kept = keep(crop.volume)
+    return kept.part(crop.box_zyx), kept.geometry
+
+
+def _windowed(values: Tensor, windows: Sequence[tuple[float, float]]) -> Tensor:
+    """Return a channel for each window, -1 at its low end and 1 at its high end."""
+    return torch.stack([(2 * (values - low) / (high - low) - 1).clamp(-1, 1) for low, high in windows])
 
 
 def _centred(values: Tensor, size_zyx: Grid, fill: float) -> Tensor:
@@ -105,28 +103,12 @@ def _centred(values: Tensor, size_zyx: Grid, fill: float) -> Tensor:
     return functional.pad(values, pads, value=fill)
 
 
-def _recent(ref: VolumeRef) -> Volume:
-    """Read a volume, keeping the last two: slices and zooms of one volume come one after another."""
-    try:
-        facts = os.stat(ref.path)
-    except OSError:
-        return read(ref)  # says what is wrong
-    return _read_state(ref, facts.st_mtime_ns, facts.st_size)
-
-
-@functools.lru_cache(maxsize=2)
-def _read_state(ref: VolumeRef, mtime_ns: int, size_bytes: int) -> Volume:
-    return read(ref)
-
-
 def _percentile_window(ref: VolumeRef) -> tuple[float, float]:
     """Return the ends of a volume's own intensity range, the same for every crop of it."""
-    flat = _recent(ref).array.reshape(-1)
-    stride = flat.size // PERCENTILE_SAMPLE | 1  # odd: does not keep to a few columns
-    low, high = np.percentile(flat[::stride], PERCENTILES)
+    low, high = intensities(ref).percentile_ends
     if not low < high:
         raise DataError(
-            f"{ref.path}: {PERCENTILES[1] - PERCENTILES[0]:g} % of the voxels have the value {float(low)!r}, "
+            f"{ref.path}: {PERCENTILES[1] - PERCENTILES[0]:g} % of the voxels have the value {low!r}, "
             f"so there is no intensity range to scale. Leave the case out."
         )
-    return float(low), float(high)
+    return low, high

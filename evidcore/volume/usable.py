@@ -9,9 +9,8 @@ from pathlib import Path
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume.cache import fetch, store
+from evidcore.volume.content import READING
 from evidcore.volume.nifti import read
-
-READING = 1  # raise whenever `read` takes or refuses other files
 
 
 def why_unusable(ref: VolumeRef, cache_folder: Path) -> str | None:
