@@ -38,6 +38,13 @@ def main() -> None:
     """Train 3D medical vision-language models whose words are tied to visible evidence, and prove it."""
 
 
-from evidcore.cli import components, data, preparing, results, running  # noqa: E402  # they add commands to main
+from evidcore.cli import (  # noqa: E402  # they add commands to main
+    components,
+    data,
+    data_prepare,
+    preparing,
+    results,
+    running,
+)
 
-__all__ = ["components", "data", "main", "preparing", "results", "running"]
+__all__ = ["components", "data", "data_prepare", "main", "preparing", "results", "running"]

@@ -51,6 +51,16 @@ class KeptVolume:
     intensities: Intensities
     _slices: KeptArray
 
+    @property
+    def is_kept(self) -> bool:
+        """Tell whether it lies in the cache; otherwise it is in memory."""
+        return self._slices.is_kept
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all its voxels."""
+        return self._slices.size_bytes
+
     def part(self, box_zyx: tuple[int, int, int, int, int, int]) -> Array:
         """Return the voxels of a box z0, z1, y0, y1, x0, x1 as a read-only (z, y, x) view.
 

@@ -49,9 +49,14 @@ class KeptArray:
         return tuple(self._array.shape)
 
     @property
-    def nbytes(self) -> int:
-        """Size of the array without its header."""
-        return self._array.nbytes
+    def size_bytes(self) -> int:
+        """Size of the array alone."""
+        return int(self._array.nbytes)
+
+    @property
+    def is_kept(self) -> bool:
+        """Tell whether it lies in a file."""
+        return self._checksums is not None
 
     def slices(self, start: int, stop: int) -> Array:
         """Return a read-only view of slices `start` to `stop`, which are read and verified, no others.

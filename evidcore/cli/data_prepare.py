@@ -1,0 +1,127 @@
+"""`evid data prepare`: fill the cache for a whole set."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from pathlib import Path
+
+import click
+
+from evidcore.cli.data import data
+
+_PLAIN_EVERY_S = 10.0
+_WORDS = {
+    "done": "done",
+    "already_there": "already there",
+    "no_room": "without room",
+    "not_needed": "too small to be worth keeping",
+    "left_out": "left out",
+}
+
+
+def _shard(context: click.Context, option: click.Parameter, text: str) -> tuple[int, int]:
+    """Read i/n."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise click.BadParameter(f"must be i/n with i from 1 to n, got {text!r}. For instance 2/4.")
+    return int(found[1]), int(found[2])
+
+
+@data.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key of the recipe.")
+@click.option(
+    "--dataset", "datasets", multiple=True, metavar="NAME", help="Only this data set; may be repeated."
+)
+@click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    type=click.Choice(["train", "validation", "test"]),
+    help="Only this split; may be repeated.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many cases are read at once.",
+)
+@click.option(
+    "--shard",
+    default="1/1",
+    callback=_shard,
+    metavar="I/N",
+    help="Only share I of N, for instance one a machine.",
+)
+@click.option("--inputs-only", is_flag=True, help="Keep what the encoder is given, not the volumes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def prepare(
+    recipe: Path,
+    overrides: tuple[str, ...],
+    datasets: tuple[str, ...],
+    splits: tuple[str, ...],
+    processes: int,
+    shard: tuple[int, int],
+    inputs_only: bool,
+    as_json: bool,
+) -> None:
+    """Read every volume of a recipe's data sets, and keep volumes and encoder inputs in the cache.
+
+    Killed and started again, it goes on where it stopped. EVID_CACHE names the cache folder, EVID_CACHE_GB its
+    limit.
+    """
+    from evidcore.recipe import load
+    from evidcore.run.filling import fill
+    from evidcore.volume import cache_root
+
+    loaded = load(recipe, overrides)
+    with _Bar() as bar:
+        found = fill(
+            loaded, datasets=datasets, splits=splits, processes=processes, shard=shard,  # type: ignore[arg-type]
+            keeps_volumes=not inputs_only, told=bar.tell,
+        )  # fmt: skip
+    if as_json:
+        facts = {"recipe": str(recipe), "cache": str(cache_root()), "shard": f"{shard[0]}/{shard[1]}"}
+        click.echo(json.dumps({**facts, **dataclasses.asdict(found)}, indent=1))
+        return
+    for case, reason in found.left_out.items():
+        click.echo(f"left out: {case}: {reason}")
+    counts = ", ".join(f"{count} {_WORDS[name]}" for name, count in found.outcomes.items() if count)
+    written = f"{found.size_bytes / 1e9:.3g} GB written to {cache_root()}"
+    click.echo(f"{recipe}: {counts or 'no case is in this share'}; {written} in {found.seconds:.0f} s")
+    if found.outcomes["no_room"]:
+        click.echo("The cache is full. Set EVID_CACHE_GB higher, or prepare with --inputs-only.")
+
+
+class _Bar:
+    """One live bar in a terminal, plain lines otherwise; on stderr."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        columns = (TextColumn("prepare"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("prepare", total=None)
+        self._console, self._start_s = console, time.monotonic()
+        self._last_s = self._start_s
+
+    def __enter__(self) -> _Bar:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.__exit__(None, None, None)
+
+    def tell(self, done: int, count: int) -> None:
+        """Show how far it is."""
+        self._progress.update(self._task, completed=done, total=count)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._last_s >= _PLAIN_EVERY_S:
+            self._last_s = now
+            self._console.print(f"prepare: {done} of {count} cases, {now - self._start_s:.0f} s")

@@ -1,0 +1,122 @@
+"""Fill the cache for the data of a recipe: its volumes, and what its encoder is given of them.
+
+Order of events: every data set lists its cases; what the view shows of each is worked out; worker processes
+read and prepare case after case. Each entry appears in one move and is found again by content, so a fill that
+was killed goes on where it stopped, and several machines fill one cache folder, each its share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast, get_args
+
+import torch
+
+from evidcore import factory
+from evidcore.case import Case, Split, VisualPart
+from evidcore.contracts import EncoderInput
+from evidcore.errors import DataError, RecipeError, did_you_mean
+from evidcore.factory import offer_of
+from evidcore.plugins import blame
+from evidcore.recipe import Recipe
+from evidcore.run.parts import Parts, build
+from evidcore.volume.filling import Filled, Filler, Outcome, Wanted
+from evidcore.volume.filling import fill as fill_cache
+
+SPLITS = cast(tuple[Split, ...], get_args(Split))
+
+
+@dataclasses.dataclass
+class Summary:
+    """What became of the cases so far."""
+
+    outcomes: dict[Outcome, int] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(get_args(Outcome), 0)
+    )
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # dataset/split/case -> why
+    size_bytes: int = 0  # written
+    seconds: float = 0.0
+
+    def add(self, filled: Filled) -> None:
+        """Count a case."""
+        self.outcomes[filled.outcome] += 1
+        self.size_bytes += filled.size_bytes
+        if filled.outcome == "left_out":
+            self.left_out[filled.case] = filled.reason
+
+
+def fill(
+    recipe: Recipe,
+    *,
+    datasets: Sequence[str] = (),
+    splits: Sequence[Split] = (),
+    processes: int = 1,
+    shard: tuple[int, int] = (1, 1),
+    keeps_volumes: bool = True,
+    told: Callable[[int, int], None] = lambda done, count: None,
+) -> Summary:
+    """Fill the cache for a recipe's data.
+
+    Args:
+        recipe: names the data sets, the encoder and the view.
+        datasets: which of them; empty: all.
+        splits: which of theirs; empty: all.
+        processes: how many read at once.
+        shard: which share of the cases, and of how many, from 1 on.
+        keeps_volumes: keep the volumes too, not only what the encoder is given.
+        told: called after each case with how many are done, of how many.
+
+    Raises:
+        RecipeError: if the recipe names no such data set.
+        DataError: if there are no cases.
+        RunError: if the disk is full, or a process was killed.
+    """
+    began_s = time.time()
+    parts = build(recipe)
+    unknown = next((name for name in datasets if name not in parts.datasets), None)
+    if unknown is not None:
+        raise RecipeError(
+            f"{recipe.path}: no dataset is called {unknown!r}.{did_you_mean(unknown, parts.datasets)} "
+            f"It names: {', '.join(parts.datasets)}."
+        )
+    names, splits = tuple(datasets) or tuple(parts.datasets), tuple(splits) or SPLITS
+    cases = list(_cases(parts, names, splits))
+    if not cases:
+        raise DataError(
+            f"{recipe.path}: the {', '.join(splits)} splits of {', '.join(names)} hold no cases to prepare. "
+            f"Check the tables."
+        )
+    own = cases[shard[0] - 1 :: shard[1]]
+    with torch.device("meta"):
+        encoder = factory.build("encoder", recipe.model.encoder, given={}, where="model.encoder")
+    summary = Summary()
+    filler = Filler(spec=encoder.input, keeps_volumes=keeps_volumes, began_s=began_s)
+    wanted = (_wanted(parts, encoder.input, name, case) for name, case in own)
+    for done, filled in enumerate(fill_cache(wanted, filler, processes=processes), start=1):
+        summary.add(filled)
+        told(done, len(own))
+    summary.seconds = time.time() - began_s
+    return summary
+
+
+def _cases(parts: Parts, names: Sequence[str], splits: Sequence[Split]) -> Iterator[tuple[str, Case]]:
+    """Yield every case that is listed, also the unusable, with its full name."""
+    for name in names:
+        source = parts.datasets[name]
+        for split in splits:
+            with blame(offer_of(source), f"listing the cases of {name}, {split}"):
+                listed = list(source.listed(split))
+            yield from ((f"{name}/{split}/{case.id}", case) for case in listed)
+
+
+def _wanted(parts: Parts, spec: EncoderInput, name: str, case: Case) -> Wanted:
+    """Work out what the view shows of a case."""
+    try:
+        with blame(offer_of(parts.view), f"rendering case {case.id!r}"):
+            shown = [part for part in parts.view.render(case) if isinstance(part, VisualPart)]
+            sized = tuple((part.crop, parts.view.size_zyx(part, spec)) for part in shown)
+    except DataError as cause:
+        return Wanted(case=name, volumes=(), shown=(), fault=str(cause))
+    return Wanted(case=name, volumes=case.volumes, shown=sized)

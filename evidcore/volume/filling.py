@@ -1,0 +1,147 @@
+"""Fill the cache case by case, in this process or in several."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from typing import Literal
+
+import torch
+
+from evidcore.case import Crop, VolumeRef
+from evidcore.contracts import EncoderInput, Grid
+from evidcore.errors import DataError, RunError
+from evidcore.volume.inputs import find_input, keep_input
+from evidcore.volume.kept import LEAST_BYTES, find, keep
+from evidcore.volume.nifti import read_geometry
+from evidcore.volume.preparation import prepare
+
+Outcome = Literal["done", "already_there", "no_room", "not_needed", "left_out"]
+WAITING_PER_PROCESS = 4  # cases that are handed out ahead
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be kept of one case."""
+
+    case: str
+    volumes: tuple[VolumeRef, ...]
+    shown: tuple[tuple[Crop, Grid], ...]  # crops, and at what size the encoder is given them
+    fault: str = ""  # why the case cannot be shown at all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Filled:
+    """What became of one case.
+
+    `outcome` is "done" where anything was written; "not_needed" where volume and inputs are small, or no
+    smaller than what they are made of; "no_room" where the cache is full of what this very fill wrote.
+    """
+
+    case: str
+    outcome: Outcome
+    size_bytes: int = 0  # written for it
+    reason: str = ""  # why it was left out
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Filler:
+    """Keeps what is wanted of a case; whatever is kept already is found and not made again."""
+
+    spec: EncoderInput
+    keeps_volumes: bool
+    began_s: float  # seconds since 1970; entries used since make no room for each other
+
+    def __call__(self, wanted: Wanted) -> Filled:
+        """Keep what is wanted of a case; a file that cannot be used leaves it out."""
+        if wanted.fault:
+            return Filled(case=wanted.case, outcome="left_out", reason=wanted.fault)
+        try:
+            found = [self._volume(ref) for ref in wanted.volumes if self.keeps_volumes]
+            found += [self._input(crop, size) for crop, size in wanted.shown]
+        except DataError as cause:
+            return Filled(case=wanted.case, outcome="left_out", reason=str(cause))
+        written = sum(size_bytes for _, size_bytes in found)
+        ranked: tuple[Outcome, ...] = ("no_room", "done", "already_there", "not_needed")
+        outcomes = {outcome for outcome, _ in found} | {"not_needed"}
+        first = next(outcome for outcome in ranked if outcome in outcomes)
+        return Filled(case=wanted.case, outcome=first, size_bytes=written)
+
+    def _volume(self, ref: VolumeRef) -> tuple[Outcome, int]:
+        if find(ref) is not None:
+            return "already_there", 0
+        volume = keep(ref, spared_since_s=self.began_s)
+        if volume.is_kept:
+            return "done", volume.size_bytes
+        return ("not_needed" if volume.size_bytes < LEAST_BYTES else "no_room"), 0
+
+    def _input(self, crop: Crop, size_zyx: Grid) -> tuple[Outcome, int]:
+        if crop.blank or self._input_bytes(size_zyx) > _voxel_bytes(crop):
+            return "not_needed", 0
+        if find_input(crop, self.spec, size_zyx) is not None:
+            return "already_there", 0
+        pixels = prepare(crop, self.spec, size_zyx).numpy()
+        has_room = keep_input(crop, self.spec, size_zyx, pixels, spared_since_s=self.began_s)
+        return ("done", pixels.nbytes) if has_room else ("no_room", 0)
+
+    def _input_bytes(self, size_zyx: Grid) -> int:
+        return 4 * math.prod(size_zyx) * max(1, len(self.spec.windows))
+
+
+def fill(wanted: Iterable[Wanted], filler: Filler, *, processes: int) -> Iterator[Filled]:
+    """Keep what is wanted, several cases at a time, and yield what became of each, in order.
+
+    Raises:
+        RunError: if the disk is full, or a process was killed.
+    """
+    if processes == 1:
+        yield from map(filler, wanted)
+        return
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin)
+    begun: deque[Future[Filled]] = deque()
+    rest = iter(wanted)
+    try:
+        begun.extend(
+            pool.submit(filler, one) for one in itertools.islice(rest, WAITING_PER_PROCESS * processes)
+        )
+        while begun:
+            yield begun.popleft().result()
+            begun.extend(pool.submit(filler, one) for one in itertools.islice(rest, 1))
+    except BrokenProcessPool as cause:
+        raise RunError(
+            f"one of {processes} processes was killed, perhaps for want of memory. What is done is kept: "
+            f"give the command again with fewer --processes."
+        ) from cause
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Work on one core, leave Ctrl-C to the process that asks, and end when that one has been killed."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        asking = parent_process()
+        if asking is not None:
+            asking.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _voxel_bytes(crop: Crop) -> int:
+    """Return what the voxels of a crop take as int16."""
+    if crop.box_zyx is None:
+        return 2 * math.prod(read_geometry(crop.volume).shape_zyx)
+    z0, z1, y0, y1, x0, x1 = crop.box_zyx
+    return 2 * (z1 - z0) * (y1 - y0) * (x1 - x0)
