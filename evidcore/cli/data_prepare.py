@@ -71,8 +71,8 @@ def prepare(
 ) -> None:
     """Read every volume of a recipe's data sets, and keep volumes and encoder inputs in the cache.
 
-    Killed and started again, it goes on where it stopped. EVID_CACHE names the cache folder, EVID_CACHE_GB its
-    limit.
+    Killed and started again, it goes on where it stopped. EVID_CACHE names the cache folder, EVID_CACHE_GB
+    its limit.
     """
     from evidcore.recipe import load
     from evidcore.run.filling import fill

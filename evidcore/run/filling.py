@@ -101,18 +101,22 @@ def fill(
     return summary
 
 
-def _cases(parts: Parts, names: Sequence[str], splits: Sequence[Split]) -> Iterator[tuple[str, Case]]:
-    """Yield every case that is listed, also the unusable, with its full name."""
+def _cases(parts: Parts, names: Sequence[str], splits: Sequence[Split]) -> Iterator[tuple[str, Case | str]]:
+    """Yield every case with its full name, or why the data set leaves it out."""
     for name in names:
         source = parts.datasets[name]
         for split in splits:
             with blame(offer_of(source), f"listing the cases of {name}, {split}"):
-                listed = list(source.listed(split))
-            yield from ((f"{name}/{split}/{case.id}", case) for case in listed)
+                listed = {case.id: case for case in source.listed(split)}
+            left_out = source.left_out.get(split, {})
+            for case_id, found in {**left_out, **listed}.items():
+                yield f"{name}/{split}/{case_id}", found
 
 
-def _wanted(parts: Parts, spec: EncoderInput, name: str, case: Case) -> Wanted:
+def _wanted(parts: Parts, spec: EncoderInput, name: str, case: Case | str) -> Wanted:
     """Work out what the view shows of a case."""
+    if isinstance(case, str):
+        return Wanted(case=name, volumes=(), shown=(), fault=case)
     try:
         with blame(offer_of(parts.view), f"rendering case {case.id!r}"):
             shown = [part for part in parts.view.render(case) if isinstance(part, VisualPart)]

@@ -102,16 +102,13 @@ def open_array(path: Path) -> KeptArray | None:
     return KeptArray(array, facts, checksums)
 
 
-def write_array(path: Path, array: Array, facts: Mapping[str, Any]) -> int:
-    """Write an array and JSON-like facts about it, in one move.
+def write_array(path: Path, array: Array, facts: Mapping[str, Any]) -> None:
+    """Write an array and JSON-like facts about it, in one move; not if the cache is cleared away meanwhile.
 
     Args:
         path: the file; its folder is made.
         array: int16 or float32, at least one axis.
         facts: comes back with the array.
-
-    Returns:
-        The file's size in bytes.
 
     Raises:
         RunError: if the disk is full or may not be written to; names EVID_CACHE.
@@ -126,7 +123,7 @@ def write_array(path: Path, array: Array, facts: Mapping[str, Any]) -> int:
     }
     header = json.dumps(head).encode()
     header += b" " * (-len(header) % 8)
-    with naming_full_disk(path.parent):
+    with contextlib.suppress(FileNotFoundError), naming_full_disk(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -139,7 +136,6 @@ def write_array(path: Path, array: Array, facts: Mapping[str, Any]) -> int:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
             raise
-    return 8 + len(header) + checksums.nbytes + array.nbytes
 
 
 def _entry(dtype: str, array: Array, start: int) -> dict[str, Any]:

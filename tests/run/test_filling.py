@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from evidcore.case import VolumeRef
+from evidcore.cli import main
+from evidcore.volume import read
+from evidcore.volume.kept import find
+from evidcore.volume.kept_array import open_array
+
+CASES = 9
+RECIPE = """\
+schema = 1
+name = "set"
+[dataset.scans]
+use = "folder"
+path = "."
+missing = "skip"
+[model]
+language = { config = "tiny" }
+view = { use = "volume" }
+encoder = { use = "vit3d", size_zyx = [8, 16, 16], patch_zyx = [4, 8, 8] }
+bridge = { use = "projection" }
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+steps = 1
+learning_rate = 1e-3
+data = [{ dataset = "scans", task = "report" }]
+"""
+
+
+@pytest.fixture
+def scans(tmp_path, monkeypatch) -> Path:
+    """A folder with a recipe, a table and volumes of 1.1 MB, one of them cut off."""
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    noise = np.random.default_rng(0)
+    rows = ["id,volume,patient,split"]
+    for number in range(CASES):
+        values = noise.integers(-1000, 1000, (200, 220, 13)).astype(np.int16)
+        nibabel.save(nibabel.Nifti1Image(values, np.diag([-1.0, -1, 3, 1])), tmp_path / f"{number}.nii")
+        rows.append(f"{number},{number}.nii,p{number},{'test' if number % 3 == 2 else 'train'}")
+    (tmp_path / "4.nii").write_bytes((tmp_path / "4.nii").read_bytes()[:-5])
+    (tmp_path / "cases.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "set.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def prepare(*words, exit_code=0):
+    found = CliRunner().invoke(main, ["data", "prepare", "set.toml", *words])
+    assert found.exit_code == exit_code, (found.output, found.exception)
+    return json.loads(found.stdout) if "--json" in words else found
+
+
+def kept(folder: Path) -> dict[str, bytes]:
+    files = sorted((folder / "cache").glob("*/*.safetensors"))
+    return {path.name: path.read_bytes() for path in files}
+
+
+def test_a_set_is_filled_once_and_the_rest_is_counted(scans):
+    first = prepare("--json")
+    assert first["outcomes"] == {
+        "done": CASES - 1, "already_there": 0, "no_room": 0, "not_needed": 0, "left_out": 1,
+    }  # fmt: skip
+    assert list(first["left_out"]) == ["scans/train/4"]
+    assert f"{scans / '4.nii'}: holds {200 * 220 * 13 * 2 - 5} bytes" in first["left_out"]["scans/train/4"]
+    assert first["size_bytes"] == (CASES - 1) * (200 * 220 * 13 * 2 + 3 * 8 * 16 * 16 * 4), (
+        "vit3d has 3 windows"
+    )
+    ref = VolumeRef(path=str(scans / "2.nii"))
+    np.testing.assert_array_equal(find(ref).volume().array, read(ref).array)
+    files = kept(scans)
+    second = prepare()
+    assert "8 already there, 1 left out; 0 GB written" in second.output
+    assert f"left out: scans/train/4: {scans / '4.nii'}: holds" in second.output
+    assert kept(scans) == files
+
+
+def test_two_processes_keep_the_same_files_as_one(scans):
+    prepare()
+    alone = kept(scans)
+    for path in (scans / "cache").glob("*/*.safetensors"):
+        path.unlink()
+    assert prepare("--json", "--processes", "2")["outcomes"]["done"] == CASES - 1
+    assert kept(scans) == alone
+
+
+def test_shards_share_the_set_out(scans):
+    done = [prepare("--json", "--shard", f"{share}/3", "--inputs-only") for share in (1, 2, 3)]
+    assert [sum(one["outcomes"].values()) for one in done] == [3, 3, 3]
+    assert sum(one["outcomes"]["done"] for one in done) == CASES - 1
+    assert prepare("--json", "--inputs-only")["outcomes"]["already_there"] == CASES - 1
+
+
+def test_split_and_data_set_narrow_it_down(scans):
+    assert prepare("--json", "--split", "test", "--dataset", "scans")["outcomes"]["done"] == 3
+    said = prepare("--dataset", "scan", exit_code=2).stderr
+    assert "set.toml: no dataset is called 'scan'. Did you mean 'scans'? It names: scans." in said
+    said = prepare("--split", "validation", exit_code=2).stderr
+    assert "the validation splits of scans hold no cases to prepare" in said
+
+
+@pytest.mark.parametrize("share", ["0/3", "4/3", "2", "a/b"])
+def test_a_share_that_is_none_is_refused(scans, share):
+    assert f"must be i/n with i from 1 to n, got '{share}'" in prepare("--shard", share, exit_code=2).stderr
+
+
+def test_killed_it_leaves_only_whole_entries_and_goes_on_from_them(scans):
+    command = [sys.executable, "-m", "evidcore", "data", "prepare", "set.toml", "--processes", "2"]
+    running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    volumes = scans / "cache" / "volumes"
+    while not (volumes.exists() and any(volumes.glob("*.safetensors"))):
+        assert running.poll() is None
+        time.sleep(0.01)
+    workers = children(running.pid)
+    running.kill()
+    running.wait()
+    found = kept(scans)
+    for path in (scans / "cache").glob("*/*.safetensors"):
+        array = open_array(path)
+        array.slices(0, array.shape[0])
+    deadline = time.monotonic() + 60
+    while any(is_alive(pid) for pid in workers):
+        assert time.monotonic() < deadline, "workers outlive the command"
+        time.sleep(0.05)
+    outcomes = prepare("--json")["outcomes"]
+    assert outcomes["done"] + outcomes["already_there"] == CASES - 1
+    assert found.items() <= kept(scans).items()
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
