@@ -109,8 +109,10 @@ def _cases(parts: Parts, names: Sequence[str], splits: Sequence[Split]) -> Itera
             with blame(offer_of(source), f"listing the cases of {name}, {split}"):
                 listed = {case.id: case for case in source.listed(split)}
             left_out = source.left_out.get(split, {})
-            for case_id, found in {**left_out, **listed}.items():
-                yield f"{name}/{split}/{case_id}", found
+            for case_id, case in listed.items():
+                yield f"{name}/{split}/{case_id}", case
+            for case_id in sorted(left_out.keys() - listed.keys()):
+                yield f"{name}/{split}/{case_id}", left_out[case_id]
 
 
 def _wanted(parts: Parts, spec: EncoderInput, name: str, case: Case | str) -> Wanted:

@@ -48,8 +48,15 @@ class KeptVolume:
 
     ref: VolumeRef
     geometry: Geometry
-    intensities: Intensities
     _slices: KeptArray
+
+    @property
+    def intensities(self) -> Intensities:
+        """What the values span: known of a kept volume, found by going over one in memory."""
+        if not self.is_kept:
+            return _span(self._slices.slices(0, self.geometry.shape_zyx[0]))
+        (least, most), (low, high) = (self._slices.facts[name] for name in ("range", "percentile_ends"))
+        return Intensities(least=least, most=most, percentile_ends=(low, high))
 
     @property
     def is_kept(self) -> bool:
@@ -119,14 +126,15 @@ def keep(ref: VolumeRef, *, spared_since_s: float = math.inf) -> KeptVolume:
     if held is not None:
         return held
     volume = _remembered(ref) or read(ref)
-    facts, size_bytes = _facts(volume), volume.array.nbytes
+    size_bytes = volume.array.nbytes
     if size_bytes >= LEAST_BYTES and cache_room().take(size_bytes, spared_since_s=spared_since_s):
-        write_array(_place(ref), volume.array, facts)
+        write_array(_place(ref), volume.array, _facts(volume))
         held = find(ref)
         if held is not None:
             return held
-    _recent.append((volume_key(ref), volume))
-    return _kept(ref, KeptArray(volume.array, facts))
+    if _remembered(ref) is None:
+        _recent.append((volume_key(ref), volume))
+    return KeptVolume(ref=ref, geometry=volume.geometry, _slices=KeptArray(volume.array, {}))
 
 
 def find(ref: VolumeRef) -> KeptVolume | None:
@@ -168,7 +176,7 @@ def intensities(ref: VolumeRef) -> Intensities:
         DataError: if the file cannot be used.
     """
     held = find(ref)
-    return _intensities(_facts(recall(ref))) if held is None else held.intensities
+    return _span(recall(ref).array) if held is None else held.intensities
 
 
 def cache_room() -> Room:
@@ -188,24 +196,26 @@ def _place(ref: VolumeRef) -> Path:
 
 def _facts(volume: Volume) -> dict[str, Any]:
     """Return what is written beside the voxels."""
-    flat = volume.array.reshape(-1)
-    stride = flat.size // PERCENTILE_SAMPLE | 1  # odd: does not keep to a few columns
+    span = _span(volume.array)
     return {
         "affine": volume.affine.tolist(),
-        "range": [float(flat.min()), float(flat.max())],
-        "percentile_ends": [float(end) for end in np.percentile(flat[::stride], PERCENTILES)],
+        "range": [span.least, span.most],
+        "percentile_ends": list(span.percentile_ends),
     }
 
 
-def _intensities(facts: Any) -> Intensities:
-    (least, most), (low, high) = facts["range"], facts["percentile_ends"]
-    return Intensities(least=least, most=most, percentile_ends=(low, high))
+def _span(array: Array) -> Intensities:
+    """Measure what the values span."""
+    flat = array.reshape(-1)
+    stride = flat.size // PERCENTILE_SAMPLE | 1  # odd: does not keep to a few columns
+    low, high = (float(end) for end in np.percentile(flat[::stride], PERCENTILES))
+    return Intensities(least=float(flat.min()), most=float(flat.max()), percentile_ends=(low, high))
 
 
 def _kept(ref: VolumeRef, held: KeptArray) -> KeptVolume:
     z, y, x = held.shape
     geometry = Geometry(shape_zyx=(z, y, x), affine=np.array(held.facts["affine"]))
-    return KeptVolume(ref=ref, geometry=geometry, intensities=_intensities(held.facts), _slices=held)
+    return KeptVolume(ref=ref, geometry=geometry, _slices=held)
 
 
 def _drop(ref: VolumeRef, fault: Damaged) -> None:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from evidcore.builtin import encoder_fit
 from evidcore.builtin.encoder_fit import fit_encoder, probe_auc, rate
 from evidcore.builtin.encoder_objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
 from evidcore.builtin.encoder_targets import Targets, finding_names, read_targets
@@ -288,6 +291,54 @@ def test_a_case_without_a_volume_is_named(train, validation, tmp_path):
     broken = [*train[:5], dataclasses.replace(train[5], id="hollow", volumes=())]
     with pytest.raises(DataError, match="case hollow: has no volume"):
         fit(broken, validation, tmp_path)
+
+
+def threads(count):
+    """As many threads as a machine with `count` cores would use."""
+
+    @contextlib.contextmanager
+    def using():
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    return using()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_broken_file_is_named_with_its_case(train, tmp_path, count):
+    cut = tmp_path / "cut.nii.gz"
+    cut.write_bytes(Path(train[3].volumes[0].path).read_bytes()[:-20])
+    ref = dataclasses.replace(train[3].volumes[0], path=str(cut))
+    broken = [*train[:3], dataclasses.replace(train[3], id="cut short", volumes=(ref,)), *train[4:8]]
+    with (
+        threads(count),
+        pytest.raises(DataError, match=r"cut\.nii\.gz: the gzip stream ends.*\(case 'cut short'\)"),
+    ):
+        read_targets(broken, encoder(), finding_names(train), masks=True)
+
+
+def test_reading_beside_each_other_gives_the_same_and_tells_how_far_it_is(train):
+    names, told = finding_names(train), []
+    with threads(1):
+        alone = read_targets(train, encoder(), names, masks=True)
+    with threads(3):
+        beside = read_targets(
+            train, encoder(), names, masks=True, told=lambda done, count: told.append((done, count))
+        )
+    for field in ("volumes", "findings", "sides", "patches", "unmasked"):
+        assert torch.equal(getattr(alone, field), getattr(beside, field)), field
+    assert told == [(done, len(train)) for done in range(1, len(train) + 1)]
+
+
+def test_the_reading_of_cases_is_logged_now_and_then(train, validation, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoder_fit, "TELL_EVERY_S", 0.0)
+    _, lines = fit(train[:6], validation, tmp_path)
+    read_lines = [line for line in lines if "cases_read" in line]
+    assert read_lines == [{"step": 0, "cases_read": done, "cases_to_read": 6} for done in range(1, 7)]
 
 
 def test_uncertain_findings_teach_nothing(train):

@@ -76,6 +76,7 @@ def test_every_command_of_the_design_takes_json():
         ["plugins"],
         ["show"],
         ["audit", "policy"],
+        ["data", "prepare"],
         ["page"],
     ):
         assert "--json" in evid(*path, "--help").output, path

@@ -1,14 +1,16 @@
 import dataclasses
 import errno
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
 from evidcore import factory
 from evidcore.case import Crop
-from evidcore.errors import RunError
-from evidcore.model.bank import FeatureBank
+from evidcore.errors import DataError, RunError
+from evidcore.model.bank import VOLUMES_PER_PASS, FeatureBank
+from evidcore.testing.data import volume_case
 from evidcore.volume import prepare
 
 SIZE = (8, 16, 16)
@@ -33,6 +35,32 @@ def test_features_are_those_of_the_encoder_on_prepared_pixels(encoder, cases):
     assert patches.grid_zyx == direct.grid_zyx
     torch.testing.assert_close(patches.features, direct.features, rtol=0, atol=0)
     torch.testing.assert_close(patches.centres_mm, direct.centres_mm)
+
+
+def test_inputs_that_are_prepared_ahead_change_no_feature(encoder, tmp_path):
+    some = [volume_case(tmp_path, seed) for seed in range(VOLUMES_PER_PASS + 3)]
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            bank = FeatureBank(encoder.input)
+            handles = handles_of(bank, some)
+            found.append((bank.pixels(handles), bank.patches(handles, encoder)[0][1].features))
+            assert bank.encoded == len(some)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1])  # the encoder itself may sum in another order
+
+
+def test_a_broken_file_stops_the_bank_by_its_name(encoder, cases, tmp_path):
+    cut = tmp_path / "cut.nii.gz"
+    cut.write_bytes(Path(cases[0].volumes[0].path).read_bytes()[:-20])
+    bank = FeatureBank(encoder.input)
+    ref = dataclasses.replace(cases[0].volumes[0], path=str(cut))
+    with pytest.raises(DataError, match=r"cut\.nii\.gz: the gzip stream ends too early"):
+        bank.patches([*handles_of(bank, cases[1:]), bank.handle(Crop(volume=ref), SIZE)], encoder)
 
 
 def test_a_volume_is_encoded_once_and_again_only_when_the_weights_changed(encoder, cases):
