@@ -5,22 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge
 
 from evidcore.builtin.folder_table import Row, finding_state, mask_ref, masks_of_cell, read_rows
+from evidcore.builtin.leaving_out import Missing, usable
 from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore.volume.usable import why_unusable
-
-log = logging.getLogger(__name__)
-
 
 class Folder(Dataset):
     """Cases from a folder of `.nii` or `.nii.gz` volumes and a table, one row a case.
@@ -46,7 +43,7 @@ class Folder(Dataset):
         findings: tuple[str, ...] = (),
         masks: dict[str, str] | None = None,
         intensity: Intensity = "hu",
-        missing: Literal["stop", "skip"] = "stop",
+        missing: Missing = "stop",
         max_missing: Annotated[int, Ge(0)] = 10,
         id_column: str = "id",
         volume_column: str = "volume",
@@ -104,24 +101,18 @@ class Folder(Dataset):
         """
         left_out: dict[str, str] = {}
         self.left_out[split] = left_out
-        for line, row in self._rows:
-            if row[self.columns["split"]] != split:
-                continue
-            case = self._case(line, row)
-            reason = self._why_unusable(case)
-            if reason is None:
-                yield case
-                continue
-            if self.missing == "stop":
-                raise DataError(f'{reason} Or set missing = "skip" on the dataset. (case {case.id!r})')
-            left_out[case.id] = reason
-            log.warning("%s: case %r is left out: %s", self.table, case.id, reason)
-            if len(left_out) > self.max_missing:
-                raise DataError(
-                    f"{self.table}: {len(left_out)} cases of split {split!r} cannot be used, at most "
-                    f"max_missing = {self.max_missing} may be left out: {', '.join(left_out)}. "
-                    f"The last: {reason}"
-                )
+        cases = (
+            self._case(line, row) for line, row in self._rows if row[self.columns["split"]] == split
+        )
+        yield from usable(
+            cases,
+            self._why_unusable,
+            where=str(self.table),
+            split=split,
+            missing=self.missing,
+            max_missing=self.max_missing,
+            left_out=left_out,
+        )
 
     def fingerprint(self) -> str:
         """Hash the table, the options, and name, size and time of every file that is named."""

@@ -73,12 +73,14 @@ class VolumeRef:
 class MaskRef:
     """Where a mask lies, on the grid of its volume.
 
-    A `.nii`/`.nii.gz` label map, or an `.npz` of boolean arrays of which `key` names one.
+    A `.nii`/`.nii.gz` label map, an `.npz` of boolean arrays of which `key` names one, or an `.npz` that holds
+    one sparse matrix of which `key` is a row.
     """
 
     path: str
     key: str | None = None
     label: int | None = None  # value in a label map; None: every value above 0
+    axes: str | None = None  # where the axes of a sparse matrix's rows run to, e.g. "RAS" for x, y, z
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import numpy as np
 from evidcore.case import MaskRef
 from evidcore.errors import DataError, did_you_mean
 from evidcore.volume.geometry import Array, Volume
+from evidcore.volume.masks_csr import SPARSE, read_row
 from evidcore.volume.nifti import read_values
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -21,7 +22,8 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
 
     A `.nii` or `.nii.gz` label map is turned to body axes like its volume; `label` picks a value, without it
     every value above 0 counts. A label that does not occur gives an empty mask: the object is out of the
-    field of view. The arrays of an `.npz` are already (z, y, x) in body axes; `key` names one.
+    field of view. The arrays of an `.npz` are already (z, y, x) in body axes; `key` names one. An `.npz` that
+    holds a sparse matrix is read by `masks_csr`.
 
     Raises:
         DataError: if the file cannot be used, or lies on another grid; names both grids.
@@ -48,6 +50,8 @@ def _from_npz(ref: MaskRef, like: Volume) -> Mask:
         raise DataError(f"{ref.path}: there is no such file. Check the path in the table or the recipe.")
     try:
         with Path(ref.path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if SPARSE.issubset(arrays.files):
+                return read_row(ref, like)
             key = ref.key if ref.key is not None or len(arrays.files) != 1 else arrays.files[0]
             if key not in arrays.files:
                 raise DataError(

@@ -1,0 +1,55 @@
+"""What to do about cases that cannot be used: stop, or leave them out by name and count them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from evidcore.case import Case, Split
+from evidcore.errors import DataError
+
+Missing = Literal["stop", "skip"]
+
+log = logging.getLogger(__name__)
+
+
+def usable(
+    cases: Iterable[Case],
+    why_unusable: Callable[[Case], str | None],
+    *,
+    where: str,
+    split: Split,
+    missing: Missing,
+    max_missing: int,
+    left_out: dict[str, str],
+) -> Iterator[Case]:
+    """Yield the cases that can be used, in order; no other case ever takes the place of one.
+
+    Args:
+        cases: every case of the split.
+        why_unusable: says what is wrong with a case, None if nothing.
+        where: the table or folder that messages name.
+        split: named in messages.
+        missing: "stop" raises at the first unusable case; "skip" leaves it out, logs and counts it.
+        max_missing: with "skip", more left-out cases than this stop the run.
+        left_out: takes case id -> why.
+
+    Raises:
+        DataError: at the first unusable case, or when more than `max_missing` are left out.
+    """
+    for case in cases:
+        reason = why_unusable(case)
+        if reason is None:
+            yield case
+            continue
+        if missing == "stop":
+            raise DataError(f'{reason} Or set missing = "skip" on the dataset. (case {case.id!r})')
+        left_out[case.id] = reason
+        log.warning("%s: case %r is left out: %s", where, case.id, reason)
+        if len(left_out) > max_missing:
+            raise DataError(
+                f"{where}: {len(left_out)} cases of split {split!r} cannot be used, at most "
+                f"max_missing = {max_missing} may be left out: {', '.join(left_out)}. "
+                f"The last: {reason}"
+            )

@@ -1,0 +1,72 @@
+"""Sparse masks: a matrix of one row a class, the voxels of the volume along it.
+
+So M3D-Seg publishes its masks: a scipy CSR matrix of shape (class, x * y * z), last axis fastest, whose true shape
+(class, x, y, z) stands in the file name, `mask_(4, 512, 512, 265).npz`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import nibabel.orientations as orientations
+import numpy as np
+
+from evidcore.case import MaskRef
+from evidcore.errors import DataError
+from evidcore.volume.geometry import Volume
+
+SPARSE = frozenset({"format", "shape", "data", "indices", "indptr"})  # arrays of a file by scipy's save_npz
+BODY = "SPL"  # z to superior, y to posterior, x to the left
+_SHAPE = re.compile(r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\)\.npz$")
+
+
+def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Read the row `ref.key` of a sparse matrix as a mask (z, y, x) on the grid of `like`.
+
+    Raises:
+        DataError: if the file name states no shape, or another one than the matrix or the volume has; if there
+            is no such row; or if the axes are not said.
+    """
+    from scipy import sparse  # 0.2 s; most masks need none
+
+    found = _SHAPE.search(ref.path)
+    if found is None:
+        raise DataError(
+            f"{ref.path}: the name of a sparse mask file must end in its shape, such as "
+            f"mask_(4, 512, 512, 265).npz. Give it the name under which it was published."
+        )
+    classes, *shape = (int(count) for count in found.groups())
+    matrix = sparse.csr_array(sparse.load_npz(ref.path))
+    if matrix.shape != (classes, int(np.prod(shape))):
+        raise DataError(
+            f"{ref.path}: the name states {classes} masks of {'x'.join(map(str, shape))} voxels, the matrix has "
+            f"shape {matrix.shape}. Fetch the file again."
+        )
+    row = int(ref.key) if ref.key is not None and ref.key.isdecimal() else -1
+    if not 0 <= row < classes:
+        raise DataError(
+            f"{ref.path}: key {ref.key!r} must be a row of the matrix, 0 to {classes - 1}. Correct the mask's key."
+        )
+    mask = np.zeros(int(np.prod(shape)), np.bool_)
+    held = slice(matrix.indptr[row], matrix.indptr[row + 1])
+    mask[matrix.indices[held][matrix.data[held] != 0]] = True
+    turned: np.ndarray[Any, np.dtype[np.bool_]] = _to_body(mask.reshape(shape), ref)
+    if turned.shape != like.shape_zyx:
+        raise DataError(
+            f"{ref.path}: row {row} has shape {turned.shape} in body axes, its volume {like.shape_zyx} (z, y, x). "
+            f"Say the same axes for both; got {ref.axes!r} for the mask."
+        )
+    return np.ascontiguousarray(turned)
+
+
+def _to_body(array: Any, ref: MaskRef) -> Any:
+    """Turn an array whose axes run to `ref.axes` to z, y, x."""
+    axes = ref.axes or ""
+    if len(axes) != 3 or any(len(set(axes) & set(pair)) != 1 for pair in ("LR", "PA", "SI")):
+        raise DataError(
+            f"{ref.path}: a sparse mask needs to be told where its axes run to, three of L/R, P/A, S/I such as "
+            f"'LPS', got {ref.axes!r}. Set axes on the dataset."
+        )
+    turn = orientations.ornt_transform(orientations.axcodes2ornt(axes), orientations.axcodes2ornt(BODY))
+    return orientations.apply_orientation(array, turn)
