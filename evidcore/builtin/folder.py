@@ -19,6 +19,7 @@ from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore.volume.usable import why_unusable
 
+
 class Folder(Dataset):
     """Cases from a folder of `.nii` or `.nii.gz` volumes and a table, one row a case.
 
@@ -101,9 +102,7 @@ class Folder(Dataset):
         """
         left_out: dict[str, str] = {}
         self.left_out[split] = left_out
-        cases = (
-            self._case(line, row) for line, row in self._rows if row[self.columns["split"]] == split
-        )
+        cases = (self._case(line, row) for line, row in self._rows if row[self.columns["split"]] == split)
         yield from usable(
             cases,
             self._why_unusable,

@@ -38,6 +38,7 @@ def usable(
     Raises:
         DataError: at the first unusable case, or when more than `max_missing` are left out.
     """
+    names: list[str] = []
     for case in cases:
         reason = why_unusable(case)
         if reason is None:
@@ -46,10 +47,11 @@ def usable(
         if missing == "stop":
             raise DataError(f'{reason} Or set missing = "skip" on the dataset. (case {case.id!r})')
         left_out[case.id] = reason
+        names.append(case.id)
         log.warning("%s: case %r is left out: %s", where, case.id, reason)
-        if len(left_out) > max_missing:
+        if len(names) > max_missing:
             raise DataError(
-                f"{where}: {len(left_out)} cases of split {split!r} cannot be used, at most "
-                f"max_missing = {max_missing} may be left out: {', '.join(left_out)}. "
+                f"{where}: {len(names)} cases of split {split!r} cannot be used, at most "
+                f"max_missing = {max_missing} may be left out: {', '.join(names)}. "
                 f"The last: {reason}"
             )

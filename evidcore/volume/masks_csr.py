@@ -1,7 +1,7 @@
 """Sparse masks: a matrix of one row a class, the voxels of the volume along it.
 
-So M3D-Seg publishes its masks: a scipy CSR matrix of shape (class, x * y * z), last axis fastest, whose true shape
-(class, x, y, z) stands in the file name, `mask_(4, 512, 512, 265).npz`.
+So M3D-Seg publishes its masks: a scipy CSR matrix of shape (class, x * y * z), last axis fastest, whose true
+shape (class, x, y, z) stands in the file name, `mask_(4, 512, 512, 265).npz`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Read the row `ref.key` of a sparse matrix as a mask (z, y, x) on the grid of `like`.
 
     Raises:
-        DataError: if the file name states no shape, or another one than the matrix or the volume has; if there
-            is no such row; or if the axes are not said.
+        DataError: if the file name states no shape, or another one than the matrix or the volume has; if
+            there is no such row; or if the axes are not said.
     """
     from scipy import sparse  # 0.2 s; most masks need none
 
@@ -40,13 +40,14 @@ def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:
     matrix = sparse.csr_array(sparse.load_npz(ref.path))
     if matrix.shape != (classes, int(np.prod(shape))):
         raise DataError(
-            f"{ref.path}: the name states {classes} masks of {'x'.join(map(str, shape))} voxels, the matrix has "
-            f"shape {matrix.shape}. Fetch the file again."
+            f"{ref.path}: the name states {classes} masks of {'x'.join(map(str, shape))} voxels, the matrix "
+            f"has shape {matrix.shape}. Fetch the file again."
         )
     row = int(ref.key) if ref.key is not None and ref.key.isdecimal() else -1
     if not 0 <= row < classes:
         raise DataError(
-            f"{ref.path}: key {ref.key!r} must be a row of the matrix, 0 to {classes - 1}. Correct the mask's key."
+            f"{ref.path}: key {ref.key!r} must be a row of the matrix, 0 to {classes - 1}. Correct the "
+            f"mask's key."
         )
     mask = np.zeros(int(np.prod(shape)), np.bool_)
     held = slice(matrix.indptr[row], matrix.indptr[row + 1])
@@ -54,8 +55,8 @@ def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:
     turned: np.ndarray[Any, np.dtype[np.bool_]] = _to_body(mask.reshape(shape), ref)
     if turned.shape != like.shape_zyx:
         raise DataError(
-            f"{ref.path}: row {row} has shape {turned.shape} in body axes, its volume {like.shape_zyx} (z, y, x). "
-            f"Say the same axes for both; got {ref.axes!r} for the mask."
+            f"{ref.path}: row {row} has shape {turned.shape} in body axes, its volume {like.shape_zyx} (z, "
+            f"y, x). Say the same axes for both; got {ref.axes!r} for the mask."
         )
     return np.ascontiguousarray(turned)
 
@@ -65,8 +66,8 @@ def _to_body(array: Any, ref: MaskRef) -> Any:
     axes = ref.axes or ""
     if len(axes) != 3 or any(len(set(axes) & set(pair)) != 1 for pair in ("LR", "PA", "SI")):
         raise DataError(
-            f"{ref.path}: a sparse mask needs to be told where its axes run to, three of L/R, P/A, S/I such as "
-            f"'LPS', got {ref.axes!r}. Set axes on the dataset."
+            f"{ref.path}: a sparse mask needs to be told where its axes run to, three of L/R, P/A, S/I such "
+            f"as 'LPS', got {ref.axes!r}. Set axes on the dataset."
         )
     turn = orientations.ornt_transform(orientations.axcodes2ornt(axes), orientations.axcodes2ornt(BODY))
     return orientations.apply_orientation(array, turn)

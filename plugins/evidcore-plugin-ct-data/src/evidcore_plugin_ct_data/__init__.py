@@ -1,0 +1,1 @@
+"""Published CT sets, each in the layout of its publisher."""

@@ -1,0 +1,208 @@
+"""Data set `abdomen-atlas-3-mini`: 9,262 abdominal CTs with organ and lesion masks and reports.
+
+Hub data set AbdomenAtlas/AbdomenAtlas3.0Mini. What the published files need, and what is done about it:
+
+1. Images and masks come in archives of 232 cases, about 14 GB each:
+   `image_only/…_BDMAP_00000001_BDMAP_00000232.tar.gz`. Only those that hold a wanted case are fetched, and
+   only wanted cases are unpacked.
+2. A mask is a file, `segmentations/liver_lesion.nii.gz`; a lesion's file is there, empty, where there is
+   none.
+3. The CSV has four reports a case: "structured" and "narrative" are made from the masks, the two "fusion"
+   ones also from a radiologist's note, where there was one.
+4. Train and test are lists of ids: IID at random, OOD by hospital. `validation` is drawn from the training
+   list.
+5. Patients are not named. The set joins 17 public ones, so that two ids may be one patient.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Lt
+
+from evidcore.builtin.leaving_out import Missing
+from evidcore.case import Case, Finding, MaskRef, Report, Side, Split, VolumeRef
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError
+from evidcore_plugin_ct_data.files import Files, Origin
+from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.tables import Row, number, read_rows
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split, set_folder
+
+REPOSITORY = "AbdomenAtlas/AbdomenAtlas3.0Mini"
+TABLE = "AbdomenAtlas3.0MiniWithMeta.csv"
+CASES_PER_ARCHIVE = 232
+LAST_CASE = 9262
+LESIONS: Mapping[str, str] = {  # finding -> its name in the columns
+    "liver lesion": "liver lesion",
+    "kidney lesion": "kidney lesion",
+    "pancreatic lesion": "pancreatic lesion",
+}
+SIDES: Mapping[str, Side] = {"left": "left", "right": "right"}
+_ID = re.compile(r"BDMAP_(\d{8})")
+
+
+class AbdomenAtlas(Dataset):
+    """AbdomenAtlas 3.0 Mini: abdominal CT with a report, organ masks and lesion masks.
+
+    Masks have the names of their files with spaces: `liver`, `kidney left`, `liver lesion`.
+    """
+
+    findings = tuple(LESIONS)
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str | None = None,
+        revision: Revision | None = None,
+        report: Literal["structured", "narrative", "fusion structured", "fusion narrative"] = "structured",
+        id_lists: Literal["IID", "OOD"] = "IID",
+        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
+        limit: Limit | None = None,
+        ids: tuple[str, ...] | str = (),
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+        max_gb: Gigabytes = 50.0,
+    ) -> None:
+        """Say where the set lies and which part of it is wanted.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: where files fetched from the Hub lie if no `path` is given.
+            path: the folder with the CSV, `image_only`, `mask_only` and `TrainTestIDS`.
+            revision: full commit hash of the Hub repository: archives with wanted cases are fetched from
+                there.
+            report: which of the four reports; a fusion report exists for some cases only.
+            id_lists: which lists divide the set: "IID" at random, "OOD" by hospital.
+            validation_share: share of the training list in `validation`.
+            limit: at most so many cases of each split, drawn by a hash; a greater limit keeps them. With
+                archives of 232 cases each, `ids` of neighbours are far less to fetch.
+            ids: only these cases (`BDMAP_00000001`), or a text file with one a line.
+            missing: what is done about a case whose files are missing: "stop", or "skip" and count.
+            max_missing: with "skip", more left-out cases than this stop the run.
+            max_gb: more than this is never fetched for a split; the images have about 560 GB.
+        """
+        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
+        self._files = Files(
+            folder=set_folder(recipe_folder, cache_folder, path, repository),
+            repository=repository,
+            origins=_origins,
+            inside=_inside,
+            max_gb=max_gb,
+            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
+        )
+        self._report = f"{report} report"
+        self._lists = id_lists
+        self._validation_share = validation_share
+        self._walk = Walk(
+            self._entries,
+            self._files,
+            recipe_folder=recipe_folder,
+            path=path,
+            limit=limit,
+            ids=ids,
+            missing=missing,
+            max_missing=max_missing,
+        )
+        self.left_out = self._walk.left_out
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split in the order of the CSV; see `Walk.cases`."""
+        return self._walk.cases(split)
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case of the CSV, also those without files."""
+        return self._walk.listed(split)
+
+    def fingerprint(self) -> str:
+        """Hash the options, the tables and the state of every file, or the commit."""
+        settings = {"report": self._report, "lists": self._lists, "validation_share": self._validation_share}
+        lists = [f"TrainTestIDS/{self._lists}_{part}.csv" for part in ("train", "test")]
+        return self._walk.fingerprint(settings, [TABLE, *lists])
+
+    def _entries(self, split: Split) -> Iterator[Entry]:
+        chosen = self._listed_ids("test" if split == "test" else "train")
+        table = self._files.table(TABLE)
+        wanted = [
+            "BDMAP ID",
+            self._report,
+            *(column for name in LESIONS.values() for column in _columns(name)),
+        ]
+        for line, row in read_rows(table, wanted):
+            name = row["BDMAP ID"].strip()
+            if name not in chosen:
+                continue
+            if split != "test" and split != drawn_split(name, validation_share=self._validation_share):
+                continue
+            where = f"{table}: line {line}, case {name!r}"
+            image, masks = f"image_only/{name}/ct.nii.gz", f"mask_only/{name}/segmentations/"
+            if _ID.fullmatch(name) is None:
+                raise DataError(f"{where}: an id is written like BDMAP_00000001. Fetch the table again.")
+            yield Entry(case=self._case(name, row, where, image, masks), names=(image, masks))
+
+    def _case(self, name: str, row: Row, where: str, image: str, masks: str) -> Case:
+        text = row[self._report].strip()
+        folder = self._files.path(masks)
+        found = sorted(folder.glob("*.nii.gz")) if folder.is_dir() else []
+        return Case(
+            id=name,
+            patient=None,
+            volumes=(VolumeRef(path=str(self._files.path(image)), intensity="hu"),),
+            report=Report(text=text) if text else None,
+            findings=tuple(_finding(finding, column, row, where) for finding, column in LESIONS.items()),
+            masks={
+                path.name.removesuffix(".nii.gz").replace("_", " "): MaskRef(path=str(path)) for path in found
+            },
+        )
+
+    def _listed_ids(self, part: str) -> set[str]:
+        file = self._files.table(f"TrainTestIDS/{self._lists}_{part}.csv")
+        ids = {next(iter(row.values())).strip() for _, row in read_rows(file)}
+        if not ids:
+            raise DataError(f"{file}: lists no ids. Fetch it again.")
+        return ids
+
+
+def _columns(lesion: str) -> tuple[str, str]:
+    return f"number of {lesion} instances", f"largest {lesion} diameter (cm)"
+
+
+def _finding(name: str, column: str, row: Row, where: str) -> Finding:
+    count, diameter = _columns(column)
+    state: Literal["present", "absent"] = "absent"
+    size_mm = None
+    if row[count].strip():
+        state = "present" if number(row[count], f"{where}, column {count!r}") > 0 else "absent"
+    if state == "present" and row[diameter].strip():
+        size_mm = number(row[diameter], f"{where}, column {diameter!r}") * 10
+    place = row.get(f"largest {column} location (left, right)", "").strip().lower()
+    return Finding(
+        name=name, state=state, size_mm=size_mm, side=SIDES.get(place) if state == "present" else None
+    )
+
+
+def _origins(name: str) -> Sequence[Origin]:
+    """Return the archive of a case's file; tables lie in the repository as they are."""
+    kind = name.partition("/")[0]
+    found = _ID.search(name)
+    if kind not in ("image_only", "mask_only") or found is None:
+        return (Origin(name=name),)
+    first = (int(found[1]) - 1) // CASES_PER_ARCHIVE * CASES_PER_ARCHIVE + 1
+    last = min(first + CASES_PER_ARCHIVE - 1, LAST_CASE)
+    what = "images" if kind == "image_only" else "masks"
+    archive = f"{kind}/AbdomenAtlas3_{what}_BDMAP_BDMAP_{first:08d}_BDMAP_{last:08d}.tar.gz"
+    return (Origin(name=archive, is_archive=True),)
+
+
+def _inside(member: str) -> str | None:
+    """Return where a member belongs: archives begin with the case, images and masks lie apart in the set."""
+    found = _ID.search(member)
+    if found is None:
+        return None
+    kind = "mask_only" if "/segmentations/" in member else "image_only"
+    return f"{kind}/{member[found.start() :]}"

@@ -1,0 +1,87 @@
+"""Members of downloaded archives: only those that are wanted, each whole or absent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from evidcore.errors import DataError
+
+ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip")
+
+Inside = Callable[
+    [str], str | None
+]  # a member's name in the archive -> its name in the set, None: not part of it
+
+
+def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path) -> None:
+    """Write the wanted members of an archive into a folder.
+
+    They get their names when the whole archive has been read: a killed process leaves nothing that could be
+    taken for a file of the set.
+
+    Args:
+        archive: a .tar.gz, .tgz, .tar or .zip file.
+        wanted: names in the set; a name that ends in "/" stands for everything below.
+        inside: what a member is called in the set.
+        folder: where the set lies.
+
+    Raises:
+        DataError: if the archive is damaged.
+    """
+    partial = folder / f".{archive.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    with _readable(archive):
+        for member, content in _members(archive):
+            name = inside(member)
+            if name is None or not _is_wanted(name, wanted):
+                continue
+            to = partial / name
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with content() as source, to.open("wb") as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+    for name in wanted:
+        made, place = partial / name, folder / name
+        if made.exists() and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(made, place)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def _is_wanted(name: str, wanted: Collection[str]) -> bool:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        return False  # would be written outside the folder
+    return name in wanted or any(f"{parent}/" in wanted for parent in path.parents)
+
+
+def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+    """Yield each file's name and how to open it, in the archive's order."""
+    if archive.name.endswith(".zip"):
+        with zipfile.ZipFile(archive) as file:
+            for name in file.namelist():
+                if not name.endswith("/"):
+                    yield name, lambda name=name: file.open(name)  # type: ignore[misc]
+        return
+    with tarfile.open(archive, "r|*") as tape:  # in one pass: seeking back in a .gz starts from its beginning
+        for member in tape:
+            stream = tape.extractfile(member) if member.isfile() else None
+            if stream is not None:
+                yield member.name, lambda stream=stream: stream  # type: ignore[misc]
+
+
+@contextmanager
+def _readable(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as cause:
+        raise DataError(
+            f"{archive}: the archive is damaged ({cause}). Delete it and start again; it is fetched anew."
+        ) from cause

@@ -1,0 +1,292 @@
+"""Data set `ct-rate`: chest CT with reports and 18 labels (Hub data set ibrahimhamamci/CT-RATE).
+
+What the published files need, and what is done about it:
+
+1. The trees `train` and `valid` hold stored values under a header that says nothing true of spacing and
+   orientation. Slope, intercept, spacing and orientation are taken from the metadata tables, once. The trees
+   `train_fixed` and `valid_fixed` are taken as they are: nothing is rescaled there.
+2. The label file of the published validation part begins with `valid_`, the other tables with `validation_`.
+3. A report section "Not given." is empty.
+4. Two parts were published. `test` is the published validation part; `validation` is drawn from the published
+   training part by a hash of the patient.
+5. Every label was predicted from the report by a model, none set by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Lt
+
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.leaving_out import Missing
+from evidcore.case import Case, Finding, Question, Report, Split, VolumeRef
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError
+from evidcore_plugin_ct_data.ct_rate_questions import read_questions
+from evidcore_plugin_ct_data.files import Files
+from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split, set_folder
+
+REPOSITORY = "ibrahimhamamci/CT-RATE"
+NOT_GIVEN = "Not given."
+MOST_TILT_DEGREES = 1.0  # as everywhere: axes that lean more are no body axes
+PARTS: Mapping[str, Mapping[str, str]] = {  # the publisher's two parts and the names of their files
+    "train": {
+        "tree": "train",
+        "labels": "multi_abnormality_labels/train_predicted_labels.csv",
+        "reports": "radiology_text_reports/train_reports.csv",
+        "metadata": "metadata/train_metadata.csv",
+    },
+    "valid": {
+        "tree": "valid",
+        "labels": "multi_abnormality_labels/valid_predicted_labels.csv",
+        "reports": "radiology_text_reports/validation_reports.csv",
+        "metadata": "metadata/validation_metadata.csv",
+    },
+}
+SECTIONS = ("Findings_EN", "Impressions_EN")
+GEOMETRY = ("RescaleSlope", "RescaleIntercept", "XYSpacing", "ZSpacing", "ImageOrientationPatient")
+
+
+class CtRate(Dataset):
+    """CT-RATE: 50,188 chest CT volumes of 21,304 patients, with reports and the 18 labels.
+
+    A case is one reconstruction. Its report is the findings section, its impression is `notes["impression"]`.
+    `test` is the published validation part, `validation` is drawn from the published training part by
+    patient.
+    """
+
+    findings = CT_RATE_FINDINGS
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str | None = None,
+        revision: Revision | None = None,
+        tree: Literal["fixed", "plain"] = "fixed",
+        reconstructions: Literal["all", "first"] = "all",
+        questions: tuple[str, ...] = (),
+        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
+        limit: Limit | None = None,
+        ids: tuple[str, ...] | str = (),
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+        max_gb: Gigabytes = 50.0,
+    ) -> None:
+        """Say where the set lies and which part of it is wanted.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: where files fetched from the Hub lie if no `path` is given.
+            path: the folder that holds `dataset/`.
+            revision: full commit hash of the Hub repository: what is not in `path` is fetched from there.
+            tree: "fixed" reads `train_fixed` and `valid_fixed`; "plain" reads `train` and `valid`, with
+                values, spacing and orientation from the metadata tables.
+            reconstructions: "first" takes one volume of each scan, the one whose name ends in `_1`.
+            questions: JSON files below `dataset/` with multiple-choice questions: those of the set itself
+                (`vqa/train_vqa.json`, `vqa/valid_vqa.json`) or lists of rows with VolumeName, question,
+                options and answer. Questions without options are passed over.
+            validation_share: share of the published training part's patients in `validation`.
+            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
+            ids: only these patients (`train_12`) or volumes (`train_12_a_1`), or a text file with one a line.
+            missing: what is done about a case whose volume is missing: "stop", or "skip" and count.
+            max_missing: with "skip", more left-out cases than this stop the run.
+            max_gb: more than this is never fetched for a split; the whole set has about 20,000 GB.
+        """
+        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
+        self._files = Files(
+            folder=set_folder(recipe_folder, cache_folder, path, repository),
+            repository=repository,
+            max_gb=max_gb,
+            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
+        )
+        self._tree = tree
+        self._first_alone = reconstructions == "first"
+        self._question_files = questions
+        self._validation_share = validation_share
+        self._read: dict[str, Mapping[str, Row]] = {}
+        self._walk = Walk(
+            self._entries,
+            self._files,
+            recipe_folder=recipe_folder,
+            path=path,
+            limit=limit,
+            ids=ids,
+            missing=missing,
+            max_missing=max_missing,
+        )
+        self.left_out = self._walk.left_out
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split in the order of the label table; see `Walk.cases`."""
+        return self._walk.cases(split)
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case, also those whose volume is not there."""
+        return self._walk.listed(split)
+
+    def fingerprint(self) -> str:
+        """Hash the options and the tables and files, or the commit."""
+        settings = {
+            "tree": self._tree,
+            "first": self._first_alone,
+            "questions": self._question_files,
+            "validation_share": self._validation_share,
+        }
+        tables = [PARTS[part][kind] for part in PARTS for kind in ("labels", "reports", "metadata")]
+        return self._walk.fingerprint(
+            settings, [f"dataset/{name}" for name in (*tables, *self._question_files)]
+        )
+
+    def _entries(self, split: Split) -> Iterator[Entry]:
+        part = PARTS["valid" if split == "test" else "train"]
+        labels = self._files.table(f"dataset/{part['labels']}")
+        columns = _label_columns(labels)
+        for line, row in read_rows(labels, ["VolumeName", *columns.values()]):
+            name = row["VolumeName"].removesuffix(".nii.gz")
+            where = f"{labels}: line {line}, volume {name!r}"
+            patient, scan, number_text = _names(name, where)
+            if self._first_alone and number_text != "1":
+                continue
+            if split != "test" and split != drawn_split(patient, validation_share=self._validation_share):
+                continue
+            tree = part["tree"] + ("_fixed" if self._tree == "fixed" else "")
+            file = f"dataset/{tree}/{patient}/{scan}/{name}.nii.gz"
+            volume, fault = self._volume(part, name, file)
+            findings = tuple(
+                _finding(finding, flag(row[column], f"{where}, column {column!r}"))
+                for finding, column in columns.items()
+            )
+            report, notes = _texts(self._by_volume(part["reports"], SECTIONS).get(name))
+            case = Case(
+                id=name,
+                patient=patient,
+                volumes=(volume,),
+                report=report,
+                findings=findings,
+                questions=self._questions.get(name, ()),
+                notes=notes,
+            )
+            yield Entry(case=case, names=(file,), fault=fault)
+
+    def _volume(self, part: Mapping[str, str], name: str, file: str) -> tuple[VolumeRef, str | None]:
+        """Return a volume, and why it cannot be used if the metadata say so."""
+        path = str(self._files.path(file))
+        if self._tree == "fixed":
+            return VolumeRef(path=path, intensity="hu"), None
+        row = self._by_volume(part["metadata"], GEOMETRY).get(name)
+        table = self._files.path(f"dataset/{part['metadata']}")
+        if row is None:
+            return VolumeRef(path=path), (
+                f"{table}: has no row for {name!r}, so its values and spacing in tree 'plain' are unknown. "
+                f"Fetch the table again, or read tree 'fixed'."
+            )
+        where = f"{table}: volume {name!r}, column"
+        x, y = numbers(row["XYSpacing"], 2, f"{where} 'XYSpacing'")
+        axes, degrees = _axes(
+            numbers(row["ImageOrientationPatient"], 6, f"{where} 'ImageOrientationPatient'")
+        )
+        volume = VolumeRef(
+            path=path,
+            intensity="hu",
+            rescale=(
+                number(row["RescaleSlope"], f"{where} 'RescaleSlope'"),
+                number(row["RescaleIntercept"], f"{where} 'RescaleIntercept'"),
+            ),
+            spacing_mm_zyx=_in_body(axes, (x, y, number(row["ZSpacing"], f"{where} 'ZSpacing'"))),
+            axes=axes,
+        )
+        fault = None
+        if degrees > MOST_TILT_DEGREES:
+            fault = (
+                f"{table}: volume {name!r} leans by {degrees:.1f}° (ImageOrientationPatient "
+                f"{row['ImageOrientationPatient']}), at most {MOST_TILT_DEGREES:g}° is read from tree "
+                f"'plain'. Read tree 'fixed'."
+            )
+        return volume, fault
+
+    def _by_volume(self, name: str, columns: tuple[str, ...]) -> Mapping[str, Row]:
+        """Return some columns of a table by volume name without its ending; read once."""
+        if name not in self._read:
+            table = self._files.table(f"dataset/{name}")
+            self._read[name] = {
+                row["VolumeName"].removesuffix(".nii.gz"): {column: row[column] for column in columns}
+                for _, row in read_rows(table, ["VolumeName", *columns])
+            }
+        return self._read[name]
+
+    @functools.cached_property
+    def _questions(self) -> Mapping[str, tuple[Question, ...]]:
+        found: dict[str, tuple[Question, ...]] = {}
+        for name in self._question_files:
+            for volume, asked in read_questions(self._files.table(f"dataset/{name}")).items():
+                found[volume] = (*found.get(volume, ()), *asked)
+        return found
+
+
+def _label_columns(table: Path) -> dict[str, str]:
+    """Return the column of each finding; publishers of derived tables order and write them differently."""
+    first = next(iter(read_rows(table, ["VolumeName"])), None)
+    held = {column.strip().lower(): column for column in (first[1] if first else ())}
+    for finding in CT_RATE_FINDINGS:
+        if finding not in held:
+            raise DataError(
+                f"{table}: has no column {finding.capitalize()!r}, one of the 18 labels. Fetch the table "
+                f"again."
+            )
+    return {finding: held[finding] for finding in CT_RATE_FINDINGS}
+
+
+def _names(name: str, where: str) -> tuple[str, str, str]:
+    """Split `train_12_a_1` into patient, scan and reconstruction."""
+    pieces = name.split("_")
+    if len(pieces) != 4 or not all(pieces):
+        raise DataError(f"{where}: a volume is named like train_12_a_1.nii.gz. Fetch the table again.")
+    return "_".join(pieces[:2]), "_".join(pieces[:3]), pieces[3]
+
+
+def _texts(row: Row | None) -> tuple[Report | None, dict[str, Any]]:
+    """Return report and notes of a volume; sections that were not given are empty."""
+    sections = ((row or {}).get(name, "").strip() for name in SECTIONS)
+    findings, impression = ("" if text == NOT_GIVEN else text for text in sections)
+    report = Report(text=findings or impression) if findings or impression else None
+    return report, {"impression": impression} if impression and findings else {}
+
+
+def _axes(orientation: Iterable[float]) -> tuple[str, float]:
+    """Return where the axes of the stored array run to, and how far they lean.
+
+    Args:
+        orientation: of DICOM: the direction in which the columns follow each other, then the rows, in LPS.
+            The array's axes are column, row, slice; slices follow each other along the normal.
+    """
+    across, down = np.array(list(orientation)).reshape(2, 3)
+    directions = np.array([across, down, np.cross(across, down)])
+    main = np.abs(directions).argmax(axis=1)
+    letters = [
+        ("RL", "AP", "IS")[axis][int(line[axis] > 0)] for axis, line in zip(main, directions, strict=True)
+    ]
+    straight = np.abs(directions).max(axis=1) / np.maximum(np.linalg.norm(directions, axis=1), 1e-9)
+    return "".join(letters), float(np.degrees(np.arccos(np.clip(straight, 0.0, 1.0))).max())
+
+
+def _in_body(axes: str, steps_mm: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Order the steps along a stored array's axes as z, y, x of the body."""
+    z, y, x = (
+        steps_mm[next(place for place, axis in enumerate(axes) if axis in pair)]
+        for pair in ("IS", "AP", "RL")
+    )
+    return z, y, x
+
+
+@functools.cache
+def _finding(name: str, is_present: bool) -> Finding:
+    return Finding(name=name, state="present" if is_present else "absent")

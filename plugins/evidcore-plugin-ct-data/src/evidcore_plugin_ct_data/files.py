@@ -1,0 +1,129 @@
+"""The files of a published set: in the user's folder, or fetched from the Hub when they are first needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from evidcore.errors import DataError
+from evidcore_plugin_ct_data.archives import Inside, unpack
+from evidcore_plugin_ct_data.hub import NotThere, Repository
+
+log = logging.getLogger(__name__)
+
+GB = 10**9
+ARCHIVES = ".archives"  # where fetched archives are kept beside the set
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a file of the set comes from."""
+
+    name: str  # in the repository
+    is_archive: bool = False  # the file is a member of it
+
+
+def same_name(name: str) -> Sequence[Origin]:
+    """Say that a file is called in the repository as in the set."""
+    return (Origin(name=name),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Files:
+    """Finds the files of a set; names are relative to its folder, those of folders end in `/`.
+
+    With a repository, what is not in the folder is fetched into it: tables when they are read, archives when
+    a split is first walked, single files one by one as the cases are asked for.
+    """
+
+    folder: Path
+    repository: Repository | None = None
+    origins: Callable[[str], Sequence[Origin]] = same_name  # of several archives, any may hold the file
+    inside: Inside = str
+    max_gb: float = 50.0
+    where_from: str = ""  # the publisher's page, for messages
+
+    def path(self, name: str) -> Path:
+        """Return where a file lies or will lie."""
+        return self.folder / name
+
+    def table(self, name: str) -> Path:
+        """Return the path of a table, fetched if need be."""
+        place = self.folder / name
+        if self.repository is not None and not place.exists():
+            origins = self.origins(name)
+            if any(origin.is_archive for origin in origins):
+                self.plan([name])
+            elif origins:
+                self.repository.fetch(origins[0].name, place)
+        return place
+
+    def plan(self, names: Iterable[str]) -> bool:
+        """Say how much is still to be fetched for `names`; fetch and unpack their archives.
+
+        Returns:
+            Whether something was unpacked.
+
+        Raises:
+            DataError: if it is more than `max_gb`, or more than the disk has room for.
+        """
+        if self.repository is None:
+            return False
+        has_unpacked = False
+        wanted: dict[Origin, set[str]] = {}
+        for name in names:
+            for origin in self.origins(name) if not self.path(name).exists() else ():
+                wanted.setdefault(origin, set()).add(name)
+        there = {origin for origin in wanted if origin.is_archive and self._archive(origin).exists()}
+        sizes = self.repository.sizes_bytes(sorted(origin.name for origin in wanted.keys() - there))
+        if sizes:
+            self._announce(sizes)
+        for origin in sorted(wanted, key=lambda item: item.name):
+            left = {name for name in wanted[origin] if not self.path(name).exists()}
+            if left and origin.is_archive and (origin in there or origin.name in sizes):
+                self.repository.fetch(origin.name, self._archive(origin))
+                unpack(self._archive(origin), left, self.inside, self.folder)
+                has_unpacked = True
+        return has_unpacked
+
+    def why_absent(self, names: Iterable[str]) -> str | None:
+        """Fetch what is not there; return what is wrong with the first file that cannot be had."""
+        for name in names:
+            place = self.path(name)
+            if place.exists():
+                continue
+            plain = (
+                [origin for origin in self.origins(name) if not origin.is_archive] if self.repository else []
+            )
+            if self.repository is None or not plain:
+                source = f" It comes from {self.where_from}." if self.where_from else ""
+                return f"{place}: there is no such file.{source} Put it there."
+            try:
+                self.repository.fetch(plain[0].name, place)
+            except NotThere as error:
+                return str(error)
+        return None
+
+    def _archive(self, origin: Origin) -> Path:
+        return self.folder / ARCHIVES / Path(origin.name).name
+
+    def _announce(self, sizes: dict[str, int]) -> None:
+        total_gb = sum(sizes.values()) / GB
+        page = self.repository.page if self.repository else ""
+        what = f"{page}: {len(sizes)} files, {total_gb:.3g} GB, are still to be fetched into {self.folder}"
+        if total_gb > self.max_gb:
+            raise DataError(
+                f"{what}; max_gb = {self.max_gb:g} allows less. Take fewer cases with limit or ids, or raise "
+                f"max_gb."
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free_gb = shutil.disk_usage(self.folder).free / GB
+        if total_gb > free_gb:
+            raise DataError(
+                f"{what}; the disk has {free_gb:.3g} GB left. Free space, set path to another disk, or take "
+                f"fewer cases with limit or ids."
+            )
+        log.warning("%s.", what)

@@ -1,0 +1,173 @@
+"""Files of a data set repository on the Hugging Face Hub, at one commit: asked for by name, resumed, checked.
+
+Order of events for one file: its size and checksum are asked for (HEAD); what an interrupted process has left
+is continued (Range); the whole is compared with the checksum; then the file gets its name. Processes that
+want the same file wait for the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from filelock import FileLock
+from pydantic import StringConstraints
+
+from evidcore.errors import DataError, tells_full_disk
+
+Revision = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]  # a branch could move under a run
+
+PATHS_PER_REQUEST = 500  # sizes asked for at once
+SHA256_LENGTH = 64  # of a large file's checksum; other files have that of a git blob
+
+
+class NotThere(DataError):
+    """The repository has no such file."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Repository:
+    """A data set repository at one commit. Nothing is asked of the network before a method is called."""
+
+    id: str  # "owner/name"
+    revision: str  # full commit hash
+
+    @property
+    def page(self) -> str:
+        """Where a person reads about it and accepts its terms."""
+        return f"https://huggingface.co/datasets/{self.id}"
+
+    def sizes_bytes(self, names: Sequence[str]) -> dict[str, int]:
+        """Return the sizes of those files of `names` that the repository has."""
+        found: dict[str, int] = {}
+        for start in range(0, len(names), PATHS_PER_REQUEST):
+            with self._explained():
+                part = self._api().get_paths_info(
+                    self.id,
+                    list(names[start : start + PATHS_PER_REQUEST]),
+                    repo_type="dataset",
+                    revision=self.revision,
+                )
+            found |= {item.path: item.size for item in part if hasattr(item, "size")}
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        with self._explained():
+            found = self._api().list_repo_tree(
+                self.id, repo_type="dataset", revision=self.revision, recursive=True
+            )
+            return sorted(item.path for item in found if hasattr(item, "size"))
+
+    def fetch(self, name: str, to: Path) -> None:
+        """Bring a file to `to`, unless it is there.
+
+        Raises:
+            NotThere: if the repository has no such file.
+            DataError: if access is refused, the network is out of reach, the disk is full or the content
+                wrong; says what to do.
+        """
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(to.with_name(f".{to.name}.lock")):
+            if not to.exists():
+                with self._explained(name):
+                    self._fetch(name, to)
+
+    def _fetch(self, name: str, to: Path) -> None:
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        url = hf_hub_url(self.id, name, repo_type="dataset", revision=self.revision, endpoint=_endpoint())
+        facts = get_hf_file_metadata(url, endpoint=_endpoint())
+        headers = build_hf_headers()
+        if urlsplit(facts.location).netloc != urlsplit(url).netloc:
+            headers.pop("authorization", None)  # a signed address elsewhere; the token stays here
+        part = to.with_name(f".{to.name}.{facts.etag[:16]}.part")
+        part.touch()
+        with part.open("r+b") as file:
+            held = file.seek(0, os.SEEK_END)
+            http_get(facts.location, file, resume_size=held, headers=headers, expected_size=facts.size)
+        found = _checksum(part, facts.etag)
+        if found != facts.etag:
+            part.unlink()
+            raise DataError(
+                f"{self.page}: {name} arrived damaged: its checksum is {found}, expected {facts.etag}. "
+                f"What arrived was deleted; start again."
+            )
+        part.replace(to)
+
+    def _api(self) -> Any:
+        from huggingface_hub import HfApi
+
+        return HfApi(endpoint=_endpoint())
+
+    @contextmanager
+    def _explained(self, name: str | None = None) -> Iterator[None]:
+        """Turn what the client raises into a message that says what to do."""
+        from huggingface_hub import errors
+
+        what = f"{self.page}" + (f": {name}" if name else "")
+        try:
+            yield
+        except errors.GatedRepoError as cause:
+            if cause.response.status_code == 401:
+                raise DataError(
+                    f"{what}: access to this set is gated, and no valid token was sent. Accept its terms on "
+                    f"{self.page}, then type `hf auth login`, and start again."
+                ) from cause
+            raise DataError(
+                f"{what}: access to this set is gated, and the token's account has none "
+                f"({cause.response.status_code}). Ask for it on {self.page}; `hf auth whoami` names it."
+            ) from cause
+        except errors.RevisionNotFoundError as cause:
+            raise DataError(
+                f"{what}: there is no commit {self.revision!r}. Take one from {self.page}/commits/main."
+            ) from cause
+        except errors.RepositoryNotFoundError as cause:
+            raise DataError(
+                f"{what}: the Hub shows no such set. It may be private, or have moved: look at {self.page}; "
+                f"if it needs a token, type `hf auth login`."
+            ) from cause
+        except errors.EntryNotFoundError as cause:
+            raise NotThere(
+                f"{what}: is not in commit {self.revision[:12]} of the set. Check "
+                f"{self.page}/tree/{self.revision}."
+            ) from cause
+        except errors.OfflineModeIsEnabled as cause:
+            raise DataError(
+                f"{what}: cannot be fetched, HF_HUB_OFFLINE is set. Unset it, or copy the file into the "
+                f"folder that `path` names."
+            ) from cause
+        except (errors.HTTPError, OSError) as cause:
+            if tells_full_disk(cause):
+                raise DataError(
+                    f"{what}: the disk is full. Free space, or set `path` to another disk."
+                ) from cause
+            status = getattr(getattr(cause, "response", None), "status_code", None)
+            said = f"status {status}" if status else f"{type(cause).__name__}: {cause}"
+            raise DataError(
+                f"{what}: the Hub could not be reached, or broke off ({said}). What has arrived is kept: "
+                f"check the network and start again."
+            ) from cause
+
+
+def _endpoint() -> str | None:
+    """Return HF_ENDPOINT as it is now; the client reads it only once."""
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def _checksum(path: Path, like: str) -> str:
+    """Return the checksum of a file in the kind of `like`: SHA-256, or that of a git blob."""
+    if len(like) == SHA256_LENGTH:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
+    digest.update(path.read_bytes())
+    return digest.hexdigest()

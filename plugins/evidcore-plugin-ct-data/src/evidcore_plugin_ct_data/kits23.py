@@ -1,0 +1,197 @@
+"""Data set `kits23`: 489 CTs with kidneys, tumours and cysts (github.com/neheller/kits23).
+
+What the published files need, and what is done about it:
+
+1. Masks come with the repository, images from elsewhere: `dataset/case_00000/imaging.nii.gz` is fetched by
+   the publisher's program, or here, from the Hub data set neheller/KiTS-Challenge-Imaging
+   (`images/case_00000.nii.gz`).
+2. Labels are 1 kidney, 2 tumour, 3 cyst. The kidney's label leaves out tumours and cysts in it.
+3. Every object also has a file of its own, drawn by up to three people:
+   `tumor_instance-1_annotation-2.nii.gz`. Files that begin with a dot are drafts.
+4. Only the training part is public: `validation` and `test` are drawn from it by a hash of the case, which
+   is one patient.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
+
+from evidcore.builtin.leaving_out import Missing
+from evidcore.case import Case, Finding, MaskRef, Split, VolumeRef
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError
+from evidcore_plugin_ct_data.files import Files, Origin
+from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.tables import read_json
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split
+
+REPOSITORY = "neheller/KiTS-Challenge-Imaging"
+CLINICAL = "kits23.json"
+LABELS: Mapping[str, int] = {"kidney": 1, "kidney tumor": 2, "kidney cyst": 3}
+NOTES = ("age_at_nephrectomy", "gender", "malignant", "tumor_histologic_subtype", "pathology_t_stage")
+_INSTANCE = re.compile(r"(kidney|tumor|cyst)_instance-(\d+)_annotation-(\d+)\.nii\.gz")
+
+
+class Kits23(Dataset):
+    """KiTS23: contrast-enhanced CT of 489 patients with a kidney tumour, label maps and single objects.
+
+    Masks are `kidney`, `kidney tumor`, `kidney cyst`, and with `instances` also `tumor 1`, `cyst 2`.
+    Findings say whether a tumour and a cyst are there; the tumour's size is the radiographic one of the
+    clinical table.
+    """
+
+    findings = ("kidney tumor", "kidney cyst")
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str,
+        revision: Revision | None = None,
+        instances: bool = True,
+        annotation: Annotated[int, Ge(1)] = 1,
+        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
+        test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
+        limit: Limit | None = None,
+        ids: tuple[str, ...] | str = (),
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+        max_gb: Gigabytes = 50.0,
+    ) -> None:
+        """Say where the set lies and which part of it is wanted.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: not used; images are fetched to where the publisher's program puts them.
+            path: the cloned repository, or its folder `dataset`.
+            revision: full commit hash of the Hub repository with the images: those that are not in `path` are
+                fetched from there.
+            instances: give every object a mask of its own too.
+            annotation: whose drawing of the objects; cases from 300 on have the first alone, which is taken
+                where the asked one is not there.
+            validation_share: share of the patients in `validation`.
+            test_share: share of the patients in `test`.
+            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
+            ids: only these cases (`case_00000`), or a text file with one a line.
+            missing: what is done about a case whose image is missing: "stop", or "skip" and count.
+            max_missing: with "skip", more left-out cases than this stop the run.
+            max_gb: more than this is never fetched for a split; the images have about 50 GB.
+        """
+        self._given = recipe_folder / path
+        self._files = Files(
+            folder=self._given,
+            repository=Repository(id=REPOSITORY, revision=revision) if revision else None,
+            origins=_origins,
+            max_gb=max_gb,
+            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
+        )
+        self._instances = instances
+        self._annotation = annotation
+        self._shares = {"validation_share": validation_share, "test_share": test_share}
+        self._walk = Walk(
+            self._entries,
+            self._files,
+            recipe_folder=recipe_folder,
+            path=path,
+            limit=limit,
+            ids=ids,
+            missing=missing,
+            max_missing=max_missing,
+        )
+        self.left_out = self._walk.left_out
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split in the order of their numbers; see `Walk.cases`."""
+        return self._walk.cases(split)
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case, also those without an image."""
+        return self._walk.listed(split)
+
+    def fingerprint(self) -> str:
+        """Hash the options and the state of every file."""
+        settings = {"instances": self._instances, "annotation": self._annotation, **self._shares}
+        return self._walk.fingerprint(settings, [f"{self._root}{CLINICAL}"], is_cloned=True)
+
+    @property
+    def _root(self) -> str:
+        """The folder with the cases, relative to the one that was given."""
+        return "dataset/" if (self._given / "dataset").is_dir() else ""
+
+    def _entries(self, split: Split) -> Iterator[Entry]:
+        root = self._given / self._root
+        folders = sorted(root.glob("case_*")) if root.is_dir() else []
+        if not folders:
+            raise DataError(
+                f"{root}: holds no folders case_00000 and so on. Clone github.com/neheller/kits23 there, or "
+                f"correct path on the dataset."
+            )
+        for folder in folders:
+            name = folder.name
+            if drawn_split(name, **self._shares) != split:
+                continue
+            image, labels = (
+                f"{self._root}{name}/{file}" for file in ("imaging.nii.gz", "segmentation.nii.gz")
+            )
+            objects = self._objects(folder)
+            masks = {
+                mask: MaskRef(path=str(self._files.path(labels)), label=value)
+                for mask, value in LABELS.items()
+            }
+            if self._instances:
+                masks |= {mask: MaskRef(path=str(path)) for mask, path in objects.items()}
+            facts = self._clinical.get(name, {})
+            case = Case(
+                id=name,
+                patient=name,
+                volumes=(VolumeRef(path=str(self._files.path(image)), intensity="hu"),),
+                findings=_findings(objects, facts) if objects else (),
+                masks=masks,
+                notes={key: facts[key] for key in NOTES if facts.get(key) is not None},
+            )
+            yield Entry(case=case, names=(image, labels))
+
+    def _objects(self, folder: Path) -> dict[str, Path]:
+        """Return the file of each object: the asked annotation's, the first where that is not there."""
+        found: dict[tuple[str, int], dict[int, Path]] = {}
+        for path in sorted((folder / "instances").glob("*.nii.gz")):
+            if part := _INSTANCE.fullmatch(path.name):
+                found.setdefault((part[1], int(part[2])), {})[int(part[3])] = path
+        return {
+            f"{kind} {number}": drawn.get(self._annotation, drawn[min(drawn)])
+            for (kind, number), drawn in sorted(found.items())
+        }
+
+    @functools.cached_property
+    def _clinical(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is known of each patient; empty where the table is not there."""
+        file = self._given / f"{self._root}{CLINICAL}"
+        if not file.is_file():
+            return {}
+        rows = read_json(file)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) and "case_id" in row for row in rows):
+            raise DataError(f"{file}: must be a list of tables with a 'case_id'. Fetch it again.")
+        return {str(row["case_id"]): row for row in rows}
+
+
+def _origins(name: str) -> Sequence[Origin]:
+    """Return where an image comes from; masks come with the clone."""
+    case, _, file = name.removeprefix("dataset/").partition("/")
+    return (Origin(name=f"images/{case}.nii.gz"),) if file == "imaging.nii.gz" else ()
+
+
+def _findings(objects: Mapping[str, Path], facts: Mapping[str, Any]) -> tuple[Finding, ...]:
+    kinds = {name.partition(" ")[0] for name in objects}
+    size_cm = facts.get("radiographic_size")
+    size_mm = float(size_cm) * 10 if isinstance(size_cm, int | float) and "tumor" in kinds else None
+    return (
+        Finding(name="kidney tumor", state="present" if "tumor" in kinds else "absent", size_mm=size_mm),
+        Finding(name="kidney cyst", state="present" if "cyst" in kinds else "absent"),
+    )

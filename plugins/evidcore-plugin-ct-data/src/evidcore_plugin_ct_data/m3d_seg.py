@@ -1,0 +1,214 @@
+"""Data set `m3d-seg`: 25 segmentation sets in one layout (Hub data set GoodBaiBai88/M3D-Seg).
+
+What the published files need, and what is done about it:
+
+1. `CODE/CODE.json` lists pairs of image and label by relative path, in the manner of the Decathlon. Both
+   layouts are read: `CODE/<case>/image.npy` with `mask_(C, X, Y, Z).npz`, and `CODE/ct/*.npy` with
+   `CODE/gt/*.(C, ...).npz`.
+2. The masks of a case are one sparse matrix: see `evidcore.volume.masks_csr`.
+3. Intensities were z-scored after clipping: they are no HU, and windows cannot be applied.
+4. Spacing and orientation were not kept. The axes are those of the files that each set was made from. They
+   are known here for KiTS23; for other sets the recipe says them. Lengths in mm mean nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
+
+from evidcore.builtin.leaving_out import Missing
+from evidcore.case import Case, MaskRef, Split, VolumeRef
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError
+from evidcore_plugin_ct_data.archives import ENDINGS
+from evidcore_plugin_ct_data.files import Files, Origin
+from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.tables import read_json
+from evidcore_plugin_ct_data.walk import (
+    UNKNOWN_SPACING_MM,
+    Entry,
+    Gigabytes,
+    Limit,
+    Walk,
+    drawn_split,
+    set_folder,
+)
+
+REPOSITORY = "GoodBaiBai88/M3D-Seg"
+KNOWN_AXES: Mapping[str, str] = {"0004": "IPL"}  # KiTS23's files run to inferior, posterior, left
+_CODE = re.compile(r"\d{4}")
+
+
+class M3dSeg(Dataset):
+    """M3D-Seg: 5,772 volumes with 149,196 masks, 25 public sets under four-digit codes.
+
+    Masks have the names of the set's labels. `test` is the published test list; `validation` is drawn from
+    the published training list. Patients are not named: two codes may hold the same scan.
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        codes: tuple[str, ...],
+        path: str | None = None,
+        revision: Revision | None = None,
+        axes: dict[str, str] | None = None,
+        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
+        limit: Limit | None = None,
+        ids: tuple[str, ...] | str = (),
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+        max_gb: Gigabytes = 50.0,
+    ) -> None:
+        """Say where the set lies and which part of it is wanted.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: where files fetched from the Hub lie if no `path` is given.
+            codes: which of the sets, such as `["0004", "0012"]`.
+            path: the folder that holds one folder a code.
+            revision: full commit hash of the Hub repository: the archives of `codes` are fetched from there.
+            axes: by code, where the axes of its arrays run to, such as `{ "0012" = "LPS" }`.
+            validation_share: share of the published training list in `validation`.
+            limit: at most so many cases of each split, drawn by a hash; a greater limit keeps them.
+            ids: only these cases (`0004/case_00000`), or a text file with one a line.
+            missing: what is done about a case whose files are missing: "stop", or "skip" and count.
+            max_missing: with "skip", more left-out cases than this stop the run.
+            max_gb: more than this is never fetched for a split.
+        """
+        self._repository = Repository(id=REPOSITORY, revision=revision) if revision else None
+        self._files = Files(
+            folder=set_folder(recipe_folder, cache_folder, path, self._repository),
+            repository=self._repository,
+            origins=self._origins,
+            inside=_inside,
+            max_gb=max_gb,
+            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
+        )
+        self._codes = codes
+        self._axes = {**KNOWN_AXES, **(axes or {})}
+        self._validation_share = validation_share
+        self._held: list[str] | None = None  # names of the repository's files
+        self._walk = Walk(
+            self._entries,
+            self._files,
+            recipe_folder=recipe_folder,
+            path=path,
+            limit=limit,
+            ids=ids,
+            missing=missing,
+            max_missing=max_missing,
+        )
+        self.left_out = self._walk.left_out
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split, code by code in the order of its list; see `Walk.cases`."""
+        return self._walk.cases(split)
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case that the lists name, also those without files."""
+        return self._walk.listed(split)
+
+    def fingerprint(self) -> str:
+        """Hash the options, the lists and the state of every file, or the commit."""
+        settings = {"codes": self._codes, "axes": self._axes, "validation_share": self._validation_share}
+        return self._walk.fingerprint(settings, [f"{code}/{code}.json" for code in self._codes])
+
+    def _entries(self, split: Split) -> Iterator[Entry]:
+        for code in self._codes:
+            yield from self._of_code(code, split)
+
+    def _of_code(self, code: str, split: Split) -> Iterator[Entry]:
+        file = self._files.table(f"{code}/{code}.json")
+        known = read_json(file)
+        names = _labels(known, file)
+        pairs = known.get("test" if split == "test" else "train", [])
+        axes = self._axes.get(code)
+        if axes is None:
+            raise DataError(
+                f"{file}: the arrays of set {code!r} do not say where their axes run to, so left and right "
+                f"are unknown. Look at one, then set on the dataset what is true, such as "
+                f'axes = {{ {code} = "LPS" }}.'
+            )
+        for place, pair in enumerate(pairs):
+            image, label = _paths(pair, f"{file}: entry {place} of {split!r}")
+            case_id = _case_id(image)
+            if split != "test" and split != drawn_split(case_id, validation_share=self._validation_share):
+                continue
+            volume = VolumeRef(
+                path=str(self._files.path(image)),
+                intensity="arbitrary",
+                axes=axes,
+                spacing_mm_zyx=UNKNOWN_SPACING_MM,
+            )
+            masks = {
+                name: MaskRef(path=str(self._files.path(label)), key=str(row), axes=axes)
+                for row, name in enumerate(names)
+            }
+            case = Case(id=case_id, patient=None, volumes=(volume,), masks=masks)
+            yield Entry(case=case, names=(image, label))
+
+    def _origins(self, name: str) -> Sequence[Origin]:
+        """Return the archives that may hold a file; set 0024 comes in three."""
+        if self._repository is None:
+            return ()
+        if self._held is None:
+            self._held = self._repository.names()
+        if name in self._held:
+            return (Origin(name=name),)
+        code = name.partition("/")[0]
+        archives = [held for held in self._held if held.endswith(ENDINGS)]
+        found = [held for held in archives if Path(held).name.startswith(code)]
+        if not found:
+            raise DataError(
+                f"{self._repository.page}: commit {self._repository.revision[:12]} has no archive of set "
+                f"{code!r}. It has: {', '.join(archives) or 'none'}. Correct codes on the dataset."
+            )
+        return [Origin(name=held, is_archive=True) for held in found]
+
+
+def _inside(member: str) -> str | None:
+    """Return a path from its code on: archives and lists put folders of their makers before it."""
+    parts = member.split("/")
+    start = next((place for place, part in enumerate(parts) if _CODE.fullmatch(part)), None)
+    return None if start is None else "/".join(parts[start:])
+
+
+def _labels(known: Any, file: Path) -> list[str]:
+    """Return the mask names in the order of the matrix's rows: labels 1, 2, … without the background."""
+    labels = known.get("labels") if isinstance(known, dict) else None
+    if not isinstance(labels, dict):
+        raise DataError(
+            f"{file}: must be a table with 'labels', 'train' and 'test', its labels are {labels!r}. Fetch it "
+            f"again."
+        )
+    names = {int(value): str(name) for value, name in labels.items() if str(value).isdecimal()}
+    if not names:  # the other way round, as newer lists have it
+        names = {int(value): str(name) for name, value in labels.items() if str(value).isdecimal()}
+    ordered = [names[value] for value in sorted(names) if value > 0]
+    if not ordered or sorted(value for value in names if value > 0) != list(range(1, len(ordered) + 1)):
+        raise DataError(f"{file}: labels must count from 1 without a gap, got {labels!r}. Fetch it again.")
+    return ordered
+
+
+def _paths(pair: Any, where: str) -> tuple[str, str]:
+    if not isinstance(pair, dict) or not pair.get("image") or not pair.get("label"):
+        raise DataError(f"{where}: must name an image and a label, got {pair!r}. Fetch the list again.")
+    image, label = (_inside(str(pair[kind])) for kind in ("image", "label"))
+    if image is None or label is None:
+        raise DataError(
+            f"{where}: a path holds the set's code, four digits, got {pair!r}. Fetch the list again."
+        )
+    return image, label
+
+
+def _case_id(image: str) -> str:
+    """Return `CODE/case`: the folder of `image.npy`, or the file's own name in the older layout."""
+    parts = image.split("/")
+    return "/".join((parts[0], parts[-2] if parts[-1] == "image.npy" else parts[-1].removesuffix(".npy")))

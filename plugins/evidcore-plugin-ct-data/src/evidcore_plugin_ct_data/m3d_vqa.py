@@ -1,0 +1,176 @@
+"""Data set `m3d-vqa`: multiple-choice questions about the stacks of M3D-Cap.
+
+Hub data set GoodBaiBai88/M3D-VQA. The questions are CSV tables, one row a question: Image Path, Question,
+Choice A to D, Answer, Answer Choice, Question Type. Those of one image become one case. The images are those
+of M3D-Cap, in either of its forms; see `m3d_cap`. Questions and answers were written by a language model
+from the texts, and partly checked by another.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
+
+from evidcore.builtin.leaving_out import Missing
+from evidcore.case import Case, Question, Split
+from evidcore.contracts import Dataset
+from evidcore_plugin_ct_data.files import Files, Origin
+from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.letters import Unanswerable, question
+from evidcore_plugin_ct_data.m3d_cap import PROTECTED
+from evidcore_plugin_ct_data.m3d_stacks import locate, tail
+from evidcore_plugin_ct_data.tables import Row, read_rows
+from evidcore_plugin_ct_data.walk import Entry, Limit, Walk, set_folder
+
+REPOSITORY = "GoodBaiBai88/M3D-VQA"
+TABLES: Mapping[Split, str] = {
+    "train": "M3D_VQA_train.csv",
+    "validation": "M3D_VQA_val.csv",
+    "test": "M3D_VQA_test.csv",
+}
+YES_NO = "M3D_VQA_yn_train.csv"
+COLUMNS = (
+    "Image Path",
+    "Question",
+    "Choice A",
+    "Choice B",
+    "Choice C",
+    "Choice D",
+    "Answer",
+    "Answer Choice",
+)
+
+
+class M3dVqa(Dataset):
+    """M3D-VQA: 509,755 questions about 96,170 stacks of M3D-Cap. The splits are the published tables."""
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str,
+        revision: Revision | None = None,
+        question_types: tuple[str, ...] = (),
+        yes_no: bool = False,
+        axes: dict[str, str] | None = None,
+        limit: Limit | None = None,
+        ids: tuple[str, ...] | str = (),
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+    ) -> None:
+        """Say where the set lies and which part of it is wanted.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: keeps arrays made of slices.
+            path: the folder with the images (`M3D_Cap` or `M3D_Cap_npy`) and the tables, which may lie in
+                `M3D-VQA` there.
+            revision: full commit hash of the Hub repository: tables that are not there are fetched from it.
+                It holds no images; those come with `m3d-cap`.
+            question_types: only questions of these types, as the column has them; empty = all.
+            yes_no: add the table of yes-or-no questions to the training split.
+            axes: by plane, where slice, row and column run to; see `m3d-cap`.
+            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
+            ids: only these patients (`ct_case/006708`) or stacks, or a text file with one a line.
+            missing: what is done about a case without its image, or with a question whose answer is none of
+                its
+                options: "stop", or "skip" and count.
+            max_missing: with "skip", more left-out cases than this stop the run.
+        """
+        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
+        self._files = Files(
+            folder=set_folder(recipe_folder, cache_folder, path, repository),
+            repository=repository,
+            origins=lambda name: (Origin(name=name),) if name.endswith(".csv") else (),
+            where_from="https://huggingface.co/datasets/GoodBaiBai88/M3D-Cap",
+        )
+        self._cache_folder = cache_folder
+        self._question_types = question_types
+        self._yes_no = yes_no
+        self._axes = dict(axes or {})
+        self._walk = Walk(
+            self._entries,
+            self._files,
+            recipe_folder=recipe_folder,
+            path=path,
+            limit=limit,
+            ids=ids,
+            missing=missing,
+            max_missing=max_missing,
+        )
+        self.left_out = self._walk.left_out
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split in the order of its table; see `Walk.cases`."""
+        return self._walk.cases(split)
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case that a table names, also those without an image."""
+        return self._walk.listed(split)
+
+    def fingerprint(self) -> str:
+        """Hash the options, the tables and the state of every stack, or the commit."""
+        settings = {"types": self._question_types, "yes_no": self._yes_no, "axes": self._axes}
+        return self._walk.fingerprint(
+            settings, [self._table_name(name) for name in (*TABLES.values(), YES_NO)]
+        )
+
+    def _entries(self, split: Split) -> Iterator[Entry]:
+        for image, rows in self._by_image(split).items():
+            where = f"{rows[0][0]}, image {image!r}"
+            found = locate(image, self._files, self._cache_folder, self._axes, where)
+            asked: list[Question] = []
+            fault = elsewhere = None
+            for place, row in rows:
+                try:
+                    asked.append(_question(place, row))
+                except Unanswerable as cause:
+                    fault = fault or f"{place}: {cause}. Correct or drop the row."
+            home = self._homes[found.patient]
+            if home != split:
+                elsewhere = (
+                    f"{where}: patient {found.patient!r} is also in the {home} table and stays there alone."
+                )
+            case = Case(id=found.id, patient=found.patient, volumes=(found.volume,), questions=tuple(asked))
+            yield Entry(case=case, names=found.names, fault=fault, elsewhere=elsewhere, prepare=found.prepare)
+
+    def _by_image(self, split: Split) -> dict[str, list[tuple[str, Row]]]:
+        """Return the rows of each image, each with the line it stands in."""
+        tables = [(TABLES[split], COLUMNS)]
+        if self._yes_no and split == "train":
+            tables.append((YES_NO, ("Image Path", "Question", "Answer")))
+        found: dict[str, list[tuple[str, Row]]] = {}
+        for name, columns in tables:
+            file = self._files.table(self._table_name(name))
+            wanted = (*columns, "Question Type") if self._question_types else columns
+            for line, row in read_rows(file, wanted):
+                if not self._question_types or row["Question Type"].strip() in self._question_types:
+                    found.setdefault(row["Image Path"].strip(), []).append((f"{file}: line {line}", row))
+        return found
+
+    def _table_name(self, name: str) -> str:
+        places = (f"M3D-VQA/{name}", f"M3D_VQA/{name}")
+        return next((place for place in places if self._files.path(place).is_file()), name)
+
+    @functools.cached_property
+    def _homes(self) -> dict[str, Split]:
+        """In which split each patient stays: test before validation before training."""
+        homes: dict[str, Split] = {}
+        for split in reversed(PROTECTED):
+            for image in self._by_image(split):
+                homes[(tail(image) or "").rpartition("/")[0]] = split
+        return homes
+
+
+def _question(place: str, row: Row) -> Question:
+    """Return the question of a row; a row without choices is answered with yes or no."""
+    choices = {letter: row.get(f"Choice {letter}") or "" for letter in "ABCD"}
+    name = place.rpartition("/")[2].replace(": line ", ":")
+    if not any(choices.values()):
+        return question(name, row["Question"], {"A": "Yes", "B": "No"}, answer=row["Answer"])
+    return question(name, row["Question"], choices, letter=row["Answer Choice"], answer=row["Answer"])

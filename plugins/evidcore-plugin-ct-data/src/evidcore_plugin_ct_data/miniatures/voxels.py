@@ -1,0 +1,72 @@
+"""Voxels that no flip or turn leaves as they are, and the files that hold them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import nibabel.orientations as orientations
+import numpy as np
+
+SHAPE_ZYX = (6, 8, 10)
+SPACING_MM_ZYX = (2.5, 0.75, 0.75)
+BODY = "SPL"
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def volume(number: int) -> Array:
+    """Return a volume (z, y, x) in body axes, in HU: every voxel has a value of its own."""
+    return (np.arange(np.prod(SHAPE_ZYX), dtype=np.int16) * 2 - 900 + number).reshape(SHAPE_ZYX)
+
+
+def mask(number: int) -> Array:
+    """Return a mask (z, y, x) in body axes, an L of four voxels that no turn leaves as it is."""
+    found = np.zeros(SHAPE_ZYX, np.bool_)
+    found[1 + number % 3, 2, 3:6] = True
+    found[2 + number % 3, 2, 3] = True
+    return found
+
+
+def turned(array: Array, axes: str) -> Array:
+    """Return an array (z, y, x) in body axes as a file would hold it whose axes run to `axes`."""
+    way = orientations.ornt_transform(orientations.axcodes2ornt(BODY), orientations.axcodes2ornt(axes))
+    return np.ascontiguousarray(orientations.apply_orientation(array, way))
+
+
+def affine(axes: str, spacing_mm_zyx: Sequence[float] = SPACING_MM_ZYX) -> Array:
+    """Return an affine (RAS, mm) of a file whose axes run to `axes`."""
+    found = np.eye(4)
+    found[:3, :3] = 0
+    for place, letter in enumerate(axes):
+        row = next(row for row, pair in enumerate(("RL", "AP", "SI")) if letter in pair)
+        step = spacing_mm_zyx[2 - row]
+        found[row, place] = step if letter in "RAS" else -step
+    return found
+
+
+def nifti(path: Path, array: Array, axes: str, spacing_mm_zyx: Sequence[float] = SPACING_MM_ZYX) -> None:
+    """Write an array (z, y, x) in body axes as a NIfTI file whose axes run to `axes`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stored = turned(array, axes)
+    nib.save(nib.Nifti1Image(stored, affine(axes, spacing_mm_zyx)), path)
+
+
+def table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a CSV file with the columns of the first row."""
+    rows = list(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def document(path: Path, content: Any) -> None:
+    """Write a JSON file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -1,0 +1,221 @@
+"""Data set `omni-med-vqa`: multiple-choice questions about 2D medical pictures.
+
+Hub data set foreverbeliever/OmniMedVQA. What the published files need, and what is done about it:
+
+1. Everything comes in one archive: `QA_information/Open-access/<set>.json` and `Images/<set>/…`. The
+   pictures of `Restricted-access` questions are not in it.
+2. A question names its answer by text. Case, spaces and a full stop at the end do not count; options that
+   are empty are none; an entry has `modality` in place of `modality_type`.
+3. Patients are not named, and splits were not published: they are drawn by a hash of the picture. Pictures
+   of one patient can lie in two of them, and intervals are those of single pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Lt
+
+from evidcore.builtin.leaving_out import Missing
+from evidcore.case import Case, Question, Split, VolumeRef
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError, did_you_mean
+from evidcore_plugin_ct_data.files import Files, Origin
+from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.letters import Unanswerable, question
+from evidcore_plugin_ct_data.tables import read_json
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split, set_folder
+
+REPOSITORY = "foreverbeliever/OmniMedVQA"
+ARCHIVE = "OmniMedVQA.zip"
+QUESTIONS = "QA_information"
+
+
+class OmniMedVqa(Dataset):
+    """OmniMedVQA: 127,995 questions about 118,010 pictures of 12 modalities, from 73 sets.
+
+    A case is a picture with its questions; its volume is one slice of arbitrary intensity.
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str | None = None,
+        revision: Revision | None = None,
+        access: Literal["open", "all"] = "open",
+        sets: tuple[str, ...] = (),
+        modalities: tuple[str, ...] = (),
+        question_types: tuple[str, ...] = (),
+        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
+        test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
+        limit: Limit | None = None,
+        ids: tuple[str, ...] | str = (),
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+        max_gb: Gigabytes = 50.0,
+    ) -> None:
+        """Say where the set lies and which part of it is wanted.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: where the archive lies and is unpacked if no `path` is given.
+            path: the folder with `Images` and `QA_information`, or the one above it.
+            revision: full commit hash of the Hub repository: its archive is fetched from there.
+            access: "all" reads the questions whose pictures must be had elsewhere, too.
+            sets: only these source sets, by the names of their question files; empty = all. Must be given
+                with `revision`, since the names stand in the archive.
+            modalities: only these, as `modality_type` has them ("CT(Computed Tomography)"); empty = all.
+            question_types: only these, as `question_type` has them ("Disease Diagnosis"); empty = all.
+            validation_share: share of the pictures in `validation`.
+            test_share: share of the pictures in `test`.
+            limit: at most so many pictures of each split, drawn by a hash; a greater limit keeps them.
+            ids: only these pictures (`Images/ACRIMA/Im553.png`), or a text file with one a line.
+            missing: what is done about a missing picture or a question whose answer is none of its options:
+                "stop", or "skip" and count.
+            max_missing: with "skip", more left-out pictures than this stop the run.
+            max_gb: more than this is never fetched.
+        """
+        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
+        self._files = Files(
+            folder=set_folder(recipe_folder, cache_folder, path, repository),
+            repository=repository,
+            origins=_origins,
+            inside=_inside,
+            max_gb=max_gb,
+            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
+        )
+        self._folders = ("Open-access",) if access == "open" else ("Open-access", "Restricted-access")
+        self._sets = sets
+        self._kept = {"modality_type": modalities, "question_type": question_types}
+        self._shares = {"validation_share": validation_share, "test_share": test_share}
+        self._walk = Walk(
+            self._entries,
+            self._files,
+            recipe_folder=recipe_folder,
+            path=path,
+            limit=limit,
+            ids=ids,
+            missing=missing,
+            max_missing=max_missing,
+        )
+        self.left_out = self._walk.left_out
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the pictures of a split, file by file; see `Walk.cases`."""
+        return self._walk.cases(split)
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every picture that a question names, also those that are missing."""
+        return self._walk.listed(split)
+
+    def fingerprint(self) -> str:
+        """Hash the options, the questions and the state of every picture, or the commit."""
+        settings = {"folders": self._folders, "sets": self._sets, "kept": self._kept, **self._shares}
+        names = [] if self._files.repository is not None else [name for name, _ in self._question_files()]
+        return self._walk.fingerprint(settings, names)
+
+    @property
+    def _root(self) -> str:
+        """The folder of the set, relative to the one that was given."""
+        return "OmniMedVQA/" if self._files.path(f"OmniMedVQA/{QUESTIONS}").is_dir() else ""
+
+    def _question_files(self) -> list[tuple[str, Path]]:
+        """Return the names of the question files and where they lie, unpacked if need be."""
+        if self._files.repository is not None:
+            return [self._fetched(name) for name in self._sets]
+        found = {
+            path.stem: (f"{self._root}{QUESTIONS}/{folder}/{path.name}", path)
+            for folder in self._folders
+            for path in sorted(self._files.path(f"{self._root}{QUESTIONS}/{folder}").glob("*.json"))
+        }
+        if not found:
+            raise DataError(
+                f"{self._files.path(self._root + QUESTIONS)}: holds no {' or '.join(self._folders)} folder "
+                f"with .json files. Unpack {ARCHIVE} there, or correct path on the dataset."
+            )
+        for name in self._sets:
+            if name not in found:
+                raise DataError(
+                    f"{self._files.path(self._root + QUESTIONS)}: has no set "
+                    f"{name!r}.{did_you_mean(name, found)} Correct sets on the dataset."
+                )
+        return [found[name] for name in self._sets or sorted(found)]
+
+    def _fetched(self, name: str) -> tuple[str, Path]:
+        for folder in self._folders:
+            file = f"{QUESTIONS}/{folder}/{name}.json"
+            if (place := self._files.table(file)).is_file():
+                return file, place
+        raise DataError(
+            f"{self._files.where_from}: {ARCHIVE} has no set {name!r} in {' or '.join(self._folders)}. "
+            f"Correct sets on the dataset."
+        )
+
+    def _entries(self, split: Split) -> Iterator[Entry]:
+        if self._files.repository is not None and not self._sets:
+            raise DataError(
+                f"{self._files.where_from}: the source sets that are wanted must be named, such as "
+                f'sets = ["ACRIMA"]; they are listed on that page.'
+            )
+        seen: set[str] = set()
+        for _, file in self._question_files():
+            for picture, rows in self._by_picture(file).items():
+                if drawn_split(picture, **self._shares) != split or picture in seen:
+                    continue
+                seen.add(picture)
+                yield self._entry(picture, rows, file)
+
+    def _entry(self, picture: str, rows: Sequence[dict[str, Any]], file: Path) -> Entry:
+        asked: list[Question] = []
+        fault = None
+        for row in rows:
+            options = {letter: str(row.get(f"option_{letter}") or "") for letter in "ABCD"}
+            name = str(row.get("question_id") or len(asked))
+            try:
+                asked.append(
+                    question(name, str(row.get("question", "")), options, answer=str(row["gt_answer"]))
+                )
+            except Unanswerable as cause:
+                fault = fault or f"{file}: picture {picture!r}: {cause}. Correct or drop the entry."
+        place = f"{self._root}{picture}"
+        case = Case(
+            id=picture,
+            patient=None,
+            volumes=(VolumeRef(path=str(self._files.path(place)), intensity="arbitrary"),),
+            questions=tuple(asked),
+            notes={"modality": str(rows[0]["modality_type"])},
+        )
+        return Entry(case=case, names=(place,), fault=fault)
+
+    def _by_picture(self, file: Path) -> dict[str, list[dict[str, Any]]]:
+        """Return the questions of each picture that the options leave."""
+        rows = read_json(file)
+        if not isinstance(rows, list):
+            raise DataError(
+                f"{file}: must be a list of questions, got a {type(rows).__name__}. Fetch it again."
+            )
+        found: dict[str, list[dict[str, Any]]] = {}
+        for place, row in enumerate(rows):
+            if not isinstance(row, dict) or not row.get("image_path") or "gt_answer" not in row:
+                raise DataError(
+                    f"{file}: entry {place} must name image_path and gt_answer, got {row!r}. Fetch it again."
+                )
+            facts = {**row, "modality_type": row.get("modality_type") or row.get("modality") or ""}
+            if all(not kept or facts.get(key) in kept for key, kept in self._kept.items()):
+                found.setdefault(str(row["image_path"]), []).append(facts)
+        return found
+
+
+def _origins(name: str) -> Sequence[Origin]:
+    return (Origin(name=ARCHIVE, is_archive=True),)
+
+
+def _inside(member: str) -> str | None:
+    """Return a member's name from Images or QA_information on."""
+    parts = PurePosixPath(member).parts
+    start = next((place for place, part in enumerate(parts) if part in ("Images", QUESTIONS)), None)
+    return None if start is None else "/".join(parts[start:])

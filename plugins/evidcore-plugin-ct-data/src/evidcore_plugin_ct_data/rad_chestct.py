@@ -1,0 +1,197 @@
+"""Data set `rad-chestct`: 3,630 chest CTs with 84 abnormalities at 52 locations (Zenodo record 6406114).
+
+What the published files need, and what is done about it:
+
+1. A scan is the array `ct` of an `.npz` file, HU clipped to ±1000, 0.8 mm in every direction, slices first.
+   The publisher's program stacks them from the highest one down, so the axes run to inferior, posterior,
+   left.
+2. The label tables have a column for each of 84 abnormalities at each of 52 locations, `nodule*lung`. An
+   abnormality is present if it is anywhere.
+3. The 18 labels of CT-RATE come from `FROM_ABNORMALITIES`. "Calcification" sets both calcification labels,
+   which therefore are always equal; nothing sets the mosaic pattern.
+4. Patients are named by the metadata table alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.leaving_out import Missing
+from evidcore.case import Case, Finding, Split, VolumeRef
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError, did_you_mean
+from evidcore_plugin_ct_data.files import Files
+from evidcore_plugin_ct_data.tables import flag, read_rows
+from evidcore_plugin_ct_data.walk import Entry, Limit, Walk, set_folder
+
+METADATA = "CT_Scan_Metadata_Complete_35747.csv"
+TABLES: Mapping[Split, str] = {
+    "train": "imgtrain_Abnormality_and_Location_Labels.csv",
+    "validation": "imgvalid_Abnormality_and_Location_Labels.csv",
+    "test": "imgtest_Abnormality_and_Location_Labels.csv",
+}
+SPACING_MM = (0.8, 0.8, 0.8)
+AXES = "IPL"  # the first slice is the highest one
+DEVICES = (
+    "catheter_or_port", "suture", "staple", "pacemaker_or_defib", "clip", "stent", "hardware", "chest_tube",
+    "tracheal_tube", "gi_tube", "breast_implant",
+)  # fmt: skip
+# Which of the 84 set which of the 18, worked out by comparing the 18-label table released with BrgSA
+# (github.com/laihaoran/BrgSA) with the 84; "groundglass" alone does not set "lung opacity" there.
+FROM_ABNORMALITIES: Mapping[str, tuple[str, ...]] = {
+    "medical material": DEVICES,
+    "arterial wall calcification": ("calcification",),
+    "cardiomegaly": ("cardiomegaly",),
+    "pericardial effusion": ("pericardial_effusion",),
+    "coronary artery wall calcification": ("calcification",),
+    "hiatal hernia": ("hernia",),
+    "lymphadenopathy": ("lymphadenopathy",),
+    "emphysema": ("emphysema",),
+    "atelectasis": ("atelectasis",),
+    "lung nodule": ("nodule", "nodulegr1cm"),
+    "lung opacity": ("opacity",),
+    "pulmonary fibrotic sequela": ("scarring",),
+    "pleural effusion": ("pleural_effusion",),
+    "mosaic attenuation pattern": (),
+    "peribronchial thickening": ("bronchial_wall_thickening",),
+    "consolidation": ("consolidation",),
+    "bronchiectasis": ("bronchiectasis",),
+    "interlobular septal thickening": ("septal_thickening",),
+}
+
+
+class RadChestCt(Dataset):
+    """RAD-ChestCT: chest CT without reports, with the 18 labels of CT-RATE made from its own 84.
+
+    The splits are the published ones. Zenodo is not the Hub: the files must be in a folder.
+    """
+
+    findings = CT_RATE_FINDINGS
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str | None = None,
+        volumes: str = ".",
+        mosaic: Literal["unknown", "absent"] = "unknown",
+        limit: Limit | None = None,
+        ids: tuple[str, ...] | str = (),
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+    ) -> None:
+        """Say where the set lies and which part of it is wanted.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: not used, nothing is made from the files.
+            path: the folder with the tables.
+            volumes: the folder with the `.npz` files, relative to `path`.
+            mosaic: what is said of the mosaic attenuation pattern, for which the set has no label. "absent"
+                is what the 18-label table says that others have compared with.
+            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
+            ids: only these patients or scans (`trn24737`), or a text file with one a line.
+            missing: what is done about a scan that the tables name and Zenodo does not have: "stop", or
+                "skip" and count.
+            max_missing: with "skip", more left-out scans than this stop the run.
+        """
+        self._files = Files(
+            folder=set_folder(recipe_folder, cache_folder, path, None),
+            where_from="https://zenodo.org/records/6406114",
+        )
+        self._volumes = volumes
+        self._mosaic = mosaic
+        self._walk = Walk(
+            self._entries,
+            self._files,
+            recipe_folder=recipe_folder,
+            path=path,
+            limit=limit,
+            ids=ids,
+            missing=missing,
+            max_missing=max_missing,
+        )
+        self.left_out = self._walk.left_out
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split in the order of its label table; see `Walk.cases`."""
+        return self._walk.cases(split)
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every scan that the label table names, also those without a file."""
+        return self._walk.listed(split)
+
+    def fingerprint(self) -> str:
+        """Hash the options, the tables, and the state of every file."""
+        settings = {"volumes": self._volumes, "mosaic": self._mosaic}
+        return self._walk.fingerprint(settings, [*TABLES.values(), METADATA])
+
+    def _entries(self, split: Split) -> Iterator[Entry]:
+        table = self._files.table(TABLES[split])
+        columns: dict[str, list[str]] | None = None
+        for line, row in read_rows(table, ["NoteAcc_DEID"]):
+            columns = columns if columns is not None else _columns(list(row), table)
+            scan = row["NoteAcc_DEID"].strip().removesuffix(".npz")
+            where = f"{table}: line {line}, scan {scan!r}"
+            patient = self._patients.get(scan)
+            if patient is None:
+                raise DataError(
+                    f"{where}: {self._files.path(METADATA)} names no patient for it (column MRN_DEID), so "
+                    f"splits could share one. Fetch that table again."
+                )
+            file = (Path(self._volumes) / f"{scan}.npz").as_posix()
+            volume = VolumeRef(
+                path=str(self._files.path(file)),
+                intensity="hu",
+                key="ct",
+                axes=AXES,
+                spacing_mm_zyx=SPACING_MM,
+            )
+            found = tuple(
+                _finding(
+                    name, any(flag(row[column], f"{where}, column {column!r}") for column in columns[name])
+                )
+                for name in CT_RATE_FINDINGS
+                if columns[name] or self._mosaic == "absent"
+            )
+            yield Entry(case=Case(id=scan, patient=patient, volumes=(volume,), findings=found), names=(file,))
+
+    @functools.cached_property
+    def _patients(self) -> Mapping[str, str]:
+        """Whose each scan is."""
+        rows = read_rows(self._files.table(METADATA), ["NoteAcc_DEID", "MRN_DEID"])
+        return {
+            row["NoteAcc_DEID"].strip(): row["MRN_DEID"].strip() for _, row in rows if row["MRN_DEID"].strip()
+        }
+
+
+def _columns(held: list[str], table: Path) -> dict[str, list[str]]:
+    """Return the columns that set each finding: every location of its abnormalities."""
+    at: dict[str, list[str]] = {}
+    for column in held:
+        abnormality, star, _ = column.partition("*")
+        if star:
+            at.setdefault(abnormality, []).append(column)
+    for sources in FROM_ABNORMALITIES.values():
+        for abnormality in sources:
+            if abnormality not in at:
+                raise DataError(
+                    f"{table}: has no column of abnormality {abnormality!r}, written "
+                    f"'{abnormality}*<location>'.{did_you_mean(abnormality, at)} Fetch the table again."
+                )
+    return {
+        name: [column for abnormality in sources for column in at[abnormality]]
+        for name, sources in FROM_ABNORMALITIES.items()
+    }
+
+
+@functools.cache
+def _finding(name: str, is_present: bool) -> Finding:
+    return Finding(name=name, state="present" if is_present else "absent")

@@ -1,0 +1,231 @@
+"""The way through a published set: which of its cases, which split, and what is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt
+
+from evidcore.builtin.leaving_out import Missing, usable
+from evidcore.case import Case, Split
+from evidcore.errors import DataError, did_you_mean
+from evidcore.volume import file_hash
+from evidcore_plugin_ct_data.files import Files
+from evidcore_plugin_ct_data.hub import Repository
+
+log = logging.getLogger(__name__)
+
+Limit = Annotated[int, Ge(1)]
+Gigabytes = Annotated[float, Gt(0)]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+UNKNOWN_SPACING_MM = (1.0, 1.0, 1.0)  # where a publisher kept no spacing: lengths in mm mean nothing then
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One case of a published set, and what it needs before it can be used."""
+
+    case: Case
+    names: tuple[str, ...]  # files and folders of the set
+    fault: str | None = None  # why it cannot be used, where the tables say so already
+    elsewhere: str | None = None  # why it belongs to another split, though this one's list names it
+    prepare: Callable[[], None] | None = None  # makes a file of our own from those of the set
+
+
+def set_folder(
+    recipe_folder: Path, cache_folder: Path, path: str | None, repository: Repository | None
+) -> Path:
+    """Return where a set lies: the user's folder, else one of the cache that holds this commit alone."""
+    if path is not None or repository is None:
+        return recipe_folder / (path or ".")
+    return cache_folder / "hub" / repository.id.replace("/", "--") / repository.revision
+
+
+def place_in_order(name: str, seed: str) -> float:
+    """Return a place in 0..1 that depends on a name alone, the same on every machine."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def drawn_split(name: str, *, validation_share: float, test_share: float = 0.0) -> Split:
+    """Return the split of a patient of a set, or part of one, that its publisher left undivided."""
+    place = place_in_order(name, "split")
+    if place < test_share:
+        return "test"
+    return "validation" if place < test_share + validation_share else "train"
+
+
+class Walk:
+    """Gives the cases of a set, whole or in part.
+
+    Args:
+        entries: everything that the set's tables name in a split, in their order.
+        files: where its files are.
+        recipe_folder: where a relative path in `ids` starts.
+        path: as the recipe gave it.
+        limit: at most so many patients of each split (cases, where patients are not known), drawn by a hash:
+            a greater limit keeps those of a smaller one.
+        ids: only these patients or cases, or a text file with one a line.
+        missing: what is done about a case that cannot be used.
+        max_missing: with "skip", how many may be left out.
+    """
+
+    def __init__(
+        self,
+        entries: Callable[[Split], Iterable[Entry]],
+        files: Files,
+        *,
+        recipe_folder: Path,
+        path: str | None,
+        limit: int | None,
+        ids: tuple[str, ...] | str,
+        missing: Missing,
+        max_missing: int,
+    ) -> None:
+        self.left_out: dict[Split, dict[str, str]] = {}
+        self._entries = entries
+        self._files = files
+        self._has_place = path is not None or files.repository is not None
+        self._recipe_folder = recipe_folder
+        self._limit = limit
+        self._ids = ids
+        self._missing: Missing = missing
+        self._max_missing = max_missing
+        self._ids_are_known = False
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the usable cases of a split; fetch and prepare what they need.
+
+        Raises:
+            DataError: if a table or a case cannot be used, or a file cannot be had.
+        """
+        entries = self._chosen(split)
+        left_out: dict[str, str] = {}
+        self.left_out[split] = left_out
+        if self._files.repository is not None:
+            entries = list(entries)
+            usable_ones = (entry for entry in entries if not (entry.fault or entry.elsewhere))
+            if self._files.plan(name for entry in usable_ones for name in entry.names):
+                entries = self._chosen(split)  # what was unpacked tells more of its cases
+        needs: dict[str, Entry] = {}
+        shared: set[str] = set()
+
+        def each() -> Iterator[Case]:
+            for entry in entries:
+                if entry.elsewhere is None:
+                    needs[entry.case.id] = entry
+                    yield entry.case
+                else:
+                    left_out[entry.case.id] = entry.elsewhere
+                    shared.add(entry.case.patient or entry.case.id)
+
+        def why_unusable(case: Case) -> str | None:
+            entry = needs.pop(case.id)
+            reason = entry.fault or self._files.why_absent(entry.names)
+            if reason is None and entry.prepare is not None:
+                entry.prepare()
+            return reason
+
+        yield from usable(
+            each(),
+            why_unusable,
+            where=str(self._files.folder),
+            split=split,
+            missing=self._missing,
+            max_missing=self._max_missing,
+            left_out=left_out,
+        )
+        if shared:
+            log.warning(
+                "%s: %d patients of split %r are in another split's list too and stay there alone.",
+                self._files.folder, len(shared), split,
+            )  # fmt: skip
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case of a split that was chosen, also the unusable; fetch no volume for it."""
+        for entry in self._chosen(split):
+            if entry.prepare is not None and all(self._files.path(name).exists() for name in entry.names):
+                entry.prepare()
+            yield entry.case
+
+    def fingerprint(
+        self, settings: Mapping[str, Any], tables: Iterable[str], *, is_cloned: bool = False
+    ) -> str:
+        """Hash the settings and what the set holds: the commit, or the tables and the state of every file.
+
+        Args:
+            settings: the data set's own options.
+            tables: names of the tables that list its cases.
+            is_cloned: part of the set lies in the folder also where the rest is fetched.
+        """
+        ids = self._ids if isinstance(self._ids, tuple) else tuple(sorted(self._wanted()))
+        known: dict[str, Any] = {**settings, "limit": self._limit, "ids": ids, "missing": self._missing}
+        is_fetched = self._files.repository is not None
+        if self._files.repository is not None:
+            known["commit"] = [self._files.repository.id, self._files.repository.revision]
+        if is_cloned or not is_fetched:
+            places = [self._files.path(name) for name in tables]
+            known["tables"] = [file_hash(place) if place.is_file() else None for place in places]
+        digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=16)
+        for split in SPLITS if is_cloned or not is_fetched else ():
+            for name in (name for entry in self._chosen(split) for name in entry.names):
+                is_ours = not is_fetched or not self._files.origins(name)
+                state = _state(self._files.path(name)) if is_ours else None
+                digest.update(json.dumps([name, state]).encode())
+        return digest.hexdigest()
+
+    def _chosen(self, split: Split) -> Iterable[Entry]:
+        """Return the entries of a split that the options leave."""
+        if not self._has_place:
+            raise DataError(
+                f"the set needs a place: give `path`, a folder that holds it, or `revision`, a commit of "
+                f"{self._files.where_from} to fetch it from."
+            )
+        entries: Iterable[Entry] = self._entries(split)
+        if wanted := self._wanted():
+            entries = [entry for entry in entries if wanted & _names_of(entry)]
+            self._refuse_unknown(wanted)
+        if self._limit is not None:
+            entries = list(entries)
+            names = {entry.case.patient or entry.case.id for entry in entries}
+            kept = set(sorted(names, key=lambda name: place_in_order(name, "limit"))[: self._limit])
+            entries = [entry for entry in entries if (entry.case.patient or entry.case.id) in kept]
+        return entries
+
+    def _wanted(self) -> set[str]:
+        if isinstance(self._ids, tuple):
+            return set(self._ids)
+        file = self._recipe_folder / self._ids
+        if not file.is_file():
+            raise DataError(
+                f"{file}: there is no such list. Give ids a text file with one patient or case a line."
+            )
+        return set(file.read_text(encoding="utf-8").split()) or {""}
+
+    def _refuse_unknown(self, wanted: set[str]) -> None:
+        if self._ids_are_known:
+            return
+        known = {name for split in SPLITS for entry in self._entries(split) for name in _names_of(entry)}
+        if unknown := sorted(wanted - known):
+            raise DataError(
+                f"{self._files.folder}: ids names {unknown[0]!r}, which is no patient and no case of the set."
+                f"{did_you_mean(unknown[0], known)} {len(unknown)} of {len(wanted)} names are unknown."
+            )
+        self._ids_are_known = True
+
+
+def _names_of(entry: Entry) -> set[str]:
+    return {entry.case.id, entry.case.patient or entry.case.id}
+
+
+def _state(path: Path) -> list[int] | None:
+    if not path.exists():
+        return None
+    facts = path.stat()
+    return [facts.st_size, facts.st_mtime_ns]
