@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 
 import pytest
+from evidcore_plugin_ct_data.miniatures import WRITERS, write
 
 from evidcore import factory, testing
 from evidcore.builtin.choice import Choice
@@ -34,6 +35,8 @@ OPTIONS = {
         "questions_per_finding": 0,
     },
     "report-consistency": {"scorer": {"use": "findings-f1"}},
+    **{name: {"path": f"published/{name}"} for name in WRITERS},
+    "m3d-seg": {"path": "published/m3d-seg", "codes": ["0004"]},
 }
 # How a component that a `fit` stage can train is trained here.
 FITS = {
@@ -41,7 +44,11 @@ FITS = {
     "timm-slices": {"steps": 2, "cases_per_step": 2},
 }
 # Another table that must give other cases.
-OTHERS = {"phantom-chest": {"seed": 18}, "folder": {"intensity": "arbitrary"}}
+OTHERS = {
+    "phantom-chest": {"seed": 18},
+    "folder": {"intensity": "arbitrary"},
+    **{name: {"limit": 1} for name in WRITERS},
+}
 CALLS = {
     "crop": [{"slice": 6, "box": [0, 0, 500, 1000]}, {"slice": 0, "box": [250, 250, 750, 750]}],
     "measure": [{"slice": 6, "from": [0, 0], "to": [500, 250]}],
@@ -78,6 +85,8 @@ def world(tmp_path_factory):
         for case, split in zip(cases, ("train", "train", "validation", "test"), strict=True):
             masks = ";".join(f"{name}=case-{case.id[5:]}.npz#{name}" for name in case.masks)
             table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
+    for name in WRITERS:
+        write(name, folder / "published" / name)
     return World(folder, cases, testing.tiny_language(folder / "language"))
 
 

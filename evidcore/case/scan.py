@@ -73,8 +73,8 @@ class VolumeRef:
 class MaskRef:
     """Where a mask lies, on the grid of its volume.
 
-    A `.nii`/`.nii.gz` label map, an `.npz` of boolean arrays of which `key` names one, or an `.npz` that holds
-    one sparse matrix of which `key` is a row.
+    A `.nii`/`.nii.gz` label map, an `.npz` of boolean arrays of which `key` names one, or an `.npz` that
+    holds one sparse matrix of which `key` is a row.
     """
 
     path: str

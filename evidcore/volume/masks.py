@@ -11,7 +11,7 @@ import numpy as np
 from evidcore.case import MaskRef
 from evidcore.errors import DataError, did_you_mean
 from evidcore.volume.geometry import Array, Volume
-from evidcore.volume.masks_csr import SPARSE, read_row
+from evidcore.volume.masks_csr import is_sparse, read_row
 from evidcore.volume.nifti import read_values
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -28,6 +28,8 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
     Raises:
         DataError: if the file cannot be used, or lies on another grid; names both grids.
     """
+    if is_sparse(ref.path):
+        return read_row(ref, like)
     if ref.path.endswith(".npz"):
         return _from_npz(ref, like)
     if ref.key is not None:
@@ -50,8 +52,6 @@ def _from_npz(ref: MaskRef, like: Volume) -> Mask:
         raise DataError(f"{ref.path}: there is no such file. Check the path in the table or the recipe.")
     try:
         with Path(ref.path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            if SPARSE.issubset(arrays.files):
-                return read_row(ref, like)
             key = ref.key if ref.key is not None or len(arrays.files) != 1 else arrays.files[0]
             if key not in arrays.files:
                 raise DataError(

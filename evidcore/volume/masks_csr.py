@@ -7,6 +7,8 @@ shape (class, x, y, z) stands in the file name, `mask_(4, 512, 512, 265).npz`.
 from __future__ import annotations
 
 import re
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import nibabel.orientations as orientations
@@ -16,9 +18,20 @@ from evidcore.case import MaskRef
 from evidcore.errors import DataError
 from evidcore.volume.geometry import Volume
 
-SPARSE = frozenset({"format", "shape", "data", "indices", "indptr"})  # arrays of a file by scipy's save_npz
+SPARSE = frozenset({"format.npy", "shape.npy", "data.npy", "indices.npy", "indptr.npy"})  # scipy's save_npz
 BODY = "SPL"  # z to superior, y to posterior, x to the left
 _SHAPE = re.compile(r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\)\.npz$")
+
+
+def is_sparse(path: str) -> bool:
+    """Tell whether a file holds a sparse matrix; False also where it cannot be read at all."""
+    if not path.endswith(".npz") or not Path(path).is_file():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return SPARSE.issubset(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:

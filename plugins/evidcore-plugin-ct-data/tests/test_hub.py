@@ -84,7 +84,7 @@ def test_the_token_goes_to_the_hub_and_nowhere_else(repository, hub, tmp_path, m
 
 def test_a_gated_set_without_a_token_names_the_page_and_the_command(repository, hub, tmp_path):
     hub.gated = True
-    told = r"small.csv: access to this set is gated, and no valid token.*Accept its terms on {}, then type `hf auth login`"
+    told = r"small.csv: access to this set is gated, and no.*its terms on {}, then type `hf auth login`"
     with pytest.raises(DataError, match=told.format(PAGE)):
         repository.fetch("tables/small.csv", tmp_path / "small.csv")
     with pytest.raises(DataError, match=r"owner/set: access to this set is gated"):

@@ -85,7 +85,7 @@ class AbdomenAtlas(Dataset):
             ids: only these cases (`BDMAP_00000001`), or a text file with one a line.
             missing: what is done about a case whose files are missing: "stop", or "skip" and count.
             max_missing: with "skip", more left-out cases than this stop the run.
-            max_gb: more than this is never fetched for a split; the images have about 560 GB.
+            max_gb: more than this is never fetched for a split; 40 archives of images have about 14 GB each.
         """
         repository = Repository(id=REPOSITORY, revision=revision) if revision else None
         self._files = Files(

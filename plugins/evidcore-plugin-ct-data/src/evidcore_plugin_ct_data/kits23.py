@@ -82,7 +82,7 @@ class Kits23(Dataset):
             ids: only these cases (`case_00000`), or a text file with one a line.
             missing: what is done about a case whose image is missing: "stop", or "skip" and count.
             max_missing: with "skip", more left-out cases than this stop the run.
-            max_gb: more than this is never fetched for a split; the images have about 50 GB.
+            max_gb: more than this is never fetched for a split; all images have some tens of GB.
         """
         self._given = recipe_folder / path
         self._files = Files(

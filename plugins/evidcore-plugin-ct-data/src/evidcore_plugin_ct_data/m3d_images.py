@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -94,9 +96,7 @@ def stack(folder: Path, to: Path) -> None:
         write_atomically(to, _npy(np.stack(kept)))
 
 
-def _npy(array: np.ndarray) -> bytes:  # type: ignore[type-arg]
-    import io
-
+def _npy(array: np.ndarray[Any, np.dtype[Any]]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()

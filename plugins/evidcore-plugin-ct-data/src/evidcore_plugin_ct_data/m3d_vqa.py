@@ -141,7 +141,7 @@ class M3dVqa(Dataset):
 
     def _by_image(self, split: Split) -> dict[str, list[tuple[str, Row]]]:
         """Return the rows of each image, each with the line it stands in."""
-        tables = [(TABLES[split], COLUMNS)]
+        tables: list[tuple[str, tuple[str, ...]]] = [(TABLES[split], COLUMNS)]
         if self._yes_no and split == "train":
             tables.append((YES_NO, ("Image Path", "Question", "Answer")))
         found: dict[str, list[tuple[str, Row]]] = {}
@@ -150,7 +150,8 @@ class M3dVqa(Dataset):
             wanted = (*columns, "Question Type") if self._question_types else columns
             for line, row in read_rows(file, wanted):
                 if not self._question_types or row["Question Type"].strip() in self._question_types:
-                    found.setdefault(row["Image Path"].strip(), []).append((f"{file}: line {line}", row))
+                    path = row["Image Path"].strip()  # tables write one image with and without what is before
+                    found.setdefault(tail(path) or path, []).append((f"{file}: line {line}", row))
         return found
 
     def _table_name(self, name: str) -> str:

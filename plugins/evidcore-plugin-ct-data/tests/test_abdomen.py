@@ -1,0 +1,169 @@
+"""KiTS23 and AbdomenAtlas in miniature: labels, single objects, organ masks, reports, id lists."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evidcore_plugin_ct_data.kits23 import Kits23
+from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS, ORGANS
+from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
+
+from evidcore.testing.checks_dataset import check_dataset
+from evidcore.volume import read, read_mask
+
+SPLITS = ("train", "validation", "test")
+META = "AbdomenAtlas3.0MiniWithMeta.csv"
+
+
+@pytest.fixture
+def kits(home):
+    return home("kits23")
+
+
+def every(home, **options):
+    return {name: case for split in SPLITS for name, case in home.cases(split, **options).items()}
+
+
+def test_kits_keeps_the_contract(kits):
+    check_dataset(kits.dataset(), other=kits.dataset(annotation=2))
+
+
+def test_kits_is_divided_by_patient_and_all_of_it_used(kits):
+    parts = [list(kits.cases(split)) for split in SPLITS]
+    assert sorted(name for part in parts for name in part) == sorted(KITS)
+    assert all(parts)
+
+
+def test_kits_images_and_labels_run_from_the_top(kits):
+    case = every(kits)["case_00003"]
+    held = read(case.volumes[0])
+    np.testing.assert_array_equal(held.array, volume(3))
+    assert held.spacing_mm_zyx == pytest.approx((0.5, 0.92, 0.92))
+    np.testing.assert_array_equal(read_mask(case.masks["kidney tumor"], like=held), mask(3))
+    kidney, cyst = (read_mask(case.masks[name], like=held) for name in ("kidney", "kidney cyst"))
+    assert kidney.sum() == 6 * 5 * 10 - mask(3).sum()
+    assert np.argwhere(cyst).tolist() == [[5, 7, 9]]
+
+
+def test_kits_objects_are_those_of_one_annotator_and_drafts_are_none(kits):
+    case = every(kits)["case_00003"]
+    assert list(case.masks) == ["kidney", "kidney tumor", "kidney cyst", "cyst 1", "kidney 1", "tumor 1"]
+    held = read(case.volumes[0])
+    for annotation in (1, 2, 3):
+        drawn = every(kits, annotation=annotation)["case_00003"].masks["tumor 1"]
+        assert read_mask(drawn, like=held).sum() == mask(3).sum() + annotation
+    late = every(kits, annotation=3)["case_00400"].masks["tumor 1"]  # drawn once
+    assert late.path.endswith("tumor_instance-1_annotation-1.nii.gz")
+    assert list(every(kits, instances=False)["case_00003"].masks) == ["kidney", "kidney tumor", "kidney cyst"]
+
+
+def test_kits_findings_come_from_objects_and_the_clinical_table(kits):
+    cases = every(kits)
+    tumour, cyst = cases["case_00003"].findings
+    assert (tumour.state, tumour.size_mm, cyst.state) == ("present", pytest.approx(54.0), "present")
+    assert cases["case_00004"].state_of("kidney cyst") == "absent"
+    assert cases["case_00003"].notes == {"gender": "female", "malignant": True}
+
+
+def test_kits_may_be_given_by_its_inner_folder(kits):
+    assert set(every(kits, path="set/dataset")) == set(KITS)
+
+
+def test_kits_without_an_image_says_where_it_comes_from(kits):
+    split = next(split for split in SPLITS if "case_00003" in kits.cases(split))
+    (kits.set / "dataset/case_00003/imaging.nii.gz").unlink()
+    told = kits.refusal(split)
+    assert "case_00003/imaging.nii.gz: there is no such file. It comes from https://huggingface.co/" in told
+    assert "neheller/KiTS-Challenge-Imaging" in told
+
+
+def test_a_folder_without_kits_is_named(tmp_path):
+    dataset = Kits23(tmp_path, tmp_path, path="none")
+    with pytest.raises(
+        Exception, match=r"none: holds no folders case_00000 and so on\. Clone github.com/neheller"
+    ):
+        list(dataset.cases("train"))
+
+
+@pytest.fixture
+def atlas(home):
+    return home("abdomen-atlas-3-mini", validation_share=0.0)
+
+
+def test_atlas_keeps_the_contract(atlas):
+    check_dataset(atlas.dataset(), other=atlas.dataset(report="narrative"))
+
+
+def test_atlas_is_divided_by_its_id_lists(atlas):
+    assert [list(atlas.cases(split)) for split in SPLITS] == [list(ATLAS[:5]), [], list(ATLAS[5:])]
+    assert [list(atlas.cases(split, id_lists="OOD")) for split in SPLITS] == [
+        list(ATLAS[:3]),
+        [],
+        list(ATLAS[3:]),
+    ]
+    train, validation = (set(atlas.cases(split, validation_share=0.5)) for split in SPLITS[:2])
+    assert train | validation == set(ATLAS[:5])
+    assert validation
+
+
+def test_atlas_masks_are_named_by_their_files(atlas):
+    case = atlas.cases()["BDMAP_00000003"]
+    held = read(case.volumes[0])
+    np.testing.assert_array_equal(held.array, volume(2))
+    assert set(case.masks) == {name.replace("_", " ") for name in ORGANS}
+    assert "kidney left" in case.masks
+    np.testing.assert_array_equal(read_mask(case.masks["kidney left"], like=held), mask(2 + 1))
+    empty = atlas.cases()["BDMAP_00000002"]
+    assert not read_mask(empty.masks["liver lesion"], like=read(empty.volumes[0])).any()
+
+
+def test_atlas_findings_have_size_and_side(atlas):
+    liver, kidney, pancreas = atlas.cases()["BDMAP_00000001"].findings
+    assert (liver.state, liver.size_mm, liver.side) == ("present", pytest.approx(31.0), None)
+    assert (kidney.state, kidney.size_mm, kidney.side) == ("present", 12.5, "left")
+    assert (pancreas.state, pancreas.size_mm) == ("absent", None)
+    assert atlas.cases()["BDMAP_00000002"].present() == ()
+
+
+def test_atlas_reports_are_chosen_by_kind(atlas):
+    texts = {
+        kind: atlas.cases(report=kind)["BDMAP_00000001"].report
+        for kind in ("structured", "narrative", "fusion narrative")
+    }
+    assert texts["structured"].text == "FINDINGS: generated,\nnumber 0."
+    assert texts["narrative"].text == "A generated report, number 0."
+    assert texts["fusion narrative"] is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "number of liver lesion instances",
+            "liver lesions",
+            "has no column 'number of liver lesion instances'",
+        ),
+        (
+            ",2,3.1,",
+            ",two,3.1,",
+            "case 'BDMAP_00000001', column 'number of liver lesion instances': must be a number, got 'two'",
+        ),
+        (",2,3.1,", ",2,nan,", "column 'largest liver lesion diameter (cm)': must be a number, got 'nan'"),
+    ],
+)
+def test_atlas_names_a_bad_cell(atlas, old, new, message):
+    atlas.edit(META, old, new)
+    told = atlas.refusal()
+    assert message in told
+    assert META in told
+
+
+def test_atlas_names_missing_masks(atlas):
+    import shutil
+
+    shutil.rmtree(atlas.set / "mask_only" / "BDMAP_00000002")
+    told = atlas.refusal()
+    assert (
+        "mask_only/BDMAP_00000002/segmentations: there is no such file. It comes from https://huggingface"
+        in told
+    )

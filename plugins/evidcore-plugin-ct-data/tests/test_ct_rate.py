@@ -1,0 +1,222 @@
+"""CT-RATE in miniature: both trees, tables with their quirks, splits, questions."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from evidcore_plugin_ct_data.ct_rate import _axes
+from evidcore_plugin_ct_data.miniatures.chest import CT_RATE
+from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, turned, volume
+
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.testing.checks_dataset import check_dataset
+from evidcore.volume import read
+
+NUMBERS = {name: place for place, name in enumerate([*CT_RATE["train"], *CT_RATE["valid"]], 1)}
+LABELS = "dataset/multi_abnormality_labels/{}_predicted_labels.csv"
+METADATA = "dataset/metadata/train_metadata.csv"
+REPORTS = "dataset/radiology_text_reports/train_reports.csv"
+
+
+@pytest.fixture
+def chest(home):
+    return home("ct-rate")
+
+
+def test_the_dataset_keeps_its_contract(chest):
+    check_dataset(chest.dataset(), other=chest.dataset(reconstructions="first"))
+
+
+def test_the_splits_are_disjoint_by_patient_and_cover_the_set(chest):
+    split = {name: set(chest.cases(name, validation_share=0.4)) for name in ("train", "validation", "test")}
+    assert split["test"] == set(CT_RATE["valid"])
+    assert split["train"] | split["validation"] == set(CT_RATE["train"])
+    patients = [{name.rsplit("_", 2)[0] for name in split[part]} for part in ("train", "validation")]
+    assert patients[0] & patients[1] == set()
+    assert len(split["validation"]) > 2
+
+
+def test_a_patient_stays_in_validation_when_its_share_grows(chest):
+    few, many = (set(chest.cases("validation", validation_share=share)) for share in (0.2, 0.6))
+    assert few < many
+
+
+def test_the_fixed_tree_is_read_as_it_is(chest):
+    for name, case in chest.cases("test").items():
+        (ref,) = case.volumes
+        assert (ref.rescale, ref.spacing_mm_zyx, ref.axes) == (None, None, None)
+        held = read(ref)
+        np.testing.assert_array_equal(held.array, volume(NUMBERS[name]))
+        assert held.spacing_mm_zyx == pytest.approx(SPACING_MM_ZYX)
+
+
+def test_the_plain_tree_takes_values_spacing_and_axes_from_the_metadata(chest):
+    import nibabel
+
+    for name, case in chest.cases("test", tree="plain").items():
+        (ref,) = case.volumes
+        assert "/valid/" in ref.path
+        assert ref.rescale == (1.0, -1024.0)
+        assert ref.spacing_mm_zyx == SPACING_MM_ZYX
+        assert ref.axes == "LPS"
+        stored = np.asarray(nibabel.load(ref.path).dataobj)
+        np.testing.assert_array_equal(stored - 1024, turned(volume(NUMBERS[name]), "LPS"))
+        np.testing.assert_array_equal(stored.transpose(2, 1, 0) - 1024, volume(NUMBERS[name]))
+
+
+def test_spacings_follow_the_axes_of_a_turned_slice(chest):
+    chest.edit(METADATA, '"[0.75, 0.75]",2.5', '"[0.5, 0.75]",2.5')
+    chest.edit(METADATA, '"[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]"', '"[0.0, -1.0, 0.0, 1.0, 0.0, 0.0]"')
+    case = chest.cases("train", tree="plain", ids=("train_1_a_1",), validation_share=0.0)["train_1_a_1"]
+    assert case.volumes[0].axes == "ALS"
+    assert case.volumes[0].spacing_mm_zyx == (2.5, 0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "axes", "degrees"),
+    [
+        ((1, 0, 0, 0, 1, 0), "LPS", 0.0),
+        ((-1, 0, 0, 0, -1, 0), "RAS", 0.0),
+        ((0, 1, 0, 0, 0, -1), "PIR", 0.0),
+        ((1, 0, 0, 0, 0.866025, -0.5), "LPS", 30.0),
+    ],
+)
+def test_axes_are_worked_out_from_the_orientation(orientation, axes, degrees):
+    found, lean = _axes(orientation)
+    assert found == axes
+    assert lean == pytest.approx(degrees, abs=1e-3)
+
+
+def test_a_tilted_scan_of_the_plain_tree_is_unusable_by_name(chest):
+    chest.edit(METADATA, "[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]", "[1.0, 0.0, 0.0, 0.0, 0.966, 0.259]")
+    told = chest.refusal("train", tree="plain", validation_share=0.0)
+    assert "volume 'train_1_a_1' leans by 15.0°" in told
+    assert "Read tree 'fixed'." in told
+    kept = chest.cases("train", tree="plain", validation_share=0.0, missing="skip")
+    assert set(CT_RATE["train"]) - set(kept) == {"train_1_a_1"}
+
+
+def test_labels_become_findings_in_their_order(chest):
+    case = chest.cases("test")["valid_1_a_1"]
+    assert tuple(item.name for item in case.findings) == CT_RATE_FINDINGS
+    expected = [
+        name for place, name in enumerate(CT_RATE_FINDINGS) if (place + NUMBERS["valid_1_a_1"]) % 5 == 0
+    ]
+    assert list(case.present()) == expected
+
+
+def test_sections_that_were_not_given_are_empty(chest):
+    cases = {**chest.cases("train"), **chest.cases("validation")}
+    plain = cases["train_1_a_1"]
+    assert plain.report.text == "Generated findings, number 1."
+    assert plain.notes == {"impression": "Generated impression, number 1."}
+    no_findings = cases["train_4_a_1"]
+    assert no_findings.report.text == "Generated impression, number 4."
+    assert no_findings.notes == {}
+    assert cases["train_5_a_1"].notes == {}
+    chest.edit(REPORTS, '"Generated findings, number 1."', "Not given.")
+    chest.edit(REPORTS, '"Generated impression, number 1."', "Not given.")
+    bare = {**chest.cases("train"), **chest.cases("validation")}["train_1_a_1"]
+    assert bare.report is None
+
+
+def test_one_reconstruction_a_scan(chest):
+    assert set(chest.cases("test", reconstructions="first")) == {"valid_1_a_1", "valid_2_a_1"}
+
+
+def test_multiple_choice_questions_come_with_their_case_and_others_do_not(chest):
+    case = chest.cases("test", questions=("vqa/valid_vqa.json",))["valid_2_a_1"]
+    (asked,) = case.questions
+    assert asked.text == "Which of these is generated?"
+    assert asked.options == ("Nodule", "Voxels", "Effusion", "Hernia")
+    assert asked.answer == 1
+
+
+def test_rows_as_med3d_r1_released_them_are_read_too(chest):
+    options = {"A": "Nodule", "B": "Cyst", "C": "Hernia", "D": "No"}
+    text = "Which is there? " + " ".join(f"{letter}) {name}" for letter, name in options.items())
+    row = {"VolumeName": "valid_2_a_1.nii.gz", "question": text, "options": options, "answer": "C"}
+    (chest.set / "dataset" / "mmvqa.json").write_text(json.dumps([row]))
+    (asked,) = chest.cases("test", questions=("mmvqa.json",))["valid_2_a_1"].questions
+    assert (asked.text, asked.options[asked.answer]) == ("Which is there?", "Hernia")
+
+
+def test_a_question_whose_answer_is_no_option_is_named(chest):
+    chest.edit("dataset/vqa/valid_vqa.json", "(b) Voxels", "(e) Voxels")  # the question, of the first entry
+    chest.edit("dataset/vqa/valid_vqa.json", '"(b) Voxels"', '"(f) Voxels"')
+    told = chest.refusal("test", questions=("vqa/valid_vqa.json",))
+    assert "valid_vqa.json: entry 0, volume 'valid_1_a_1': question '0-0'" in told
+
+
+def test_a_missing_volume_stops_or_is_left_out_and_counted(chest, caplog):
+    file = chest.set / "dataset/valid_fixed/valid_1/valid_1_a/valid_1_a_2.nii.gz"
+    file.unlink()
+    told = chest.refusal("test")
+    assert (
+        f"{file}: there is no such file. It comes from https://huggingface.co/datasets/ibrahimhamamci/CT-RATE"
+        in told
+    )
+    assert "case 'valid_1_a_2'" in told
+    dataset = chest.dataset(missing="skip")
+    assert [case.id for case in dataset.cases("test")] == ["valid_1_a_1", "valid_2_a_1"]
+    assert list(dataset.left_out["test"]) == ["valid_1_a_2"]
+    assert [case.id for case in dataset.listed("test")] == ["valid_1_a_1", "valid_1_a_2", "valid_2_a_1"]
+    assert "case 'valid_1_a_2' is left out" in caplog.text
+    assert "1 cases of split 'test' cannot be used, at most max_missing = 0" in chest.refusal(
+        "test", missing="skip", max_missing=0
+    )
+
+
+REPORT_TABLE, METADATA_TABLE = (
+    "radiology_text_reports/validation_reports.csv",
+    "metadata/validation_metadata.csv",
+)
+LABEL_TABLE = "multi_abnormality_labels/valid_predicted_labels.csv"
+BAD_CELLS = {
+    "column": (LABEL_TABLE, "Cardiomegaly", "Cardio", "has no column 'Cardiomegaly', one of the 18 labels"),
+    "label": (
+        LABEL_TABLE, "valid_1_a_1.nii.gz,1", "valid_1_a_1.nii.gz,2",
+        "line 2, volume 'valid_1_a_1', column 'Medical material': a label is 0 or 1, got '2'",
+    ),
+    "name": (
+        LABEL_TABLE, "valid_1_a_1", "valid_1",
+        "line 2, volume 'valid_1': a volume is named like train_12_a_1.nii.gz",
+    ),
+    "section": (
+        REPORT_TABLE, "Findings_EN", "Findings", "has no column 'Findings_EN'. Did you mean 'Findings'?",
+    ),
+    "spacing": (
+        METADATA_TABLE, "[0.75, 0.75]", "0.75",
+        "volume 'valid_1_a_1', column 'XYSpacing': must be a list of 2 numbers as text, such as "
+        "[0.75, 0.75], got '0.75'",
+    ),
+    "intercept": (METADATA_TABLE, "-1024", "none", "column 'RescaleIntercept': must be a number, got 'none'"),
+    "row": (
+        METADATA_TABLE, "valid_1_a_1", "valid_9_a_1",
+        "has no row for 'valid_1_a_1', so its values and spacing in tree 'plain' are unknown",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "old", "new", "message"), BAD_CELLS.values(), ids=BAD_CELLS)
+def test_a_bad_cell_is_named_with_file_volume_value_and_remedy(chest, file, old, new, message):
+    chest.edit(f"dataset/{file}", old, new)
+    told = chest.refusal("test", tree="plain")
+    assert message in told
+    assert file in told
+    assert told.rstrip().endswith(("again.", "publisher.", "(case 'valid_1_a_1')"))
+
+
+def test_a_missing_table_is_named(chest):
+    (chest.set / LABELS.format("valid")).unlink()
+    assert "valid_predicted_labels.csv: there is no such table. Check path" in chest.refusal("test")
+
+
+def test_without_a_place_the_options_are_named(chest):
+    told = chest.refusal("test", path=...)
+    assert (
+        "give `path`, a folder that holds it, or `revision`, a commit of https://huggingface.co/datasets/ibr"
+        in told
+    )

@@ -1,0 +1,254 @@
+"""The M3D family in miniature: sparse masks, z-scored arrays, slices as pictures, questions, leaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evidcore_plugin_ct_data.m3d_images import axes_of, same_text
+from evidcore_plugin_ct_data.miniatures.m3d import grey
+from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
+
+from evidcore.volume import Geometry, Volume, read_mask
+
+BOTH = {"codes": ("0004", "0012"), "axes": {"0012": "LPS"}, "validation_share": 0.0}
+
+
+def like(array):
+    """A volume in body axes to read masks onto."""
+    geometry = Geometry(shape_zyx=array.shape, affine=np.eye(4))
+    return Volume(array=array, geometry=geometry, intensity="arbitrary")
+
+
+@pytest.fixture
+def seg(home):
+    return home("m3d-seg", **BOTH)
+
+
+def test_both_layouts_of_the_segmentation_sets_are_read(seg):
+    train, test = seg.cases("train"), seg.cases("test")
+    assert list(train) == [f"0004/case_{n:05d}" for n in range(4)] + [f"0012/case_{n}" for n in range(4)]
+    assert list(test) == ["0004/case_00004", "0012/case_4"]
+    assert list(train["0004/case_00001"].masks) == ["kidney", "kidney tumor", "kidney cyst"]
+    assert train["0012/case_1"].patient is None
+
+
+def test_arrays_are_arbitrary_without_spacing_and_run_where_their_source_ran(seg):
+    for name, axes in (("0004/case_00002", "IPL"), ("0012/case_2", "LPS")):
+        (ref,) = seg.cases("train")[name].volumes
+        assert (ref.intensity, ref.axes, ref.spacing_mm_zyx) == ("arbitrary", axes, (1.0, 1.0, 1.0))
+        stored = np.load(ref.path)[0]
+        body = stored[::-1] if axes == "IPL" else stored.transpose(2, 1, 0)
+        expected = volume(2).astype(np.float32)
+        np.testing.assert_allclose(body, (expected - expected.mean()) / expected.std(), rtol=1e-5)
+
+
+def test_masks_lie_where_they_lie_in_the_body(seg):
+    for name, number in (("0004/case_00003", 3), ("0012/case_3", 3)):
+        case = seg.cases("train")[name]
+        masks = list(case.masks.values())
+        for row, ref in enumerate(masks[:-1]):
+            np.testing.assert_array_equal(read_mask(ref, like=like(volume(0))), mask(number + row))
+        assert not read_mask(masks[-1], like=like(volume(0))).any()  # a label that this case does not have
+
+
+def test_a_share_of_the_training_list_is_validation(seg):
+    parts = [set(seg.cases(split, validation_share=0.5)) for split in ("train", "validation")]
+    assert parts[0] | parts[1] == set(seg.cases("train"))
+    assert parts[0] & parts[1] == set()
+    assert all(parts)
+
+
+def test_axes_that_nobody_knows_must_be_said(seg):
+    told = seg.refusal(axes={})
+    assert "0012.json: the arrays of set '0012' do not say where their axes run to" in told
+    assert 'axes = { 0012 = "LPS" }' in told
+
+
+def test_paths_of_the_publishers_machine_are_cut_to_the_set(seg):
+    seg.edit("0012/0012.json", '"0012/ct/case_0.npy"', '"/mnt/data/M3D_Seg/0012/ct/case_0.npy"')
+    assert "0012/case_0" in seg.cases("train")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"2": "bladder"',
+            '"3": "bladder"',
+            "labels must count from 1 without a gap, got {'0': 'background', '1'",
+        ),
+        ('"labels"', '"lables"', "must be a table with 'labels', 'train' and 'test', its labels are None"),
+        (
+            '"image": "0012/ct/case_0.npy"',
+            '"image": ""',
+            "entry 0 of 'train': must name an image and a label",
+        ),
+        (
+            '"0012/ct/case_0.npy"',
+            '"ct/case_0.npy"',
+            "entry 0 of 'train': a path holds the set's code, four digits",
+        ),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_named(seg, old, new, message):
+    seg.edit("0012/0012.json", old, new)
+    told = seg.refusal()
+    assert "0012.json" in told
+    assert message in told
+
+
+def test_a_list_that_is_no_json_is_named(seg):
+    (seg.set / "0012/0012.json").write_text("{")
+    assert "0012.json: is not readable JSON (Expecting property name" in seg.refusal()
+
+
+@pytest.fixture
+def cap(home):
+    return home("m3d-cap")
+
+
+def test_slices_are_stacked_in_the_order_of_their_numbers_without_the_scout(cap):
+    (ref,) = cap.cases("train")["ct_case/000002/Coronal_C_"].volumes
+    assert sorted(path.name for path in (cap.set / "M3D_Cap/ct_case/000002/Coronal_C_").iterdir()) == [
+        "0.png", "10.png", "15.png", "5.png", "99.png",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(np.load(ref.path), grey(2))
+    assert Path(ref.path).is_relative_to(cap.folder / "cache")
+    assert (ref.intensity, ref.spacing_mm_zyx) == ("arbitrary", (1.0, 1.0, 1.0))
+
+
+def test_an_array_of_the_publishers_program_is_read_in_place(cap):
+    (ref,) = cap.cases("train")["ct_case/000001/Axial_lung_window"].volumes
+    assert ref.path == str(cap.set / "M3D_Cap_npy/ct_case/000001/Axial_lung_window.npy")
+    np.testing.assert_allclose(np.load(ref.path)[0] * 255, grey(1), rtol=1e-6)
+
+
+def test_the_plane_in_the_name_says_where_the_axes_run(cap):
+    axes = {
+        case.id: case.volumes[0].axes
+        for split in ("train", "validation", "test")
+        for case in cap.dataset().cases(split)
+    }
+    assert axes == {
+        "ct_case/000001/Axial_lung_window": "IPL",
+        "ct_case/000002/Coronal_C_": "PIL",
+        "ct_quizze/000003/Axial_Poschl": "IPL",
+        "ct_case/000004/Sagittal_bone_window": "LIP",
+        "ct_case/000005/Axial_C__arterial_phase": "IPL",
+    }
+    assert axes_of("Axial", {"axial": "SPL"}) == "SPL"
+
+
+def test_a_folder_with_an_accent_is_found_by_its_name_without(cap):
+    assert same_text("Pöschl") == "Poschl"
+    (ref,) = cap.cases("train")["ct_quizze/000003/Axial_Poschl"].volumes
+    np.testing.assert_array_equal(np.load(ref.path), grey(3))
+
+
+def test_the_findings_are_the_report_or_else_the_discussion(cap):
+    train = cap.cases("train")
+    assert train["ct_case/000001/Axial_lung_window"].report.text == "Generated findings, number 1."
+    assert train["ct_case/000002/Coronal_C_"].report.text == "Generated discussion. study_findings:"
+
+
+def test_a_patient_of_the_test_list_is_in_no_other_split(cap, caplog):
+    dataset = cap.dataset(max_missing=0)
+    train = [case.patient for case in dataset.cases("train")]
+    test = [case.patient for case in dataset.cases("test")]
+    assert "ct_case/000005" in test
+    assert not set(train) & set(test)
+    (reason,) = dataset.left_out["train"].values()
+    assert "patient 'ct_case/000005' is also in the test list and stays there alone" in reason
+    assert "1 patients of split 'train' are in another split's list too" in caplog.text
+
+
+def test_changed_slices_are_stacked_again(cap):
+    before = cap.cases("train")["ct_case/000002/Coronal_C_"].volumes[0].path
+    (cap.set / "M3D_Cap/ct_case/000002/Coronal_C_/15.png").unlink()
+    after = cap.cases("train")["ct_case/000002/Coronal_C_"].volumes[0].path
+    assert before != after
+    assert len(np.load(after)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("first.png", b"", "Coronal_C_/first.png: a slice is named by its number, such as 12.jpeg"),
+        ("7.png", b"no picture", "Coronal_C_/7.png: is no readable picture (cannot identify image file"),
+    ],
+)
+def test_a_slice_that_cannot_be_used_is_named(cap, name, content, message):
+    (cap.set / "M3D_Cap/ct_case/000002/Coronal_C_" / name).write_bytes(content)
+    assert message in cap.refusal()
+
+
+def test_a_folder_with_one_slice_is_no_volume(cap):
+    folder = cap.set / "M3D_Cap/ct_case/000002/Coronal_C_"
+    for name in ("0.png", "5.png", "10.png", "99.png"):
+        (folder / name).unlink()
+    assert f"{folder}: holds 1 slices of one size, a volume has at least 2" in cap.refusal()
+
+
+def test_another_list_can_be_the_test_split_and_an_unknown_one_is_named(cap):
+    assert list(cap.cases("test", test_list="test100")) == list(cap.cases("test"))
+    told = cap.refusal(test_list="test1k")
+    assert "M3D_Cap.json: has no list 'test1k'; it holds 'train', 'validation', 'test', 'test100'" in told
+
+
+def test_missing_slices_and_texts_are_left_out_by_name(cap):
+    (cap.set / "M3D_Cap/ct_case/000002/text.txt").unlink()
+    dataset = cap.dataset(missing="skip")
+    assert "ct_case/000002/Coronal_C_" not in [case.id for case in dataset.cases("train")]
+    assert (
+        "text.txt: there is no such file. It comes from"
+        in dataset.left_out["train"]["ct_case/000002/Coronal_C_"]
+    )
+
+
+@pytest.fixture
+def vqa(home):
+    return home("m3d-vqa")
+
+
+def test_the_questions_of_an_image_are_one_case(vqa):
+    case = vqa.cases("validation")["ct_case/000004/Sagittal_bone_window"]
+    assert [(asked.text, asked.options[asked.answer]) for asked in case.questions] == [
+        ("Which plane is it?", "Sagittal"),
+        ("Which modality is it?", "CT"),
+    ]
+    assert case.questions[0].options == ("Axial", "Coronal", "Sagittal", "None")
+    assert len({asked.id for asked in case.questions}) == 2
+
+
+def test_questions_can_be_chosen_by_type_and_yes_or_no_added(vqa):
+    (only,) = vqa.cases("test", question_types=("2",)).values()
+    assert [asked.text for asked in only.questions] == ["Which modality is it?"]
+    asked = vqa.cases("train", yes_no=True)["ct_case/000001/Axial_lung_window"].questions
+    assert (asked[-1].options, asked[-1].answer, len(asked)) == (("Yes", "No"), 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Axial,A\n", "Axial,E\n", "options A, B, C, D, its answer is 'E'"),
+        ("Axial,A\n", "Axial,B\n", "gives 'B' as its answer, but its answer's text 'Axial' is 'A'"),
+    ],
+)
+def test_an_answer_that_is_no_option_is_named(vqa, old, new, message):
+    file = vqa.set / "M3D-VQA/M3D_VQA_test.csv"
+    file.write_bytes(file.read_bytes().replace(b"\r\n", b"\n"))
+    vqa.edit("M3D-VQA/M3D_VQA_test.csv", old, new)
+    told = vqa.refusal("test")
+    assert "M3D_VQA_test.csv: line 2: question 'M3D_VQA_test.csv:2'" in told
+    assert message in told
+    assert list(vqa.dataset(missing="skip").cases("test")) == []
+
+
+def test_an_image_outside_the_set_is_named(cap):
+    known = json.loads((cap.set / "M3D_Cap.json").read_text())
+    known["train"][0]["image"] = "elsewhere/1.npy"
+    (cap.set / "M3D_Cap.json").write_text(json.dumps(known))
+    assert "entry 0 of 'train': an image lies below ct_case or ct_quizze" in cap.refusal()

@@ -1,0 +1,143 @@
+"""Which cases of a set are taken: limits, ids, what tables and archives may hold."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+from evidcore_plugin_ct_data.archives import unpack
+from evidcore_plugin_ct_data.miniatures import WRITERS, write
+from evidcore_plugin_ct_data.miniatures.__main__ import main
+from evidcore_plugin_ct_data.tables import numbers, read_rows
+from evidcore_plugin_ct_data.walk import drawn_split, place_in_order
+
+from evidcore.errors import DataError
+
+
+@pytest.fixture
+def chest(home):
+    return home("ct-rate", validation_share=0.0)
+
+
+def test_a_limit_takes_whole_patients_and_a_greater_one_keeps_them(chest):
+    sizes = []
+    before: set[str] = set()
+    for limit in (1, 3, 6, 100):
+        cases = chest.cases("train", limit=limit)
+        patients = {case.patient for case in cases.values()}
+        assert before <= patients
+        assert set(cases) == {name for name in chest.cases("train") if name.rsplit("_", 2)[0] in patients}
+        before = patients
+        sizes.append(len(patients))
+    assert sizes == [1, 3, 6, 12]
+
+
+def test_a_limit_is_not_the_beginning_of_the_table(chest):
+    assert list(chest.cases("train", limit=5)) != list(chest.cases("train"))[:5]
+    order = sorted(
+        (f"train_{number}" for number in range(1, 13)), key=lambda name: place_in_order(name, "limit")
+    )
+    assert {case.patient for case in chest.cases("train", limit=5).values()} == set(order[:5])
+
+
+def test_ids_name_patients_and_cases_here_or_in_a_file(chest):
+    wanted = {"train_1_a_1", "train_1_a_2", "train_2_b_1"}
+    assert set(chest.cases("train", ids=("train_1", "train_2_b_1"))) == wanted
+    (chest.folder / "mine.txt").write_text("train_1\ntrain_2_b_1\n")
+    assert set(chest.cases("train", ids="mine.txt")) == wanted
+    assert chest.cases("test", ids=("train_1",)) == {}
+
+
+def test_unknown_ids_are_named_with_the_nearest(chest):
+    told = chest.refusal(ids=("train_1", "trian_2"))
+    assert "ids names 'trian_2', which is no patient and no case of the set. Did you mean 'train_2'?" in told
+    assert "1 of 2 names are unknown" in told
+    assert "none.txt: there is no such list. Give ids a text file" in chest.refusal(ids="none.txt")
+
+
+def test_what_is_chosen_is_in_the_fingerprint(chest):
+    prints = {
+        chest.dataset(**options).fingerprint()
+        for options in (
+            {},
+            {"limit": 1},
+            {"limit": 2},
+            {"ids": ("train_1",)},
+            {"missing": "skip"},
+            {"tree": "plain"},
+        )
+    }
+    assert len(prints) == 6
+
+
+def test_a_changed_volume_or_table_changes_the_fingerprint(chest):
+    before = chest.dataset().fingerprint()
+    file = chest.set / "dataset/valid_fixed/valid_1/valid_1_a/valid_1_a_1.nii.gz"
+    file.write_bytes(file.read_bytes() + b"\0")
+    middle = chest.dataset().fingerprint()
+    chest.edit("dataset/radiology_text_reports/train_reports.csv", "number 1.", "number one.")
+    assert len({before, middle, chest.dataset().fingerprint()}) == 3
+
+
+def test_drawn_splits_have_about_their_share():
+    splits = [drawn_split(f"patient{number}", validation_share=0.1, test_share=0.2) for number in range(4000)]
+    assert [splits.count(name) / 4000 for name in ("train", "validation", "test")] == pytest.approx(
+        [0.7, 0.1, 0.2], abs=0.02
+    )  # three standard errors of the largest share
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"VolumeName,a\nx,1,2\n", "line 2: 2 columns are named, the row has another number"),
+        (b"VolumeName,a\n\xff\xfe,1\n", "is not a readable CSV file ('utf-8' codec can't decode byte 0xff"),
+        (b'VolumeName,a\n"x,1\n', "is not a readable CSV file (unexpected end of data)"),
+        (b"", "has no column 'VolumeName'. It has: none"),
+    ],
+)
+def test_a_table_that_is_none_is_named(tmp_path, content, message):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        list(read_rows(tmp_path / "t.csv", ["VolumeName"]))
+    assert str(caught.value).startswith(f"{tmp_path / 't.csv'}: {message}")
+
+
+def test_a_cell_may_be_long_and_have_lines(tmp_path):
+    report = "line\n" * 40_000
+    (tmp_path / "t.csv").write_text(f'\ufeffa,b\nx,"{report}"\n', encoding="utf-8")
+    ((line, row),) = read_rows(tmp_path / "t.csv", ["a", "b"])
+    assert (row["b"], line) == (report, 40_002)
+
+
+@pytest.mark.parametrize("cell", ["0.7", "[0.7]", "[0.7, 'x']", "[0.7, nan]", "__import__('os')", ""])
+def test_a_list_as_text_is_numbers_or_refused(cell):
+    assert numbers(" [0.7, 1] ", 2, "here") == (0.7, 1.0)
+    with pytest.raises(
+        DataError, match=r"^here: must be a list of 2 numbers as text, such as \[0.75, 0.75\], got "
+    ):
+        numbers(cell, 2, "here")
+
+
+def test_a_member_that_would_leave_the_folder_is_not_written(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tape:
+        for name in ("set/../../outside.txt", "set/inside.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            tape.addfile(member, io.BytesIO(b"hi"))
+    unpack(tmp_path / "a.tar", {"set/"}, str, tmp_path / "here")
+    assert (tmp_path / "here" / "set" / "inside.txt").read_text() == "hi"
+    assert not list(tmp_path.rglob("outside.txt"))
+
+
+def test_every_data_set_has_a_miniature_that_the_command_writes(tmp_path, capsys):
+    from evidcore.plugins import offers
+
+    ours = {offer.name for offer in offers("dataset") if offer.package == "evidcore-plugin-ct-data"}
+    assert ours == set(WRITERS)
+    assert main(["omni-med-vqa", str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new" / "OmniMedVQA").is_dir()
+    assert main(["omni-med-vqa", str(tmp_path / "new")]) == 2
+    assert f"{tmp_path / 'new'}: is not empty" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="there is no miniature of 'ct-rat'; there are: ct-rate"):
+        write("ct-rat", tmp_path / "x")
