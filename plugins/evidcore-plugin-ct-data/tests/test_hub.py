@@ -26,8 +26,7 @@ def test_a_small_and_a_large_file_arrive_whole(repository, hub, tmp_path):
     for name, content in (("tables/small.csv", SMALL), ("data/large.bin", LARGE)):
         repository.fetch(name, tmp_path / "here" / name)
         assert (tmp_path / "here" / name).read_bytes() == content
-    left = [path.name for path in (tmp_path / "here" / "data").iterdir() if not path.name.endswith(".lock")]
-    assert left == ["large.bin"]
+    assert [path.name for path in (tmp_path / "here" / "data").iterdir()] == ["large.bin"]
 
 
 def test_what_is_there_is_not_asked_for_again(repository, hub, tmp_path):

@@ -74,10 +74,12 @@ class Repository:
                 wrong; says what to do.
         """
         to.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(to.with_name(f".{to.name}.lock")):
+        lock = to.with_name(f".{to.name}.lock")
+        with FileLock(lock):
             if not to.exists():
                 with self._explained(name):
                     self._fetch(name, to)
+        lock.unlink(missing_ok=True)  # whoever still waits for it finds the file there
 
     def _fetch(self, name: str, to: Path) -> None:
         from huggingface_hub import get_hf_file_metadata, hf_hub_url

@@ -131,7 +131,7 @@ class M3dVqa(Dataset):
                     asked.append(_question(place, row))
                 except Unanswerable as cause:
                     fault = fault or f"{place}: {cause}. Correct or drop the row."
-            home = self._homes[found.patient]
+            home = self._homes.get(found.patient, split)
             if home != split:
                 elsewhere = (
                     f"{where}: patient {found.patient!r} is also in the {home} table and stays there alone."
@@ -140,7 +140,7 @@ class M3dVqa(Dataset):
             yield Entry(case=case, names=found.names, fault=fault, elsewhere=elsewhere, prepare=found.prepare)
 
     def _by_image(self, split: Split) -> dict[str, list[tuple[str, Row]]]:
-        """Return the rows of each image, each with the line it stands in."""
+        """Return the rows of each image, each with the line it stands in; of a row what a question needs."""
         tables: list[tuple[str, tuple[str, ...]]] = [(TABLES[split], COLUMNS)]
         if self._yes_no and split == "train":
             tables.append((YES_NO, ("Image Path", "Question", "Answer")))
@@ -150,8 +150,8 @@ class M3dVqa(Dataset):
             wanted = (*columns, "Question Type") if self._question_types else columns
             for line, row in read_rows(file, wanted):
                 if not self._question_types or row["Question Type"].strip() in self._question_types:
-                    path = row["Image Path"].strip()  # tables write one image with and without what is before
-                    found.setdefault(tail(path) or path, []).append((f"{file}: line {line}", row))
+                    kept = {column: row[column] for column in columns}  # a row repeats the whole report too
+                    found.setdefault(_image(row), []).append((f"{file}: line {line}", kept))
         return found
 
     def _table_name(self, name: str) -> str:
@@ -163,9 +163,15 @@ class M3dVqa(Dataset):
         """In which split each patient stays: test before validation before training."""
         homes: dict[str, Split] = {}
         for split in reversed(PROTECTED):
-            for image in self._by_image(split):
-                homes[(tail(image) or "").rpartition("/")[0]] = split
+            for _, row in read_rows(self._files.table(self._table_name(TABLES[split])), ["Image Path"]):
+                homes[_image(row).rpartition("/")[0]] = split
         return homes
+
+
+def _image(row: Row) -> str:
+    """Return the image of a row from `ct_case` or `ct_quizze` on: tables write what is before it or not."""
+    path = row["Image Path"].strip()
+    return tail(path) or path
 
 
 def _question(place: str, row: Row) -> Question:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def number(cell: str, where: str) -> float:
     """Read a finite number from a cell."""
     try:
         value = float(cell)
-        if value - value == 0:
+        if math.isfinite(value):
             return value
     except ValueError:
         pass
@@ -86,7 +87,7 @@ def numbers(cell: str, count: int, where: str) -> tuple[float, ...]:
     try:
         values = ast.literal_eval(cell.strip())
         found = tuple(float(value) for value in values)
-        if len(found) == count and all(value - value == 0 for value in found):
+        if len(found) == count and all(map(math.isfinite, found)):
             return found
     except (ValueError, SyntaxError, TypeError):
         pass
