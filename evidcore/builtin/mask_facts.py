@@ -14,7 +14,7 @@ import numpy as np
 from evidcore.builtin.body import Region, midline_mm
 from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume import Volume, file_hash, read, read_mask
+from evidcore.volume import Volume, content_hash, read, read_mask
 from evidcore.volume.cache import fetch, store
 from evidcore.volume.geometry import Array
 
@@ -53,7 +53,7 @@ def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bo
     """
     ref, masks = case.volumes[0], {name: case.masks[name] for name in sorted(names)}
     try:
-        files = {path: file_hash(path) for path in {ref.path, *(mask.path for mask in masks.values())}}
+        files = {path: content_hash(path) for path in {ref.path, *(mask.path for mask in masks.values())}}
         asked = {
             "reading": READING,
             "volume": [files[ref.path], ref.marks()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evidcore.volume.cache import cache_root
-from evidcore.volume.content import content_key, file_hash
+from evidcore.volume.content import content_hash, content_key, file_hash
 from evidcore.volume.formats import file_state
 from evidcore.volume.geometry import Geometry, Source, Volume
 from evidcore.volume.kept import KeptVolume, keep, recall
@@ -22,6 +22,7 @@ __all__ = [
     "Source",
     "Volume",
     "cache_root",
+    "content_hash",
     "content_key",
     "file_hash",
     "file_state",

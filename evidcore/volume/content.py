@@ -25,12 +25,29 @@ _known: dict[tuple[str, int, int], str] = {}
 
 
 def file_hash(path: str | os.PathLike[str]) -> str:
-    """Return a hash of the bytes behind a volume or mask; remembered by path, time and size.
+    """Return a hash of a file's bytes; remembered by path, time and size, on disk where the file is large."""
+    try:
+        place = os.path.realpath(path)
+        facts = os.stat(place)
+    except FileNotFoundError as cause:
+        raise DataError(
+            f"{path}: there is no such file. Check the path in the table or the recipe."
+        ) from cause
+    except OSError as cause:
+        raise DataError(f"{path}: cannot be read ({cause.strerror}). Check the path.") from cause
+    identity = (place, facts.st_mtime_ns, facts.st_size)
+    if identity not in _known:
+        _known[identity] = _remembered(identity) if facts.st_size >= REMEMBERED_BYTES else _hash(place)
+    return _known[identity]
 
-    For a file that is whole by itself it is the hash of its bytes, for a DICOM series that of all files in
-    the folder, whatever their names. On disk it is remembered where a file is large.
+
+def content_hash(path: str) -> str:
+    """Return a hash of the bytes behind a volume or mask.
+
+    For a file that is whole by itself it is the file's, for a DICOM series that of all files in the folder,
+    whatever their names.
     """
-    listed = sorted(_hash_of_one(file) for file in files_of(os.fspath(path)))
+    listed = sorted(file_hash(file) for file in files_of(path))
     if len(listed) == 1:
         return listed[0]
     return hashlib.blake2b("".join(listed).encode(), digest_size=16).hexdigest()
@@ -48,27 +65,15 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
         "blank": crop.blank,
         "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
         "box_zyx": None if crop.blank else crop.box_zyx,
-        "file": None if crop.blank else file_hash(crop.volume.path),
+        "file": None if crop.blank else content_hash(crop.volume.path),
     }
     text = json.dumps(settings, sort_keys=True).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def _hash_of_one(path: Path) -> str:
-    try:
-        place = os.path.realpath(path)
-        facts = os.stat(place)
-    except OSError as cause:
-        raise DataError(f"{path}: cannot be read ({cause.strerror}). Check the path.") from cause
-    identity = (place, facts.st_mtime_ns, facts.st_size)
-    if identity not in _known:
-        _known[identity] = _remembered(identity) if facts.st_size >= REMEMBERED_BYTES else _hash(place)
-    return _known[identity]
-
-
 def volume_key(ref: VolumeRef) -> str:
     """Return the key of what `read` gives for `ref`, wherever the file lies."""
-    text = json.dumps([READING, file_hash(ref.path), ref.marks()], sort_keys=True)
+    text = json.dumps([READING, content_hash(ref.path), ref.marks()], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

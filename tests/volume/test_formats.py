@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume import file_hash, file_state, read
+from evidcore.volume import content_hash, file_state, read
 from evidcore.volume.formats import files_of, format_of
 from evidcore.volume.usable import why_unusable
 
@@ -65,17 +65,17 @@ def test_a_file_that_is_whole_stands_alone(write_series, write, tmp_path):
 
 def test_the_hash_of_a_series_is_that_of_its_bytes_whatever_their_names(write_series, tmp_path):
     folder = write_series(scan())
-    before = file_hash(folder)
-    assert file_hash(folder / "98.dcm") == before
+    before = content_hash(folder)
+    assert content_hash(folder / "98.dcm") == before
     other = tmp_path / "other"
     other.mkdir()
     for number, file in enumerate(sorted(folder.iterdir())):
         shutil.copy(file, other / f"{9 - number}.ima")
-    assert file_hash(other) == before
+    assert content_hash(other) == before
     (other / "8.ima").write_bytes((folder / "99.dcm").read_bytes())
-    assert file_hash(other) != before
+    assert content_hash(other) != before
     (folder / "97.dcm").unlink()
-    assert file_hash(folder) not in {before, file_hash(other)}
+    assert content_hash(folder) not in {before, content_hash(other)}
 
 
 def test_a_changed_file_within_a_series_changes_its_state(write_series):
@@ -101,7 +101,7 @@ def test_a_verdict_on_a_series_is_asked_again_when_one_of_its_files_changes(writ
 
 def test_a_format_that_is_not_read_is_named_with_those_that_are(tmp_path):
     (tmp_path / "a.mha").write_bytes(b"x" * 500)
-    for ask in (format_of, files_of, file_hash):
+    for ask in (format_of, files_of, content_hash):
         with pytest.raises(DataError) as caught:
             ask(str(tmp_path / "a.mha"))
         message = str(caught.value)

@@ -20,7 +20,7 @@ from evidcore.builtin.implant.wording import report
 from evidcore.case import Case, Finding, MaskRef, Split
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
-from evidcore.volume import Volume, file_hash, read, read_mask
+from evidcore.volume import Volume, content_hash, read, read_mask
 
 log = logging.getLogger(__name__)
 
@@ -132,8 +132,8 @@ class Implant(Dataset):
         masks |= carried
         asked: dict[str, Any] = {
             "carried": sorted(carried),
-            "volume": [file_hash(ref.path), ref.marks()],
-            "masks": {key: [file_hash(mask.path), mask.key, mask.label] for key, mask in masks.items()},
+            "volume": [content_hash(ref.path), ref.marks()],
+            "masks": {key: [content_hash(mask.path), mask.key, mask.label] for key, mask in masks.items()},
             "wishes": [[wish.kind.name, wish.size_mm, wish.region] for wish in wishes],
             "contrast": self.contrast,
             "dice": [self.seed, case.id, copy],

@@ -9,14 +9,14 @@ from evidcore import __version__
 from evidcore.case import VolumeRef
 from evidcore.run.folder import RunFolder, sha256
 from evidcore.run.lock import versions
-from evidcore.volume import Volume, file_hash
+from evidcore.volume import Volume, content_hash
 
 
 def scan_record(volume: Volume, ref: VolumeRef) -> dict[str, Any]:
     """Return what was looked at; its header is not repeated."""
     return {
         "path": ref.path,
-        "fingerprint": file_hash(ref.path),
+        "fingerprint": content_hash(ref.path),
         "intensity": volume.intensity,
         "shape_zyx": list(volume.shape_zyx),
         "spacing_mm_zyx": [round(step, 6) for step in volume.spacing_mm_zyx],
