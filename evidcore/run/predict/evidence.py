@@ -14,8 +14,7 @@ from evidcore.case import Box, Evidence, VolumeRef
 from evidcore.errors import ContractError
 from evidcore.plugins import Offer
 from evidcore.run.folder import sha256
-from evidcore.run.predict.original_grid import save_mask
-from evidcore.volume import Volume, read_mask
+from evidcore.volume import Volume, read_mask, save_mask
 
 Mask = npt.NDArray[np.bool_]
 MASK = "mask.nii.gz"

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Case, VolumeRef
+from evidcore.case import Case, Finding, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.factory import offer_of
@@ -70,7 +70,7 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         ref = inquiry.reference("hu" if spec.windows else "arbitrary")
         volume = read(ref)
         check_volume(volume, ref, spec)
-        case = Case(id=CASE, patient=None, volumes=(ref,), questions=put)
+        case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=_vocabulary(parts))
         prompt = asked(parts, name, case, inquiry)
         policy = VLMPolicy(model, processor, seed=recipe.seed)
         record, answer = answered(policy, prompt, parts, most_new_tokens(recipe, name))
@@ -121,3 +121,9 @@ def _free_place(scan: str, task: str) -> Path:
         number += 1
         place = place.with_name(f"{scan}-{task}-{number}")
     return place
+
+
+def _vocabulary(parts: Parts) -> tuple[Finding, ...]:
+    """Return the findings that the run's data sets know, of each of which nothing is known here."""
+    names = dict.fromkeys(name for source in parts.datasets.values() for name in source.findings)
+    return tuple(Finding(name=name, state="uncertain") for name in names)
