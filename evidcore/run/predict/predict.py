@@ -23,7 +23,7 @@ from evidcore.run import model as models
 from evidcore.run.execute import final_standing
 from evidcore.run.folder import RunFolder, appearing, write
 from evidcore.run.later import last_model
-from evidcore.run.parts import build
+from evidcore.run.parts import Parts, build
 from evidcore.run.predict.answering import answered
 from evidcore.run.predict.evidence import mask_of, write_evidence
 from evidcore.run.predict.inquiry import Inquiry, asked, most_new_tokens, questions, task_name
