@@ -1,4 +1,4 @@
-"""Dataset `folder`: NIfTI volumes and a CSV table that lists them."""
+"""Dataset `folder`: volumes of any format and a CSV table that lists them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,38 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
-from evidcore.builtin.folder_table import Row, finding_state, mask_ref, masks_of_cell, read_rows
-from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, VolumeRef
+from evidcore.builtin.folder_table import (
+    Row,
+    file_and_key,
+    finding_state,
+    mask_ref,
+    masks_of_cell,
+    read_rows,
+)
+from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, Tilted, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
+from evidcore.volume.formats import file_state
 from evidcore.volume.usable import why_unusable
 
 log = logging.getLogger(__name__)
 
 
 class Folder(Dataset):
-    """Cases from a folder of `.nii` or `.nii.gz` volumes and a table, one row a case.
+    """Cases from a folder of volumes (NIfTI, DICOM, NRRD, arrays, pictures) and a table, one row a case.
 
     | column | holds |
     |---|---|
     | `id` | the case's name, unique |
-    | `volume` | its file, relative to the folder; several with `;` between |
+    | `volume` | its file or DICOM folder, in the folder; `file.npz#a` array a; several with `;` between |
     | `patient` | whose it is; a patient lies in one split only |
     | `split` | `train`, `validation` or `test` |
     | `report` | the report text, may be empty; the column may be absent |
-    | `masks` | `name=file`, `;` between; `file#5` is label 5, `file.npz#a` array a; may be absent |
+    | `masks` | `name=file`, `;` between; `file#5` is label 5, `file.npz#a`, `RS.dcm#a` what is called a |
     | each of `findings` | `1`, `0`, `-1` or `present`, `absent`, `uncertain`; empty where nothing is known |
     """
 
@@ -46,6 +54,11 @@ class Folder(Dataset):
         findings: tuple[str, ...] = (),
         masks: dict[str, str] | None = None,
         intensity: Intensity = "hu",
+        rescale: tuple[float, float] | None = None,
+        spacing_mm_zyx: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)], Annotated[float, Gt(0)]]
+        | None = None,
+        axes: str | None = None,
+        tilted: Tilted = "refuse",
         missing: Literal["stop", "skip"] = "stop",
         max_missing: Annotated[int, Ge(0)] = 10,
         id_column: str = "id",
@@ -65,6 +78,11 @@ class Folder(Dataset):
             findings: columns that hold findings, in the order of the vocabulary.
             masks: file pattern by mask name, `{id}` stands for the case: `{ liver = "masks/{id}.nii.gz#5" }`.
             intensity: "hu" for CT in Hounsfield units, "arbitrary" for anything else.
+            rescale: slope and intercept that the values as read still need; for files that leave theirs out.
+            spacing_mm_zyx: in place of what the files state; bare arrays (.npy, .npz) need it.
+            axes: where the axes of bare arrays run to, for instance "SPL"; other files state theirs.
+            tilted: axes that lean from the body's, as under a tilted gantry: "refuse" stops, "resample" reads
+                onto a straight grid, masks too.
             missing: what to do about a case with a missing file or a broken volume. "stop" raises; "skip"
                 reads every volume once beforehand, leaves such cases out, logs and counts them. No other case
                 ever takes the place of one.
@@ -81,7 +99,13 @@ class Folder(Dataset):
         self.table = self.folder / table
         self.findings = findings
         self.mask_patterns = dict(masks or {})
-        self.intensity: Intensity = intensity
+        self.reading: dict[str, Any] = {
+            "intensity": intensity,
+            "rescale": rescale,
+            "spacing_mm_zyx": spacing_mm_zyx,
+            "axes": axes,
+            "tilted": tilted,
+        }
         self.left_out: dict[
             Split, dict[str, str]
         ] = {}  # split -> case id -> why, of the last walk over the split
@@ -125,14 +149,14 @@ class Folder(Dataset):
 
     def fingerprint(self) -> str:
         """Hash the table, the options, and name, size and time of every file that is named."""
-        settings = [self.columns, self.findings, self.mask_patterns, self.intensity, self.missing]
+        settings = [self.columns, self.findings, self.mask_patterns, self.reading, self.missing]
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
         for line, row in self._rows:
             for file in _files(self._case(line, row)):
-                facts = Path(file).stat() if Path(file).exists() else None
-                state = [facts.st_size, facts.st_mtime_ns] if facts else None
-                digest.update(json.dumps([os.path.relpath(file, self.folder), state]).encode())
+                state = file_state(file)
+                named = state and [[os.path.relpath(name, self.folder), *facts] for name, *facts in state]
+                digest.update(json.dumps([os.path.relpath(file, self.folder), named]).encode())
         return digest.hexdigest()
 
     @functools.cached_property
@@ -154,7 +178,8 @@ class Folder(Dataset):
             id=row[self.columns["id"]],
             patient=row[self.columns["patient"]] if self.columns["patient"] else None,
             volumes=tuple(
-                VolumeRef(path=str(self.folder / name), intensity=self.intensity) for name in volumes
+                VolumeRef(path=path, key=key, **self.reading)
+                for path, key in (file_and_key(name, self.folder) for name in volumes)
             ),
             report=Report(text=report) if report else None,
             findings=tuple(findings),

@@ -10,6 +10,7 @@ from evidcore.case import MaskRef, Split, State
 from evidcore.errors import DataError, did_you_mean
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")
 Row = Mapping[str, str]
 STATES: dict[str, State | None] = {
     "": None,
@@ -135,13 +136,21 @@ def masks_of_cell(cell: str, folder: Path, where: str) -> dict[str, MaskRef]:
 
 
 def mask_ref(text: str, folder: Path) -> MaskRef:
-    """Read `file`, `file#5` (a label) or `file.npz#key`."""
+    """Read `file`, `file#5` (a label), or `file.npz#key`, `RS.dcm#region`, `SEG.dcm#segment` (a name)."""
     file, hash_sign, pick = text.partition("#")
     path = str(folder / file)
     if not hash_sign:
         return MaskRef(path=path)
     if file.endswith(".npz"):
         return MaskRef(path=path, key=pick)
-    if not pick.isdecimal():
+    if pick.isdecimal():
+        return MaskRef(path=path, label=int(pick))
+    if file.lower().endswith(LABEL_MAPS) and not file.lower().endswith(".seg.nrrd"):
         raise DataError(f"{path}: a label is a whole number, got {pick!r}. Write file.nii.gz#5.")
-    return MaskRef(path=path, label=int(pick))
+    return MaskRef(path=path, key=pick)
+
+
+def file_and_key(text: str, folder: Path) -> tuple[str, str | None]:
+    """Read a volume's `file`, or `file.npz#key`, or `folder#SeriesInstanceUID`."""
+    file, hash_sign, key = text.partition("#")
+    return str(folder / file), key if hash_sign else None

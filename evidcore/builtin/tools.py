@@ -12,7 +12,7 @@ from annotated_types import Ge
 from evidcore.builtin.views import is_slice
 from evidcore.case import Box, Crop, Part, Prompt, TextPart, VisualPart
 from evidcore.contracts import Tool, View
-from evidcore.volume.nifti import read_geometry
+from evidcore.volume.reading import read_geometry
 
 SMALLEST_CROP_VOXELS = 4  # a closer look at less is one flat colour
 

@@ -14,7 +14,7 @@ from annotated_types import Ge
 from evidcore.case import Box, Case, Crop, Part, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, Grid, View
 from evidcore.errors import RecipeError
-from evidcore.volume.nifti import read_geometry
+from evidcore.volume.reading import read_geometry
 
 FULL = 1000.0  # the far edge of what is shown
 ShownBox = tuple[float, float, float, float]  # x0, y0, x1, y1 in 0..FULL

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from evidcore.case import Crop
 from evidcore.errors import DataError
 from evidcore.volume.cache import cache_root, fetch, store
+from evidcore.volume.formats import files_of
 
 if TYPE_CHECKING:  # contracts import torch
     from evidcore.contracts import EncoderInput, Grid
@@ -23,16 +24,15 @@ _known: dict[tuple[str, int, int], str] = {}
 
 
 def file_hash(path: str | os.PathLike[str]) -> str:
-    """Return a hash of a file's bytes; remembered by path, time and size, on disk where the file is large."""
-    try:
-        place = os.path.realpath(path)
-        facts = os.stat(place)
-    except OSError as cause:
-        raise DataError(f"{path}: cannot be read ({cause.strerror}). Check the path.") from cause
-    identity = (place, facts.st_mtime_ns, facts.st_size)
-    if identity not in _known:
-        _known[identity] = _remembered(identity) if facts.st_size >= REMEMBERED_BYTES else _hash(place)
-    return _known[identity]
+    """Return a hash of the bytes behind a volume or mask; remembered by path, time and size.
+
+    For a file that is whole by itself it is the hash of its bytes, for a DICOM series that of all files in
+    the folder, whatever their names. On disk it is remembered where a file is large.
+    """
+    listed = sorted(_hash_of_one(file) for file in files_of(os.fspath(path)))
+    if len(listed) == 1:
+        return listed[0]
+    return hashlib.blake2b("".join(listed).encode(), digest_size=16).hexdigest()
 
 
 def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> int:
@@ -50,6 +50,18 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
     }
     text = json.dumps(settings, sort_keys=True).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def _hash_of_one(path: Path) -> str:
+    try:
+        place = os.path.realpath(path)
+        facts = os.stat(place)
+    except OSError as cause:
+        raise DataError(f"{path}: cannot be read ({cause.strerror}). Check the path.") from cause
+    identity = (place, facts.st_mtime_ns, facts.st_size)
+    if identity not in _known:
+        _known[identity] = _remembered(identity) if facts.st_size >= REMEMBERED_BYTES else _hash(place)
+    return _known[identity]
 
 
 def _remembered(identity: tuple[str, int, int]) -> str:

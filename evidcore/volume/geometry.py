@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 
 from evidcore.case import Intensity
@@ -13,10 +14,10 @@ from evidcore.errors import DataError
 Array = np.ndarray[Any, np.dtype[Any]]
 Triple = tuple[int, int, int]
 
-# At 1° a slice of 400 mm leans by 7 mm: about the thickness of one clinical slice.
-TILT_LIMIT_DEGREES = 1.0
 # Headers of a volume and its mask are often rounded differently; a tenth of a voxel moves no mask edge.
 SAME_GRID_VOXELS = 0.1
+LEAST_VOLUME = 1e-3  # of the unit directions; below, three axes span no space
+LPS_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,12 +57,24 @@ class Geometry:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """The grid of a volume's file where it is not the volume's; masks lie on the file's.
+
+    Both are in body order (z, y, x), their axes may lean.
+    """
+
+    stated: Geometry  # as the file has it
+    meant: Geometry  # with the spacing that the reference gives
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Volume:
     """A scan in memory, in body axes whatever the file's were; `array` (z, y, x) is read-only."""
 
     array: Array  # int16 where the file's values are whole numbers that fit, else float32
     geometry: Geometry
     intensity: Intensity
+    source: Source | None = None  # None: the file states `geometry` itself
 
     @property
     def shape_zyx(self) -> Triple:
@@ -80,6 +93,23 @@ class Volume:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class FileGrid:
+    """The voxels of a file in its own order of axes.
+
+    `affine` takes an index in file order to a place (x, y, z) in mm: x to the patient's left, y to posterior,
+    z to superior, as in DICOM.
+    """
+
+    shape: Triple
+    affine: Array
+
+    @property
+    def affine_ras(self) -> Array:
+        """The affine as NIfTI has it: x to the right, y to anterior."""
+        return LPS_RAS @ self.affine
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Turn:
     """The way from a file's axes to ours: which of them becomes z, y and x, and which run backwards."""
 
@@ -89,59 +119,50 @@ class Turn:
 
     def apply(self, array: Array) -> Array:
         """Return `array`, indexed as in the file, as a (z, y, x) view."""
-        flips = tuple(slice(None, None, -1 if flip else 1) for flip in self.backwards)
-        return array.transpose(self.axes)[flips]
+        return array.transpose(self.axes)[self._flips]
+
+    def undo(self, array: Array) -> Array:
+        """Return a (z, y, x) array as a view that is indexed as in the file."""
+        return array[self._flips].transpose(np.argsort(self.axes))
+
+    @property
+    def _flips(self) -> tuple[slice, ...]:
+        return tuple(slice(None, None, -1 if flip else 1) for flip in self.backwards)
 
 
-def turn_to_body(affine_ras: Array, shape: Triple, path: str) -> Turn:
-    """Work out how a file's voxels lie in the body.
+def turn_to_body(grid: FileGrid, path: str) -> Turn:
+    """Work out which of a file's axes runs along which of the body's; they may lean.
 
     Args:
-        affine_ras: index in file order to mm: x to the right, y to anterior, z to superior, as NIfTI has it.
-        shape: voxels in file order.
+        grid: the file's voxels.
         path: named in errors.
 
     Raises:
-        DataError: if the affine is broken, or the axes lean more than 1° from the body's.
+        DataError: if the affine is broken.
     """
-    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ np.asarray(affine_ras, dtype=np.float64)  # LPS rows x, y, z
-    columns = affine[:3, :3]
+    columns = grid.affine[:3, :3]
     steps_mm = np.linalg.norm(columns, axis=0)
-    if not np.isfinite(affine).all() or not (steps_mm > 0).all():
+    if not np.isfinite(grid.affine).all() or not (steps_mm > 0).all():
         raise DataError(
             f"{path}: the affine must be finite with spacings above 0 mm, got spacings "
             f"{[round(float(step), 4) for step in steps_mm]}. Write the file again with a right header."
         )
-    directions = columns / steps_mm
-    _refuse_tilt(directions, path)
-    body_axis = np.abs(directions).argmax(axis=0)  # for each file axis: 0 x, 1 y, 2 z
-    axes = tuple(int(np.flatnonzero(body_axis == body)[0]) for body in (2, 1, 0))
-    backwards = tuple(bool(directions[body, axis] < 0) for body, axis in zip((2, 1, 0), axes, strict=True))
+    nearest = nib.io_orientation(grid.affine)  # for each file axis: 0 x, 1 y, 2 z; and 1 or -1
+    if np.isnan(nearest).any() or abs(np.linalg.det(columns / steps_mm)) < LEAST_VOLUME:
+        raise DataError(
+            f"{path}: the voxel axes lie in one plane, directions "
+            f"{(columns / steps_mm).round(3).T.tolist()}. Write the file again with a right header."
+        )
+    axes = tuple(int(np.flatnonzero(nearest[:, 0] == body)[0]) for body in (2, 1, 0))
+    backwards = tuple(bool(nearest[axis, 1] < 0) for axis in axes)
     turned = np.eye(4)
-    origin = affine[:3, 3].copy()
+    origin = grid.affine[:3, 3].copy()
     for ours, (axis, flip) in enumerate(zip(axes, backwards, strict=True)):
         turned[:3, ours] = -columns[:, axis] if flip else columns[:, axis]
         if flip:
-            origin += columns[:, axis] * (shape[axis] - 1)
+            origin += columns[:, axis] * (grid.shape[axis] - 1)
     turned[:3, 3] = origin
     turned[:3] = turned[2::-1].copy()  # rows x, y, z to z, y, x
-    geometry = Geometry(shape_zyx=(shape[axes[0]], shape[axes[1]], shape[axes[2]]), affine=turned)
-    return Turn(
-        axes=(axes[0], axes[1], axes[2]),
-        backwards=(backwards[0], backwards[1], backwards[2]),
-        geometry=geometry,
-    )
-
-
-def _refuse_tilt(directions: Array, path: str) -> None:
-    """Stop at axes that are not the body's; slices and boxes would not mean what they say."""
-    tilt = float(np.degrees(np.arccos(np.clip(np.abs(directions).max(axis=0), 0.0, 1.0))).max())
-    if tilt <= TILT_LIMIT_DEGREES:
-        return
-    overlap = np.abs(directions.T @ directions - np.eye(3)).max()
-    kind = "sheared" if overlap > np.sin(np.radians(TILT_LIMIT_DEGREES)) else "oblique"
-    raise DataError(
-        f"{path}: the voxel axes are {kind}, {tilt:.1f}° off the body axes; at most "
-        f"{TILT_LIMIT_DEGREES:g}° is read. Resample it onto a straight grid first, for instance with "
-        f"nibabel.processing.resample_to_output(image, cval=-1024), and its masks with order=0."
-    )
+    z, y, x = axes
+    geometry = Geometry(shape_zyx=(grid.shape[z], grid.shape[y], grid.shape[x]), affine=turned)
+    return Turn(axes=(z, y, x), backwards=(backwards[0], backwards[1], backwards[2]), geometry=geometry)

@@ -2,70 +2,88 @@
 
 from __future__ import annotations
 
-import zipfile
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
-from evidcore.case import MaskRef
-from evidcore.errors import DataError, did_you_mean
-from evidcore.volume.geometry import Array, Volume
-from evidcore.volume.nifti import read_values
-
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume.arrays import array_name, read_array
+from evidcore.volume.formats import Format, format_of, open_volume
+from evidcore.volume.geometry import Array, Geometry, Volume, turn_to_body
+from evidcore.volume.lattice import Mask, put
+from evidcore.volume.stored import refuse_type
+from evidcore.volume.straight import TILT_LIMIT_DEGREES, lean_degrees, resample
 
 
 def read_mask(ref: MaskRef, like: Volume) -> Mask:
     """Read a mask, shape (z, y, x) on the grid of `like`.
 
-    A `.nii` or `.nii.gz` label map is turned to body axes like its volume; `label` picks a value, without it
+    A label map of any volume format is turned to body axes like its volume; `label` picks a value, without it
     every value above 0 counts. A label that does not occur gives an empty mask: the object is out of the
-    field of view. The arrays of an `.npz` are already (z, y, x) in body axes; `key` names one.
+    field of view. The arrays of an `.npz` are already (z, y, x) in body axes; `key` names one. In a DICOM
+    structure set or segmentation, and in a `.seg.nrrd`, `key` is the name or number of one object and `label`
+    its number.
+
+    A mask lies on the grid that its volume's file states, or on a part of it; with the volume it gets the
+    spacing that the reference gave, and is resampled where the volume was.
 
     Raises:
         DataError: if the file cannot be used, or lies on another grid; names both grids.
     """
-    if ref.path.endswith(".npz"):
-        return _from_npz(ref, like)
-    if ref.key is not None:
-        raise DataError(
-            f"{ref.path}: key {ref.key!r} needs an .npz file; pick from a label map with a label."
-        )
-    values, geometry = read_values(ref.path)
-    if not geometry.fits(like.geometry):
-        raise DataError(
-            f"{ref.path}: the mask lies on another grid than its volume: mask {geometry}, "
-            f"volume {like.geometry}. Resample the mask onto the volume's grid with nearest neighbours."
-        )
-    _refuse_fractions(values, ref.path)
-    picked: Mask = values > 0 if ref.label is None else values == ref.label
-    return picked
+    kind = format_of(ref.path)
+    if kind == "array":
+        return _of_array(ref, like)
+    onto = like.geometry if like.source is None else like.source.stated
+    mask = _on(ref, kind, onto)
+    if like.source is not None and lean_degrees(like.source.meant) > TILT_LIMIT_DEGREES:
+        nearest = resample(mask.astype(np.uint8), like.source.meant, like.geometry, order=0, outside=0.0)
+        mask = nearest.astype(np.bool_)
+    return mask
 
 
-def _from_npz(ref: MaskRef, like: Volume) -> Mask:
-    if not Path(ref.path).exists():
-        raise DataError(f"{ref.path}: there is no such file. Check the path in the table or the recipe.")
-    try:
-        with Path(ref.path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            key = ref.key if ref.key is not None or len(arrays.files) != 1 else arrays.files[0]
-            if key not in arrays.files:
-                raise DataError(
-                    f"{ref.path}: holds no array {key!r}.{did_you_mean(str(key), arrays.files)} "
-                    f"It holds: {', '.join(arrays.files) or 'nothing'}."
-                )
-            values = arrays[key]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as cause:
-        raise DataError(f"{ref.path}: is not a readable .npz file ({cause}). Write it again.") from cause
+def _on(ref: MaskRef, kind: Format, onto: Geometry) -> Mask:
+    """Return the mask on the grid that its volume's file states."""
+    if kind == "dicom":
+        from evidcore.volume.dicom.objects import read_object
+
+        mask = read_object(ref, onto)
+        if mask is not None:
+            return mask
+    label = ref.label
+    if ref.path.lower().endswith(".seg.nrrd") and ref.key is not None:
+        from evidcore.volume.nrrd import segment_value
+
+        label = segment_value(ref.path, ref.key)
+    elif ref.key is not None and kind != "dicom":
+        raise DataError(
+            f"{ref.path}: key {ref.key!r} needs an .npz, a .seg.nrrd or a DICOM file; "
+            f"pick from a label map with a label."
+        )
+    if kind == "picture":
+        from evidcore.volume.pictures import refuse_no_labels
+
+        refuse_no_labels(ref.path)
+    key = ref.key if kind == "dicom" else None
+    stored = open_volume(VolumeRef(path=ref.path, intensity="arbitrary", key=key))
+    turn = turn_to_body(stored.grid, ref.path)
+    picked = _picked(stored.values(), label, ref.path)
+    return put(turn.apply(picked), turn.geometry, onto, ref.path)
+
+
+def _of_array(ref: MaskRef, like: Volume) -> Mask:
+    values, key = read_array(ref.path, ref.key), array_name(ref.path, ref.key)
+    name = "the array" if key is None else f"array {key!r}"
     if values.shape != like.shape_zyx:
         raise DataError(
-            f"{ref.path}: array {key!r} has shape {values.shape}, its volume {like.shape_zyx} (z, y, x). "
+            f"{ref.path}: {name} has shape {values.shape}, its volume {like.shape_zyx} (z, y, x). "
             f"Write masks on the volume's grid, in body axes."
         )
-    if values.dtype.kind not in "biuf":
-        raise DataError(f"{ref.path}: array {key!r} is {values.dtype}, expected booleans or whole numbers.")
-    _refuse_fractions(values, ref.path)
-    picked: Mask = values > 0 if ref.label is None else values == ref.label
+    refuse_type(values.dtype, ref.path)
+    return _picked(values, ref.label, ref.path)
+
+
+def _picked(values: Array, label: int | None, path: str) -> Mask:
+    _refuse_fractions(values, path)
+    picked: Mask = values > 0 if label is None else values == label
     return picked
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 
 import numpy as np
 import torch
@@ -14,10 +13,10 @@ from torch.nn import functional
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
+from evidcore.volume.formats import State, file_state
 from evidcore.volume.geometry import Volume
-from evidcore.volume.nifti import read
+from evidcore.volume.reading import AIR_HU, read
 
-AIR_HU = -1000.0
 PERCENTILES = (0.5, 99.5)
 PERCENTILE_SAMPLE = 1_000_000  # voxels; enough for the 0.5 % tails, and quick on a whole-body scan
 
@@ -107,15 +106,12 @@ def _centred(values: Tensor, size_zyx: Grid, fill: float) -> Tensor:
 
 def _recent(ref: VolumeRef) -> Volume:
     """Read a volume, keeping the last two: slices and zooms of one volume come one after another."""
-    try:
-        facts = os.stat(ref.path)
-    except OSError:
-        return read(ref)  # says what is wrong
-    return _read_state(ref, facts.st_mtime_ns, facts.st_size)
+    state = file_state(ref.path)
+    return read(ref) if state is None else _read_state(ref, state)  # without state: says what is wrong
 
 
 @functools.lru_cache(maxsize=2)
-def _read_state(ref: VolumeRef, mtime_ns: int, size_bytes: int) -> Volume:
+def _read_state(ref: VolumeRef, state: State) -> Volume:
     return read(ref)
 
 

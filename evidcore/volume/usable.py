@@ -9,19 +9,15 @@ from pathlib import Path
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume.cache import fetch, store
-from evidcore.volume.nifti import read
+from evidcore.volume.formats import file_state
+from evidcore.volume.reading import read
 
-READING = 1  # raise whenever `read` takes or refuses other files
+READING = 2  # raise whenever `read` takes or refuses other files
 
 
 def why_unusable(ref: VolumeRef, cache_folder: Path) -> str | None:
-    """Return what `read` has against a file, None if nothing; read once for each state of the file."""
-    try:
-        facts = os.stat(ref.path)
-    except OSError:
-        facts = None
-    state = facts and (facts.st_mtime_ns, facts.st_size)
-    identity = (READING, os.path.realpath(ref.path), sorted(ref.marks().items()), state)
+    """Return what `read` has against a volume, None if nothing; read once for each state of its files."""
+    identity = (READING, os.path.realpath(ref.path), sorted(ref.marks().items()), file_state(ref.path))
     name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
     entry = cache_folder / "usable" / name
     held = fetch(entry)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 
@@ -61,8 +62,47 @@ def test_another_grid_is_refused_with_both_grids(write, volume, labels):
         "the mask lies on another grid than its volume: mask 4x5x6 voxels of 3x2x1.5 mm "
         "from (0.0, 0.0, 0.0) mm (z, y, x), volume 4x5x6 voxels of 3x2x1 mm from (0.0, 0.0, 0.0) mm"
     ) in refusal(path, volume)
-    path = write(labels[:3], "mask.nii.gz")
-    assert "mask 3x5x6 voxels of 3x2x1 mm" in refusal(path, volume)
+
+
+def moved(write, array: np.ndarray, name: str, offset_zyx: tuple[float, float, float]) -> str:
+    """Write an array whose first voxel lies that many voxels from its volume's."""
+    path = write(array, name)
+    image = nibabel.load(path)
+    dz, dy, dx = (offset * step for offset, step in zip(offset_zyx, (3.0, 2.0, 1.0), strict=True))
+    affine = image.affine.copy()
+    affine[:3, 3] += [-dx, -dy, dz]
+    nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), affine), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("axes", ["LPS", "RAI"])
+def test_a_mask_of_a_part_of_its_volume_is_put_where_it_belongs(write, volume, labels, axes):
+    path = moved(write, labels[1:4, 2:, :], "crop.nii.gz", (1, 2, 0))
+    nibabel.save(nibabel.as_closest_canonical(nibabel.load(path)), path)
+    expected = np.zeros(SHAPE, bool)
+    expected[1:4, 2:] = labels[1:4, 2:] > 0
+    np.testing.assert_array_equal(read_mask(MaskRef(path=path), volume), expected)
+    one = moved(write, labels[1:2], "slice.nii.gz", (1, 0, 0))
+    np.testing.assert_array_equal(read_mask(MaskRef(path=one), volume)[1], labels[1] > 0)
+
+
+def test_a_mask_that_lies_between_the_voxels_is_refused(write, volume, labels):
+    path = moved(write, labels[1:3], "crop.nii.gz", (1.3, 0, 0))
+    message = refusal(Path(path), volume)
+    assert "mask 2x5x6 voxels of 3x2x1 mm from (3.9, 0.0, 0.0) mm" in message
+    assert "volume 4x5x6 voxels of 3x2x1 mm from (0.0, 0.0, 0.0) mm" in message
+
+
+def test_a_mask_that_reaches_out_of_its_volume_is_refused_with_the_count(write, volume, labels):
+    path = moved(write, labels, "off.nii.gz", (2, 0, 0))
+    message = refusal(Path(path), volume)
+    assert (
+        "1 of 4 voxels of the mask lie outside its volume: mask 4x5x6 voxels of 3x2x1 mm from (6.0, "
+        in message
+    )
+    larger = np.pad(labels, ((1, 2), (0, 0), (3, 1)))
+    path = moved(write, larger, "larger.nii.gz", (-1, 0, -3))
+    np.testing.assert_array_equal(read_mask(MaskRef(path=path), volume), labels > 0)
 
 
 def test_an_array_of_another_shape_is_refused_with_both(tmp_path, volume, labels):
@@ -79,7 +119,9 @@ def test_a_wrong_key_is_refused_with_the_nearest(tmp_path, volume, labels):
 
 
 def test_a_key_into_a_label_map_is_refused(write, volume, labels):
-    assert "key 'lung' needs an .npz file" in refusal(write(labels, "m.nii.gz"), volume, key="lung")
+    assert "key 'lung' needs an .npz, a .seg.nrrd or a DICOM file" in refusal(
+        write(labels, "m.nii.gz"), volume, key="lung"
+    )
 
 
 def test_probabilities_are_refused(write, tmp_path, volume, labels):
@@ -98,9 +140,7 @@ def test_missing_and_broken_files_are_named(tmp_path, volume):
     (tmp_path / "m.npz").write_bytes(b"no zip file")
     assert "is not a readable .npz file (" in refusal(tmp_path / "m.npz", volume)
     np.savez(tmp_path / "text.npz", np.full(SHAPE, "x"))
-    assert "array 'arr_0' is <U1, expected booleans or whole numbers" in refusal(
-        tmp_path / "text.npz", volume
-    )
+    assert "voxels are <U1, expected one real number each" in refusal(tmp_path / "text.npz", volume)
     np.savez(tmp_path / "whole.npz", np.ones(SHAPE))
     cut = (tmp_path / "whole.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(cut[: len(cut) // 2])

@@ -146,13 +146,13 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_folder_is_refused(tmp_path):
     (tmp_path / "a.nii.gz").mkdir()
-    assert "is a folder" in refusal(tmp_path / "a.nii.gz")
+    assert "is a folder without DICOM images" in refusal(tmp_path / "a.nii.gz")
 
 
-@pytest.mark.parametrize(("name", "shown"), [("a.dcm", "'.dcm'"), ("a.nrrd", "'.nrrd'"), ("a", "'none'")])
+@pytest.mark.parametrize(("name", "shown"), [("a.dcm", "'.dcm'"), ("a.tif", "'.tif'"), ("a", "'none'")])
 def test_another_extension_is_refused(tmp_path, name, shown):
     (tmp_path / name).write_bytes(b"x" * 1000)
-    assert f"must end in .nii or .nii.gz, got {shown}. Convert DICOM with dcm2niix" in refusal(
+    assert f"is no format that is read, its ending is {shown} and its content no DICOM" in refusal(
         tmp_path / name
     )
 
@@ -223,6 +223,23 @@ def test_a_file_without_voxels_is_refused(tmp_path):
     assert "holds no voxels, shape 4x0x6" in refusal(path)
 
 
+def test_spacings_in_another_unit_are_refused(tmp_path):
+    image = nibabel.Nifti1Image(scan(), np.eye(4))
+    image.header.set_xyzt_units("meter")
+    image.to_filename(tmp_path / "a.nii")
+    assert "spacings are in meter, expected mm: [1.0, 1.0, 1.0]. Write the file again" in refusal(
+        tmp_path / "a.nii"
+    )
+
+
+def test_long_extensions_of_the_header_do_not_matter(tmp_path):
+    image = nibabel.Nifti1Image(scan(), np.eye(4))
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"x" * 5000))
+    image.to_filename(tmp_path / "a.nii.gz")
+    ref = VolumeRef(path=str(tmp_path / "a.nii.gz"))
+    assert read_geometry(ref).fits(read(ref).geometry)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_voxels_that_are_no_numbers_are_counted_and_placed(write, bad):
     array = scan(dtype=np.float32)
@@ -254,7 +271,7 @@ def test_oblique_and_sheared_axes_are_refused_by_name(tmp_path, read_what):
     shear = np.eye(4)
     shear[1, 2] = np.tan(np.radians(12.0))  # a tilted gantry
     path = save(tmp_path / "b.nii.gz", scan(), shear, qform_code=0)
-    with pytest.raises(DataError, match=r"axes are sheared, 12\.0° off .*resample_to_output"):
+    with pytest.raises(DataError, match=r"axes are sheared, 12\.0° off .*tilted = 'resample'"):
         read_what(VolumeRef(path=str(path)))
 
 

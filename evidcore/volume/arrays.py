@@ -1,0 +1,132 @@
+"""Bare arrays, `.npy` and `.npz`: what no header says, the reference must."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from evidcore.case import VolumeRef
+from evidcore.errors import DataError, did_you_mean
+from evidcore.volume.geometry import Array, FileGrid, Triple
+from evidcore.volume.stored import Stored, refuse_shape, refuse_type, written
+
+# Letter to body axis (0 x, 1 y, 2 z) and sense; x runs to the left, y to posterior, z to superior.
+LETTERS = {"L": (0, 1), "R": (0, -1), "P": (1, 1), "A": (1, -1), "S": (2, 1), "I": (2, -1)}
+MISTAKES = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
+
+
+def open_array(ref: VolumeRef) -> Stored:
+    """Read the shape of a bare array; leading axes of length 1 are dropped.
+
+    Raises:
+        DataError: if the file cannot be used, or the reference does not say where its axes run and how far.
+    """
+    axes, spacing_mm_zyx = _stated(ref)
+    shape, dtype = _array_header(ref.path, ref.key)
+    refuse_type(dtype, ref.path)
+    kept = shape[_leading_ones(shape) :]
+    if len(kept) != 3:
+        raise DataError(
+            f"{ref.path}: the array has shape {written(shape)}, expected 3 axes after leading ones of "
+            f"length 1. Save one volume an array."
+        )
+    refuse_shape(kept, ref.path)
+    cube: Triple = (kept[0], kept[1], kept[2])
+    return Stored(
+        grid=FileGrid(shape=cube, affine=_affine(axes, spacing_mm_zyx)),
+        load=lambda: read_array(ref.path, ref.key).reshape(cube),
+    )
+
+
+def read_array(path: str, key: str | None) -> Array:
+    """Return the array of an `.npy`, or that of an `.npz` which `key` names or which is its only one."""
+    key = array_name(path, key)
+    try:
+        with Path(path).open("rb") as file:
+            held: Any = np.load(file, allow_pickle=False)
+            array: Array = held if key is None else held[key]
+            return array
+    except MISTAKES as cause:
+        raise _unreadable(path, cause) from cause
+
+
+def _array_header(path: str, key: str | None) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and type without reading the voxels."""
+    key = array_name(path, key)
+    try:
+        if key is None:
+            with Path(path).open("rb") as file:
+                return _npy_header(file)
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
+            return _npy_header(file)
+    except MISTAKES as cause:
+        raise _unreadable(path, cause) from cause
+
+
+def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return tuple(shape), dtype
+
+
+def array_name(path: str, key: str | None) -> str | None:
+    """Return the name of the array in an `.npz`; None for an `.npy`."""
+    if path.lower().endswith(".npy"):
+        if key is not None:
+            raise DataError(f"{path}: holds one array, key {key!r} names another. Leave the key out.")
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = [name.removesuffix(".npy") for name in archive.namelist()]
+    except MISTAKES as cause:
+        raise _unreadable(path, cause) from cause
+    name = held[0] if key is None and len(held) == 1 else key
+    if name not in held:
+        raise DataError(
+            f"{path}: holds no array {name!r}.{did_you_mean(str(name), held)} "
+            f"It holds: {', '.join(held) or 'nothing'}. Name one as key."
+        )
+    return name
+
+
+def _unreadable(path: str, cause: Exception) -> DataError:
+    return DataError(f"{path}: is not a readable {Path(path).suffix} file ({cause}). Write it again.")
+
+
+def _stated(ref: VolumeRef) -> tuple[str, tuple[float, float, float]]:
+    """Return axes and spacing, which a bare array does not hold."""
+    missing = [name for name in ("axes", "spacing_mm_zyx") if getattr(ref, name) is None]
+    if ref.axes is None or ref.spacing_mm_zyx is None:
+        raise DataError(
+            f"{ref.path}: a bare array does not say where it lies; {' and '.join(missing)} must be given. "
+            f"Set for instance axes = 'SPL' (slices upwards, rows to posterior, columns to the left) and "
+            f"spacing_mm_zyx = [3.0, 0.8, 0.8] on the data set."
+        )
+    if sorted(LETTERS.get(letter, (-1, 0))[0] for letter in ref.axes) != [0, 1, 2]:
+        raise DataError(
+            f"{ref.path}: axes must name each body axis once, of L or R, P or A, S or I, got {ref.axes!r}. "
+            f"Write for instance 'SPL'."
+        )
+    return ref.axes, ref.spacing_mm_zyx
+
+
+def _affine(axes: str, spacing_mm_zyx: tuple[float, float, float]) -> Array:
+    affine = np.zeros((4, 4))
+    affine[3, 3] = 1.0
+    for axis, letter in enumerate(axes):
+        body, sense = LETTERS[letter]
+        affine[body, axis] = sense * spacing_mm_zyx[2 - body]
+    return affine
+
+
+def _leading_ones(shape: tuple[int, ...]) -> int:
+    """Return how many axes of length 1 stand before a volume's three."""
+    count = 0
+    while len(shape) - count > 3 and shape[count] == 1:
+        count += 1
+    return count

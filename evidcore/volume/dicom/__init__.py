@@ -1,0 +1,1 @@
+"""DICOM series, segmentations and structure sets."""

@@ -1,0 +1,91 @@
+"""DICOM headers, read without their voxels, and values out of them with names in errors."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pydicom
+from pydicom.dataset import Dataset
+from pydicom.errors import BytesLengthException, InvalidDicomError
+from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+from evidcore.errors import DataError
+from evidcore.volume.stored import AGAIN
+
+# Frames of one segment each, and label maps.
+SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
+MISTAKES = (
+    InvalidDicomError,
+    BytesLengthException,
+    AttributeError,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None = None) -> Dataset:
+    """Return a DICOM file's data set; `only` names what is needed of its header.
+
+    Raises:
+        DataError: if the file is no readable DICOM.
+    """
+    try:
+        with quiet():
+            tags = None if only is None else [*only]
+            dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
+            if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
+                implicit = dataset.original_encoding[0]
+                dataset.file_meta.TransferSyntaxUID = (
+                    ImplicitVRLittleEndian if implicit else ExplicitVRLittleEndian
+                )
+    except MISTAKES as cause:
+        raise DataError(f"{path}: is no readable DICOM file ({cause}). {AGAIN}") from cause
+    return dataset
+
+
+def quiet() -> warnings.catch_warnings[None]:
+    """Silence pydicom on values that bend the standard; what is used is checked by us."""
+    return warnings.catch_warnings(action="ignore")
+
+
+def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:
+    """Return the `count` numbers of an attribute.
+
+    Args:
+        held: the data set or sequence item that should hold it.
+        name: the attribute's keyword.
+        count: how many.
+        path: named in errors.
+    """
+    value: Any = None if held is None else held.get(name)
+    try:
+        listed = [value] if count == 1 else list(value)
+        found = tuple(float(number) for number in listed)
+    except (TypeError, ValueError):
+        found = ()
+    if len(found) != count or not all(math.isfinite(number) for number in found):
+        raise DataError(
+            f"{path}: {name} must hold {count} number{'s' if count > 1 else ''}, got {shown(value)}. "
+            f"Without it the image has no place or size; export the series again."
+        )
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return an attribute's value for an error."""
+    return "nothing" if value is None or value == "" else repr(str(value))
+
+
+def named(path: str) -> str:
+    """Return a file's name within its folder."""
+    return Path(path).name

@@ -1,0 +1,83 @@
+"""2D pictures as volumes of one slice."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from evidcore.case import Intensity
+from evidcore.errors import DataError
+from evidcore.volume.geometry import Array, FileGrid
+from evidcore.volume.stored import AGAIN, Stored
+
+MISTAKES = (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning)
+GREYS = ("L", "I", "F")  # 8 bits, up to 32 bits, real numbers
+LEAST_PIXELS = 2
+
+
+def open_picture(path: str, intensity: Intensity) -> Stored:
+    """Read the size of a `.png` or `.jpg`.
+
+    Its rows run to posterior, its columns to the left, 1 mm apart: a picture says nothing of its body.
+    Colours become luminance, transparency is left out, grey values of 16 bits stay.
+
+    Raises:
+        DataError: if the file is no single picture, or is said to hold HU.
+    """
+    if intensity == "hu":
+        raise DataError(
+            f"{path}: a picture holds no Hounsfield units. Set intensity = 'arbitrary' on the data set."
+        )
+    with _opened(path) as picture:
+        columns, rows = picture.size
+        frames = getattr(picture, "n_frames", 1)
+    if frames != 1:
+        raise DataError(f"{path}: holds {frames} pictures, expected one. Save them one a file.")
+    if min(columns, rows) < LEAST_PIXELS:
+        raise DataError(
+            f"{path}: is {columns} x {rows} pixels, expected at least {LEAST_PIXELS} each way. {AGAIN}"
+        )
+    return Stored(
+        grid=FileGrid(shape=(columns, rows, 1), affine=np.eye(4)),
+        load=lambda: _luminance(path).T[:, :, None],
+        is_picture=True,
+    )
+
+
+def refuse_no_labels(path: str) -> None:
+    """Stop at a picture whose values name no labels: colours, or values that a lossy format has changed."""
+    if not path.lower().endswith(".png"):
+        raise DataError(f"{path}: a lossy picture keeps no labels. Save the mask as .png.")
+    with _opened(path) as picture:
+        mode = picture.mode
+    if mode not in {"1", *GREYS} and not mode.startswith("I;16"):
+        raise DataError(
+            f"{path}: a mask is a picture in greys, one value a label, got colours (mode {mode!r}). "
+            f"Save it in greys."
+        )
+
+
+def _luminance(path: str) -> Array:
+    """Return grey values, shape (row, column)."""
+    try:
+        with _opened(path) as picture:
+            if picture.mode.startswith("I;16"):
+                return np.asarray(picture, dtype=np.uint16)
+            return np.asarray(picture if picture.mode in GREYS else picture.convert("L"))
+    except MISTAKES as cause:
+        raise _unreadable(path, cause) from cause
+
+
+def _opened(path: str) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return Image.open(path)
+    except (UnidentifiedImageError, *MISTAKES) as cause:
+        raise _unreadable(path, cause) from cause
+
+
+def _unreadable(path: str, cause: Exception) -> DataError:
+    return DataError(f"{path}: is not a readable picture ({cause}). {AGAIN}")

@@ -1,0 +1,74 @@
+"""A mask back onto the grid of the file that its scan was read from."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+
+from evidcore.case import VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume.cache import write_atomically
+from evidcore.volume.formats import format_of
+from evidcore.volume.geometry import Array
+from evidcore.volume.lattice import Mask
+from evidcore.volume.nifti import read_header
+from evidcore.volume.reading import opened
+from evidcore.volume.straight import resample
+
+SCANNER = 1  # NIfTI's code of an affine in the scanner's millimetres
+
+
+def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
+    """Write a mask as NIfTI on the grid and axes of a scan's file, so that a viewer lays it over the file.
+
+    A NIfTI scan's affines and codes are copied; the grid of another format is written as its affines. Where
+    the scan's axes lean, each voxel takes the nearest of the mask; elsewhere `read_mask` gives the same back.
+
+    Args:
+        mask: (z, y, x), true inside, on the grid of `read(ref)`.
+        ref: the scan.
+        path: ends in .nii or .nii.gz; written in one move, replaced if there.
+
+    Raises:
+        DataError: if the mask has another type or shape, or the name another ending.
+    """
+    target = Path(path)
+    stored, placement = opened(ref)
+    if not target.name.endswith((".nii", ".nii.gz")):
+        raise DataError(f"{path}: masks are saved as NIfTI. End the name in .nii.gz or .nii.")
+    if mask.dtype != np.bool_ or mask.shape != placement.geometry.shape_zyx:
+        raise DataError(
+            f"{path}: a mask of {ref.path} is boolean with shape {placement.geometry.shape_zyx} (z, y, x), "
+            f"got {mask.dtype} with shape {mask.shape}. Make it on the grid of read(ref)."
+        )
+    values: Array = mask.astype(np.uint8)
+    if placement.is_resampled:
+        values = resample(values, placement.geometry, placement.meant, order=0, outside=0.0)
+    values = placement.turn.undo(values)
+    content = _image(values, stored.grid.affine_ras, ref).to_bytes()
+    if target.name.endswith(".gz"):
+        content = gzip.compress(content, compresslevel=6, mtime=0)
+    write_atomically(target, content)
+
+
+def _image(values: Array, affine_ras: Array, ref: VolumeRef) -> nib.Nifti1Image | nib.Nifti2Image:
+    """Return the values (in file order) with the affines of their scan's file."""
+    if format_of(ref.path) != "nifti":
+        image = nib.Nifti1Image(values, affine_ras)
+        image.set_sform(affine_ras, SCANNER)
+        image.set_qform(affine_ras, SCANNER)
+        if not np.allclose(image.get_qform(), affine_ras, atol=1e-3):
+            image.set_qform(None, 0)  # it cannot hold shear
+        image.header.set_xyzt_units("mm")
+        return image
+    header = read_header(ref.path).copy()
+    kind = nib.Nifti2Image if isinstance(header, nib.Nifti2Header) else nib.Nifti1Image
+    header.set_data_dtype(np.uint8)
+    header.set_slope_inter(1.0, 0.0)
+    header["vox_offset"] = 0  # as small as it can be
+    header["cal_min"] = header["cal_max"] = 0.0
+    return kind(values.reshape(header.get_data_shape()), None, header)

@@ -1,0 +1,418 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import gdcm
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydicom.dataset import Dataset
+from pydicom.sequence import Sequence
+from pydicom.uid import EnhancedCTImageStorage
+
+from evidcore.case import VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume import read, read_geometry
+
+SHAPE = (4, 5, 6)
+
+
+def scan(shape=SHAPE, dtype=np.int16) -> np.ndarray:
+    return (np.arange(np.prod(shape)).reshape(shape) - 40).astype(dtype)
+
+
+def opened(path: Path | str, **options: object):
+    return read(VolumeRef(path=str(path), **options))
+
+
+def refusal(path: Path | str, **options: object) -> str:
+    messages = []
+    for read_what in (read_geometry, read):
+        with pytest.raises(DataError) as caught:
+            read_what(VolumeRef(path=str(path), **options))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1], "the headers alone tell"
+    return messages[0]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pairs=st.permutations(["LR", "PA", "SI"]),
+    flips=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    spacing=st.tuples(*[st.floats(0.3, 8.0)] * 3),
+    shape=st.tuples(*[st.integers(2, 5)] * 3),
+)
+def test_any_orientation_of_a_series_gives_the_same_volume(write_series, pairs, flips, spacing, shape):
+    axes = "".join(pair[int(flip)] for pair, flip in zip(pairs, flips, strict=True))
+    spacing = tuple(round(step, 4) for step in spacing)  # DICOM writes numbers with 16 characters
+    folder = write_series(scan(shape), "any", spacing, axes)
+    volume = opened(folder)
+    np.testing.assert_array_equal(volume.array, scan(shape))
+    np.testing.assert_allclose(volume.affine, np.diag([*spacing, 1.0]), atol=1e-6)
+    shutil.rmtree(folder)
+
+
+def test_a_voxel_lies_where_simpleitk_says(write_series):
+    folder = write_series(scan(), axes="PIL")
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
+    image = reader.Execute()
+    volume = opened(folder)
+    for index_xyz in np.ndindex(image.GetSize()):
+        place = image.TransformIndexToPhysicalPoint(index_xyz)
+        z, y, x, _ = np.linalg.inv(volume.affine) @ [*place[::-1], 1]
+        assert volume.array[round(z), round(y), round(x)] == image[index_xyz]
+
+
+def test_one_file_stands_for_its_series(write_series):
+    folder = write_series(scan())
+    for file in write_series(scan() + 1, "other", series="1.2.4").iterdir():
+        shutil.copy(file, folder / f"other{file.name}")
+    np.testing.assert_array_equal(opened(folder / "98.dcm").array, scan())
+
+
+def test_a_series_is_picked_by_its_uid(write_series, tmp_path):
+    write_series(scan())
+    other = write_series(scan() + 1, "other", series="1.2.4")
+    for file in other.iterdir():
+        shutil.copy(file, tmp_path / "series" / f"other{file.name}")
+    folder = tmp_path / "series"
+    assert f"{folder}: holds 2 series: 1.2.3 (CT, 4 files); 1.2.4 (CT, 4 files). Name one as key" in refusal(
+        folder
+    )
+    np.testing.assert_array_equal(opened(folder, key="1.2.4").array, scan() + 1)
+    assert "holds no series '1.2.5'. Did you mean '1.2.4'? It holds: 1.2.3 (" in refusal(folder, key="1.2.5")
+    assert "99.dcm: belongs to series 1.2.3, not 1.2.4" in refusal(folder / "99.dcm", key="1.2.4")
+
+
+def test_slope_and_intercept_are_those_of_each_image(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.RescaleSlope, image.RescaleIntercept = 0.5 + number, -number
+
+    stored = scan(dtype=np.uint16) % 300
+    volume = opened(write_series(stored, change=change))
+    factors = np.arange(4)[:, None, None]
+    np.testing.assert_allclose(volume.array, stored * (0.5 + factors) - factors)
+    assert volume.array.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16])
+def test_whole_hounsfield_units_stay_int16(write_series, dtype):
+    def change(image: Dataset, number: int) -> None:
+        image.RescaleIntercept = -1024
+
+    stored = (scan() + 40).astype(dtype)
+    volume = opened(write_series(stored, change=change))
+    assert volume.array.dtype == np.int16
+    np.testing.assert_array_equal(volume.array, stored.astype(int) - 1024)
+
+
+def transcoded(path: Path, syntax: int) -> None:
+    """Compress a file in place with GDCM."""
+    reader = gdcm.ImageReader()
+    reader.SetFileName(str(path))
+    assert reader.Read()
+    change = gdcm.ImageChangeTransferSyntax()
+    change.SetTransferSyntax(gdcm.TransferSyntax(syntax))
+    change.SetInput(reader.GetImage())
+    assert change.Change()
+    writer = gdcm.ImageWriter()
+    writer.SetFileName(str(path))
+    writer.SetFile(reader.GetFile())
+    writer.SetImage(change.GetOutput())
+    assert writer.Write()
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.uint8])
+@pytest.mark.parametrize(
+    "syntax",
+    ["JPEGLosslessProcess14", "JPEGLosslessProcess14_1", "JPEGLSLossless", "JPEG2000Lossless", "RLELossless"],
+)
+def test_compressed_images_are_read(write_series, syntax, dtype):
+    low, high = (-2000, 3000) if dtype == np.int16 else (0, 255 if dtype == np.uint8 else 65535)
+    stored = np.random.default_rng(0).integers(low, high, (2, 33, 40)).astype(dtype)
+    folder = write_series(stored)
+    for file in folder.iterdir():
+        transcoded(file, getattr(gdcm.TransferSyntax, syntax))
+        assert pydicom.dcmread(file).file_meta.TransferSyntaxUID.is_compressed
+    np.testing.assert_array_equal(opened(folder).array, stored)
+
+
+@pytest.mark.parametrize("stored", [np.int16, np.uint16])
+def test_bits_above_those_stored_do_not_count(write_series, stored):
+    # old scanners keep overlays there; 12 bits of -5 and 5 with rubbish above
+    def change(image: Dataset, number: int) -> None:
+        image.BitsStored, image.HighBit = 12, 11
+
+    value = -5 if stored == np.int16 else 5
+    held = np.full(SHAPE, (value & 0x0FFF) | 0x7000, np.uint16).astype(stored)
+    assert (opened(write_series(held, change=change)).array == value).all()
+
+
+def test_files_without_preamble_and_meta_group_are_read(write_series):
+    folder = write_series(scan())
+    for file in folder.iterdir():
+        image = pydicom.dcmread(file)
+        image.preamble = None
+        del image.file_meta
+        image.save_as(file, implicit_vr=True, little_endian=True, enforce_file_format=False)
+        assert file.read_bytes()[:2] == b"\x08\x00"
+    np.testing.assert_array_equal(opened(folder).array, scan())
+    np.testing.assert_array_equal(opened(folder / "99.dcm").array, scan())
+
+
+def test_what_is_no_image_is_left_aside(write_series, tmp_path):
+    folder = write_series(scan())
+    (folder / "notes.txt").write_text("nothing")
+    (folder / ".DS_Store").write_bytes(b"\x08\x00 no DICOM")
+    (folder / "inside").mkdir()
+    image = pydicom.dcmread(folder / "99.dcm")
+    image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.66.4"  # a segmentation
+    image.SeriesInstanceUID = "1.2.9"
+    image.save_as(folder / "seg.dcm")
+    for name in ("Rows", "Columns", "PixelData"):
+        delattr(image, name)
+    image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.481.3"  # a structure set
+    image.save_as(folder / "rs.dcm")
+    np.testing.assert_array_equal(opened(folder).array, scan())
+    image.Modality = "RTSTRUCT"
+    image.save_as(folder / "rs.dcm")
+    assert "rs.dcm: holds no scan but 'RTSTRUCT'. Name the folder of the images" in refusal(folder / "rs.dcm")
+
+
+def enhanced(folder: Path, change=lambda groups: None) -> Path:
+    """Put the images of a series into one enhanced file, in reverse order."""
+    images = [pydicom.dcmread(file) for file in sorted(folder.iterdir())]  # the last image has the first name
+    whole = images[0]
+    groups = []
+    for image in images:
+        place, values, group = Dataset(), Dataset(), Dataset()
+        place.ImagePositionPatient = image.ImagePositionPatient
+        values.RescaleSlope, values.RescaleIntercept = image.RescaleSlope, image.RescaleIntercept
+        group.PlanePositionSequence = Sequence([place])
+        group.PixelValueTransformationSequence = Sequence([values])
+        groups.append(group)
+    direction, measures, shared = Dataset(), Dataset(), Dataset()
+    direction.ImageOrientationPatient = whole.ImageOrientationPatient
+    measures.PixelSpacing = whole.PixelSpacing
+    shared.PlaneOrientationSequence = Sequence([direction])
+    shared.PixelMeasuresSequence = Sequence([measures])
+    change(groups)
+    whole.NumberOfFrames = len(images)
+    whole.PixelData = b"".join(image.PixelData for image in images)
+    whole.SharedFunctionalGroupsSequence = Sequence([shared])
+    whole.PerFrameFunctionalGroupsSequence = Sequence(groups)
+    whole.SOPClassUID = whole.file_meta.MediaStorageSOPClassUID = EnhancedCTImageStorage
+    for name in ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "RescaleSlope"):
+        delattr(whole, name)
+    path = folder.parent / "enhanced.dcm"
+    whole.save_as(path)
+    return path
+
+
+def test_a_file_of_many_frames_is_read(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.RescaleIntercept = -number
+
+    folder = write_series(scan(), axes="PSL", change=change)
+    volume, same = opened(enhanced(folder)), opened(folder)
+    np.testing.assert_array_equal(volume.array, same.array)
+    assert volume.geometry.fits(same.geometry)
+    assert volume.array[0, 0, 3] == scan()[0, 0, 3] - 3
+
+
+def test_frames_that_do_not_say_where_they_lie_are_refused(write_series):
+    path = enhanced(write_series(scan()))
+    whole = pydicom.dcmread(path)
+    del whole.PerFrameFunctionalGroupsSequence
+    whole.save_as(path)
+    assert "enhanced.dcm: holds 4 frames and does not say where each lies" in refusal(path)
+
+    def change(groups: list[Dataset]) -> None:
+        del groups[1].PlanePositionSequence
+
+    path = enhanced(write_series(scan(), "again"), change)
+    assert "enhanced.dcm: ImagePositionPatient must hold 3 numbers, got nothing" in refusal(path)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_missing_images_are_counted_and_placed(write_series):
+    def change(image: Dataset, number: int) -> str | None:
+        return "leave out" if number in {2, 5, 6} else None
+
+    message = refusal(write_series(scan((10, 5, 6)), change=change))
+    assert (
+        "series: 3 of 10 images are missing, the first between 3.00 and 9.00 mm along the normal, " in message
+    )
+    assert "where images lie 3.00 mm apart. Copy the series again." in message
+
+
+def test_two_images_at_one_place_are_refused(write_series):
+    def change(image: Dataset, number: int) -> None:
+        if number == 2:
+            image.ImagePositionPatient = [0, 0, 3]
+
+    message = refusal(write_series(scan(), change=change))
+    assert (
+        "1 of 4 images lie where another does, the first at 3.00 mm along the normal: 97.dcm and 98"
+        in message
+    )
+
+
+def test_unequal_distances_are_refused(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.ImagePositionPatient = [0, 0, 3 * number + (1.2 if number > 1 else 0)]
+
+    message = refusal(write_series(scan(), change=change))
+    assert "the images lie at unequal distances, 3.00 to 4.20 mm along the normal. Resample" in message
+
+
+def test_distances_that_are_rounded_differently_are_read(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.ImagePositionPatient = [0, 0, round(0.625 * number, 1)]
+
+    volume = opened(write_series(scan((9, 5, 6)), spacing_mm_zyx=(0.625, 1, 1), change=change))
+    assert volume.spacing_mm_zyx == pytest.approx((0.625, 1, 1))
+
+
+def test_images_that_lie_sideways_are_refused(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.ImagePositionPatient = [0.7 if number == 1 else 0, 0, 3 * number]
+
+    message = refusal(write_series(scan(), change=change))
+    assert "the one at 3.00 mm along the normal is 0.70 voxels off. Take the reconstruction" in message
+
+
+def test_mixed_images_are_refused(write_series):
+    def turned(image: Dataset, number: int) -> None:
+        if number == 1:
+            image.ImageOrientationPatient = [1, 0, 0, 0, 0, -1]
+
+    def finer(image: Dataset, number: int) -> None:
+        if number == 1:
+            image.PixelSpacing = [0.7, 0.8]
+
+    def smaller(image: Dataset, number: int) -> None:
+        if number == 1:
+            image.Rows, image.PixelData = 4, image.PixelData[:48]
+
+    assert "differ in direction: (1, 0, 0, 0, 1, 0) in 96.dcm, (1, 0, 0, 0, 0, -1) in 98.dcm" in refusal(
+        write_series(scan(), "a", change=turned)
+    )
+    assert "differ in pixel spacing: (2, 1) in 96.dcm, (0.7, 0.8) in 98.dcm" in refusal(
+        write_series(scan(), "b", change=finer)
+    )
+    assert "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move localizers" in refusal(
+        write_series(scan(), "c", change=smaller)
+    )
+
+
+def test_a_series_of_one_image_is_refused(write_series):
+    message = refusal(write_series(scan((1, 5, 6))))
+    assert "series: is a 2D image, 6x5 in a series of 1; a volume has at least 2 images" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("ImagePositionPatient", None, "ImagePositionPatient must hold 3 numbers, got nothing"),
+        ("ImagePositionPatient", [0, 0], "ImagePositionPatient must hold 3 numbers, got '[0.0, 0.0]'"),
+        ("PixelSpacing", None, "PixelSpacing must hold 2 numbers, got nothing. Without it"),
+        ("PixelSpacing", [0, 1], "PixelSpacing must be above 0 mm, got [0.0, 1.0]"),
+        (
+            "ImageOrientationPatient",
+            [1, 0, 0, 1, 0, 0],
+            "two unit vectors at a right angle, got [1.0, 0.0, 0.",
+        ),
+        ("RescaleSlope", "many", "RescaleSlope must hold 1 number, got 'many'"),
+        ("SamplesPerPixel", 3, "has 3 values a voxel (colour), expected one"),
+        (
+            "Modality",
+            "MR",
+            "its modality is 'MR', which has no Hounsfield units. Set intensity = 'arbitrary'",
+        ),
+        ("ModalityLUTSequence", Sequence([Dataset()]), "scales its values by a table (ModalityLUTSequence)"),
+    ],
+)
+def test_a_header_that_does_not_do_is_refused_with_its_value(write_series, name, value, shown):
+    def change(image: Dataset, number: int) -> None:
+        if value is None:
+            delattr(image, name)
+        elif value == "many":
+            image.add(pydicom.DataElement(0x00281053, "LO", value))
+        else:
+            setattr(image, name, value)
+
+    message = refusal(write_series(scan(), change=change))
+    assert shown in message
+    assert message.split(": ")[0].endswith(".dcm")
+
+
+def test_another_modality_is_read_as_arbitrary(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.Modality = "MR"
+
+    assert opened(write_series(scan(), change=change), intensity="arbitrary").intensity == "arbitrary"
+
+
+def test_a_folder_without_a_series_is_refused(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "x.txt").write_text("x")
+    assert "a: is a folder without DICOM images. It holds the folders b. Name" in refusal(tmp_path / "a")
+
+
+@pytest.mark.parametrize("syntax", [None, "JPEG2000Lossless", "JPEGLSLossless"])
+def test_images_that_are_cut_off_or_damaged_are_named(write_series, syntax):
+    folder = write_series(np.random.default_rng(0).integers(0, 3000, (2, 40, 40)).astype(np.int16))
+    path = folder / "99.dcm"
+    if syntax:
+        transcoded(path, getattr(gdcm.TransferSyntax, syntax))
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) - 900])
+    with pytest.raises(DataError, match=r"99\.dcm: its voxels cannot be decoded \((Explicit|JPEG)[^:]*: "):
+        opened(folder)
+
+
+def test_a_file_that_is_no_dicom_is_named(tmp_path):
+    (tmp_path / "a.dcm").write_bytes(b"\x08\x00" + bytes(range(200)))
+    with pytest.raises(DataError, match=r"a\.dcm: "):
+        opened(tmp_path / "a.dcm")
+    (tmp_path / "b.dcm").write_bytes(b"nothing of the kind" * 20)
+    assert "b.dcm: is no format that is read, its ending is '.dcm' and its content no DICOM" in refusal(
+        tmp_path / "b.dcm"
+    )
+
+
+# --- real series ----------------------------------------------------------------------------------
+
+
+def test_a_real_series_is_that_of_the_nifti_file_voxel_for_voxel(real_data):
+    series = opened(real_data / "ibsi_validation_dicom/STS_019/CT/image")
+    file = opened(real_data / "ibsi_validation/STS_019/CT_image.nii.gz")
+    np.testing.assert_array_equal(series.array, file.array)
+    assert series.geometry.apart_voxels(file.geometry) < 0.001
+
+
+def test_a_real_compressed_series_is_that_of_simpleitk(real_data):
+    folder = real_data / "totalsegmentator/example_ct_dicom"
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
+    image = reader.Execute()
+    volume = opened(folder)
+    np.testing.assert_array_equal(volume.array, SimpleITK.GetArrayFromImage(image))
+    np.testing.assert_allclose(volume.affine[:3, 3], image.GetOrigin()[::-1], atol=1e-6)
+    np.testing.assert_allclose(volume.spacing_mm_zyx, image.GetSpacing()[::-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["24x38x3", "23x38x3"])
+def test_a_real_file_of_many_frames_is_that_of_its_series(real_data, name):
+    folder = real_data / "dcmqi" / name
+    whole, series = opened(folder / "multiframe/mf.dcm"), opened(folder / "image")
+    np.testing.assert_array_equal(whole.array, series.array)
+    assert whole.geometry.fits(series.geometry)
