@@ -92,11 +92,9 @@ def _scaled(raw: Array, slope: float | Array, intercept: float | Array) -> Array
         limits = np.iinfo(np.int16)
         low, high = int(raw.min()) + int(np.min(intercept)), int(raw.max()) + int(np.max(intercept))
         if limits.min <= low and high <= limits.max:
-            if not np.any(intercept):
-                return raw.astype(np.int16)
-            wide = np.int32 if raw.dtype.itemsize <= 2 else np.int64  # raw may be too narrow for the sum
-            moved: Array = raw.astype(wide) + np.asarray(intercept, wide)
-            return moved.astype(np.int16)
+            whole: Array = raw.astype(np.int16)  # both wrap around at 65536, the sum fits: it is right
+            whole += np.asarray(intercept).astype(np.int64).astype(np.int16)
+            return whole
     with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused by name
         if is_one and not np.any(intercept):
             return raw.astype(np.float32)

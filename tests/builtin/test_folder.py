@@ -135,6 +135,56 @@ def test_masks_come_from_the_table_and_from_patterns(home):
     assert counts == {"lesion": 120, "body": 2, "liver": 1}
 
 
+def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_series):
+    array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
+    folder = write_series(array)
+    np.savez(home.folder / "data/scans/both.npz", ct=array, other=array + 1)
+    home.table([
+        {
+            "id": "a",
+            "volume": str(folder),
+            "patient": "p",
+            "split": "train",
+            "masks": "x=RS.dcm#large tumour",
+        },
+        {"id": "b", "volume": f"{folder}#1.2.3", "patient": "q", "split": "train", "masks": "x=SEG.dcm#2"},
+    ])
+    one, other = home.dataset().cases("validation"), home.dataset()
+    assert list(one) == []
+    data = home.folder / "data"
+    for name in ("RS.dcm", "SEG.dcm"):
+        (data / name).touch()
+    first, second = other.cases("train")
+    assert first.masks == {"x": MaskRef(path=f"{data}/RS.dcm", key="large tumour")}
+    assert second.masks == {"x": MaskRef(path=f"{data}/SEG.dcm", label=2)}
+    assert second.volumes[0].key == "1.2.3"
+    for case in (first, second):
+        np.testing.assert_array_equal(read(case.volumes[0]).array, array)
+    before = other.fingerprint()
+    assert other.fingerprint() == before
+    os.utime(folder / "98.dcm", ns=(1, 1))
+    assert home.dataset().fingerprint() != before, "a changed image changes the set"
+    home.table([{"id": "c", "volume": "scans/both.npz#other", "patient": "p", "split": "train"}])
+    (case,) = home.dataset(axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0), missing="skip").cases("train")
+    np.testing.assert_array_equal(read(case.volumes[0]).array, array + 1)
+
+
+def test_what_the_files_leave_out_is_said_once_for_all(home):
+    leaning = np.array([[-1.0, 0, 0, 0], [0, -1.0, -0.5, 0], [0, 0, 2.0, 0], [0, 0, 0, 1]])
+    image = nibabel.Nifti1Image(np.full((6, 5, 4), 1000, np.int16), leaning)
+    nibabel.save(image, home.folder / "data/scans/c0.nii.gz")
+    home.table(ROWS[:1])
+    assert "the voxel axes are sheared, 14.0° off the body axes" in refusal(
+        home.dataset(missing="skip", max_missing=0)
+    )
+    options = {"rescale": (1.0, -1024.0), "spacing_mm_zyx": (3.0, 2.0, 1.0), "tilted": "resample"}
+    (case,) = home.dataset(missing="skip", **options).cases("train")
+    volume = read(case.volumes[0])
+    assert volume.spacing_mm_zyx == pytest.approx((3.0, 2.0, 1.0))
+    assert volume.array.max() == -24
+    assert home.dataset(**options).fingerprint() != home.dataset().fingerprint()
+
+
 def test_cases_come_lazily(home):
     (home.folder / "data/scans/c3.nii.gz").unlink()
     cases = home.dataset().cases("train")

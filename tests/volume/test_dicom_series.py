@@ -379,6 +379,14 @@ def test_images_that_are_cut_off_or_damaged_are_named(write_series, syntax):
         opened(folder)
 
 
+@pytest.mark.parametrize(("name", "content"), [("96.dcm", b""), ("empty", b""), ("95.dcm", b"no image")])
+def test_a_lost_image_is_not_left_aside(write_series, name, content):
+    folder = write_series(scan())
+    (folder / name).write_bytes(content)
+    message = refusal(folder)
+    assert f"{folder}/{name}: lies in a DICOM folder and holds no DICOM, {len(content)} bytes" in message
+
+
 def test_a_file_that_is_no_dicom_is_named(tmp_path):
     (tmp_path / "a.dcm").write_bytes(b"\x08\x00" + bytes(range(200)))
     with pytest.raises(DataError, match=r"a\.dcm: "):

@@ -141,9 +141,19 @@ def _one_series(images: list[Header], ref: VolumeRef) -> list[Header]:
 def _images(folder: Path) -> list[Header]:
     """Return the DICOM images directly in a folder, by name."""
     files = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    paths = [str(file) for file in files if is_dicom(file)]
+    paths = [str(file) for file in files if _is_of_series(file)]
     headers = [Header(path=path, dataset=read_dataset(path, only=NEEDED)) for path in paths]
     return [header for header in headers if header.is_image]
+
+
+def _is_of_series(file: Path) -> bool:
+    """Tell DICOM from other files; what should be DICOM by its name and is not may be a lost image."""
+    if is_dicom(file):
+        return True
+    size = file.stat().st_size
+    if size == 0 or file.suffix.lower() == ".dcm":
+        raise DataError(f"{file}: lies in a DICOM folder and holds no DICOM, {size} bytes. {AGAIN}")
+    return False
 
 
 def _refuse_unusual(headers: Iterable[Header], ref: VolumeRef) -> None:
@@ -172,15 +182,16 @@ def _voxels(ordered: list[Frame], grid: FileGrid) -> Array:
     by_file: dict[str, list[tuple[int, Frame]]] = {}
     for place, frame in enumerate(ordered):
         by_file.setdefault(frame.path, []).append((place, frame))
-    planes: dict[int, Array] = {}
+    stacked: Array = np.empty((0,))
     for path, wanted in by_file.items():
         decoded = decode(read_dataset(path, voxels=True), path)
         several = decoded if decoded.ndim == 3 else decoded[None]
-        planes |= {place: several[frame.number] for place, frame in wanted}
-    dtype = np.result_type(*{plane.dtype for plane in planes.values()})
-    stacked = np.empty(grid.shape[::-1], dtype)  # image, row, column
-    for place, plane in planes.items():
-        stacked[place] = plane
+        if not stacked.size:
+            stacked = np.empty(grid.shape[::-1], decoded.dtype)  # image, row, column
+        elif not np.can_cast(decoded.dtype, stacked.dtype):
+            stacked = stacked.astype(np.result_type(stacked, decoded))
+        for place, frame in wanted:
+            stacked[place] = several[frame.number]
     return stacked.transpose(2, 1, 0)
 
 

@@ -84,7 +84,7 @@ def _refuse_unequal(places: Array, along: Array, affine: Array, path: str) -> No
     if np.abs(off).max() <= SAME_GRID_VOXELS:
         return
     gaps = np.diff(along)
-    usual = float(np.median(gaps))
+    usual = float(np.percentile(gaps, 50, method="lower"))  # one that occurs
     counts = gaps / usual
     wide = np.flatnonzero(np.round(counts) > 1)
     if wide.size and np.abs(counts - np.round(counts)).max() <= SAME_GRID_VOXELS:
