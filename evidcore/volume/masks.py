@@ -13,6 +13,8 @@ from evidcore.volume.lattice import Mask, put
 from evidcore.volume.stored import refuse_type
 from evidcore.volume.straight import TILT_LIMIT_DEGREES, lean_degrees, resample
 
+__all__ = ["Mask", "read_mask"]
+
 
 def read_mask(ref: MaskRef, like: Volume) -> Mask:
     """Read a mask, shape (z, y, x) on the grid of `like`.

@@ -125,8 +125,14 @@ def _grid(header: Any, path: str) -> FileGrid:
             f"{path}: states no orientation (qform_code and sform_code are 0), so left and right are "
             f"unknown. Set it with nibabel: image.set_sform(affine, code=1)."
         )
-    if q_code and s_code:
-        names = ["".join(nib.aff2axcodes(form) or "") for form in (header.get_qform(), header.get_sform())]
+    try:
+        affine, turned = header.get_best_affine(), header.get_qform() if q_code else None
+    except (HeaderDataError, ValueError) as cause:
+        raise DataError(
+            f"{path}: its qform is no rotation ({cause}). Write it again with nibabel."
+        ) from cause
+    if turned is not None and s_code:
+        names = ["".join(nib.aff2axcodes(form) or "") for form in (turned, affine)]
         if names[0] != names[1]:
             raise DataError(
                 f"{path}: the header contradicts itself: qform runs to {names[0]}, sform to {names[1]}. "
@@ -140,4 +146,4 @@ def _grid(header: Any, path: str) -> FileGrid:
             f"and its unit with nibabel: image.header.set_xyzt_units('mm')."
         )
     x, y, z = (int(count) for count in header.get_data_shape()[:3])
-    return FileGrid(shape=(x, y, z), affine=LPS_RAS @ header.get_best_affine())
+    return FileGrid(shape=(x, y, z), affine=LPS_RAS @ affine)

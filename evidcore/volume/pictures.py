@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
@@ -12,7 +10,7 @@ from evidcore.errors import DataError
 from evidcore.volume.geometry import Array, FileGrid
 from evidcore.volume.stored import AGAIN, Stored
 
-MISTAKES = (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning)
+MISTAKES = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 GREYS = ("L", "I", "F")  # 8 bits, up to 32 bits, real numbers
 LEAST_PIXELS = 2
 
@@ -72,9 +70,7 @@ def _luminance(path: str) -> Array:
 
 def _opened(path: str) -> Image.Image:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return Image.open(path)
+        return Image.open(path)
     except (UnidentifiedImageError, *MISTAKES) as cause:
         raise _unreadable(path, cause) from cause
 

@@ -226,6 +226,15 @@ def test_a_file_without_voxels_is_refused(tmp_path):
     assert "holds no voxels, shape 4x0x6" in refusal(path)
 
 
+def test_a_qform_that_is_no_rotation_is_refused(tmp_path):
+    path = save(tmp_path / "a.nii", scan(), np.eye(4))
+    header = nibabel.Nifti1Header(path.read_bytes()[:348])
+    header["sform_code"], header["qform_code"] = 0, 1
+    header["quatern_b"] = header["quatern_c"] = 1.0
+    path.write_bytes(header.binaryblock + path.read_bytes()[348:])
+    assert "its qform is no rotation (" in refusal(path)
+
+
 def test_spacings_in_another_unit_are_refused(tmp_path):
     image = nibabel.Nifti1Image(scan(), np.eye(4))
     image.header.set_xyzt_units("meter")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,10 @@ from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from evidcore.errors import DataError
 from evidcore.volume.stored import AGAIN
+
+# Values that bend the standard are common and harmless; those that are used are checked here. For the whole
+# process, since Python's own way to silence a warning is not safe where threads read at once.
+pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
 
 # Frames of one segment each, and label maps.
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
@@ -40,22 +43,16 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
         DataError: if the file is no readable DICOM.
     """
     try:
-        with quiet():
-            tags = None if only is None else [*only]
-            dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
-            if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
-                implicit = dataset.original_encoding[0]
-                dataset.file_meta.TransferSyntaxUID = (
-                    ImplicitVRLittleEndian if implicit else ExplicitVRLittleEndian
-                )
+        tags = None if only is None else [*only]
+        dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
+        if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
+            implicit = dataset.original_encoding[0]
+            dataset.file_meta.TransferSyntaxUID = (
+                ImplicitVRLittleEndian if implicit else ExplicitVRLittleEndian
+            )
     except MISTAKES as cause:
         raise DataError(f"{path}: is no readable DICOM file ({cause}). {AGAIN}") from cause
     return dataset
-
-
-def quiet() -> warnings.catch_warnings[None]:
-    """Silence pydicom on values that bend the standard; what is used is checked by us."""
-    return warnings.catch_warnings(action="ignore")
 
 
 def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:

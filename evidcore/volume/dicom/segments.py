@@ -8,7 +8,7 @@ from pydicom.pixels.utils import iter_pixels
 
 from evidcore.errors import DataError
 from evidcore.volume.dicom.frames import Frame, frames_of, group_item
-from evidcore.volume.dicom.headers import MISTAKES, quiet, read_dataset
+from evidcore.volume.dicom.headers import MISTAKES, read_dataset
 from evidcore.volume.geometry import Array, FileGrid, Geometry, turn_to_body
 from evidcore.volume.lattice import Mask, put_into
 from evidcore.volume.stored import AGAIN
@@ -35,13 +35,11 @@ def read_segment(path: str, number: int, onto: Geometry) -> Mask:
     if not frames:
         return mask
     try:
-        with quiet():
-            for frame, plane in zip(
-                frames, iter_pixels(dataset, indices=[frame.number for frame in frames]), strict=True
-            ):
-                inside = plane == (number if is_map else 1)
-                turn = turn_to_body(_grid(frame, onto), path)
-                put_into(mask, turn.apply(inside.T[:, :, None]), turn.geometry, onto, path)
+        planes = iter_pixels(dataset, indices=[frame.number for frame in frames])
+        for frame, plane in zip(frames, planes, strict=True):
+            inside = plane == (number if is_map else 1)
+            turn = turn_to_body(_grid(frame, onto), path)
+            put_into(mask, turn.apply(inside.T[:, :, None]), turn.geometry, onto, path)
     except MISTAKES as cause:
         raise DataError(f"{path}: its frames cannot be decoded ({cause}). {AGAIN}") from cause
     return mask

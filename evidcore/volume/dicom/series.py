@@ -13,7 +13,7 @@ from pydicom.pixels.utils import pixel_array
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError, did_you_mean
 from evidcore.volume.dicom.frames import Frame, frames_of
-from evidcore.volume.dicom.headers import MISTAKES, SEGMENTATIONS, quiet, read_dataset
+from evidcore.volume.dicom.headers import MISTAKES, SEGMENTATIONS, read_dataset
 from evidcore.volume.dicom.stack import stack
 from evidcore.volume.formats import is_dicom
 from evidcore.volume.geometry import Array, FileGrid
@@ -202,8 +202,7 @@ def decode(dataset: Dataset, path: str) -> Array:
         DataError: if they are cut off or damaged, or nothing here decodes them.
     """
     try:
-        with quiet():
-            return pixel_array(dataset)
+        return pixel_array(dataset)
     except MISTAKES as cause:
         syntax, why = dataset.file_meta.TransferSyntaxUID.name, " ".join(str(cause).split())
         raise DataError(f"{path}: its voxels cannot be decoded ({syntax}: {why}). {AGAIN}") from cause
