@@ -367,6 +367,7 @@ def test_a_folder_without_a_series_is_refused(tmp_path):
     assert "a: is a folder without DICOM images. It holds the folders b. Name" in refusal(tmp_path / "a")
 
 
+@pytest.mark.filterwarnings("ignore:End of file reached")  # pydicom warns besides
 @pytest.mark.parametrize("syntax", [None, "JPEG2000Lossless", "JPEGLSLossless"])
 def test_images_that_are_cut_off_or_damaged_are_named(write_series, syntax):
     folder = write_series(np.random.default_rng(0).integers(0, 3000, (2, 40, 40)).astype(np.int16))
