@@ -20,7 +20,7 @@ from evidcore.builtin.table_questions import AnswerForm, QuestionColumns, questi
 from evidcore.builtin.table_records import read_records
 from evidcore.case import Case, Intensity, Split
 from evidcore.contracts import Dataset
-from evidcore.errors import DataError
+from evidcore.errors import DataError, RecipeError
 from evidcore.volume.usable import why_unusable
 
 log = logging.getLogger(__name__)
@@ -106,6 +106,20 @@ class Table(Dataset):
             report_column: column name; "" where there is none.
             kind_column: column name; "" where there is none.
         """
+        if validation_share + test_share > 1:
+            raise RecipeError(
+                f"table: validation_share and test_share add up to {validation_share + test_share:g}, "
+                f"at most 1 can be shared out."
+            )
+        if not options_column and len(option_columns) < 2:
+            raise RecipeError(
+                f"table: option_columns must name at least 2 columns, got {list(option_columns)!r}. "
+                f"Name options_column instead if one column holds all options."
+            )
+        if not separator:
+            raise RecipeError(
+                "table: separator must be a text, got ''. Name what stands between the options."
+            )
         self.folder = recipe_folder / path
         self.cache_folder = cache_folder
         self.table = self.folder / table

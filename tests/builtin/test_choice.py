@@ -202,3 +202,38 @@ def test_a_malformed_answer_keeps_its_lenient_letter_and_its_thoughts():
     answer = Choice().parse(prompt, "<think>hm</think> B")
     assert answer.malformed == "no <answer>"
     assert (answer.choice, answer.lenient_choice, answer.think) == (None, "B", "hm")
+
+
+SIDE = dataclasses.replace(
+    QUESTION,
+    id="q8",
+    text="On which side is it?",
+    options=("left", "right"),
+    answer=1,
+    true_options=(1,),
+    kind="side",
+)
+
+
+def test_drawn_questions_take_no_words_from_questions_about_something_else():
+    for seed in range(1, 30):
+        (prompt,) = asked(Choice(), seed=seed, questions=(SIDE,))
+        assert prompt.reference["question"] == "Which finding is present?"
+        (prompt,) = asked(Choice(), seed=seed, questions=(SIDE, QUESTION))
+        assert prompt.reference["question"] == "What is seen?"
+
+
+def test_training_may_ask_what_came_with_the_case():
+    for seed in (0, 5):
+        prompts = asked(Choice(training_questions="given"), seed=seed, questions=(SIDE, QUESTION))
+        assert [prompt.id for prompt in prompts] == ["a:q8", "a:q7"]
+
+
+def test_a_question_about_something_else_is_judged_true_or_false_and_told_by_its_kind():
+    (prompt,) = asked(Choice(permute=True), seed=0, questions=(SIDE,))
+    assert prompt.reference["finding"] == "side"
+    gold, _ = Choice().gold(prompt)
+    right = prompt.reference["letter"]
+    wrong = {"A": "B", "B": "A"}[right]
+    assert f"{right} right true." in gold
+    assert f"{wrong} left false." in gold

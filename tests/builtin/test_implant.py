@@ -17,7 +17,7 @@ from evidcore.builtin.implant.shape import Ellipsoid, box_around, draw, filled
 from evidcore.builtin.implant.sharpness import point_spread_mm
 from evidcore.builtin.implant.texture import TooLittleTissue, autocovariance, noise_like
 from evidcore.case import Case, VolumeRef
-from evidcore.errors import DataError
+from evidcore.errors import DataError, RecipeError
 from evidcore.testing import check_dataset
 from evidcore.volume import Geometry, Volume, read, read_mask
 
@@ -466,6 +466,22 @@ def test_a_region_that_is_not_there_and_a_name_that_is_taken_are_refused(home):
         home.cases(source={"masks": {"stone": "left0.nii.gz"}})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"inside": {"fluid collection": "liver"}},
+            "inside names 'fluid collection', but kinds are lung nodule",
+        ),
+        ({"sizes_mm": {"stone": (9.0, 5.0)}}, r"sizes_mm of 'stone' must be .* got \[9, 5\]"),
+        ({"sizes_mm": {"stone": (0.0, 5.0)}}, r"got \[0, 5\]"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(home, options, message):
+    with pytest.raises(RecipeError, match=message):
+        home.dataset(**options)
+
+
 def test_a_case_with_two_volumes_is_refused(home):
     source = home.dataset().source
     (case, *_) = source.cases("train")
@@ -501,3 +517,18 @@ def test_lesions_of_real_ct_lie_where_and_as_they_should(real_data, tmp_path):
     assert after.array[core].mean() == pytest.approx(facts["hu"], abs=10)
     assert before.array[rim].mean() - after.array[core].mean() > 15
     assert 0.5 < after.array[core].std() / before.array[rim].std() < 1.6
+
+
+def test_masks_of_a_grid_that_the_reference_corrects_are_carried_along(home):
+    """The file states 3 x 2 x 2 mm, the reference 6 x 2 x 2: the written scan has the true spacing."""
+    source = home.dataset({"masks": {"left half": "left0.nii.gz"}}).source
+    (case, *_) = source.cases("train")
+    wrong = dataclasses.replace(case.volumes[0], spacing_mm_zyx=(6.0, 2.0, 2.0))
+    if read(wrong).spacing_mm_zyx[0] != pytest.approx(6.0):
+        pytest.skip("the reader takes no spacing from a reference")
+    source.cases = lambda split: [dataclasses.replace(case, volumes=(wrong,))]
+    dataset = Implant(home.folder / "cache", source=source, kinds=("stone",), prevalence=1.0)
+    (made,) = dataset.cases("train")
+    volume = read(made.volumes[0])
+    assert volume.spacing_mm_zyx[0] == pytest.approx(6.0)
+    assert read_mask(made.masks["left half"], like=volume).sum() == np.prod(SIZE) / 2

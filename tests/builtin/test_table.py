@@ -14,7 +14,7 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.table import Table
 from evidcore.builtin.views import Volume
 from evidcore.case import Question
-from evidcore.errors import DataError
+from evidcore.errors import DataError, RecipeError
 from evidcore.testing import check_dataset
 
 ROWS: list[dict[str, Any]] = [
@@ -230,6 +230,19 @@ def test_a_bad_cell_is_named_with_line_case_value_and_remedy(home, cells, messag
     said = refusal(home.dataset())
     assert said.startswith(f"{home.folder / 'questions.csv'}: line")
     assert message in said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_share": 0.7, "validation_share": 0.4}, "add up to 1.1, at most 1"),
+        ({"option_columns": ("A",)}, r"at least 2 columns, got \['A'\]"),
+        ({"separator": ""}, "separator must be a text, got ''"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(home, options, message):
+    with pytest.raises(RecipeError, match=message):
+        home.dataset(**options)
 
 
 def test_free_text_is_refused_by_name_or_left_out_with_their_number(home, caplog):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from evidcore.case import Case, Finding, Prompt
@@ -116,3 +118,19 @@ def test_without_questions_or_options_there_are_no_lines():
     bare = Prompt(id="r1", case=Case(id="a", patient="p", volumes=()), task="report", parts=())
     with pytest.raises(ValueError, match="prompt 'r1' has no options"):
         reference_lines([bare], TRAINING)
+
+
+def test_the_words_of_a_question_may_give_its_answer_away():
+    def side(organ, answer):
+        asked = prompt(["left", "right"], answer, name=organ)
+        return dataclasses.replace(asked, reference={**asked.reference, "question": f"Where is the {organ}?"})
+
+    training = (
+        [side("liver", "B")] * 3 + [side("spleen", "A")] * 3 + [side("tumour", "A"), side("tumour", "B")]
+    )
+    questions = [side("liver", "B"), side("spleen", "A"), side("tumour", "A"), side("kidney", "B")]
+    lines = reference_lines(questions, training)
+    # the tumour was on either side once, no kidney was asked about: a coin each
+    assert lines.rules["most often right to the same words"] == pytest.approx((1 + 1 + 0.5 + 0.5) / 4)
+    assert lines.rules["most often right when offered"] == pytest.approx(0.5)
+    assert lines.prior_only == (1.0, 1.0, 0.5, 0.5)

@@ -19,7 +19,7 @@ from evidcore.builtin.implant.store import Entry, ensure, source_hash
 from evidcore.builtin.implant.wording import report
 from evidcore.case import Case, Finding, MaskRef, Split
 from evidcore.contracts import Dataset
-from evidcore.errors import DataError
+from evidcore.errors import DataError, RecipeError
 from evidcore.volume import Volume, content_hash, read, read_mask
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,19 @@ class Implant(Dataset):
             report: "planted" tells of the lesions alone; "appended" adds that to the source's report.
             seed: decides everything that is drawn.
         """
+        for option, named in (("inside", inside or {}), ("sizes_mm", sizes_mm or {})):
+            for kind in named:
+                if kind not in kinds:
+                    raise RecipeError(
+                        f"implant: {option} names {kind!r}, but kinds are {', '.join(kinds) or 'none'}. "
+                        f"Add it to kinds, or drop it here."
+                    )
+        for kind, (smallest, largest) in (sizes_mm or {}).items():
+            if not 0 < smallest <= largest:
+                raise RecipeError(
+                    f"implant: sizes_mm of {kind!r} must be [smallest, largest] in mm, above 0 and rising, "
+                    f"got [{smallest:g}, {largest:g}]."
+                )
         self.cache_folder = cache_folder
         self.source = source
         self.kinds = kinds

@@ -135,9 +135,7 @@ class _Site:
             reach = float(other.radii_mm.max()) + APART_MM
             centre = other.centre_mm - self.first_block_mm
             room = room_beside(room, self.blocks.spacing_mm_zyx, centre, reach)
-        inner = room > max(
-            EDGE_MM, 3 * self.spread_mm
-        )  # beside it the tissue's own edge would count as noise
+        inner = room > max(EDGE_MM, 3 * self.spread_mm)  # further out the tissue's edge would count as noise
         room = room - MARGIN_MM
         smallest, largest = wish.size_mm
         if 2 * room.max(initial=0.0) < smallest:
@@ -213,9 +211,8 @@ class _Site:
     def _surroundings(self, box: Box, inner: Region, wish: Wish) -> tuple[Array, Region]:
         """Return the scan in a box, and which of its voxels are of the tissue around."""
         values = self.volume.array[box].astype(np.float64)
-        factors = np.rint(np.array(self.blocks.spacing_mm_zyx) / np.array(self.volume.spacing_mm_zyx)).astype(
-            int
-        )
+        ratios = np.array(self.blocks.spacing_mm_zyx) / np.array(self.volume.spacing_mm_zyx)
+        factors = np.rint(ratios).astype(int)
         places = [
             np.minimum(np.arange(part.start, part.stop) // factor, count - 1)
             for part, factor, count in zip(box, factors, inner.shape, strict=True)
