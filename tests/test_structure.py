@@ -28,6 +28,7 @@ ROOMS = (
     "evaluate",
     "audit",
     "page",
+    "data",
     "hub",
     "run",
     "testing",
