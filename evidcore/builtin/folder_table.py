@@ -128,8 +128,10 @@ def _check_columns(names: list[str], wanted: Iterable[str], table: Path) -> None
 def finding_state(cell: str, where: str) -> State | None:
     """Read a finding's cell; None where it is empty."""
     if cell.lower() not in STATES:
+        # a column of reports that was named by mistake must not be printed
+        shown = repr(cell) if len(cell) <= 40 else f"a text of {len(cell)} characters"
         raise DataError(
-            f"{where}: expected 1, 0, -1, present, absent, uncertain or nothing, got {cell!r}. "
+            f"{where}: expected 1, 0, -1, present, absent, uncertain or nothing, got {shown}. "
             f"Correct the cell."
         )
     return STATES[cell.lower()]

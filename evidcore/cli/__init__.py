@@ -38,6 +38,6 @@ def main() -> None:
     """Train 3D medical vision-language models whose words are tied to visible evidence, and prove it."""
 
 
-from evidcore.cli import components, data, preparing, results, running  # noqa: E402  # they add commands to main
+from evidcore.cli import components, data, data_profile, preparing, results, running  # noqa: E402  # they add commands to main
 
-__all__ = ["components", "data", "main", "preparing", "results", "running"]
+__all__ = ["components", "data", "data_profile", "main", "preparing", "results", "running"]

@@ -69,7 +69,7 @@ def check(
             if not as_json:
                 click.echo(fault.line())
 
-        with _progress(name) as done:
+        with follow(name) as done:
             summary = look_at(dataset, name, processes=cores, told=tell, done=done)
         results[name] = {"faults": [fault.record() for fault in faults], "summary": summary.record()}
         found += len(faults)
@@ -105,7 +105,7 @@ def _summed_up(name: str, summary: Summary) -> Iterator[str]:
 
 
 @contextmanager
-def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
+def follow(name: str) -> Iterator[Callable[[int, int], None]]:
     """Show how far a walk over cases has come: a bar in a terminal, now and then a line otherwise."""
     from rich.console import Console
 

@@ -223,7 +223,7 @@ def _heart_mm(coarse: Coarse, lungs: _Lungs, spine: _Spine, *, upside_down: bool
     offsets: list[float] = []
     for z in range(round(start), round(stop) + 1):
         airy = lungs.inside[z]
-        dense = (coarse.values[z] > DENSE_HU[0] - 50) & (coarse.values[z] < 2 * DENSE_HU[1])
+        dense = (coarse.values[z] > DENSE_HU[0]) & (coarse.values[z] < 2 * DENSE_HU[1])
         for y in np.flatnonzero(airy.any(axis=1)):
             if (y >= spine.y - 30 / STEP_MM) == (spine.depth >= 0.5):
                 continue  # beside or behind the spine

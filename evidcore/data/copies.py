@@ -58,16 +58,19 @@ class Copies:
                 where = " (the same file)" if same.file == found.file else f" ({same.file})"
                 text = f"the voxels are those of case {other.case!r}{where}"
                 yield self._fault("duplicate", owner, found, other, text)
-        told: set[int] = set()
-        for alike in self._library.alike():
+        pairs = {(alike.first, alike.second): alike for alike in self._library.alike()}
+        told: dict[int, int] = {}  # a copy -> what it is a copy of
+        for alike in pairs.values():
             owner, found = self._owners[alike.second]
             other, same = self._owners[alike.first]
             if {alike.first, alike.second} & equal or alike.second in told or owner.case == other.case:
                 continue
+            if (told.get(alike.first), alike.second) in pairs:
+                continue  # compared with the original
             if owner.patient is not None and (owner.patient, owner.split) == (other.patient, other.split):
                 self.relatives += 1
                 continue
-            told.add(alike.second)
+            told[alike.second] = alike.first
             shift = ", ".join(f"{step:.0f}" for step in alike.shift_mm)
             text = (
                 f"shows what case {other.case!r} shows ({same.file}): correlation {alike.agreement:.3f} over "

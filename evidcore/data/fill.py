@@ -41,8 +41,12 @@ def empty_parts(volume: Volume) -> Iterator[Said]:
             f"({', '.join(map(str, values[:3]))}): z = {runs(sorted(int(z) for z in within))}. "
             f"Convert the series again, or leave the case out.",
         )
-    zeros = float(np.mean(array == 0))
-    if volume.intensity == "hu" and zeros > ZERO_SHARE and not within:
+
+
+def cut_away(volume: Volume) -> Iterator[Said]:
+    """Yield that the background of a CT was filled with zeros."""
+    zeros = float(np.mean(volume.array == 0))
+    if zeros > ZERO_SHARE:
         yield (
             "warning",
             f"{100 * zeros:.0f} % of the voxels are exactly 0 HU, which is water: the background was cut "

@@ -14,7 +14,7 @@ from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.data.anatomy import find_body, misplaced
 from evidcore.data.coarse import Coarse, coarsen
 from evidcore.data.fault import Fault, Severity
-from evidcore.data.fill import empty_parts
+from evidcore.data.fill import cut_away, empty_parts
 from evidcore.data.intensity import not_hounsfield
 from evidcore.data.likeness import Fingerprint, fingerprint
 from evidcore.data.masks import Mask, look_at_masks
@@ -106,6 +106,8 @@ def _seen(ref: VolumeRef, volume: Volume, coarse: Coarse | None) -> tuple[list[S
     empty = [("fill", *one) for one in empty_parts(volume)]
     wrong = not_hounsfield(volume) if ref.intensity == "hu" else None
     strange = [("intensity", *wrong)] if wrong else []
+    if ref.intensity == "hu" and not strange and not empty:
+        empty = [("fill", *one) for one in cut_away(volume)]
     said = [(check, severity, ref.path, text) for check, severity, text in (*odd, *empty, *strange)]
     is_ct = ref.intensity == "hu" and coarse is not None and wrong is None
     return said, find_body(coarse) if is_ct and coarse is not None else None

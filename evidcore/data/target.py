@@ -10,7 +10,7 @@ from typing import Any
 from evidcore import factory
 from evidcore.builtin.folder_table import STATES
 from evidcore.case import Intensity
-from evidcore.contracts import Dataset
+from evidcore.contracts import Dataset, Task
 from evidcore.errors import DataError, RecipeError, did_you_mean
 from evidcore.recipe import Recipe, load
 from evidcore.volume import cache_root
@@ -52,6 +52,25 @@ def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
         name: factory.build("dataset", table, given=given, where=f"dataset.{name}")
         for name, table in recipe.datasets.items()
         if only in (None, name)
+    }
+
+
+def open_tasks(target: Path) -> dict[str, Task]:
+    """Build the tasks of a recipe, by name."""
+    recipe = load(target)
+    services: dict[str, Any] = {}
+    for name, table in recipe.services.items():
+        bare = {key: value for key, value in table.items() if key != "kind"}
+        services[name] = factory.build(
+            str(table["kind"]),
+            bare,
+            given={"cache_folder": cache_root()},
+            where=f"service.{name}",
+            services=services,
+        )
+    return {
+        name: factory.build("task", table, given={}, where=f"task.{name}", services=services)
+        for name, table in recipe.tasks.items()
     }
 
 

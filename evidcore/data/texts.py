@@ -1,8 +1,8 @@
 """Which reports are copies of each other.
 
 Normal findings are told in the same words again and again, so equal words alone prove nothing. What two
-reports share counts where hardly anybody else says it: runs of five words that occur in no report outside the
-group. A text that many patients share is a template and no fault.
+reports share counts where hardly anybody else says it: runs of five words that few patients have. A text that
+many patients share is a template and no fault.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 RUN_WORDS = 5
-OWN_RUNS = 10  # shared by the group and by nobody else
+RARE_RUNS = 10  # that two reports share and fewer than TEMPLATE_PATIENTS patients have
 ALIKE = 0.8  # Jaccard: runs in both over runs in either
 TEMPLATE_PATIENTS = 5  # as many share a template
 _COMMON = 20  # runs that more reports hold point to no pair
@@ -54,21 +54,18 @@ def compare(reports: Sequence[str], patients: Sequence[str]) -> Compared:
         for run in mine:
             holders[run].append(number)
     exact = _groups(words)
-    shared = [group for group in exact if len({patients[n] for n in group}) >= TEMPLATE_PATIENTS]
-    templates = {number for group in shared for number in group}
-    group_of = {number: frozenset(group) for group in exact for number in group}
+    templates = [group for group in exact if len({patients[n] for n in group}) >= TEMPLATE_PATIENTS]
     found = []
     for first, second in sorted(_candidates(holders, exact)):
-        if patients[first] == patients[second] or {first, second} & templates:
+        if patients[first] == patients[second]:
             continue
         both = runs[first] & runs[second]
         share = 1.0 if words[first] == words[second] else len(both) / len(runs[first] | runs[second])
-        group = group_of.get(first, frozenset({first})) | group_of.get(second, frozenset({second}))
-        own = sum(set(holders[run]) <= group for run in both)
-        if share >= ALIKE and own >= OWN_RUNS:
+        rare = sum(len({patients[number] for number in holders[run]}) < TEMPLATE_PATIENTS for run in both)
+        if share >= ALIKE and rare >= RARE_RUNS:
             count = min(len(words[first]), len(words[second]))
             found.append(Alike(first=first, second=second, share=share, words=count))
-    return Compared(alike=tuple(found), templates=len(shared))
+    return Compared(alike=tuple(found), templates=len(templates))
 
 
 def _runs(words: tuple[str, ...]) -> Runs:
@@ -95,4 +92,4 @@ def _candidates(
         originals = [number for number in numbers if number not in copies]
         if 1 < len(originals) <= _COMMON:
             shared.update(itertools.combinations(originals, 2))
-    yield from pairs | {pair for pair, count in shared.items() if count >= OWN_RUNS}
+    yield from pairs | {pair for pair, count in shared.items() if count >= RARE_RUNS}

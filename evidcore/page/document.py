@@ -20,7 +20,7 @@ from evidcore.page.record import Line, RunRecord, read_record
 from evidcore.page.tables import facts, figures, result_table, tree
 
 _VOLUMES_BYTES = 11_000_000  # the whole page stays below 15 MB
-_NOTICE = "Research software. Not a medical device; not for diagnosis or treatment."
+NOTICE = "Research software, not for clinical use. Not a medical device; not for diagnosis or treatment."
 
 
 def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
@@ -94,14 +94,15 @@ def document(
             "main",
             *(tag("section", tag("h2", title), content, id=name) for name, title, content in parts),
         ),
-        tag("footer", tag("p", _NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
+        tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
         tag("div", id="tip", role="status", hidden=True),
         gallery.blocks(),
     ]
-    return _shell(f"{record.name} · evidcore", join(body))
+    return shell(f"{record.name} · evidcore", join(body))
 
 
-def _shell(title: str, body: Html) -> str:
+def shell(title: str, body: Html) -> str:
+    """Return a whole page; it may load nothing and run no script but its own."""
     style, script = _asset("style.css"), _asset("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -158,7 +159,7 @@ def _header(record: RunRecord) -> Html:
         tag("h1", record.name, " ", tag("span", state, class_=f"state {_slug(state)}")),
         facts(pairs),
         banner,
-        tag("p", _NOTICE, class_="faint"),
+        tag("p", NOTICE, class_="faint"),
         class_="top",
     )
 

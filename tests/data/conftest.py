@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ ORGANS = {
 def torso(seed: int) -> Array:
     """A patient: body axes z, y, x; HU as whole numbers. Every seed has its own build and tissue."""
     rng = np.random.default_rng(seed)
-    wide, deep = rng.uniform(130, 160), rng.uniform(90, 110)
+    wide, deep = rng.uniform(150, 170), rng.uniform(105, 115)
 
     def wavy(width: float) -> Array:
         field = ndimage.gaussian_filter(rng.normal(size=SHAPE), width, mode="wrap")
@@ -70,7 +69,9 @@ def torso(seed: int) -> Array:
     return np.asarray(np.clip(np.round(hu), -1024, 3071).astype(np.int16))
 
 
-def as_volume(array: Array, spacing_mm: tuple[float, float, float] = SPACING_MM, intensity: str = "hu") -> Volume:
+def as_volume(
+    array: Array, spacing_mm: tuple[float, float, float] = SPACING_MM, intensity: str = "hu"
+) -> Volume:
     geometry = Geometry(shape_zyx=array.shape, affine=np.diag([*spacing_mm, 1.0]))  # type: ignore[arg-type]
     return Volume(array=array, geometry=geometry, intensity=intensity)  # type: ignore[arg-type]
 
@@ -100,7 +101,13 @@ class Home:
     rows: list[dict[str, str]] = dataclasses.field(default_factory=list)
 
     def add(
-        self, name: str, array: Array | None = None, *, spacing_mm: Any = SPACING_MM, axes: str = "LPS", **cells: str
+        self,
+        name: str,
+        array: Array | None = None,
+        *,
+        spacing_mm: Any = SPACING_MM,
+        axes: str = "LPS",
+        **cells: str,
     ) -> Path:
         path = self.folder / f"{name}.nii.gz"
         if array is not None:
@@ -135,8 +142,8 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    yield Home(tmp_path)
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
 @pytest.fixture(scope="session")
