@@ -147,7 +147,8 @@ def _said(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {split:11} {item['cases']} cases, {patients}{asked}"
     for row in found["reference_lines"]:
         yield ""
-        counts = f"{row['questions']} questions, {row['patients']} patients"
+        whose = "cases" if found["splits"][row["split"]]["patients"] is None else "patients"
+        counts = f"{row['questions']} questions, {row['patients']} {whose}"
         yield f"  asked as {row['asked']}, {row['split']}: {counts}"
         for name, said in _LINES.items():
             yield f"    {said:20} {_rate(row[name])}"

@@ -27,18 +27,18 @@ def page(profiles: Sequence[Profile]) -> str:
             tag("h1", ", ".join(names)),
             class_="top",
         ),
-        tag("main", *(_dataset(item) for item in profiles)),
+        tag("main", *(_dataset(item, titled=len(profiles) > 1) for item in profiles)),
         tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
         tag("div", id="tip", role="status", hidden=True),
     ]
     return shell(f"{', '.join(names)} · evidcore", join(body))
 
 
-def _dataset(found: Profile) -> Html:
+def _dataset(found: Profile, *, titled: bool) -> Html:
     counts = [
         (split, f"{item['cases']} cases, " + _patients(item)) for split, item in found["splits"].items()
     ]
-    parts = [tag("h2", found["dataset"]), facts(counts)]
+    parts = [*([tag("h2", found["dataset"])] if titled else []), facts(counts)]
     if found["reference_lines"]:
         parts += [tag("h3", "What can be scored without looking"), _lines(found["reference_lines"])]
     if found["findings"]:
@@ -144,15 +144,14 @@ def _volumes(by_split: Mapping[str, Any]) -> Html:
 
 
 def _quantiles(rows: Sequence[tuple[str, str, Mapping[str, float] | None]]) -> Html:
-    heads = ["Split", "What", "lowest", *_SHOWN, "highest"]
+    heads = [
+        *(tag("th", head, scope="col") for head in ("Split", "What")),
+        *(tag("th", head, scope="col", class_="num") for head in ("lowest", *_SHOWN, "highest")),
+    ]
     body = []
     for split, what, found in rows:
         shown = [None] * 5 if found is None else [found[key] for key in ("0 %", *_SHOWN, "100 %")]
         cells = [tag("td", number(value), class_="num") for value in shown]
         body.append(tag("tr", tag("th", split, scope="row"), tag("td", what), *cells))
-    table = tag(
-        "table",
-        tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))),
-        tag("tbody", *body),
-    )
+    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Distributions")

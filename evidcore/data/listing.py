@@ -133,9 +133,8 @@ def _options(row: Mapping[str, str], columns: Columns, where: str) -> tuple[str,
             raise DataError(f"{where}: the options are no JSON list ({cause}): {_shown(cell)}.") from cause
     options = tuple(text for item in given if (text := str(item).strip()))
     if not 2 <= len(options) <= len(LETTERS) or len(set(options)) < len(options):
-        raise DataError(
-            f"{where}: expected 2 to {len(LETTERS)} different options, got {_short(str(list(options)))}."
-        )
+        shown = ", ".join(_shown(option) for option in options[: len(LETTERS) + 1]) or "none"
+        raise DataError(f"{where}: expected 2 to {len(LETTERS)} different options, got {shown}.")
     return options
 
 
