@@ -111,7 +111,8 @@ def converse(block: Block, folder: Path, env: dict[str, str]) -> None:
             text=True,
         )
         said = done.stderr if "fails" in block.words else done.stdout
-        assert (done.returncode != 0) == ("fails" in block.words), f"{block.where}\n{done.stderr}"
+        expected_status = 2 if "fails" in block.words else 1 if "faults" in block.words else 0
+        assert done.returncode == expected_status, f"{block.where}\n{done.stdout}{done.stderr}"
         pattern = ".*".join(re.escape(piece) for piece in expected.strip().split("..."))
         assert re.fullmatch(pattern, said.strip(), re.DOTALL), f"{block.where}: {command} said\n{said}"
 

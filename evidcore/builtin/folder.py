@@ -6,26 +6,29 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Gt
 
 from evidcore.builtin.folder_table import (
     Row,
+    Table,
     file_and_key,
     finding_state,
     mask_ref,
     masks_of_cell,
-    read_rows,
+    read_table,
 )
 from evidcore.builtin.leaving_out import Missing, usable
-from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, Tilted, VolumeRef
+from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, State, Tilted, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore.volume.formats import file_state
 from evidcore.volume.usable import why_unusable
+
+T = TypeVar("T")
 
 
 class Folder(Dataset):
@@ -126,9 +129,10 @@ class Folder(Dataset):
         """
         left_out: dict[str, str] = {}
         self.left_out[split] = left_out
-        cases = (self._case(line, row) for line, row in self._rows if row[self.columns["split"]] == split)
+        for problem in (*self._table.unusable, *self._table.clashes):
+            raise DataError(problem)
         yield from usable(
-            cases,
+            self._readable(split),
             self._why_unusable,
             where=str(self.table),
             split=split,
@@ -137,51 +141,84 @@ class Folder(Dataset):
             left_out=left_out,
         )
 
+    def _readable(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of `split`; stop at the first cell that cannot be read."""
+        for line, row in self._rows(split):
+            case, wrong = self._case(line, row)
+            if wrong:
+                raise DataError(wrong[0])
+            yield case
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield the case of every row of `split`, whatever is wrong with it; what cannot be read is left out.
+
+        A row without an id goes by its line.
+        """
+        for line, row in self._rows(split):
+            yield self._case(line, row)[0]
+
+    def unlisted(self) -> Iterator[str]:
+        """Say of every row and cell that cannot be read what is wrong with it."""
+        yield from self._table.unusable
+        for line, row in self._table.rows:
+            yield from self._case(line, row)[1]
+
     def fingerprint(self) -> str:
         """Hash the table, the options, and name, size and time of every file that is named."""
         settings = [self.columns, self.findings, self.mask_patterns, self.reading, self.missing]
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
-        for line, row in self._rows:
-            for file in _files(self._case(line, row)):
+        for line, row in self._table.rows:
+            for file in _files(self._case(line, row)[0]):
                 state = file_state(file)
                 named = state and [[os.path.relpath(name, self.folder), *facts] for name, *facts in state]
                 digest.update(json.dumps([os.path.relpath(file, self.folder), named]).encode())
         return digest.hexdigest()
 
     @functools.cached_property
-    def _rows(self) -> list[tuple[int, Row]]:
-        return read_rows(self.table, self.columns, self.findings)
+    def _table(self) -> Table:
+        return read_table(self.table, self.columns, self.findings)
 
-    def _case(self, line: int, row: Row) -> Case:
+    def _rows(self, split: Split) -> Iterator[tuple[int, Row]]:
+        for line, row in self._table.rows:
+            if row[self.columns["split"]] == split:
+                yield line, row
+
+    def _case(self, line: int, row: Row) -> tuple[Case, list[str]]:
+        """Return what a row says, and what is wrong with its cells."""
         where = f"{self.table}: line {line}, case {row[self.columns['id']]!r}"
+        wrong: list[str] = []
         volumes = [name.strip() for name in row[self.columns["volume"]].split(";") if name.strip()]
         if not volumes:
-            raise DataError(f"{where}: column {self.columns['volume']!r} is empty. Name the case's file.")
-        findings = [
-            Finding(name=name, state=state)
+            wrong.append(f"{where}: column {self.columns['volume']!r} is empty. Name the case's file.")
+        states: dict[str, State | None] = {
+            name: _tried(wrong, finding_state, row[name], f"{where}, column {name!r}")
             for name in self.findings
-            if (state := finding_state(row[name], f"{where}, column {name!r}")) is not None
-        ]
+        }
         report = row.get(self.columns["report"], "")
-        return Case(
-            id=row[self.columns["id"]],
-            patient=row[self.columns["patient"]] if self.columns["patient"] else None,
+        case = Case(
+            id=row[self.columns["id"]] or f"line {line}",
+            patient=(row[self.columns["patient"]] or None) if self.columns["patient"] else None,
             volumes=tuple(
                 VolumeRef(path=path, key=key, **self.reading)
                 for path, key in (file_and_key(name, self.folder) for name in volumes)
             ),
             report=Report(text=report) if report else None,
-            findings=tuple(findings),
-            masks=self._masks(row, where),
+            findings=tuple(Finding(name=name, state=state) for name, state in states.items() if state),
+            masks=self._masks(row, where, wrong),
         )
+        return case, wrong
 
-    def _masks(self, row: Row, where: str) -> dict[str, MaskRef]:
-        masks = masks_of_cell(row.get(self.columns["masks"], ""), self.folder, where)
+    def _masks(self, row: Row, where: str, wrong: list[str]) -> dict[str, MaskRef]:
+        cell = row.get(self.columns["masks"], "")
+        masks = _tried(wrong, masks_of_cell, cell, self.folder, where) or {}
         for name, pattern in self.mask_patterns.items():
             if name in masks:
-                raise DataError(f"{where}: mask {name!r} is named in the table and by a pattern. Drop one.")
-            masks[name] = mask_ref(pattern.replace("{id}", row[self.columns["id"]]), self.folder)
+                wrong.append(f"{where}: mask {name!r} is named in the table and by a pattern. Drop one.")
+                continue
+            ref = _tried(wrong, mask_ref, pattern.replace("{id}", row[self.columns["id"]]), self.folder)
+            if ref is not None:
+                masks[name] = ref
         return masks
 
     def _why_unusable(self, case: Case) -> str | None:
@@ -198,3 +235,12 @@ class Folder(Dataset):
 
 def _files(case: Case) -> list[str]:
     return [ref.path for ref in case.volumes] + sorted({ref.path for ref in case.masks.values()})
+
+
+def _tried(wrong: list[str], read: Callable[..., T | None], *cell: object) -> T | None:
+    """Return what `read` makes of a cell; None, and its complaint in `wrong`, where it cannot."""
+    try:
+        return read(*cell)
+    except DataError as error:
+        wrong.append(str(error))
+        return None

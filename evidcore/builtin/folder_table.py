@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -26,8 +27,17 @@ STATES: dict[str, State | None] = {
 }
 
 
-def read_rows(table: Path, columns: Mapping[str, str], findings: Iterable[str]) -> list[tuple[int, Row]]:
-    """Return the rows with their line numbers.
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table as far as it can be read, and what is wrong with the rest of it."""
+
+    rows: tuple[tuple[int, Row], ...]  # with line numbers
+    unusable: tuple[str, ...]  # rows and cells that say nothing: a message each
+    clashes: tuple[str, ...]  # ids given twice and patients in two splits: a message each
+
+
+def read_table(table: Path, columns: Mapping[str, str], findings: Iterable[str]) -> Table:
+    """Read a table with everything that is wrong with its rows.
 
     Args:
         table: the CSV file.
@@ -35,54 +45,57 @@ def read_rows(table: Path, columns: Mapping[str, str], findings: Iterable[str]) 
         findings: further columns that must be there.
 
     Raises:
-        DataError: on a missing column, an id given twice, an unknown split, a patient in two splits.
+        DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
     """
     wanted = [name for key in ("id", "volume", "patient", "split") if (name := columns[key])]
-    rows = list(_lines(table, [*wanted, *findings]))
-    _refuse_repeats(rows, table, columns)
-    if columns["patient"]:
-        _refuse_shared_patients(rows, table, columns)
-    return rows
-
-
-def _refuse_repeats(rows: list[tuple[int, Row]], table: Path, columns: Mapping[str, str]) -> None:
-    first: dict[str, int] = {}
+    rows, unusable = _lines(table, [*wanted, *findings])
     for line, row in rows:
-        case, split = row[columns["id"]], row[columns["split"]]
-        if not case:
-            raise DataError(f"{table}: line {line}: column {columns['id']!r} is empty. Give the case a name.")
-        if case in first:
-            raise DataError(
-                f"{table}: line {line}: case {case!r} stands in line {first[case]} already. Give each an id."
-            )
-        first[case] = line
-        if split not in SPLITS:
-            raise DataError(
-                f"{table}: line {line}: case {case!r} has split {split!r}, expected one of "
-                f"{', '.join(SPLITS)}.{did_you_mean(split, SPLITS)} Correct the cell."
-            )
+        unusable += _empty_cells(f"{table}: line {line}", row, columns)
+    return Table(tuple(rows), tuple(unusable), tuple(_clashes(rows, table, columns)))
 
 
-def _refuse_shared_patients(rows: list[tuple[int, Row]], table: Path, columns: Mapping[str, str]) -> None:
+def _empty_cells(where: str, row: Row, columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the cells that say which case a row is."""
+    case, split, patient = row[columns["id"]], row[columns["split"]], columns["patient"]
+    if not case:
+        yield f"{where}: column {columns['id']!r} is empty. Give the case a name."
+    if split not in SPLITS:
+        yield (
+            f"{where}: case {case!r} has split {split!r}, expected one of "
+            f"{', '.join(SPLITS)}.{did_you_mean(split, SPLITS)} Correct the cell."
+        )
+    if patient and not row[patient]:
+        yield (
+            f"{where}: case {case!r} names no patient. Fill column {patient!r}, "
+            f'or set patient_column = "" if patients are not known.'
+        )
+
+
+def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield the ids that stand twice and the patients that are in two splits."""
+    first: dict[str, int] = {}
     home: dict[str, tuple[str, str]] = {}
     for line, row in rows:
-        case, split, patient = (row[columns[key]] for key in ("id", "split", "patient"))
-        if not patient:
-            raise DataError(
-                f"{table}: line {line}: case {case!r} names no patient. Fill column {columns['patient']!r}, "
-                f'or set patient_column = "" if patients are not known.'
+        case, split = row[columns["id"]], row[columns["split"]]
+        if case and first.setdefault(case, line) != line:
+            yield (
+                f"{table}: line {line}: case {case!r} stands in line {first[case]} already. Give each an id."
             )
-        other, other_split = home.setdefault(patient, (case, split))
+        patient = row[columns["patient"]] if columns["patient"] else ""
+        other, other_split = home.setdefault(patient, (case, split)) if patient else (case, split)
         if other_split != split:
-            raise DataError(
+            yield (
                 f"{table}: line {line}: patient {patient!r} is in two splits: case {other!r} in "
                 f"{other_split!r}, case {case!r} in {split!r}. Move one of them."
             )
 
 
-def _lines(table: Path, wanted: Iterable[str]) -> Iterator[tuple[int, Row]]:
+def _lines(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]], list[str]]:
+    """Return the rows that have a cell for each column, and a message for each other one."""
     if not table.is_file():
         raise DataError(f"{table}: there is no such table. Check path and table of the dataset.")
+    rows: list[tuple[int, Row]] = []
+    ragged: list[str] = []
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -90,13 +103,15 @@ def _lines(table: Path, wanted: Iterable[str]) -> Iterator[tuple[int, Row]]:
             _check_columns(names, wanted, table)
             for row in reader:
                 if None in row or None in row.values():
-                    raise DataError(
+                    ragged.append(
                         f"{table}: line {reader.line_num}: {len(names)} columns are named, the row has "
                         f"another number. Quote cells that hold commas."
                     )
-                yield reader.line_num, {name: cell.strip() for name, cell in row.items()}
+                else:
+                    rows.append((reader.line_num, {name: cell.strip() for name, cell in row.items()}))
     except (UnicodeDecodeError, csv.Error) as cause:
         raise DataError(f"{table}: is not a readable CSV file ({cause}). Save it as UTF-8.") from cause
+    return rows, ragged
 
 
 def _check_columns(names: list[str], wanted: Iterable[str], table: Path) -> None:
@@ -114,8 +129,10 @@ def _check_columns(names: list[str], wanted: Iterable[str], table: Path) -> None
 def finding_state(cell: str, where: str) -> State | None:
     """Read a finding's cell; None where it is empty."""
     if cell.lower() not in STATES:
+        # a column of reports that was named by mistake must not be printed
+        shown = repr(cell) if len(cell) <= 40 else f"a text of {len(cell)} characters"
         raise DataError(
-            f"{where}: expected 1, 0, -1, present, absent, uncertain or nothing, got {cell!r}. "
+            f"{where}: expected 1, 0, -1, present, absent, uncertain or nothing, got {shown}. "
             f"Correct the cell."
         )
     return STATES[cell.lower()]

@@ -42,10 +42,21 @@ from evidcore.cli import (  # noqa: E402  # they add commands to main
     components,
     data,
     data_prepare,
+    data_profile,
     preparing,
     results,
     running,
     using,
 )
 
-__all__ = ["components", "data", "data_prepare", "main", "preparing", "results", "running", "using"]
+__all__ = [
+    "components",
+    "data",
+    "data_prepare",
+    "data_profile",
+    "main",
+    "preparing",
+    "results",
+    "running",
+    "using",
+]

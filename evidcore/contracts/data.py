@@ -28,6 +28,10 @@ class Dataset(ABC):
         """Yield every case that the set names, also those that `cases` would stop at or leave out."""
         return self.cases(split)
 
+    def unlisted(self) -> Iterable[str]:
+        """Say, a message each, what in the set's own tables cannot be read as a case or a part of one."""
+        return ()
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short hash that changes whenever any case would."""
