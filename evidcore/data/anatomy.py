@@ -46,10 +46,15 @@ HEART_MM = 8.0  # off the spine
 LUNG_RATIO = (0.85, 2.0)  # lung on the liver's side to the other one
 
 
+def find_tissue(coarse: Coarse) -> Mask:
+    """Return all tissue, (z, y, x) on the coarse grid and filled slice by slice; a table counts too."""
+    return np.stack([ndimage.binary_fill_holes(piece) for piece in coarse.values > TISSUE_HU])
+
+
 def find_body(coarse: Coarse) -> Mask | None:
     """Return the outline of the body, (z, y, x) on the coarse grid and filled slice by slice.
 
-    It is the largest piece of tissue; None where there is none.
+    It is the largest piece of tissue: one leg of two. None where there is none.
     """
     pieces, count = ndimage.label(coarse.values > TISSUE_HU)
     if not count:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evidcore.case import Case, MaskRef, VolumeRef
-from evidcore.data.anatomy import find_body, misplaced
+from evidcore.data.anatomy import find_body, find_tissue, misplaced
 from evidcore.data.coarse import Coarse, coarsen
 from evidcore.data.fault import Fault, Severity
 from evidcore.data.fill import cut_away, empty_parts
@@ -21,7 +21,7 @@ from evidcore.data.masks import Mask, look_at_masks
 from evidcore.data.organs import AXES
 from evidcore.data.spacing import unlikely
 from evidcore.errors import DataError
-from evidcore.volume import Volume, read, read_geometry
+from evidcore.volume import Geometry, Volume, read, read_geometry
 
 Said = tuple[str, Severity, str, str]  # check, severity, file, text
 _MIRRORED = "Look at the scan in a viewer; if it is mirrored, write it again with a right affine."
@@ -80,7 +80,8 @@ def look(files: Files) -> Looked:
             continue
         coarse = coarsen(volume)
         said, body = _seen(ref, volume, coarse)
-        seen = look_at_masks(masks, volume, body, files.present)
+        tissue = None if coarse is None or body is None else find_tissue(coarse)
+        seen = look_at_masks(masks, volume, tissue, files.present)
         said += [("mask", one.severity, one.file, one.text) for one in seen.faults]
         anatomy = misplaced(coarse, body) if coarse is not None and body is not None else {}
         for axis in AXES:
@@ -99,10 +100,7 @@ def look(files: Files) -> Looked:
 
 def _seen(ref: VolumeRef, volume: Volume, coarse: Coarse | None) -> tuple[list[Said], Mask | None]:
     """Say what is wrong with voxel sizes and values; return the body where the values are those of a CT."""
-    stated = volume.geometry
-    if ref.spacing_mm_zyx is not None:
-        stated = read_geometry(dataclasses.replace(ref, spacing_mm_zyx=None))
-    odd = [("spacing", *one) for one in unlikely(ref, volume.geometry, stated)]
+    odd = [("spacing", *one) for one in unlikely(ref, volume.geometry, _stated(ref, volume.geometry))]
     empty = [("fill", *one) for one in empty_parts(volume)]
     wrong = not_hounsfield(volume) if ref.intensity == "hu" else None
     strange = [("intensity", *wrong)] if wrong else []
@@ -111,6 +109,16 @@ def _seen(ref: VolumeRef, volume: Volume, coarse: Coarse | None) -> tuple[list[S
     said = [(check, severity, ref.path, text) for check, severity, text in (*odd, *empty, *strange)]
     is_ct = ref.intensity == "hu" and coarse is not None and wrong is None
     return said, find_body(coarse) if is_ct and coarse is not None else None
+
+
+def _stated(ref: VolumeRef, used: Geometry) -> Geometry:
+    """Return the grid as the file alone says; what is used where it says none, as a bare array."""
+    if ref.spacing_mm_zyx is None:
+        return used
+    try:
+        return read_geometry(dataclasses.replace(ref, spacing_mm_zyx=None))
+    except DataError:
+        return used
 
 
 def _print(ref: VolumeRef, volume: Volume, coarse: Coarse | None) -> Print:

@@ -17,6 +17,7 @@ from evidcore.errors import DataError
 from evidcore.volume import Volume, read, read_mask
 
 OUTSIDE = 0.5  # of a mask's voxels; a mask drawn a little too large is passed over
+AIR_HU = -940.0  # a lung that the field of view cuts open is not filled, and is denser
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -40,14 +41,14 @@ class Seen:
 
 
 def look_at_masks(
-    masks: Mapping[str, MaskRef], volume: Volume, body: Mask | None, present: frozenset[str]
+    masks: Mapping[str, MaskRef], volume: Volume, tissue: Mask | None, present: frozenset[str]
 ) -> Seen:
     """Read the masks of a volume, each file once or twice however many labels it holds.
 
     Args:
         masks: by name.
         volume: whose grid they lie on.
-        body: the body on the coarse grid (z, y, x), None where it is not known.
+        tissue: of a CT, on the coarse grid (z, y, x); None for others.
         present: findings that the case is said to show; a mask of that name should not be empty.
     """
     refused: dict[tuple[str, str], list[str]] = {}  # file and reason -> mask names
@@ -71,8 +72,8 @@ def look_at_masks(
         steps = zip(inside, volume.spacing_mm_zyx, strict=True)
         z, y, x = (float(axis.mean() * step) for axis, step in steps)
         places[name] = (z, y, x)
-        beyond = _share_beyond(inside, volume, body)
-        if beyond > OUTSIDE:
+        beyond = _share_beyond(inside, volume, tissue)
+        if beyond > OUTSIDE and np.median(volume.array[inside]) < AIR_HU:
             text = (
                 f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body. "
                 f"Look whether it belongs to this scan and is not flipped."
@@ -126,12 +127,12 @@ def _label_map(ref: MaskRef, mask: Mask) -> np.ndarray[Any, Any] | None:
     return values if agrees else None
 
 
-def _share_beyond(inside: tuple[np.ndarray[Any, Any], ...], volume: Volume, body: Mask | None) -> float:
-    """Return which share of a mask's voxels lies outside the body, 0 where the body is not known."""
-    if body is None:
+def _share_beyond(inside: tuple[np.ndarray[Any, Any], ...], volume: Volume, tissue: Mask | None) -> float:
+    """Return which share of a mask's voxels lies outside all tissue, 0 where that is not known."""
+    if tissue is None:
         return 0.0
     cubes = tuple(
         np.minimum((axis * (step / STEP_MM)).astype(np.intp), count - 1)
-        for axis, step, count in zip(inside, volume.spacing_mm_zyx, body.shape, strict=True)
+        for axis, step, count in zip(inside, volume.spacing_mm_zyx, tissue.shape, strict=True)
     )
-    return 1.0 - float(body[cubes].mean())
+    return 1.0 - float(tissue[cubes].mean())

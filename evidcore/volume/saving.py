@@ -19,6 +19,11 @@ from evidcore.volume.nifti import read_header
 from evidcore.volume.reading import opened
 from evidcore.volume.straight import resample
 
+# what a NIfTI header says of the grid; the rest may hold names
+_GRID = (
+    "dim", "pixdim", "xyzt_units", "qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d",
+    "qoffset_x", "qoffset_y", "qoffset_z", "srow_x", "srow_y", "srow_z",
+)  # fmt: skip
 SCANNER = 1  # NIfTI's code of an affine in the scanner's millimetres
 
 
@@ -65,10 +70,11 @@ def _image(values: Array, affine_ras: Array, ref: VolumeRef) -> nib.Nifti1Image 
             image.set_qform(None, 0)  # it cannot hold shear
         image.header.set_xyzt_units("mm")
         return image
-    header = read_header(ref.path).copy()
-    kind = nib.Nifti2Image if isinstance(header, nib.Nifti2Header) else nib.Nifti1Image
+    source = read_header(ref.path)
+    kind = nib.Nifti2Image if isinstance(source, nib.Nifti2Header) else nib.Nifti1Image
+    header = kind.header_class()
     header.set_data_dtype(np.uint8)
-    header.set_slope_inter(1.0, 0.0)
-    header["vox_offset"] = 0  # as small as it can be
-    header["cal_min"] = header["cal_max"] = 0.0
+    header.set_data_shape(source.get_data_shape())
+    for field in _GRID:
+        header[field] = source[field]
     return kind(values.reshape(header.get_data_shape()), None, header)

@@ -65,7 +65,9 @@ encoder = { use = "vit3d" }
 bridge = { use = "projection" }
 [[stage]]
 kind = "sft"
-train = ["bridge"]
+train = ["bridge", "language"]
+steps = 1
+learning_rate = 1e-3
 data = [{ dataset = "good", task = "choice" }]
 """
 

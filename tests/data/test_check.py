@@ -66,7 +66,7 @@ def plant(home: Any, tools: Any) -> None:
             f"liver={home.mask('m-liver', whole['liver'])}",
             f"kidney_left={home.mask('m-left', whole['kidney_left'])}",
             f"right kidney={home.mask('m-right', whole['kidney_right'])}",
-            f"other={home.mask('m-grid', np.ones((5, 5, 5)))}",
+            f"other={home.mask('m-grid', np.ones((5, 5, 5)), (7.0, 7.0, 7.0))}",
             f"thin={home.mask('m-empty', np.zeros(masked.shape))}",
             f"air={home.mask('m-air', ellipsoid((0, -170, 0), (50, 20, 50)))}",
             f"never={home.mask('m-never', whole['liver'])}#7",
@@ -206,7 +206,7 @@ def test_one_process_finds_what_two_find(home, tools):
 
 
 def test_masks_that_show_one_fault_of_a_file_are_told_in_one_line(home, tools):
-    home.mask("labels", np.ones((5, 5, 5)))
+    home.mask("labels", np.ones((5, 5, 5)), (7.0, 7.0, 7.0))
     home.add("a", tools.torso(0), masks="liver=labels.nii.gz#1;spleen=labels.nii.gz#2")
     (fault,), _ = home.check()
     assert fault.text.startswith("'liver', 'spleen': the mask lies on another grid")
@@ -221,6 +221,17 @@ def test_masks_against_an_axis_and_the_anatomy_make_one_fault(home, tools):
     assert fault.check == "orientation"
     assert "the liver lies on the left" in fault.text
     assert "by its masks, kidney left" in fault.text
+
+
+def test_masks_of_the_smaller_of_two_legs_and_of_a_lung_cut_open_are_no_fault(home, tools):
+    legs = np.full(tools.SHAPE, -1000, np.int16)
+    left, right = (tools.ellipsoid((0, 0, side), (1e5, 60, size)) for side, size in ((70, 40), (-70, 60)))
+    legs[left | right] = 40
+    home.add("legs", legs, masks=f"tumour={home.mask('leg', left)}")
+    lung = tools.ellipsoid(*tools.ORGANS["lung_left"])
+    opened = (slice(20, 50), slice(20, 50), slice(40, 52))
+    home.add("lung", tools.torso(2)[opened], masks=f"left lung={home.mask('lung-cut', lung[opened])}")
+    assert home.check()[0] == []
 
 
 def test_a_label_map_is_read_the_same_label_by_label_or_at_once(home, tools):
