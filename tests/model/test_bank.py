@@ -15,6 +15,11 @@ SIZE = (8, 16, 16)
 
 
 @pytest.fixture
+def cases(cases):
+    return cases[:4]
+
+
+@pytest.fixture
 def encoder(small):
     return small.model.model.encoder
 
