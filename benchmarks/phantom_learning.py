@@ -32,7 +32,7 @@ TITLE = """# recipes/med3d_r1.toml over three seeds
 
 Phantom numbers, in percent of the test split, with 95 % intervals resampled by patient. Each seed has its
 own patients, encoder and language model. Written by
-`python benchmarks/phantom_learning.py --controls 17 --keep docs/results/med3d_r1`, printed again by
+`python benchmarks/phantom_learning.py --keep docs/results/med3d_r1`, printed again by
 `python benchmarks/phantom_learning.py --read docs/results/med3d_r1`.
 """
 BEFORE, AFTER, AUDIT = "04-evaluate", "06-evaluate", "07-audit"
