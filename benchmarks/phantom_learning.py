@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ TITLE = """# recipes/med3d_r1.toml over three seeds
 
 Phantom numbers, in percent of the test split, with 95 % intervals resampled by patient. Each seed has its
 own patients, encoder and language model. Written by
-`python benchmarks/phantom_learning.py --controls 17 --keep docs/results/med3d_r1`, printed again by
+`python benchmarks/phantom_learning.py --keep docs/results/med3d_r1`, printed again by
 `python benchmarks/phantom_learning.py --read docs/results/med3d_r1`.
 """
 BEFORE, AFTER, AUDIT = "04-evaluate", "06-evaluate", "07-audit"
@@ -121,10 +120,11 @@ def learned(run_folder: Path) -> dict[str, Any]:
 
 
 def keep(run_folder: Path, place: Path) -> None:
-    """Copy what the tables need; no answer, rollout or report."""
+    """Copy what the tables need; no answer, rollout or report, and no path of this machine."""
     place.mkdir(parents=True, exist_ok=True)
     for file in [*sorted((run_folder / "results").glob("*.json")), *sorted(run_folder.glob("*.toml"))]:
-        shutil.copyfile(file, place / file.name)
+        said = file.read_text(encoding="utf-8").replace(f"{RECIPE.parents[1]}/", "")
+        (place / file.name).write_text(said, encoding="utf-8")
     text = json.dumps(learned(run_folder), indent=1) + "\n"
     (place / "learned.json").write_text(text, encoding="utf-8")
 
