@@ -3,9 +3,9 @@
 python benchmarks/volume_io.py        2 cores, about 2 minutes, no download
 
 On the 16 sarcoma CTs of EVID_SHARED_DATA (or ../shared/data); where they are absent, on generated volumes,
-and the output says so. Both sides run on one thread in turn, so that other load on the machine hits both; a
-ratio is the other's time over ours for the same volume in the same round. Files come from the system's file
-cache.
+and the output says so. Both sides run on one thread in turn; a ratio is the other's time over ours for the
+same volume in the same round. Time is CPU time, so that other load on the machine changes little, but for a
+fresh process and for `evid data prepare`, where it is wall clock. Files come from the system's file cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import gzip
 import importlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -190,15 +189,15 @@ def loaded_slice(path: Path) -> Any:
 
 
 def beside(sides: dict[str, Callable[[Path], Any]], paths: Sequence[Path], rounds: int) -> dict[str, Any]:
-    """Run the sides in turn on each volume; return medians in ms, and ratios to ours with quartiles."""
+    """Run the sides in turn on each volume; return medians in CPU ms, and ratios to ours with quartiles."""
     times: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(rounds):
         for path in paths:
             order = list(sides) if turn % 2 else list(sides)[::-1]
             for side in order:
-                began = time.perf_counter()
+                began_s = time.process_time()
                 sides[side](path)
-                times[side].append((time.perf_counter() - began) * 1e3)
+                times[side].append((time.process_time() - began_s) * 1e3)
     found: dict[str, Any] = {f"{side}_ms": round(statistics.median(some), 2) for side, some in times.items()}
     for side in sides:
         if side != "ours":
@@ -235,8 +234,11 @@ def one(side: str, job: str, path: str) -> None:
     began = time.perf_counter()
     jobs[job][side](Path(path))
     seconds = time.perf_counter() - began
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "peak_mb": round(peak_mb)}))
+    status = Path("/proc/self/status").read_text(
+        encoding="utf-8"
+    )  # a child's ru_maxrss starts at its parent's
+    peak_kb = int(status.partition("VmHWM:")[2].split()[0])
+    print(json.dumps({"seconds": seconds, "peak_mb": round(peak_kb / 1024)}))
 
 
 def prepare_in_processes(folder: Path, paths: Sequence[Path]) -> dict[str, Any]:
@@ -287,7 +289,7 @@ def lines(found: dict[str, Any]) -> list[str]:
             if f"{side}_ms" in row:
                 ratio = row.get(f"{side}_over_ours")
                 spread = f"   {ratio['median']} x ours (quartiles {ratio['quartiles']})" if ratio else ""
-                text.append(f"  {side:8s} {row[f'{side}_ms']:9.2f} ms{spread}")
+                text.append(f"  {side:8s} {row[f'{side}_ms']:9.2f} CPU ms{spread}")
     row = found["read_and_resample"]
     text += [
         f"largest difference {row['largest_difference_hu']:.3g} HU, mean {row['mean_difference_hu']:.2g} HU",

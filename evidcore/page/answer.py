@@ -86,12 +86,13 @@ def _drawn(
     boxes: Sequence[Mapping[str, Any]] = evidence["boxes"] if evidence else ()
     place = evidence["slice"] if evidence else None
     keep = sorted({*(box["z"] for box in boxes), *([] if place is None else [place])})
+    masks = {} if mask is None or _is_boxes(mask, boxes) else {"mask": mask}
     for most_slices, most_pixels in _SIZES:
         drawn = slices.render(
             volume.array,
             volume.spacing_mm_zyx,
             is_hu=volume.intensity == "hu",
-            masks={} if mask is None else {"mask": mask},
+            masks=masks,
             most_slices=most_slices,
             most_pixels=most_pixels,
             keep=keep,
@@ -103,6 +104,14 @@ def _drawn(
         at = drawn.z.index(box["z"])
         paths[at] = paths.get(at, "") + _outline(box, drawn.voxels_per_px)
     return dataclasses.replace(drawn, outlines={"boxes": paths, **drawn.outlines}) if paths else drawn
+
+
+def _is_boxes(mask: npt.NDArray[np.bool_], boxes: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether a mask is nothing but the boxes, so that one outline says it."""
+    filled = np.zeros_like(mask)
+    for box in boxes:
+        filled[box["z"], box["y0"] : box["y1"], box["x0"] : box["x1"]] = True
+    return bool((filled == mask).all())
 
 
 def _outline(box: Mapping[str, Any], voxels_per_px: int) -> str:

@@ -41,13 +41,16 @@ ORGANS = {
 }
 
 
-def torso(seed: int) -> Array:
-    """A patient: body axes z, y, x; HU as whole numbers. Every seed has its own build and tissue."""
-    rng = np.random.default_rng(seed)
+def torso(seed: int, tissue: int = 0) -> Array:
+    """A patient: body axes z, y, x; HU as whole numbers. Every seed has its own build and tissue.
+
+    Another `tissue` fills the same build.
+    """
+    rng, inner = np.random.default_rng(seed), np.random.default_rng([seed, tissue])
     wide, deep = rng.uniform(150, 170), rng.uniform(105, 115)
 
     def wavy(width: float) -> Array:
-        field = ndimage.gaussian_filter(rng.normal(size=SHAPE), width, mode="wrap")
+        field = ndimage.gaussian_filter(inner.normal(size=SHAPE), width, mode="wrap")
         return np.asarray(field / field.std())
 
     def shaped(centre_mm: Any, radii_mm: Any) -> Array:
@@ -65,7 +68,7 @@ def torso(seed: int) -> Array:
         hu[organ] = tissue[organ]
     hu[ellipsoid((0, deep - 40, rng.uniform(-5, 5)), (1e5, 22, 22))] = 420
     hu[ellipsoid((0, deep + 18, 0), (1e5, 6, 140))] = -150  # the table
-    hu += rng.normal(0, 12, SHAPE)
+    hu += inner.normal(0, 12, SHAPE)
     return np.asarray(np.clip(np.round(hu), -1024, 3071).astype(np.int16))
 
 

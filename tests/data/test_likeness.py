@@ -5,7 +5,7 @@ import pytest
 from scipy import ndimage
 
 from evidcore.data.coarse import coarsen
-from evidcore.data.likeness import AGREEMENT, Library, fingerprint
+from evidcore.data.likeness import AGREEMENT, BLOCK, Library, fingerprint, weakest_tenth
 
 
 def alike(*volumes):
@@ -72,3 +72,27 @@ def test_real_crop_of_a_real_scan_is_found(real_data):
     ]
     (pair,) = alike(*scans)
     np.testing.assert_allclose(pair.shift_mm, [-82 * 3.0, 0, 0], atol=2.5)  # the top 30 of 112 slices
+
+
+def test_the_weakest_tenth_is_that_of_a_loop_over_blocks():
+    dice = np.random.default_rng(0)
+    ours = dice.normal(0, 60, (2 * BLOCK + 3, 3 * BLOCK, BLOCK)).astype(np.float32)
+    theirs = (
+        ours + dice.normal(0, 1, ours.shape).astype(np.float32) * np.linspace(0, 90, 3 * BLOCK)[None, :, None]
+    )
+    ours[:BLOCK, :BLOCK], theirs[:BLOCK, :BLOCK] = 1, -1  # without structure
+    found = []
+    for z in range(2):
+        for y in range(3):
+            at = (slice(z * BLOCK, (z + 1) * BLOCK), slice(y * BLOCK, (y + 1) * BLOCK))
+            a, b = ours[at].ravel(), theirs[at].ravel()
+            if (z, y) != (0, 0):
+                found.append(float(a @ b / np.sqrt((a @ a) * (b @ b))))
+    assert weakest_tenth(ours, theirs) == pytest.approx(np.quantile(found, 0.1), abs=1e-4)
+    assert weakest_tenth(ours * 0, theirs * 0) == 0
+
+
+def test_bodies_of_one_build_are_not_copies(tools):
+    first, second = tools.torso(3), tools.torso(3, tissue=1)
+    assert np.corrcoef(first.ravel(), second.ravel())[0, 1] > 0.95
+    assert alike(tools.as_volume(first), tools.as_volume(second)) == []

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import hashlib
 import json
 import shutil
 
@@ -74,6 +75,9 @@ def test_a_report_is_what_the_model_writes_greedily(small_run, chest, tmp_path):
     assert record["prompt"] == "<image>Write the report."
     assert (tmp_path / "out" / "report.txt").read_text() == record["report"] + "\n"
     assert set(record["findings"]) == {"words"}
+    assert record["model"]["stage"] == "03-sft"
+    weights = (small_run / "checkpoints" / "03-sft" / "model.safetensors").read_bytes()
+    assert record["model"]["sha256"] == {"model.safetensors": hashlib.sha256(weights).hexdigest()}
     assert record["evidence"] is None
     assert not (tmp_path / "out" / "mask.nii.gz").exists()
     volume = read(VolumeRef(path=str(chest)))
@@ -225,6 +229,7 @@ def test_a_slice_alone_has_no_mask_and_a_mask_has_a_key_slice(pointing_run, tmp_
     else:
         mask = np.asarray(nib.load(tmp_path / "out" / "mask.nii.gz").dataobj) > 0
         np.testing.assert_array_equal(mask, cube)
+        assert '<span class="key s0">mask</span>' in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_evidence_outside_the_volume_is_the_tasks_fault(pointing_run, tmp_path):
@@ -250,6 +255,8 @@ def test_the_page_shows_the_key_slice_with_its_boxes_and_needs_no_network(pointi
     assert "Key slice 5 of 16." in body
     # RAS: x runs to the right there and to the left here, 20 voxels wide; y to the front there, 26 high
     assert '<path d="M12 10H15V15H12Z" class="s0">' in body
+    assert '<span class="key s0">boxes</span>' in body
+    assert ">mask</span>" not in body  # it is the boxes, filled
     assert "http://" not in body.replace("http://www.w3.org", "")
     assert "https://" not in body
 

@@ -27,11 +27,12 @@ def scan_record(volume: Volume, ref: VolumeRef) -> dict[str, Any]:
 def model_record(folder: RunFolder, recipe: str, weights: Path) -> dict[str, Any]:
     """Return which model answered: its recipe, run and stage, and the hashes of its weights."""
     lock = folder.lock()
+    shown = (folder.path / "checkpoints").iterdir()  # links, named after their stages
     return {
         "recipe": recipe,
         "recipe_hash": lock["recipe"]["hash"],
         "run": folder.path.name,
-        "stage": weights.parent.name,
+        "stage": max(path.name for path in shown if path.resolve() == weights.resolve()),
         "sha256": {path.name: sha256(path) for path in sorted(weights.glob("*.safetensors"))},
     }
 

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from evidcore.errors import DataError
+from evidcore.volume.cache import naming_full_disk
 
 ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip")
 
@@ -38,7 +39,7 @@ def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path)
     """
     partial = folder / f".{archive.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    with _readable(archive):
+    with naming_full_disk(folder), _readable(archive):
         for member, content in _members(archive):
             name = inside(member)
             if name is None or not _is_wanted(name, wanted):

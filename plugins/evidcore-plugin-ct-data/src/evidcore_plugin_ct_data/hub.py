@@ -20,6 +20,7 @@ from filelock import FileLock
 from pydantic import StringConstraints
 
 from evidcore.errors import DataError, tells_full_disk
+from evidcore.volume.cache import naming_full_disk
 
 Revision = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]  # a branch could move under a run
 
@@ -73,13 +74,14 @@ class Repository:
             DataError: if access is refused, the network is out of reach, the disk is full or the content
                 wrong; says what to do.
         """
-        to.parent.mkdir(parents=True, exist_ok=True)
         lock = to.with_name(f".{to.name}.lock")
-        with FileLock(lock):
-            if not to.exists():
-                with self._explained(name):
-                    self._fetch(name, to)
-        lock.unlink(missing_ok=True)  # whoever still waits for it finds the file there
+        with naming_full_disk(to.parent):
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(lock):
+                if not to.exists():
+                    with self._explained(name):
+                        self._fetch(name, to)
+            lock.unlink(missing_ok=True)  # whoever still waits for it finds the file there
 
     def _fetch(self, name: str, to: Path) -> None:
         from huggingface_hub import get_hf_file_metadata, hf_hub_url

@@ -121,7 +121,8 @@ class OmniMedVqa(Dataset):
     @property
     def _root(self) -> str:
         """The folder of the set, relative to the one that was given."""
-        return "OmniMedVQA/" if self._files.path(f"OmniMedVQA/{QUESTIONS}").is_dir() else ""
+        is_above = self._files.repository is None and self._files.path(f"OmniMedVQA/{QUESTIONS}").is_dir()
+        return "OmniMedVQA/" if is_above else ""
 
     def _question_files(self) -> list[tuple[str, Path]]:
         """Return the names of the question files and where they lie, unpacked if need be."""

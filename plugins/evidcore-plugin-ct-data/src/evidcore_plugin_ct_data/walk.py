@@ -15,7 +15,6 @@ from annotated_types import Ge, Gt
 from evidcore.builtin.leaving_out import Missing, usable
 from evidcore.case import Case, Split
 from evidcore.errors import DataError, did_you_mean
-from evidcore.volume import file_hash
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.hub import Repository
 
@@ -171,7 +170,7 @@ class Walk:
             known["commit"] = [self._files.repository.id, self._files.repository.revision]
         if is_cloned or not is_fetched:
             places = [self._files.path(name) for name in tables]
-            known["tables"] = [file_hash(place) if place.is_file() else None for place in places]
+            known["tables"] = [_content(place) for place in places]
         digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=16)
         for split in SPLITS if is_cloned or not is_fetched else ():
             for name in (name for entry in self._chosen(split) for name in entry.names):
@@ -222,6 +221,14 @@ class Walk:
 
 def _names_of(entry: Entry) -> set[str]:
     return {entry.case.id, entry.case.patient or entry.case.id}
+
+
+def _content(path: Path) -> str | None:
+    """Return a hash of a table's bytes, None where there is no table."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 def _state(path: Path) -> list[int] | None:
