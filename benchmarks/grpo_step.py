@@ -24,7 +24,6 @@ import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from evidcore import factory
 from evidcore.case import Rollout, Score, TextPart
 from evidcore.contracts import Reward
 from evidcore.model import assemble
@@ -33,6 +32,7 @@ from evidcore.model.packing import answer_log_probs, pack
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.plugins import factory
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import tiny_language
 from evidcore.train.rows import PromptSet, PromptSource, Row

@@ -18,9 +18,9 @@ import click
 import evidcore.testing
 from evidcore import case, contracts, errors, hooks
 from evidcore.cli import main
-from evidcore.factory import options
 from evidcore.page import write_page
 from evidcore.plugins import KIND_NAMES, Offer, offers
+from evidcore.plugins.factory import options
 from evidcore.recipe import shape
 
 TARGET = Path(__file__).with_name("reference.md")

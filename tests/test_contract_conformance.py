@@ -7,7 +7,7 @@ import inspect
 import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 
-from evidcore import factory, testing
+from evidcore import testing
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.folder import Folder
 from evidcore.builtin.report import ReportTask
@@ -17,7 +17,7 @@ from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Crop, Score
 from evidcore.contracts import KINDS, EncoderInput
 from evidcore.errors import EvidError
-from evidcore.plugins import offers
+from evidcore.plugins import factory, offers
 from evidcore.volume import read, read_mask
 
 OFFERS = [offer for kind in KINDS for offer in offers(kind)]

@@ -107,9 +107,7 @@ class Folder(Dataset):
             "axes": axes,
             "tilted": tilted,
         }
-        self.left_out: dict[
-            Split, dict[str, str]
-        ] = {}  # split -> case id -> why, of the last walk over the split
+        self.left_out: dict[Split, dict[str, str]] = {}
         self.missing = missing
         self.max_missing = max_missing
         self.columns = {
@@ -127,8 +125,7 @@ class Folder(Dataset):
         Raises:
             DataError: on the first unusable row or file, or when more than `max_missing` cases are left out.
         """
-        left_out: dict[str, str] = {}
-        self.left_out[split] = left_out
+        self.left_out[split] = {}
         for problem in (*self._table.unusable, *self._table.clashes):
             raise DataError(problem)
         yield from usable(
@@ -138,7 +135,7 @@ class Folder(Dataset):
             split=split,
             missing=self.missing,
             max_missing=self.max_missing,
-            left_out=left_out,
+            left_out=self.left_out[split],
         )
 
     def _readable(self, split: Split) -> Iterator[Case]:

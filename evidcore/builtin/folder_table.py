@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from evidcore.builtin.csv_rows import Row, read_rows
 from evidcore.case import MaskRef, Split, State
 from evidcore.errors import DataError, did_you_mean
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")
-Row = Mapping[str, str]
 STATES: dict[str, State | None] = {
     "": None,
     "1": "present",
@@ -48,7 +47,7 @@ def read_table(table: Path, columns: Mapping[str, str], findings: Iterable[str])
         DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
     """
     wanted = [name for key in ("id", "volume", "patient", "split") if (name := columns[key])]
-    rows, unusable = _lines(table, [*wanted, *findings])
+    rows, unusable = read_rows(table, [*wanted, *findings])
     for line, row in rows:
         unusable += _empty_cells(f"{table}: line {line}", row, columns)
     return Table(tuple(rows), tuple(unusable), tuple(_clashes(rows, table, columns)))
@@ -88,42 +87,6 @@ def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: Mapping[str,
                 f"{table}: line {line}: patient {patient!r} is in two splits: case {other!r} in "
                 f"{other_split!r}, case {case!r} in {split!r}. Move one of them."
             )
-
-
-def _lines(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]], list[str]]:
-    """Return the rows that have a cell for each column, and a message for each other one."""
-    if not table.is_file():
-        raise DataError(f"{table}: there is no such table. Check path and table of the dataset.")
-    rows: list[tuple[int, Row]] = []
-    ragged: list[str] = []
-    try:
-        with table.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            names = list(reader.fieldnames or [])
-            _check_columns(names, wanted, table)
-            for row in reader:
-                if None in row or None in row.values():
-                    ragged.append(
-                        f"{table}: line {reader.line_num}: {len(names)} columns are named, the row has "
-                        f"another number. Quote cells that hold commas."
-                    )
-                else:
-                    rows.append((reader.line_num, {name: cell.strip() for name, cell in row.items()}))
-    except (UnicodeDecodeError, csv.Error) as cause:
-        raise DataError(f"{table}: is not a readable CSV file ({cause}). Save it as UTF-8.") from cause
-    return rows, ragged
-
-
-def _check_columns(names: list[str], wanted: Iterable[str], table: Path) -> None:
-    for name in wanted:
-        if name not in names:
-            raise DataError(
-                f"{table}: has no column {name!r}.{did_you_mean(name, names)} "
-                f"It has: {', '.join(names) or 'none'}. Rename it or name it in the dataset's options."
-            )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError(f"{table}: column {twice[0]!r} stands twice. Rename one.")
 
 
 def finding_state(cell: str, where: str) -> State | None:

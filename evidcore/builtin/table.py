@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from evidcore.builtin.left_out import Missing, usable
+from evidcore.builtin.leaving_out import Missing, usable
 from evidcore.builtin.table_cases import SPLITS, CaseColumns, Gathered, Splitting
 from evidcore.builtin.table_questions import AnswerForm, QuestionColumns, question_of, written
 from evidcore.builtin.table_records import read_records
@@ -162,11 +162,11 @@ class Table(Dataset):
         yield from usable(
             self.listed(split),
             self._why_unusable,
-            self.left_out[split],
+            where=str(self.table),
             split=split,
-            table=self.table,
             missing=self.missing,
             max_missing=self.max_missing,
+            left_out=self.left_out[split],
         )
 
     def listed(self, split: Split) -> Iterator[Case]:

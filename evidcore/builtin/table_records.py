@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.errors import DataError, did_you_mean
+from evidcore.builtin.csv_rows import check_columns, check_there, read_rows
+from evidcore.errors import DataError
 
 Record = Mapping[str, Any]  # texts from CSV; whatever JSON holds from JSON
 
@@ -32,13 +32,9 @@ def read_records(table: Path, columns: Iterable[str]) -> list[tuple[str, Record]
             f"{table}: a table ends in {', '.join(readers)}, got {table.suffix or 'no ending'!r}. "
             f"Save it as one of these."
         )
-    if not table.is_file():
-        raise DataError(f"{table}: there is no such table. Check path and table of the dataset.")
-    records = []
+    check_there(table)
     try:
-        for place, record in reader(table):
-            _check_columns(record, columns, f"{table}: {place}" if table.suffix != ".csv" else str(table))
-            records.append((place, record))
+        records = list(reader(table, tuple(columns)))
     except UnicodeDecodeError as cause:
         raise DataError(f"{table}: is not UTF-8 text ({cause}). Save it as UTF-8.") from cause
     if not records:
@@ -46,28 +42,15 @@ def read_records(table: Path, columns: Iterable[str]) -> list[tuple[str, Record]
     return records
 
 
-def _csv(table: Path) -> Iterator[tuple[str, Record]]:
-    with table.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        try:
-            names = list(reader.fieldnames or [])
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise DataError(f"{table}: column {twice[0]!r} stands twice. Rename one.")
-            for row in reader:
-                if None in row or None in row.values():
-                    raise DataError(
-                        f"{table}: line {reader.line_num}: {len(names)} columns are named, the row has "
-                        f"another number. Quote cells that hold commas."
-                    )
-                yield f"line {reader.line_num}", {name: cell.strip() for name, cell in row.items()}
-        except csv.Error as cause:
-            raise DataError(
-                f"{table}: line {reader.line_num}: is not readable CSV ({cause}). Save it as CSV again."
-            ) from cause
+def _csv(table: Path, columns: Collection[str]) -> Iterator[tuple[str, Record]]:
+    rows, ragged = read_rows(table, columns)
+    if ragged:
+        raise DataError(ragged[0])
+    for line, row in rows:
+        yield f"line {line}", row
 
 
-def _json(table: Path) -> Iterator[tuple[str, Record]]:
+def _json(table: Path, columns: Collection[str]) -> Iterator[tuple[str, Record]]:
     try:
         held = json.loads(table.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as cause:
@@ -78,10 +61,10 @@ def _json(table: Path) -> Iterator[tuple[str, Record]]:
             f"Put the list alone into the file, or write one object a line and name it .jsonl."
         )
     for number, record in enumerate(held, 1):
-        yield f"entry {number}", _object(record, f"{table}: entry {number}")
+        yield f"entry {number}", _object(record, columns, f"{table}: entry {number}")
 
 
-def _json_lines(table: Path) -> Iterator[tuple[str, Record]]:
+def _json_lines(table: Path, columns: Collection[str]) -> Iterator[tuple[str, Record]]:
     with table.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -92,19 +75,11 @@ def _json_lines(table: Path) -> Iterator[tuple[str, Record]]:
                 raise DataError(
                     f"{table}: line {number}: is not JSON ({cause.msg}). Write one object a line."
                 ) from cause
-            yield f"line {number}", _object(record, f"{table}: line {number}")
+            yield f"line {number}", _object(record, columns, f"{table}: line {number}")
 
 
-def _object(record: Any, where: str) -> Record:
+def _object(record: Any, columns: Collection[str], where: str) -> Record:
     if not isinstance(record, dict):
         raise DataError(f"{where}: must be an object with the columns as keys, got {record!r}. Correct it.")
+    check_columns(record, columns, where)
     return {name: value.strip() if isinstance(value, str) else value for name, value in record.items()}
-
-
-def _check_columns(record: Record, columns: Iterable[str], where: str) -> None:
-    for name in columns:
-        if name not in record:
-            raise DataError(
-                f"{where}: has no column {name!r}.{did_you_mean(name, record)} It has: "
-                f"{', '.join(record) or 'none'}. Rename it or name it in the dataset's options."
-            )

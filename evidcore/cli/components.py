@@ -90,7 +90,7 @@ def _named(name: str, kind: str | None) -> list[Offer]:
 
 
 def _shown(offer: Offer) -> dict[str, Any]:
-    from evidcore.factory import options
+    from evidcore.plugins.factory import options
     from evidcore.recipe.order import made_class
 
     factory = offer.load()

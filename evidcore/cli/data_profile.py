@@ -128,8 +128,8 @@ def _opened(
 def _labeler(name: str | None) -> Labeler | None:
     if name is None:
         return None
-    from evidcore import factory
     from evidcore.contracts import Labeler
+    from evidcore.plugins import factory
     from evidcore.volume import cache_root
 
     given = {"cache_folder": cache_root()}
@@ -152,9 +152,7 @@ def _said(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  asked as {row['asked']}, {row['split']}: {counts}"
         for name, said in _LINES.items():
             yield f"    {said:20} {_rate(row[name])}"
-        yield f"    the best blind rule takes what is {row['prior_rule']}" + (
-            f"; {row['note']}" if row["note"] else ""
-        )
+        yield f"    the best blind rule: {row['prior_rule']}" + (f"; {row['note']}" if row["note"] else "")
     if found["findings"]:
         yield ""
         yield "  finding                            split       present    of   prevalence"

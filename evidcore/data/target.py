@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore import factory
 from evidcore.builtin.folder_table import STATES
 from evidcore.case import Intensity
 from evidcore.contracts import Dataset, Task
 from evidcore.errors import DataError, RecipeError, did_you_mean
+from evidcore.plugins import factory
 from evidcore.recipe import Recipe, load
 from evidcore.volume import cache_root
 

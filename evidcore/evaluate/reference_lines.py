@@ -153,7 +153,7 @@ def _blind_rules(training: Sequence[Prompt]) -> dict[str, Preference]:
             right_to[_words(prompt), option] / max(offered_to[_words(prompt), option], 1)
         ),
         "most prevalent in training": lambda _, option, __: prevalence.get(option, 0.0),
-        "most often right letter": lambda _, __, place: places[place],
+        "letter most often right": lambda _, __, place: places[place],
     }
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from evidcore.factory import options
 from evidcore.plugins import find
+from evidcore.plugins.factory import options
 from evidcore.recipe import Recipe, to_toml
 
 WITHHELD = "(withheld)"

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from evidcore import factory
 from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
@@ -19,6 +18,7 @@ from evidcore.model.config import VolumeVLMConfig
 from evidcore.model.parts import build_bridge
 from evidcore.model.processor import IMAGE_TOKEN, VISION_TOKENS, VolumeImageProcessor, VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.plugins import factory
 
 
 def assemble(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from evidcore import factory
 from evidcore.contracts import Bridge, Encoder
 from evidcore.model.config import VolumeVLMConfig
+from evidcore.plugins import factory
 
 
 def build_encoder(config: VolumeVLMConfig) -> Encoder:

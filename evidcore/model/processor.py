@@ -17,12 +17,12 @@ from transformers import (
 )
 from transformers.image_processing_utils import BaseImageProcessor
 
-from evidcore import factory
 from evidcore.case import Crop, Part, Prompt, TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Grid, View
 from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.config import VolumeVLMConfig
+from evidcore.plugins import factory
 from evidcore.volume import prepare
 
 IMAGE_TOKEN = "<|image_pad|>"

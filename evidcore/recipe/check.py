@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore.errors import did_you_mean
-from evidcore.factory import SERVICE_KINDS, check, own_keys, show, validate
 from evidcore.plugins import offers
+from evidcore.plugins.factory import SERVICE_KINDS, check, own_keys, show, validate
 from evidcore.recipe import order, shape
 
 Path = tuple[str | int, ...]

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore import factory
 from evidcore.errors import RecipeError, did_you_mean
+from evidcore.plugins import factory
 from evidcore.recipe import order, shape
 from evidcore.recipe.check import problems, section, service_kind
 from evidcore.recipe.defaults import resolved, resolved_options

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evidcore.errors import EvidError, PluginError, did_you_mean
-from evidcore.factory import Option, check_options, options
 from evidcore.plugins import find, offers
+from evidcore.plugins.factory import Option, check_options, options
 from evidcore.recipe import trl_fields
 
 Path = tuple[str | int, ...]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from evidcore.errors import PluginError
-from evidcore.factory import SERVICE_KINDS, Option, options, own_keys
 from evidcore.plugins import offers
+from evidcore.plugins.factory import SERVICE_KINDS, Option, options, own_keys
 from evidcore.recipe import shape, trl_fields
 
 

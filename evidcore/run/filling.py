@@ -14,12 +14,11 @@ from typing import cast, get_args
 
 import torch
 
-from evidcore import factory
 from evidcore.case import Case, Split, VisualPart
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError, RecipeError, did_you_mean
-from evidcore.factory import offer_of
-from evidcore.plugins import blame
+from evidcore.plugins import blame, factory
+from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Recipe
 from evidcore.run.parts import Parts, build
 from evidcore.volume.filling import Filled, Filler, Outcome, Wanted

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from evidcore.factory import SERVICE_KINDS
 from evidcore.plugins import Offer, find, offers
+from evidcore.plugins.factory import SERVICE_KINDS
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.run.code import offer_hash

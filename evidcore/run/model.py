@@ -10,18 +10,17 @@ from typing import Any, cast
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from evidcore import factory
 from evidcore.case import TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Fittable, RolloutStrategy
 from evidcore.errors import DataError, RunError
-from evidcore.factory import offer_of, options
 from evidcore.model import assemble
 from evidcore.model.language import build_tokenizer, load_language
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.text_fit import TextFit
 from evidcore.model.tiny import tiny_config
 from evidcore.model.vlm import VolumeVLM
-from evidcore.plugins import blame
+from evidcore.plugins import blame, factory
+from evidcore.plugins.factory import offer_of, options
 from evidcore.recipe import DataUse, Grpo
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root

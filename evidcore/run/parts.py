@@ -8,12 +8,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from evidcore import factory
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Dataset, Task, View
 from evidcore.errors import ContractError, DataError
-from evidcore.factory import offer_of
-from evidcore.plugins import blame
+from evidcore.plugins import blame, factory
+from evidcore.plugins.factory import offer_of
 from evidcore.recipe import DataUse, Recipe
 from evidcore.train.rows import PromptSet
 from evidcore.volume import cache_root

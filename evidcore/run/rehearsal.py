@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from evidcore import factory
 from evidcore.case import Prompt, VisualPart
 from evidcore.contracts import Encoder
 from evidcore.errors import ContractError, EvidError, RecipeError
-from evidcore.factory import offer_of
-from evidcore.plugins import blame
+from evidcore.plugins import blame, factory
+from evidcore.plugins.factory import offer_of
 from evidcore.recipe import DataUse, Evaluate, Grpo, Recipe, Sft, Stage
 from evidcore.run import model as models
 from evidcore.run.model import Standing

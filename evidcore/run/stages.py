@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from evidcore import factory
 from evidcore.audit.policy import audit_policy
 from evidcore.case import Case, Prompt
 from evidcore.contracts import Reweighter, Task
@@ -20,9 +19,9 @@ from evidcore.evaluate.choice import evaluate_choice
 from evidcore.evaluate.probe import encoder_features, linear_probe
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.evaluate.report import evaluate_report
-from evidcore.factory import offer_of
 from evidcore.model.policy import VLMPolicy
-from evidcore.plugins import blame
+from evidcore.plugins import blame, factory
+from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Sft
 from evidcore.run import model as models
 from evidcore.run.model import Standing

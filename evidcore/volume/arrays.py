@@ -37,7 +37,7 @@ def open_array(ref: VolumeRef) -> Stored:
     refuse_shape(kept, ref.path)
     cube: Triple = (kept[0], kept[1], kept[2])
     return Stored(
-        grid=FileGrid(shape=cube, affine=_affine(axes, spacing_mm_zyx)),
+        grid=FileGrid(shape=cube, affine=_affine(ref, axes, spacing_mm_zyx)),
         load=lambda: read_array(ref.path, ref.key).reshape(cube),
     )
 
@@ -107,19 +107,36 @@ def _stated(ref: VolumeRef) -> tuple[str, tuple[float, float, float]]:
             f"Set for instance axes = 'SPL' (slices upwards, rows to posterior, columns to the left) and "
             f"spacing_mm_zyx = [3.0, 0.8, 0.8] on the data set."
         )
-    if sorted(LETTERS.get(letter, (-1, 0))[0] for letter in ref.axes) != [0, 1, 2]:
-        raise DataError(
-            f"{ref.path}: axes must name each body axis once, of L or R, P or A, S or I, got {ref.axes!r}. "
-            f"Write for instance 'SPL'."
-        )
     return ref.axes, ref.spacing_mm_zyx
 
 
-def _affine(axes: str, spacing_mm_zyx: tuple[float, float, float]) -> Array:
+def _body_axes(axes: str, path: str) -> list[tuple[int, int]]:
+    """Return for each axis of an array the body axis (0 x, 1 y, 2 z) that it runs along, and its sense."""
+    found = [LETTERS.get(letter, (-1, 0)) for letter in axes]
+    if sorted(body for body, _ in found) != [0, 1, 2]:
+        raise DataError(
+            f"{path}: axes must name each body axis once, of L or R, P or A, S or I, got {axes!r}. "
+            f"Write for instance 'SPL'."
+        )
+    return found
+
+
+def turned_to_body(array: Array, axes: str, path: str) -> Array:
+    """Turn an array whose axes run to `axes` so that they run to z, y, x: superior, posterior, left.
+
+    Raises:
+        DataError: if `axes` does not name each body axis once.
+    """
+    found = _body_axes(axes, path)
+    backwards = [axis for axis, (_, sense) in enumerate(found) if sense < 0]
+    order = sorted(range(3), key=lambda axis: -found[axis][0])
+    return np.flip(array, backwards).transpose(order)
+
+
+def _affine(ref: VolumeRef, axes: str, spacing_mm_zyx: tuple[float, float, float]) -> Array:
     affine = np.zeros((4, 4))
     affine[3, 3] = 1.0
-    for axis, letter in enumerate(axes):
-        body, sense = LETTERS[letter]
+    for axis, (body, sense) in enumerate(_body_axes(axes, ref.path)):
         affine[body, axis] = sense * spacing_mm_zyx[2 - body]
     return affine
 

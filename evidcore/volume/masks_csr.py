@@ -11,15 +11,14 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import nibabel.orientations as orientations
 import numpy as np
 
 from evidcore.case import MaskRef
 from evidcore.errors import DataError
+from evidcore.volume.arrays import turned_to_body
 from evidcore.volume.geometry import Volume
 
 SPARSE = frozenset({"format.npy", "shape.npy", "data.npy", "indices.npy", "indptr.npy"})  # scipy's save_npz
-BODY = "SPL"  # z to superior, y to posterior, x to the left
 _SHAPE = re.compile(r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\)\.npz$")
 
 
@@ -65,22 +64,15 @@ def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:
     mask = np.zeros(int(np.prod(shape)), np.bool_)
     held = slice(matrix.indptr[row], matrix.indptr[row + 1])
     mask[matrix.indices[held][matrix.data[held] != 0]] = True
-    turned: np.ndarray[Any, np.dtype[np.bool_]] = _to_body(mask.reshape(shape), ref)
+    if ref.axes is None:
+        raise DataError(
+            f"{ref.path}: a sparse mask does not say where its axes run to. Set axes on the dataset, for "
+            f"instance 'LPS'."
+        )
+    turned: np.ndarray[Any, np.dtype[np.bool_]] = turned_to_body(mask.reshape(shape), ref.axes, ref.path)
     if turned.shape != like.shape_zyx:
         raise DataError(
             f"{ref.path}: row {row} has shape {turned.shape} in body axes, its volume {like.shape_zyx} (z, "
             f"y, x). Say the same axes for both; got {ref.axes!r} for the mask."
         )
     return np.ascontiguousarray(turned)
-
-
-def _to_body(array: Any, ref: MaskRef) -> Any:
-    """Turn an array whose axes run to `ref.axes` to z, y, x."""
-    axes = ref.axes or ""
-    if len(axes) != 3 or any(len(set(axes) & set(pair)) != 1 for pair in ("LR", "PA", "SI")):
-        raise DataError(
-            f"{ref.path}: a sparse mask needs to be told where its axes run to, three of L/R, P/A, S/I such "
-            f"as 'LPS', got {ref.axes!r}. Set axes on the dataset."
-        )
-    turn = orientations.ornt_transform(orientations.axcodes2ornt(axes), orientations.axcodes2ornt(BODY))
-    return orientations.apply_orientation(array, turn)

@@ -8,13 +8,13 @@ import nibabel
 import numpy as np
 import pytest
 
-from evidcore import factory
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.folder import Folder
 from evidcore.builtin.mask_questions import MaskQuestions
 from evidcore.builtin.views import Volume
 from evidcore.errors import DataError, RecipeError
 from evidcore.evaluate.reference_lines import reference_lines
+from evidcore.plugins import factory
 from evidcore.testing import check_dataset
 from evidcore.volume import read, read_mask
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from evidcore import factory
 from evidcore.data.check import Summary, check
 from evidcore.data.fault import Fault
+from evidcore.plugins import factory
 from evidcore.volume import Geometry, Volume
 
 SHAPE, SPACING_MM = (62, 72, 76), (6.0, 5.5, 5.0)  # z, y, x: a field of view with air around the body
@@ -64,8 +64,8 @@ def torso(seed: int, tissue: int = 0) -> Array:
     hu[body & ~ellipsoid((0, 0, 0), (1e5, deep - 12, wide - 12))] = 50  # muscle of the wall
     for name, (centre_mm, radii_mm) in ORGANS.items():
         organ = shaped(centre_mm, radii_mm)
-        tissue = -840 + 60 * wavy(1.5) if name.startswith("lung") else 60 + 12 * wavy(2.0)
-        hu[organ] = tissue[organ]
+        filled = -840 + 60 * wavy(1.5) if name.startswith("lung") else 60 + 12 * wavy(2.0)
+        hu[organ] = filled[organ]
     hu[ellipsoid((0, deep - 40, rng.uniform(-5, 5)), (1e5, 22, 22))] = 420
     hu[ellipsoid((0, deep + 18, 0), (1e5, 6, 140))] = -150  # the table
     hu += inner.normal(0, 12, SHAPE)

@@ -55,7 +55,7 @@ def test_prior_only_picks_what_was_right_in_training():
     lines = reference_lines(questions, TRAINING)
     assert lines.rules["most often right in training"] == pytest.approx(2 / 3)
     assert lines.rules["most often right when offered"] == pytest.approx(2 / 3)
-    assert lines.rules["most often right letter"] == pytest.approx(1 / 3)
+    assert lines.rules["letter most often right"] == pytest.approx(1 / 3)
     assert lines.prior_only == (1.0, 1.0, 0.0)
 
 
@@ -86,7 +86,7 @@ def test_prevalence_counts_each_training_case_once():
 def test_the_best_rule_is_the_ceiling():
     questions = [prompt(["h", "e"], "A"), prompt(["h", "n"], "A")]
     lines = reference_lines(questions, TRAINING)
-    assert lines.prior_rule == "most often right letter"
+    assert lines.prior_rule == "letter most often right"
     assert lines.figures()["prior_only"] == max(lines.rules.values()) == 1.0
 
 

@@ -9,12 +9,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging
 
 import evidcore.contracts  # noqa: F401 (component kinds are told by it)
-from evidcore import factory
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.model import assemble
 from evidcore.model.language import build_tokenizer
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.plugins import factory
 from evidcore.testing.data import FINDINGS, volume_case
 from evidcore.testing.models import tiny_language
 

@@ -5,10 +5,10 @@ import os
 import pytest
 import torch
 
-from evidcore import factory
 from evidcore.case import Crop
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
+from evidcore.plugins import factory
 from evidcore.volume import prepare
 
 SIZE = (8, 16, 16)

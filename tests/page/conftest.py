@@ -19,8 +19,8 @@ from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
-from evidcore.factory import build
 from evidcore.page import write_page
+from evidcore.plugins.factory import build
 from evidcore.volume import cache_root
 
 RESOLVED = """

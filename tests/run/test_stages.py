@@ -6,7 +6,7 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.case import Answer, Case, Finding, Question, Report, VolumeRef
 from evidcore.errors import RecipeError
-from evidcore.factory import build
+from evidcore.plugins.factory import build
 from evidcore.run.stages import scored_as
 
 CASE = Case(

@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 import evidcore.contracts  # noqa: F401 (component kinds are told by it)
-from evidcore import factory
 from evidcore.case import Case, Score
 from evidcore.contracts import Reward
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.plugins import factory
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import tiny_language
 from evidcore.train.rows import PromptSet, PromptSource

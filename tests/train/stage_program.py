@@ -8,10 +8,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 import evidcore.contracts  # noqa: F401
-from evidcore import factory
 from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.model import assemble
+from evidcore.plugins import factory
 from evidcore.testing.data import volume_case
 from evidcore.train.grpo import grpo
 from evidcore.train.rows import PromptSet, PromptSource

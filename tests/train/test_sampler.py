@@ -3,11 +3,11 @@ import dataclasses
 import pytest
 import torch
 
-from evidcore import factory
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import ToolCall
 from evidcore.case import Episode, TextPart, VisualPart
 from evidcore.model.policy import sampling_of
+from evidcore.plugins import factory
 from evidcore.train.settings import NamedReward
 from evidcore.train.sft import sft
 from evidcore.train.trl import stage

@@ -8,8 +8,8 @@ from pathlib import Path
 from evidcore.builtin.choice import LETTERS, STEM
 from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
 from evidcore.errors import RunError, did_you_mean
-from evidcore.factory import offer_of
 from evidcore.plugins import blame
+from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, Evaluate, Grpo, Recipe
 from evidcore.run.parts import Parts
 

@@ -15,9 +15,9 @@ from typing import Any
 from evidcore.case import Case, Finding, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
-from evidcore.factory import offer_of
 from evidcore.model.policy import VLMPolicy
 from evidcore.page import NOTICE, write_answer_page
+from evidcore.plugins.factory import offer_of
 from evidcore.recipe import load
 from evidcore.run import model as models
 from evidcore.run.execute import final_standing

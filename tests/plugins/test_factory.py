@@ -7,7 +7,7 @@ from annotated_types import Ge, Le
 
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import ContractError, PluginError, RecipeError
-from evidcore.factory import build, check, check_options, offer_of, options
+from evidcore.plugins.factory import build, check, check_options, offer_of, options
 from evidcore.recipe.defaults import resolved, resolved_options
 
 

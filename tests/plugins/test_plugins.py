@@ -11,7 +11,7 @@ import pytest
 from evidcore.errors import ContractError, DataError, PluginError
 from evidcore.plugins import KIND_NAMES, Offer, blame, broken, card, find, offers
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -68,7 +68,9 @@ def test_a_missing_component_with_its_package_is_answered_with_the_pip_command()
 
 
 def test_the_table_of_our_own_packages_is_what_they_declare():
-    table = tomllib.loads((resources.files("evidcore") / "known_packages.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(
+        (resources.files("evidcore.plugins") / "known_packages.toml").read_text(encoding="utf-8")
+    )
     declared = {}
     for file in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]

@@ -192,7 +192,7 @@ def find(kind: str, name: str) -> Offer:
 
 def _known_elsewhere(kind: str) -> dict[str, str]:
     """Return the components of this repository's other packages, each with its package."""
-    file = resources.files("evidcore") / "known_packages.toml"
+    file = resources.files("evidcore.plugins") / "known_packages.toml"
     table = tomllib.loads(file.read_text(encoding="utf-8"))
     return {name: package for package, kinds in table.items() for name in kinds.get(kind, ())}
 

@@ -1,0 +1,61 @@
+"""The rows of a CSV file, each with its line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from evidcore.errors import DataError, did_you_mean
+
+Row = Mapping[str, str]
+
+
+def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]], list[str]]:
+    """Return the rows that have a cell for each column, with their lines, and a message for each other one.
+
+    Args:
+        table: the CSV file, UTF-8.
+        wanted: columns that must be there.
+
+    Raises:
+        DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
+    """
+    check_there(table)
+    rows: list[tuple[int, Row]] = []
+    ragged: list[str] = []
+    try:
+        with table.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            names = list(reader.fieldnames or [])
+            check_columns(names, wanted, str(table))
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise DataError(f"{table}: column {twice[0]!r} stands twice. Rename one.")
+            for row in reader:
+                if None in row or None in row.values():
+                    ragged.append(
+                        f"{table}: line {reader.line_num}: {len(names)} columns are named, the row has "
+                        f"another number. Quote cells that hold commas."
+                    )
+                else:
+                    rows.append((reader.line_num, {name: cell.strip() for name, cell in row.items()}))
+    except (UnicodeDecodeError, csv.Error) as cause:
+        raise DataError(f"{table}: is not a readable CSV file ({cause}). Save it as UTF-8.") from cause
+    return rows, ragged
+
+
+def check_there(table: Path) -> None:
+    """Raise DataError if there is no such table."""
+    if not table.is_file():
+        raise DataError(f"{table}: there is no such table. Check path and table of the dataset.")
+
+
+def check_columns(names: Collection[str], wanted: Iterable[str], where: str) -> None:
+    """Raise DataError at the first wanted column that is not among the names."""
+    for name in wanted:
+        if name not in names:
+            raise DataError(
+                f"{where}: has no column {name!r}.{did_you_mean(name, names)} "
+                f"It has: {', '.join(names) or 'none'}. Rename it or name it in the dataset's options."
+            )
