@@ -28,10 +28,10 @@ def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]]
         with table.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             names = list(reader.fieldnames or [])
-            check_columns(names, wanted, str(table))
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise DataError(f"{table}: column {twice[0]!r} stands twice. Rename one.")
+            check_columns(names, wanted, str(table))
             for row in reader:
                 if None in row or None in row.values():
                     ragged.append(

@@ -17,6 +17,7 @@ from evidcore.case import Question
 from evidcore.errors import DataError, RecipeError
 from evidcore.testing import check_dataset
 
+HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
 ROWS: list[dict[str, Any]] = [
     {"id": "q0", "image": "a.nii.gz", "patient": "p0", "split": "train",
      "question": "Which organ is largest?", "A": "liver",
@@ -289,10 +290,10 @@ def test_reports_of_one_image_must_agree_and_are_not_quoted(home):
         ("q.json", "[3]", "entry 1: must be an object with the columns as keys, got 3"),
         ("q.jsonl", '{"id": 1}\n{"id"\n', "line 1: has no column 'image'. It has: id"),
         ("q.jsonl", "\n{\n", r"q\.jsonl: line 2: is not JSON"),
-        ("q.csv", "id,image,answr\n", "holds no records"),
+        ("q.csv", HEADER, "holds no records"),
         ("q.csv", "id,id\n1,2\n", "column 'id' stands twice"),
-        ("q.csv", "id,image\n1\n", "line 2: 2 columns are named"),
-        ("q.csv", "id,image,patient,split,question,A,B,C,D,answr\n1,a,p,train,q,x,y,,,A\n",
+        ("q.csv", HEADER + "1\n", "line 2: 10 columns are named"),
+        ("q.csv", HEADER.replace("answer", "answr") + "1,a,p,train,q,x,y,,,A\n",
          r"q\.csv: has no column 'answer'\. Did you mean 'answr'\?"),
     ],
 )  # fmt: skip
@@ -306,7 +307,7 @@ def test_a_table_that_is_not_there_or_not_text_is_named(home):
     with pytest.raises(DataError, match=r"nowhere\.csv: there is no such table"):
         list(home.dataset(table="nowhere.csv").cases("train"))
     (home.folder / "q.csv").write_bytes(b"id,image\n\xff\xfe,a\n")
-    with pytest.raises(DataError, match=r"q\.csv: is not UTF-8 text"):
+    with pytest.raises(DataError, match=r"q\.csv: is not a readable CSV file \(.*Save it as UTF-8"):
         list(home.dataset(table="q.csv").cases("train"))
 
 
