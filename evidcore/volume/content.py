@@ -13,12 +13,13 @@ from evidcore.case import Crop, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume.cache import cache_root, fetch, store
 from evidcore.volume.formats import files_of
+from evidcore.volume.stored import unreadable
 
 if TYPE_CHECKING:  # contracts import torch
     from evidcore.contracts import EncoderInput, Grid
 
 PREPARATION = 1  # raise whenever `prepare` gives other numbers for the same settings
-READING = 2  # raise whenever `read` gives other numbers, or takes or refuses other files
+READING = 3  # raise whenever `read` gives other numbers, or takes or refuses other files
 REMEMBERED_BYTES = 1 << 20  # smaller files are hashed within a millisecond
 
 _known: dict[tuple[str, int, int], str] = {}
@@ -34,7 +35,7 @@ def file_hash(path: str | os.PathLike[str]) -> str:
             f"{path}: there is no such file. Check the path in the table or the recipe."
         ) from cause
     except OSError as cause:
-        raise DataError(f"{path}: cannot be read ({cause.strerror}). Check the path.") from cause
+        raise unreadable(path, cause) from cause
     identity = (place, facts.st_mtime_ns, facts.st_size)
     if identity not in _known:
         _known[identity] = _remembered(identity) if facts.st_size >= REMEMBERED_BYTES else _hash(place)
@@ -44,12 +45,15 @@ def file_hash(path: str | os.PathLike[str]) -> str:
 def content_hash(path: str) -> str:
     """Return a hash of the bytes behind a volume or mask.
 
-    For a file that is whole by itself it is the file's, for a DICOM series that of all files in the folder,
-    whatever their names.
+    For a file that is whole by itself it is the file's, for a DICOM folder that of all files in it, whatever
+    their names. One image stands for its series, of several that its folder may hold: its own hash counts
+    too.
     """
     listed = sorted(file_hash(file) for file in files_of(path))
     if len(listed) == 1:
         return listed[0]
+    if not Path(path).is_dir():
+        listed.append(file_hash(path))
     return hashlib.blake2b("".join(listed).encode(), digest_size=16).hexdigest()
 
 
@@ -90,5 +94,8 @@ def _remembered(identity: tuple[str, int, int]) -> str:
 
 
 def _hash(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as cause:
+        raise unreadable(path, cause) from cause

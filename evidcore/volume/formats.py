@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Literal
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume.stored import AGAIN, Stored
+from evidcore.volume.stored import AGAIN, Stored, unreadable
 
 Format = Literal["nifti", "nrrd", "array", "picture", "dicom"]
 State = tuple[tuple[str, int, int], ...]
@@ -34,11 +35,17 @@ def format_of(path: str) -> Format:
         DataError: if nothing is there, or nothing that is read.
     """
     file = Path(path)
-    if not file.exists():
-        raise DataError(f"{path}: there is no such file. Check the path in the table or the recipe.")
-    if file.is_dir():
+    try:
+        facts = file.stat()
+    except (FileNotFoundError, NotADirectoryError) as cause:
+        raise DataError(
+            f"{path}: there is no such file. Check the path in the table or the recipe."
+        ) from cause
+    except OSError as cause:
+        raise unreadable(path, cause) from cause
+    if stat.S_ISDIR(facts.st_mode):
         return "dicom"
-    if file.stat().st_size == 0:
+    if facts.st_size == 0:
         raise DataError(f"{path}: the file is empty, 0 bytes. {AGAIN}")
     name = file.name.lower()
     for ending, kind in ENDINGS.items():
@@ -55,8 +62,11 @@ def format_of(path: str) -> Format:
 
 def is_dicom(file: Path) -> bool:
     """Tell DICOM by its first bytes, with or without the preamble."""
-    with file.open("rb") as stream:
-        start = stream.read(132)
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(132)
+    except OSError as cause:
+        raise unreadable(file, cause) from cause
     return start[128:] == b"DICM" or start[:2] in DICOM_STARTS
 
 
@@ -118,7 +128,21 @@ def files_of(path: str) -> list[Path]:
         if stands_alone(path):
             return [file]
         file = file.parent
-    return sorted(entry for entry in file.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    return files_in(file)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files directly in a folder in order of name, without hidden ones.
+
+    Raises:
+        DataError: if the folder cannot be read.
+    """
+    try:
+        return sorted(
+            entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")
+        )
+    except OSError as cause:
+        raise unreadable(folder, cause) from cause
 
 
 def file_state(path: str) -> State | None:

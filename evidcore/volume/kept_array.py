@@ -13,7 +13,6 @@ import json
 import math
 import mmap
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from evidcore.volume.cache import naming_full_disk
+from evidcore.volume.cache import naming_full_disk, replacing
 from evidcore.volume.geometry import Array
 
 SUFFIX = ".safetensors"
@@ -74,7 +73,7 @@ class KeptArray:
 
 
 def open_array(path: Path) -> KeptArray | None:
-    """Map a file of `write_array`; None where there is none.
+    """Map a file of `write_array`; None where there is none, or none that may be read.
 
     Raises:
         Damaged: if its header cannot be right.
@@ -87,7 +86,7 @@ def open_array(path: Path) -> KeptArray | None:
                 raise Damaged(f"its header would be {length} bytes of {size_bytes}")
             head = file.read(length)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     try:
         held = json.loads(head)
@@ -125,17 +124,10 @@ def write_array(path: Path, array: Array, facts: Mapping[str, Any]) -> None:
     header += b" " * (-len(header) % 8)
     with contextlib.suppress(FileNotFoundError), naming_full_disk(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(len(header).to_bytes(8, "little") + header)
-                file.write(checksums.data)
-                file.write(array.data)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-            raise
+        with replacing(path) as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.write(checksums.data)
+            file.write(array.data)
 
 
 def _entry(dtype: str, array: Array, start: int) -> dict[str, Any]:

@@ -42,8 +42,8 @@ def open_nifti(path: str) -> Stored:
 def read_header(path: str) -> Any:
     """Return the NIfTI-1 or NIfTI-2 header, of a shape that a volume can have."""
     file = Path(path)
-    _refuse_packing(file)
     try:
+        _refuse_packing(file)
         with gzip.open(file) if is_packed(path) else file.open("rb") as stream:
             start = stream.read(HEADER_BYTES)
     except (OSError, EOFError, zlib.error) as cause:
@@ -75,8 +75,8 @@ def _voxels(path: Path) -> Array:
 
 def _payload(path: Path) -> bytes:
     """Return the file's bytes, unpacked; the whole stream is read so that its checksum is verified."""
-    _refuse_packing(path)
     try:
+        _refuse_packing(path)
         content = path.read_bytes()
         return gunzip(content) if is_packed(path.name) else content
     except (OSError, EOFError, zlib.error) as cause:
@@ -118,6 +118,11 @@ def _header(start: bytes, path: str) -> Any:
     return header
 
 
+def _has_directions(affine: Array) -> bool:
+    """Tell an affine whose axes run somewhere; of another, `turn_to_body` says what is wrong."""
+    return bool(np.isfinite(affine).all() and np.linalg.norm(affine[:3, :3], axis=0).all())
+
+
 def _grid(header: Any, path: str) -> FileGrid:
     """Read the orientation; refuse a file that states none, or two that contradict each other."""
     q_code, s_code = int(header["qform_code"]), int(header["sform_code"])
@@ -132,8 +137,8 @@ def _grid(header: Any, path: str) -> FileGrid:
         raise DataError(
             f"{path}: its qform is no rotation ({cause}). Write it again with nibabel."
         ) from cause
-    if turned is not None and s_code:
-        names = ["".join(nib.aff2axcodes(form) or "") for form in (turned, affine)]
+    if turned is not None and s_code and _has_directions(turned) and _has_directions(affine):
+        names = ["".join(letter or "?" for letter in nib.aff2axcodes(form)) for form in (turned, affine)]
         if names[0] != names[1]:
             raise DataError(
                 f"{path}: the header contradicts itself: qform runs to {names[0]}, sform to {names[1]}. "

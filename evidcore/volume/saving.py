@@ -40,6 +40,7 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
 
     Raises:
         DataError: if the mask has another type or shape, or the name another ending.
+        RunError: if the disk is full or the folder may not be written to.
     """
     target = Path(path)
     stored, placement = opened(ref)
@@ -57,7 +58,7 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
     content = _image(values, stored.grid.affine_ras, ref).to_bytes()
     if target.name.endswith(".gz"):
         content = gzip.compress(content, compresslevel=6, mtime=0)
-    write_atomically(target, content)
+    write_atomically(target, content, or_else="name a file in another folder")
 
 
 def _image(values: Array, affine_ras: Array, ref: VolumeRef) -> nib.Nifti1Image | nib.Nifti2Image:

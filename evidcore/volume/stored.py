@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -34,6 +35,13 @@ class Stored:
         """
         slope, intercept = rescale or (1.0, 0.0)
         return _scaled(self.load(), self.slope * slope, self.intercept * slope + intercept)
+
+
+def unreadable(path: str | os.PathLike[str], cause: OSError) -> DataError:
+    """Return what to say where the system does not let a file or folder be read."""
+    return DataError(
+        f"{path}: cannot be read ({cause.strerror or cause}). Check the path, and your rights to read it."
+    )
 
 
 def refuse_flat(shape: tuple[int, ...], path: str) -> None:

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from evidcore.case import VolumeRef
 from evidcore.errors import RunError
-from evidcore.volume.cache import cache_root, fetch, store, write_atomically
+from evidcore.volume import save_mask
+from evidcore.volume.cache import cache_root, fetch, naming_full_disk, store, write_atomically
+from evidcore.volume.kept_array import open_array, write_array
 
 
 def test_the_environment_names_the_cache(monkeypatch, tmp_path):
@@ -69,3 +75,38 @@ def test_a_folder_without_rights_is_named(tmp_path: Path):
     tmp_path.chmod(0o500)
     with pytest.raises(RunError, match=f"{tmp_path}: no permission to write here"):
         write_atomically(tmp_path / "a", b"")
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0o027)
+    yield 0o027
+    os.umask(before)
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path, umask, write):
+    store(tmp_path / "a", b"")
+    write_array(tmp_path / "b", np.zeros((2, 3), np.int16), {})
+    ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16))))
+    save_mask(np.zeros((4, 5, 6), bool), ref, tmp_path / "m.nii")
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "b", "m.nii")} == {0o640}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_an_entry_that_may_not_be_read_is_made_again(tmp_path):
+    store(tmp_path / "a", b"content")
+    write_array(tmp_path / "b", np.zeros((2, 3), np.int16), {})
+    for name in ("a", "b"):
+        (tmp_path / name).chmod(0)
+    assert fetch(tmp_path / "a") is None
+    assert open_array(tmp_path / "b") is None
+
+
+def test_a_caller_says_what_else_would_do(tmp_path):
+    with (
+        pytest.raises(
+            RunError, match=r"the folder is read-only\. Free space or rights there, or save elsewhere\."
+        ),
+        naming_full_disk(tmp_path, or_else="save elsewhere"),
+    ):
+        raise OSError(errno.EROFS, "Read-only file system")

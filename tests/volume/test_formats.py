@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydicom.dataset import Dataset
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume import content_hash, file_state, read
+from evidcore.volume.content import volume_key
 from evidcore.volume.formats import files_of, format_of
 from evidcore.volume.usable import why_unusable
 
@@ -66,7 +68,9 @@ def test_a_file_that_is_whole_stands_alone(write_series, write, tmp_path):
 def test_the_hash_of_a_series_is_that_of_its_bytes_whatever_their_names(write_series, tmp_path):
     folder = write_series(scan())
     before = content_hash(folder)
-    assert content_hash(folder / "98.dcm") == before
+    assert content_hash(folder / "98.dcm") not in {before, content_hash(folder / "99.dcm")}, (
+        "an image means its own series, of several in the folder"
+    )
     other = tmp_path / "other"
     other.mkdir()
     for number, file in enumerate(sorted(folder.iterdir())):
@@ -137,3 +141,32 @@ def test_a_folder_named_like_a_file_is_taken_for_what_it_is(tmp_path):
     (tmp_path / "a.nii.gz").mkdir()
     with pytest.raises(DataError, match=r"a\.nii\.gz: is a folder without DICOM images"):
         read(VolumeRef(path=str(Path(tmp_path) / "a.nii.gz")))
+
+
+@pytest.mark.parametrize("name", ["a" * 300 + ".nii", "a" * 300])
+def test_a_path_that_the_system_refuses_is_named(tmp_path, name):
+    for ask in (format_of, files_of, content_hash):
+        with pytest.raises(
+            DataError, match=r"a: cannot be read \(File name too long\)|nii: cannot be read \("
+        ):
+            ask(str(tmp_path / name))
+    assert file_state(str(tmp_path / name)) is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+@pytest.mark.parametrize("ending", ["nii", "nii.gz", "nrrd", "npy", "npz", "png", "dcm", "folder"])
+def test_a_file_without_rights_is_named(write, write_series, tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    if ending in {"nii", "nii.gz"}:
+        write(scan(), path.name)
+    elif ending == "folder":
+        write_series(scan(), path.name)
+    else:
+        path.write_bytes(b"x")
+    path.chmod(0)
+    ref = VolumeRef(path=str(path), intensity="arbitrary", axes="SPL" if ending in {"npy", "npz"} else None)
+    ref = dataclasses.replace(ref, spacing_mm_zyx=(1.0, 1.0, 1.0))
+    for ask in (read, volume_key):
+        with pytest.raises(DataError, match=f"a.{ending}: .*Permission denied"):
+            ask(ref)
+    path.chmod(0o700)

@@ -317,6 +317,18 @@ def test_a_broken_affine_is_refused(tmp_path):
     assert re.search(r"spacings above 0 mm, got spacings \[1\.0, 0\.0, 1\.0\]", refusal(path))
 
 
+@pytest.mark.parametrize("row", [[0, 0, 0, 0], [np.nan] * 4])
+def test_a_broken_sform_beside_a_qform_is_refused(tmp_path, row):
+    image = nibabel.Nifti1Image(scan(), np.eye(4))
+    image.set_qform(np.eye(4), 1)
+    image.header["sform_code"] = 1
+    for name in ("srow_x", "srow_y", "srow_z"):
+        image.header[name] = row
+    path = tmp_path / "a.nii"
+    path.write_bytes(image.header.binaryblock + bytes(4) + scan().tobytes(order="F"))
+    assert "the affine must be finite with spacings above 0 mm, got spacings [" in refusal(path)
+
+
 # --- real scans -----------------------------------------------------------------------------------
 
 
