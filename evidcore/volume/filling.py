@@ -20,8 +20,9 @@ import torch
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError, RunError
+from evidcore.volume.content import content_key, volume_key
 from evidcore.volume.inputs import find_input, keep_input
-from evidcore.volume.kept import LEAST_BYTES, find, keep
+from evidcore.volume.kept import LEAST_BYTES, cache_room, find, keep
 from evidcore.volume.preparation import prepare
 from evidcore.volume.reading import read_geometry
 
@@ -43,13 +44,15 @@ class Wanted:
 class Filled:
     """What became of one case.
 
-    `outcome` is "done" where anything was written; "not_needed" where volume and inputs are small, or no
-    smaller than what they are made of; "no_room" where the cache is full of what this very fill wrote.
+    `outcome` is "no_room" where the cache is too full for some of it of what was used since this fill began;
+    else "done" where anything was written; else "already_there" where anything was; else "not_needed": volume
+    and inputs are small, or no smaller than what they are made of.
     """
 
     case: str
     outcome: Outcome
     size_bytes: int = 0  # written for it
+    deleted_bytes: int = 0  # older entries that made room for it
     reason: str = ""  # why it was left out
 
 
@@ -59,38 +62,49 @@ class Filler:
 
     spec: EncoderInput
     keeps_volumes: bool
-    began_s: float  # seconds since 1970; entries used since make no room for each other
+    began_s: float  # seconds since 1970; entries used since, by whichever process, make no room
 
     def __call__(self, wanted: Wanted) -> Filled:
         """Keep what is wanted of a case; a file that cannot be used leaves it out."""
         if wanted.fault:
             return Filled(case=wanted.case, outcome="left_out", reason=wanted.fault)
+        before_bytes = cache_room().deleted_bytes
         try:
             found = [self._volume(ref) for ref in wanted.volumes if self.keeps_volumes]
             found += [self._input(crop, size) for crop, size in wanted.shown]
         except DataError as cause:
-            return Filled(case=wanted.case, outcome="left_out", reason=str(cause))
+            deleted_bytes = cache_room().deleted_bytes - before_bytes
+            return Filled(
+                case=wanted.case, outcome="left_out", deleted_bytes=deleted_bytes, reason=str(cause)
+            )
         written = sum(size_bytes for _, size_bytes in found)
         ranked: tuple[Outcome, ...] = ("no_room", "done", "already_there", "not_needed")
         outcomes = {outcome for outcome, _ in found} | {"not_needed"}
         first = next(outcome for outcome in ranked if outcome in outcomes)
-        return Filled(case=wanted.case, outcome=first, size_bytes=written)
+        deleted_bytes = cache_room().deleted_bytes - before_bytes
+        return Filled(case=wanted.case, outcome=first, size_bytes=written, deleted_bytes=deleted_bytes)
 
     def _volume(self, ref: VolumeRef) -> tuple[Outcome, int]:
+        key = volume_key(ref)
         if find(ref) is not None:
             return "already_there", 0
         volume = keep(ref, spared_since_s=self.began_s)
         if volume.is_kept:
             return "done", volume.size_bytes
+        if volume_key(ref) != key:
+            raise _replaced(ref)
         return ("not_needed" if volume.size_bytes < LEAST_BYTES else "no_room"), 0
 
     def _input(self, crop: Crop, size_zyx: Grid) -> tuple[Outcome, int]:
         if crop.blank or self._input_bytes(size_zyx) > _voxel_bytes(crop):
             return "not_needed", 0
+        key = content_key(crop, self.spec, size_zyx)
         if find_input(crop, self.spec, size_zyx) is not None:
             return "already_there", 0
         pixels = prepare(crop, self.spec, size_zyx).numpy()
-        has_room = keep_input(crop, self.spec, size_zyx, pixels, spared_since_s=self.began_s)
+        if content_key(crop, self.spec, size_zyx) != key:
+            raise _replaced(crop.volume)
+        has_room = keep_input(key, pixels, spared_since_s=self.began_s)
         return ("done", pixels.nbytes) if has_room else ("no_room", 0)
 
     def _input_bytes(self, size_zyx: Grid) -> int:
@@ -137,6 +151,11 @@ def _begin() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _replaced(ref: VolumeRef) -> DataError:
+    """Say that nothing certain was read of a file."""
+    return DataError(f"{ref.path}: changed while it was read. Prepare again once nothing writes to it.")
 
 
 def _voxel_bytes(crop: Crop) -> int:

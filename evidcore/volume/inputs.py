@@ -26,7 +26,7 @@ def find_input(crop: Crop, spec: EncoderInput, size_zyx: Grid) -> Array | None:
     Raises:
         DataError: if there is no such file.
     """
-    place = _place(crop, spec, size_zyx)
+    place = _place(content_key(crop, spec, size_zyx))
     try:
         held = open_array(place)
         if held is None:
@@ -40,15 +40,11 @@ def find_input(crop: Crop, spec: EncoderInput, size_zyx: Grid) -> Array | None:
     return array
 
 
-def keep_input(
-    crop: Crop, spec: EncoderInput, size_zyx: Grid, pixels: Array, *, spared_since_s: float = math.inf
-) -> bool:
-    """Keep what `prepare` gave for the same arguments; tell whether there was room.
+def keep_input(key: int, pixels: Array, *, spared_since_s: float = math.inf) -> bool:
+    """Keep what `prepare` gave; tell whether there was room.
 
     Args:
-        crop: what is shown.
-        spec: the encoder's declaration.
-        size_zyx: size in voxels.
+        key: what `content_key` gave for the same arguments, before the file was read and after.
         pixels: float32 (channel, z, y, x).
         spared_since_s: entries used after this time, in seconds since 1970, do not make room for it.
 
@@ -57,9 +53,9 @@ def keep_input(
     """
     has_room = cache_room().take(pixels.nbytes, spared_since_s=spared_since_s)
     if has_room:
-        write_array(_place(crop, spec, size_zyx), np.asarray(pixels), {})
+        write_array(_place(key), np.asarray(pixels), {})
     return has_room
 
 
-def _place(crop: Crop, spec: EncoderInput, size_zyx: Grid) -> Path:
-    return cache_root() / "inputs" / f"{content_key(crop, spec, size_zyx):016x}{SUFFIX}"
+def _place(key: int) -> Path:
+    return cache_root() / "inputs" / f"{key:016x}{SUFFIX}"

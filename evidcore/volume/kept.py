@@ -105,7 +105,7 @@ class KeptVolume:
         try:
             return self._slices.slices(start, stop)
         except Damaged as fault:
-            _drop(self.ref, fault)
+            _drop(volume_key(self.ref), self.ref, fault)
             self._slices = keep(self.ref)._slices
             return self._slices.slices(start, stop)
 
@@ -123,18 +123,20 @@ def keep(ref: VolumeRef, *, spared_since_s: float = math.inf) -> KeptVolume:
         DataError: if the file cannot be used.
         RunError: if the disk is full, or EVID_CACHE_GB is no size.
     """
-    held = find(ref)
+    key = volume_key(ref)
+    held = _found(key, ref)
     if held is not None:
         return held
-    volume = _remembered(ref) or read(ref)
+    volume = _remembered(key) or read(ref)
     size_bytes = volume.array.nbytes
-    if size_bytes >= LEAST_BYTES and cache_room().take(size_bytes, spared_since_s=spared_since_s):
-        write_array(_place(ref), volume.array, _facts(volume))
-        held = find(ref)
+    is_same = volume_key(ref) == key  # not if the file was replaced while it was read
+    if is_same and size_bytes >= LEAST_BYTES and cache_room().take(size_bytes, spared_since_s=spared_since_s):
+        write_array(_place(key), volume.array, _facts(volume))
+        held = _found(key, ref)
         if held is not None:
             return held
-    if _remembered(ref) is None:
-        _recent.append((volume_key(ref), volume))
+    if is_same and _remembered(key) is None:
+        _recent.append((key, volume))
     return KeptVolume(ref=ref, geometry=volume.geometry, _slices=KeptArray(volume.array, {}))
 
 
@@ -144,11 +146,15 @@ def find(ref: VolumeRef) -> KeptVolume | None:
     Raises:
         DataError: if there is no such file.
     """
-    place = _place(ref)
+    return _found(volume_key(ref), ref)
+
+
+def _found(key: str, ref: VolumeRef) -> KeptVolume | None:
+    place = _place(key)
     try:
         held = open_array(place)
     except Damaged as fault:
-        _drop(ref, fault)
+        _drop(key, ref, fault)
         return None
     if held is None:
         return None
@@ -162,11 +168,13 @@ def recall(ref: VolumeRef) -> Volume:
     Raises:
         DataError: if the file cannot be used.
     """
-    volume = _remembered(ref)
+    key = volume_key(ref)
+    volume = _remembered(key)
     if volume is None:
-        held = find(ref)
+        held = _found(key, ref)
         volume = read(ref) if held is None else held.volume()
-        _recent.append((volume_key(ref), volume))
+        if volume_key(ref) == key:  # not if the file was replaced while it was read
+            _recent.append((key, volume))
     return volume
 
 
@@ -185,14 +193,13 @@ def cache_room() -> Room:
     return room(cache_root() / "volumes", cache_root() / "inputs")
 
 
-def _remembered(ref: VolumeRef) -> Volume | None:
+def _remembered(key: str) -> Volume | None:
     """Return a volume that is in memory."""
-    key = volume_key(ref)
     return next((volume for known, volume in tuple(_recent) if known == key), None)
 
 
-def _place(ref: VolumeRef) -> Path:
-    return cache_root() / "volumes" / f"{volume_key(ref)}-{LAYOUT}{SUFFIX}"
+def _place(key: str) -> Path:
+    return cache_root() / "volumes" / f"{key}-{LAYOUT}{SUFFIX}"
 
 
 def _facts(volume: Volume) -> dict[str, Any]:
@@ -219,8 +226,8 @@ def _kept(ref: VolumeRef, held: KeptArray) -> KeptVolume:
     return KeptVolume(ref=ref, geometry=geometry, _slices=held)
 
 
-def _drop(ref: VolumeRef, fault: Damaged) -> None:
+def _drop(key: str, ref: VolumeRef, fault: Damaged) -> None:
     """Delete a damaged entry, with a line in the log."""
-    place = _place(ref)
+    place = _place(key)
     log.warning("%s: %s; it is made again from %s", place, fault, ref.path)
     place.unlink(missing_ok=True)

@@ -22,7 +22,8 @@ class Room:
     """The entries in some folders, kept below one limit.
 
     A process that has an entry open keeps it: what is deleted stays readable until it is closed. Processes
-    count on their own and look at the folders now and then, so the limit is passed by a few per cent at most.
+    count on their own and look at the folders again when they have written 5 % of the limit, so each that
+    writes at once may pass it by these 5 % and one entry.
     """
 
     def __init__(self, *folders: Path) -> None:
@@ -30,6 +31,7 @@ class Room:
         self.folders = folders
         self._held_bytes: int | None = None
         self._unseen_bytes = 0  # written since the folders were looked at
+        self.deleted_bytes = 0  # by this process, to make room
 
     def take(self, size_bytes: int, *, spared_since_s: float = math.inf) -> bool:
         """Make room for an entry and count it as there; tell whether it may be written.
@@ -65,6 +67,7 @@ class Room:
                 with contextlib.suppress(FileNotFoundError, PermissionError):
                     path.unlink()
                     held -= size
+                    self.deleted_bytes += size
         self._held_bytes, self._unseen_bytes = held, 0
 
     def _entries(self) -> list[tuple[float, int, Path]]:

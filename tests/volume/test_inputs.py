@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
-from evidcore.volume import cache_root, prepare
+from evidcore.volume import cache_root, content_key, prepare
 from evidcore.volume.filling import Filler, Wanted
 from evidcore.volume.inputs import find_input, keep_input
 
@@ -34,7 +37,7 @@ def wanted(crop: Crop, size=(8, 16, 20)) -> Wanted:
 
 def test_a_kept_input_is_the_same_bits(shown):
     fresh = prepare(shown, SPEC)
-    assert keep_input(shown, SPEC, SPEC.size_zyx, fresh.numpy())
+    assert keep_input(content_key(shown, SPEC), fresh.numpy())
     np.testing.assert_array_equal(find_input(shown, SPEC, SPEC.size_zyx), fresh.numpy())
     again = prepare(shown, SPEC)
     assert torch.equal(again, fresh)
@@ -44,7 +47,7 @@ def test_a_kept_input_is_the_same_bits(shown):
 
 def test_a_kept_input_is_used_and_a_damaged_one_is_made_again(shown, caplog):
     fresh = prepare(shown, SPEC)
-    keep_input(shown, SPEC, SPEC.size_zyx, np.zeros_like(fresh.numpy()))
+    keep_input(content_key(shown, SPEC), np.zeros_like(fresh.numpy()))
     assert prepare(shown, SPEC).abs().max() == 0
     (entry,) = (cache_root() / "inputs").iterdir()
     entry.write_bytes(entry.read_bytes()[:-1] + b"\1")
@@ -110,3 +113,39 @@ def test_a_broken_file_leaves_its_case_out_with_the_reason(shown, tmp_path):
     found = filler()(wanted(Crop(volume=VolumeRef(path=str(tmp_path / "cut.nii")))))
     assert found.outcome == "left_out"
     assert f"{tmp_path / 'cut.nii'}: holds {VALUES.nbytes - 7} bytes of voxels" in found.reason
+
+
+@pytest.mark.parametrize("keeps_volumes", [True, False])
+def test_a_case_whose_file_is_replaced_meanwhile_is_left_out(shown, write, monkeypatch, keeps_volumes):
+    write(VALUES[::-1], "scan.nii")  # which no other test holds in memory
+    as_usual = Path.read_bytes
+
+    def slowly(path: Path) -> bytes:
+        content = as_usual(path)
+        if str(path) == shown.volume.path:
+            write(VALUES + 1, "scan.nii")
+        return content
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", slowly)
+        found = filler(keeps_volumes=keeps_volumes)(wanted(shown))
+    assert found.outcome == "left_out"
+    assert found.reason == (
+        f"{shown.volume.path}: changed while it was read. Prepare again once nothing writes to it."
+    )
+    assert not list(cache_root().rglob("*.safetensors"))
+
+
+def test_what_is_deleted_for_room_is_told(write, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE_GB", "0.0012")  # one of two
+    first, second = (
+        Wanted(
+            case=str(shift), volumes=(VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))),), shown=()
+        )
+        for shift in range(2)
+    )
+    assert filler()(first).deleted_bytes == 0
+    (entry,) = (cache_root() / "volumes").iterdir()
+    size_bytes = entry.stat().st_size
+    found = filler(began_s=time.time() + 60)(second)
+    assert (found.outcome, found.deleted_bytes) == ("done", size_bytes)

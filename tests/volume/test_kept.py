@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +144,40 @@ def test_the_bound_holds_and_a_volume_in_use_is_not_broken(write, monkeypatch):
     keep(third)
     assert [find(ref) is not None for ref in (first, second, third)] == [True, False, True]
     np.testing.assert_array_equal(held.slice(9), VALUES[9] + 1)
+
+
+@pytest.fixture
+def two_series(write_series, tmp_path) -> list[VolumeRef]:
+    """One image of each of two series in one folder, all 100 and all 700."""
+    for series, value in (("1.2.3", 100), ("1.2.4", 700)):
+        apart = write_series(np.full_like(VALUES, value), series, series=series)
+        (tmp_path / "flat").mkdir(exist_ok=True)
+        for file in apart.iterdir():
+            shutil.copy(file, tmp_path / "flat" / f"{series}-{file.name}")
+    return [VolumeRef(path=str(tmp_path / "flat" / f"{series}-99.dcm")) for series in ("1.2.3", "1.2.4")]
+
+
+@pytest.mark.parametrize("ask", [read, recall, lambda ref: keep(ref).volume()])
+def test_series_of_one_folder_never_stand_in_for_each_other(two_series, ask):
+    for _ in range(2):
+        assert [np.unique(ask(ref).array).tolist() for ref in two_series] == [[100], [700]]
+
+
+@pytest.mark.parametrize("ask", [recall, lambda ref: keep(ref).volume()])
+def test_a_file_that_is_replaced_while_it_is_read_is_not_kept_as_its_successor(ref, write, monkeypatch, ask):
+    as_usual = Path.read_bytes
+
+    def slowly(path: Path) -> bytes:
+        content = as_usual(path)
+        if str(path) == ref.path:
+            write(VALUES + 1, "scan.nii")
+        return content
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", slowly)
+        np.testing.assert_array_equal(ask(ref).array, VALUES)
+    assert entries() == []
+    np.testing.assert_array_equal(ask(ref).array, VALUES + 1)
 
 
 @pytest.mark.parametrize("box", [(0, 13, 0, 1, 0, 1), (3, 3, 0, 1, 0, 1), (0, 1, -1, 2, 0, 1)])
