@@ -169,10 +169,19 @@ def test_contours_off_the_grid_are_refused(write_series, tmp_path):
         good, rectangle(7, (1, 3), (1, 3))
     )
     assert "1 of 1 contours lie outside the volume" in wrong(rectangle(1, (-2, 3), (1, 3)))
+    for z in (-1, -0.8, 5.8, 6):
+        assert "1 of 2 contours lie outside the volume" in wrong(good, rectangle(z, (1.5, 3.5), (1.5, 3.5)))
     assert "region 1 has a contour of type 'POINT', which encloses nothing; expected" in wrong(
         good, kind="POINT"
     )
     assert "region 1 has a contour of 2 readable corners, expected at least 3" in wrong(good[:2])
+
+
+def test_contours_that_are_rounded_beyond_the_outermost_slices_lie_on_them(write_series, tmp_path):
+    volume = volume_of(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
+    ends = [rectangle(z, (1.5, 3.5), (1.5, 3.5)) for z in (-0.2, 5.2)]
+    mask = read_mask(MaskRef(path=structure_set(tmp_path / "rs.dcm", {"lesion": ends})), volume)
+    assert mask.sum(axis=(1, 2)).tolist() == [4, 0, 0, 0, 0, 4]
 
 
 def test_a_real_structure_set_is_the_mask_of_the_nifti_file(real_data):

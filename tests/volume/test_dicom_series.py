@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
-from pydicom.uid import EnhancedCTImageStorage
+from pydicom.uid import CTImageStorage, EnhancedCTImageStorage
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
@@ -182,6 +182,62 @@ def test_what_is_no_image_is_left_aside(write_series, tmp_path):
     image.Modality = "RTSTRUCT"
     image.save_as(folder / "rs.dcm")
     assert "rs.dcm: holds no scan but 'RTSTRUCT'. Name the folder of the images" in refusal(folder / "rs.dcm")
+
+
+@pytest.mark.parametrize("kept_bytes", [160, 200, 250, 300, 350, 400])
+def test_an_image_that_is_cut_within_its_header_is_not_left_aside(write_series, kept_bytes):
+    folder = write_series(scan((6, 5, 6)))
+    cut = folder / "94.dcm"  # an end of the stack: its absence leaves no gap
+    assert pydicom.dcmread(cut)["Rows"].file_tell > 400
+    cut.write_bytes(cut.read_bytes()[:kept_bytes])
+    assert refusal(folder).startswith(f"{cut}: ")
+    assert refusal(folder / "99.dcm").startswith(f"{cut}: ")
+
+
+@pytest.mark.parametrize(
+    ("uid", "shown"),
+    [
+        (CTImageStorage, "'CT Image Storage'"),
+        (None, "nothing"),
+        ("1.2.840.10008.5.1.4.1", "'1.2.840.10008.5.1.4.1'"),
+    ],
+)
+def test_a_file_without_rows_that_may_be_an_image_is_refused(write_series, uid, shown):
+    folder = write_series(scan())
+    _headless(folder, uid)
+    assert (
+        f"{folder}/cut.dcm: lies in a DICOM folder and has no Rows, though its class is {shown}. "
+        f"The file is cut off" in refusal(folder)
+    )
+
+
+@pytest.mark.parametrize(
+    "uid",
+    [
+        "1.2.840.10008.1.3.10",  # a DICOMDIR
+        "1.2.840.10008.5.1.4.1.1.88.11",  # a structured report
+        "1.2.840.10008.5.1.4.1.1.11.1",  # a presentation state
+        "1.2.840.10008.5.1.4.1.1.66",  # raw data
+        "1.3.12.2.1107.5.9.1",  # Siemens, no image
+    ],
+)
+def test_a_class_that_has_no_image_is_left_aside(write_series, uid):
+    folder = write_series(scan())
+    _headless(folder, uid)
+    np.testing.assert_array_equal(opened(folder).array, scan())
+
+
+def _headless(folder: Path, uid: str | None) -> None:
+    """Add a file of some class without an image."""
+    image = pydicom.dcmread(folder / "99.dcm")
+    for name in ("Rows", "Columns", "PixelData", "SOPClassUID"):
+        delattr(image, name)
+    del image.file_meta.MediaStorageSOPClassUID
+    if uid == "1.2.840.10008.1.3.10":
+        image.file_meta.MediaStorageSOPClassUID = uid  # a directory has no SOPClassUID
+    elif uid is not None:
+        image.SOPClassUID = uid
+    image.save_as(folder / "cut.dcm")
 
 
 def enhanced(folder: Path, change=lambda groups: None) -> Path:

@@ -12,6 +12,7 @@ from evidcore.volume.lattice import Mask
 
 CLOSED = {"CLOSED_PLANAR", "CLOSEDPLANAR_XOR"}
 OFF_SLICE = 0.25  # slices; coordinates are often rounded, and nearer than half way the slice is certain
+HALF_WAY = 0.5  # slices beyond the outermost; farther out, the nearest slice is none of the volume
 OUTSIDE = 1.0  # voxels beyond the outermost centre; a contour along the edge runs half a voxel outside
 
 
@@ -99,8 +100,10 @@ def _refuse_off_grid(places: list[Array], across: int, onto: Geometry, path: str
                 f"{path}: a contour lies {off:.2f} slices off the nearest slice of its volume {onto}; at "
                 f"most {OFF_SLICE} is read. Name the volume that it was drawn on."
             )
-    ends = np.array(onto.shape_zyx) - 1 + OUTSIDE
-    outside = [place for place in places if (place < -OUTSIDE).any() or (place > ends).any()]
+    beyond = np.full(3, OUTSIDE)
+    beyond[across] = HALF_WAY
+    ends = np.array(onto.shape_zyx) - 1 + beyond
+    outside = [place for place in places if (place < -beyond).any() or (place > ends).any()]
     if outside:
         raise DataError(
             f"{path}: {len(outside)} of {len(places)} contours lie outside the volume {onto}. "

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.pixels.utils import pixel_array
+from pydicom.uid import UID
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError, did_you_mean
 from evidcore.volume.dicom.frames import Frame, frames_of
-from evidcore.volume.dicom.headers import MISTAKES, SEGMENTATIONS, read_dataset
+from evidcore.volume.dicom.headers import MISTAKES, SEGMENTATIONS, read_dataset, shown
 from evidcore.volume.dicom.stack import stack
-from evidcore.volume.formats import is_dicom
+from evidcore.volume.formats import files_in, is_dicom
 from evidcore.volume.geometry import Array, FileGrid
 from evidcore.volume.stored import AGAIN, Stored
 
@@ -140,10 +141,28 @@ def _one_series(images: list[Header], ref: VolumeRef) -> list[Header]:
 
 def _images(folder: Path) -> list[Header]:
     """Return the DICOM images directly in a folder, by name."""
-    files = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    paths = [str(file) for file in files if _is_of_series(file)]
+    paths = [str(file) for file in files_in(folder) if _is_of_series(file)]
     headers = [Header(path=path, dataset=read_dataset(path, only=NEEDED)) for path in paths]
+    for header in headers:
+        _refuse_cut(header)
     return [header for header in headers if header.is_image]
+
+
+def _refuse_cut(header: Header) -> None:
+    """Stop at a file without an image that does not say that it has none: it may be a lost image."""
+    if "Rows" in header.dataset:
+        return
+    held = header.dataset
+    # a directory (DICOMDIR) has a class in its meta group alone
+    uid = UID(str(held.get("SOPClassUID") or held.file_meta.get("MediaStorageSOPClassUID") or ""))
+    is_other = uid.keyword and "Image" not in uid.keyword
+    is_makers_own = uid and uid.is_private and header.series  # the series is read well after a whole class
+    if is_other or is_makers_own:
+        return
+    raise DataError(
+        f"{header.path}: lies in a DICOM folder and has no Rows, though its class is {shown(uid.name)}. "
+        f"The file is cut off within its header. {AGAIN}"
+    )
 
 
 def _is_of_series(file: Path) -> bool:
