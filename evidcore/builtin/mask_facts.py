@@ -18,7 +18,7 @@ from evidcore.volume import Volume, content_hash, read, read_mask
 from evidcore.volume.cache import fetch, store
 from evidcore.volume.geometry import Array
 
-READING = 1  # raise whenever the same files give other facts
+READING = 2  # raise whenever the same files give other facts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,9 @@ def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bo
         asked = {
             "reading": READING,
             "volume": [files[ref.path], ref.marks()],
-            "masks": {name: [files[mask.path], mask.key, mask.label] for name, mask in masks.items()},
+            "masks": {
+                name: [files[mask.path], mask.key, mask.label, mask.axes] for name, mask in masks.items()
+            },
             "body": body,
         }
         key = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -73,14 +73,14 @@ class VolumeRef:
 class MaskRef:
     """Where a mask lies, on the grid of its volume.
 
-    A `.nii`/`.nii.gz` label map, an `.npz` of boolean arrays of which `key` names one, or an `.npz` that
-    holds one sparse matrix of which `key` is a row.
+    The file is a label map in any format of a volume, a `.png` in greys, a `.seg.nrrd`, an RTSTRUCT or
+    DICOM-SEG file, an `.npy`, or an `.npz` of arrays or of one sparse matrix.
     """
 
     path: str
-    key: str | None = None
-    label: int | None = None  # value in a label map; None: every value above 0
-    axes: str | None = None  # where the axes of a sparse matrix's rows run to, e.g. "RAS" for x, y, z
+    key: str | None = None  # which array, segment, region, or row of a sparse matrix
+    label: int | None = None  # value in a label map, None: every value above 0; number of a region or segment
+    axes: str | None = None  # where the axes of an array or a sparse matrix's rows run to, e.g. "RAS"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

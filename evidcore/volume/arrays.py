@@ -130,7 +130,8 @@ def turned_to_body(array: Array, axes: str, path: str) -> Array:
     found = _body_axes(axes, path)
     backwards = [axis for axis, (_, sense) in enumerate(found) if sense < 0]
     order = sorted(range(3), key=lambda axis: -found[axis][0])
-    return np.flip(array, backwards).transpose(order)
+    flipped: Array = np.flip(array, tuple(backwards))
+    return flipped.transpose(order)
 
 
 def _affine(ref: VolumeRef, axes: str, spacing_mm_zyx: tuple[float, float, float]) -> Array:

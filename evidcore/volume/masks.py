@@ -6,7 +6,7 @@ import numpy as np
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume.arrays import array_name, read_array
+from evidcore.volume.arrays import array_name, read_array, turned_to_body
 from evidcore.volume.formats import Format, format_of, open_volume
 from evidcore.volume.geometry import Array, Geometry, Volume, turn_to_body
 from evidcore.volume.lattice import Mask, put
@@ -22,10 +22,10 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
 
     A label map of any volume format is turned to body axes like its volume; `label` picks a value, without it
     every value above 0 counts. A label that does not occur gives an empty mask: the object is out of the
-    field of view. The arrays of an `.npz` are already (z, y, x) in body axes; `key` names one; an `.npz` that
-    holds a sparse matrix is read by `masks_csr`. In a DICOM
-    structure set or segmentation, and in a `.seg.nrrd`, `key` is the name or number of one object and `label`
-    its number.
+    field of view. The arrays of an `.npz` or `.npy` are (z, y, x) in body axes unless `axes` says otherwise;
+    `key` names one; an `.npz` that holds a sparse matrix is read by `masks_csr`. In a DICOM structure set or
+    segmentation `key` is the name or number of one object and `label` its number; in a `.seg.nrrd` `key` is a
+    segment's name and `label` its value.
 
     A mask lies on the grid that its volume's file states, or on a part of it; with the volume it gets the
     spacing that the reference gave, and is resampled where the volume was.
@@ -36,6 +36,10 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
     kind = format_of(ref.path)
     if kind == "array":
         return read_row(ref, like) if is_sparse(ref.path) else _of_array(ref, like)
+    if ref.axes is not None:
+        raise DataError(
+            f"{ref.path}: axes {ref.axes!r} is for bare arrays; this file states its own. Leave axes out."
+        )
     onto = like.geometry if like.source is None else like.source.stated
     mask = _on(ref, kind, onto)
     if like.source is not None and lean_degrees(like.source.meant) > TILT_LIMIT_DEGREES:
@@ -56,6 +60,8 @@ def _on(ref: MaskRef, kind: Format, onto: Geometry) -> Mask:
     if ref.path.lower().endswith(".seg.nrrd") and ref.key is not None:
         from evidcore.volume.nrrd import segment_value
 
+        if label is not None:
+            raise DataError(f"{ref.path}: key {ref.key!r} and label {label} both pick a segment. Give one.")
         label = segment_value(ref.path, ref.key)
     elif ref.key is not None and kind != "dicom":
         raise DataError(
@@ -63,11 +69,12 @@ def _on(ref: MaskRef, kind: Format, onto: Geometry) -> Mask:
             f"pick from a label map with a label."
         )
     if kind == "picture":
-        from evidcore.volume.pictures import refuse_no_labels
+        from evidcore.volume.pictures import open_labels
 
-        refuse_no_labels(ref.path)
-    key = ref.key if kind == "dicom" else None
-    stored = open_volume(VolumeRef(path=ref.path, intensity="arbitrary", key=key))
+        stored = open_labels(ref.path)
+    else:
+        key = ref.key if kind == "dicom" else None
+        stored = open_volume(VolumeRef(path=ref.path, intensity="arbitrary", key=key))
     turn = turn_to_body(stored.grid, ref.path)
     picked = _picked(stored.values(), label, ref.path)
     return put(turn.apply(picked), turn.geometry, onto, ref.path)
@@ -76,6 +83,9 @@ def _on(ref: MaskRef, kind: Format, onto: Geometry) -> Mask:
 def _of_array(ref: MaskRef, like: Volume) -> Mask:
     values, key = read_array(ref.path, ref.key), array_name(ref.path, ref.key)
     name = "the array" if key is None else f"array {key!r}"
+    if ref.axes is not None and values.ndim == 3:
+        values = turned_to_body(values, ref.axes, ref.path)
+        name += " in body axes"
     if values.shape != like.shape_zyx:
         raise DataError(
             f"{ref.path}: {name} has shape {values.shape}, its volume {like.shape_zyx} (z, y, x). "

@@ -55,6 +55,11 @@ def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:
             f"{ref.path}: the name states {classes} masks of {'x'.join(map(str, shape))} voxels, the matrix "
             f"has shape {matrix.shape}. Fetch the file again."
         )
+    if ref.label is not None:
+        raise DataError(
+            f"{ref.path}: label {ref.label} picks nothing of a sparse mask, whose rows are picked by key. "
+            f"Leave the label out."
+        )
     row = int(ref.key) if ref.key is not None and ref.key.isdecimal() else -1
     if not 0 <= row < classes:
         raise DataError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
@@ -39,13 +41,17 @@ def open_picture(path: str, intensity: Intensity) -> Stored:
         )
     return Stored(
         grid=FileGrid(shape=(columns, rows, 1), affine=np.eye(4)),
-        load=lambda: _luminance(path).T[:, :, None],
+        load=lambda: _greys(path).T[:, :, None],
         is_picture=True,
     )
 
 
-def refuse_no_labels(path: str) -> None:
-    """Stop at a picture whose values name no labels: colours, or values that a lossy format has changed."""
+def open_labels(path: str) -> Stored:
+    """Read the size of a mask; its values are the labels as they are stored, 0 and 1 where it has 1 bit.
+
+    Raises:
+        DataError: if its values name no labels: colours, or values that a lossy format has changed.
+    """
     if not path.lower().endswith(".png"):
         raise DataError(f"{path}: a lossy picture keeps no labels. Save the mask as .png.")
     with _opened(path) as picture:
@@ -55,15 +61,17 @@ def refuse_no_labels(path: str) -> None:
             f"{path}: a mask is a picture in greys, one value a label, got colours (mode {mode!r}). "
             f"Save it in greys."
         )
+    stored = open_picture(path, "arbitrary")
+    return dataclasses.replace(stored, load=lambda: _greys(path, as_stored=("1", *GREYS)).T[:, :, None])
 
 
-def _luminance(path: str) -> Array:
-    """Return grey values, shape (row, column)."""
+def _greys(path: str, as_stored: tuple[str, ...] = GREYS) -> Array:
+    """Return what is stored in some modes, luminance of the others, shape (row, column)."""
     try:
         with _opened(path) as picture:
             if picture.mode.startswith("I;16"):
                 return np.asarray(picture, dtype=np.uint16)
-            return np.asarray(picture if picture.mode in GREYS else picture.convert("L"))
+            return np.asarray(picture if picture.mode in as_stored else picture.convert("L"))
     except MISTAKES as cause:
         raise _unreadable(path, cause) from cause
 

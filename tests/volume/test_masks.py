@@ -48,6 +48,24 @@ def test_an_array_of_an_npz_is_read(tmp_path, volume, labels):
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), label=2), volume), labels == 2)
 
 
+@pytest.mark.parametrize("ending", ["npz", "npy"])
+def test_the_axes_of_a_bare_mask_count_as_those_of_a_bare_volume(tmp_path, volume, labels, ending):
+    path = str(tmp_path / f"m.{ending}")
+    # from z, y, x upwards, backwards and to the left: to x, z, y that run to the right, downwards, forwards
+    turned = labels.transpose(2, 0, 1)[::-1, ::-1, ::-1]
+    np.savez(path, turned) if ending == "npz" else np.save(path, turned)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=path, axes="RIA"), volume), labels > 0)
+    with pytest.raises(DataError, match=r"axes must name each body axis once.*got 'RIR'"):
+        read_mask(MaskRef(path=path, axes="RIR"), volume)
+
+
+def test_axes_of_a_file_that_states_its_own_are_refused(write, volume, labels):
+    path = write(labels.astype(np.uint8), "m.nii.gz")
+    assert "axes 'SPL' is for bare arrays; this file states its own. Leave axes out." in refusal(
+        path, volume, axes="SPL"
+    )
+
+
 def refusal(path: Path, volume: Volume, **pick: object) -> str:
     with pytest.raises(DataError) as caught:
         read_mask(MaskRef(path=str(path), **pick), volume)

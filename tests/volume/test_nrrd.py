@@ -167,6 +167,9 @@ def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), key="liver"), volume), labels == 4)
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), key="large tumour"), volume), labels == 7)
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(path)), volume), labels > 0)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), label=7), volume), labels == 7)
+    with pytest.raises(DataError, match=r"key 'liver' and label 7 both pick a segment\. Give one\."):
+        read_mask(MaskRef(path=str(path), key="liver", label=7), volume)
     with pytest.raises(DataError, match=r"no segment 'large'\..*It holds: liver, large tumour"):
         read_mask(MaskRef(path=str(path), key="large"), volume)
 

@@ -85,7 +85,11 @@ def test_a_mask_of_a_picture_is_a_picture_in_greys(tmp_path):
         mask = read_mask(MaskRef(path=str(tmp_path / "m.png"), label=label), volume)
         np.testing.assert_array_equal(mask[0], GREYS > 20)
     Image.fromarray(GREYS > 20).save(tmp_path / "two.png")
-    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "two.png")), volume)[0], GREYS > 20)
+    with Image.open(tmp_path / "two.png") as picture:
+        assert picture.mode == "1"
+    for label in (None, 1):
+        mask = read_mask(MaskRef(path=str(tmp_path / "two.png"), label=label), volume)
+        np.testing.assert_array_equal(mask[0], GREYS > 20)
     Image.fromarray(GREYS).convert("P").save(tmp_path / "p.png")
     with pytest.raises(DataError, match=r"p\.png: a mask is a picture in greys, .* got colours \(mode 'P'\)"):
         read_mask(MaskRef(path=str(tmp_path / "p.png")), volume)

@@ -146,7 +146,9 @@ class Implant(Dataset):
         asked: dict[str, Any] = {
             "carried": sorted(carried),
             "volume": [content_hash(ref.path), ref.marks()],
-            "masks": {key: [content_hash(mask.path), mask.key, mask.label] for key, mask in masks.items()},
+            "masks": {
+                key: [content_hash(mask.path), mask.key, mask.label, mask.axes] for key, mask in masks.items()
+            },
             "wishes": [[wish.kind.name, wish.size_mm, wish.region] for wish in wishes],
             "contrast": self.contrast,
             "dice": [self.seed, case.id, copy],
