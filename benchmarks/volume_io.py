@@ -242,7 +242,10 @@ def one(side: str, job: str, path: str) -> None:
 
 
 def prepare_in_processes(folder: Path, paths: Sequence[Path]) -> dict[str, Any]:
-    """Measure `evid data prepare` with 1 and 2 processes on 4 copies of the set; seconds without imports."""
+    """Measure `evid data prepare` with 1 and 2 processes on 4 copies of the set.
+
+    Seconds as the command counts them: with building the recipe's parts and starting its worker processes.
+    """
     place = folder / "set"
     place.mkdir()
     rows = ["id,volume,patient,split"]

@@ -88,11 +88,18 @@ def prepare(
         facts = {"recipe": str(recipe), "cache": str(cache_root()), "shard": f"{shard[0]}/{shard[1]}"}
         click.echo(json.dumps({**facts, **dataclasses.asdict(found)}, indent=1))
         return
+    for message in found.unlisted:
+        click.echo(f"not read: {message}")
     for case, reason in found.left_out.items():
         click.echo(f"left out: {case}: {reason}")
     counts = ", ".join(f"{count} {_WORDS[name]}" for name, count in found.outcomes.items() if count)
     written = f"{found.size_bytes / 1e9:.3g} GB written to {cache_root()}"
     click.echo(f"{recipe}: {counts or 'no case is in this share'}; {written} in {found.seconds:.0f} s")
+    if found.deleted_bytes:
+        click.echo(
+            f"{found.deleted_bytes / 1e9:.3g} GB last used before this command began were deleted to make "
+            f"room. If another share kept them, set EVID_CACHE_GB higher: it must hold all shares."
+        )
     if found.outcomes["no_room"]:
         click.echo("The cache is full. Set EVID_CACHE_GB higher, or prepare with --inputs-only.")
 

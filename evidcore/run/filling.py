@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast, get_args
 
@@ -35,13 +36,16 @@ class Summary:
         default_factory=lambda: dict.fromkeys(get_args(Outcome), 0)
     )
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # dataset/split/case -> why
+    unlisted: tuple[str, ...] = ()  # what in the data sets' tables cannot be read as a case or a part of one
     size_bytes: int = 0  # written
+    deleted_bytes: int = 0  # older entries that made room
     seconds: float = 0.0
 
     def add(self, filled: Filled) -> None:
         """Count a case."""
         self.outcomes[filled.outcome] += 1
         self.size_bytes += filled.size_bytes
+        self.deleted_bytes += filled.deleted_bytes
         if filled.outcome == "left_out":
             self.left_out[filled.case] = filled.reason
 
@@ -90,7 +94,7 @@ def fill(
     own = cases[shard[0] - 1 :: shard[1]]
     with torch.device("meta"):
         encoder = factory.build("encoder", recipe.model.encoder, given={}, where="model.encoder")
-    summary = Summary()
+    summary = Summary(unlisted=tuple(_unlisted(parts, names)))
     filler = Filler(spec=encoder.input, keeps_volumes=keeps_volumes, began_s=began_s)
     wanted = (_wanted(parts, encoder.input, name, case) for name, case in own)
     for done, filled in enumerate(fill_cache(wanted, filler, processes=processes), start=1):
@@ -101,23 +105,43 @@ def fill(
 
 
 def _cases(parts: Parts, names: Sequence[str], splits: Sequence[Split]) -> Iterator[tuple[str, Case | str]]:
-    """Yield every case with its full name, or why the data set leaves it out."""
+    """Yield every case with its full name, or why it is left out."""
     for name in names:
         source = parts.datasets[name]
+        seen: Counter[str] = Counter()
         for split in splits:
             with blame(offer_of(source), f"listing the cases of {name}, {split}"):
-                listed = {case.id: case for case in source.listed(split)}
+                listed = list(source.listed(split))
+            for case in listed:
+                seen[case.id] += 1
+                if seen[case.id] == 1:
+                    yield f"{name}/{split}/{case.id}", case
+                else:
+                    yield f"{name}/{split}/{case.id} ({seen[case.id]})", _twice(case)
             left_out = source.left_out.get(split, {})
-            for case_id, case in listed.items():
-                yield f"{name}/{split}/{case_id}", case
-            for case_id in sorted(left_out.keys() - listed.keys()):
+            for case_id in sorted(left_out.keys() - {case.id for case in listed}):
                 yield f"{name}/{split}/{case_id}", left_out[case_id]
+
+
+def _twice(case: Case) -> str:
+    return f"its id {case.id!r} is that of another case of the data set. Give each an id of its own."
+
+
+def _unlisted(parts: Parts, names: Sequence[str]) -> Iterator[str]:
+    """Yield what the data sets' tables hold that is no case or part of one."""
+    for name in names:
+        source = parts.datasets[name]
+        with blame(offer_of(source), f"reading the tables of {name}"):
+            yield from (f"{name}: {message}" for message in source.unlisted())
 
 
 def _wanted(parts: Parts, spec: EncoderInput, name: str, case: Case | str) -> Wanted:
     """Work out what the view shows of a case."""
     if isinstance(case, str):
         return Wanted(case=name, volumes=(), shown=(), fault=case)
+    if not case.volumes:
+        fault = "the case names no volume. Name its file in the data set's table, or take the case out."
+        return Wanted(case=name, volumes=(), shown=(), fault=fault)
     try:
         with blame(offer_of(parts.view), f"rendering case {case.id!r}"):
             shown = [part for part in parts.view.render(case) if isinstance(part, VisualPart)]

@@ -151,3 +151,52 @@ def is_alive(pid: int) -> bool:
         return False
     state = Path(f"/proc/{pid}/stat")
     return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_later_share_says_what_it_deletes_of_an_earlier_one(scans, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE_GB", "0.0013")  # one volume
+    rows = (scans / "cases.csv").read_text().splitlines()
+    (scans / "cases.csv").write_text("\n".join(rows[:3]) + "\n")
+    first = prepare("--json", "--shard", "1/2")
+    assert (first["outcomes"]["done"], first["deleted_bytes"]) == (1, 0)
+    (entry,) = (scans / "cache" / "volumes").iterdir()
+    size_bytes = entry.stat().st_size
+    said = prepare("--shard", "2/2").output
+    assert "1 done" in said
+    assert (
+        f"{size_bytes / 1e9:.3g} GB last used before this command began were deleted to make room. "
+        f"If another share kept them, set EVID_CACHE_GB higher: it must hold all shares." in said
+    )
+
+
+def test_a_row_without_a_volume_is_left_out_and_told(scans):
+    with (scans / "cases.csv").open("a") as table:
+        table.write("empty,,p90,train\nodd,0.nii,p91,training\n")
+    found = prepare("--json", "--inputs-only")
+    assert found["outcomes"]["done"] == CASES - 1
+    assert found["outcomes"]["left_out"] == 2
+    assert found["left_out"]["scans/train/empty"] == (
+        "the case names no volume. Name its file in the data set's table, or take the case out."
+    )
+    where = scans / "cases.csv"
+    assert found["unlisted"] == [
+        f"scans: {where}: line 12: case 'odd' has split 'training', expected one of train, validation, test. "
+        f"Did you mean 'train'? Correct the cell.",
+        f"scans: {where}: line 11, case 'empty': column 'volume' is empty. Name the case's file.",
+    ]
+    said = prepare("--inputs-only").output
+    assert all(f"not read: {message}" in said for message in found["unlisted"])
+
+
+def test_an_id_that_stands_twice_counts_as_left_out(scans):
+    with (scans / "cases.csv").open("a") as table:
+        table.write("0,1.nii,p90,train\n0,2.nii,p91,train\n1,2.nii,p92,validation\n")
+    found = prepare("--json", "--inputs-only")
+    assert found["outcomes"]["done"] == CASES - 1
+    assert found["outcomes"]["left_out"] == 4
+    assert set(found["left_out"]) == {
+        "scans/train/4", "scans/train/0 (2)", "scans/train/0 (3)", "scans/validation/1 (2)",
+    }  # fmt: skip
+    assert found["left_out"]["scans/train/0 (2)"] == (
+        "its id '0' is that of another case of the data set. Give each an id of its own."
+    )
