@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Gt
 
+from evidcore.builtin.csv_rows import Row
 from evidcore.builtin.folder_table import (
-    Row,
     Table,
     file_and_key,
     finding_state,
