@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # contracts import torch
     from evidcore.contracts import EncoderInput, Grid
 
 PREPARATION = 1  # raise whenever `prepare` gives other numbers for the same settings
-READING = 2  # raise whenever `read` gives other numbers, or takes or refuses other files
+READING = 3  # raise whenever `read` gives other numbers, or takes or refuses other files
 REMEMBERED_BYTES = 1 << 20  # smaller files are hashed within a millisecond
 
 _known: dict[tuple[str, int, int], str] = {}
