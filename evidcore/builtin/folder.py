@@ -81,7 +81,8 @@ class Folder(Dataset):
             intensity: "hu" for CT in Hounsfield units, "arbitrary" for anything else.
             rescale: slope and intercept that the values as read still need; for files that leave theirs out.
             spacing_mm_zyx: in place of what the files state; bare arrays (.npy, .npz) need it.
-            axes: where the axes of bare arrays run to, for instance "SPL"; other files state theirs.
+            axes: where the stored axes run to, for instance "SPL"; bare arrays need it, and with
+                spacing_mm_zyx it takes the place of the grid that a NIfTI or NRRD header states.
             tilted: axes that lean from the body's, as under a tilted gantry: "refuse" stops, "resample" reads
                 onto a straight grid, masks too.
             missing: what to do about a case with a missing file or a broken volume. "stop" raises; "skip"

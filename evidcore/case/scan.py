@@ -29,7 +29,7 @@ class VolumeRef:
     key: str | None = None  # which array of an .npz, or the SeriesInstanceUID in a folder of several series
     rescale: tuple[float, float] | None = None  # slope and intercept that the values as read still need
     spacing_mm_zyx: tuple[float, float, float] | None = None  # in place of the file's, in body axes
-    axes: str | None = None  # where the axes of a bare array run to, e.g. "SPL" for z, y, x
+    axes: str | None = None  # where the axes of the stored array run to, e.g. "SPL" for z, y, x
     tilted: Literal["refuse", "resample"] = (
         "refuse"  # axes that lean from the body's, as under a tilted gantry
     )

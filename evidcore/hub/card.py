@@ -74,8 +74,10 @@ class ModelFacts:
     """Everything that a model card says."""
 
     name: str
-    base_model: str  # on the Hub; empty: none
+    base_model: str  # on the Hub; empty: none there
     base_revision: str
+    language_is_pretrained: bool  # it began with weights from elsewhere, from the Hub or a folder
+    encoder_is_pretrained: bool
     parameters: Mapping[str, int]  # by part
     datasets: Sequence[DatasetFacts]
     stages: Sequence[str]  # one line each
@@ -112,7 +114,7 @@ def model_card(facts: ModelFacts) -> str:
 def licence_of(facts: ModelFacts) -> str:
     """Return the licence that everything the model is made of is under; else it is unknown."""
     parts = {package.licence for package in facts.packages} | {data.licence for data in facts.datasets}
-    if facts.base_model:
+    if facts.language_is_pretrained or facts.encoder_is_pretrained:
         parts.add(UNKNOWN)
     return parts.pop().lower() if len(parts) == 1 else UNKNOWN
 
@@ -133,7 +135,9 @@ def _front_matter(facts: ModelFacts) -> str:
 
 def _about(facts: ModelFacts) -> str:
     sizes = ", ".join(f"{part} {written(size, 'count')}" for part, size in facts.parameters.items())
-    base = f"`{facts.base_model}` at revision `{facts.base_revision}`" if facts.base_model else "none"
+    base = "weights from a folder, whose origin is not known here" if facts.language_is_pretrained else "none"
+    if facts.base_model:
+        base = f"`{facts.base_model}` at revision `{facts.base_revision}`"
     return textwrap.dedent(f"""\
         A vision-language model that reads 3D scans, trained with evidcore {__version__}.
 
@@ -222,6 +226,10 @@ def _licences(facts: ModelFacts) -> Iterator[str]:
         yield f"- Data `{data.component}`: {data.licence}"
     if facts.base_model:
         yield f"- Weights of `{facts.base_model}`: see its page on the Hub"
+    elif facts.language_is_pretrained:
+        yield f"- Weights that the language model began with: {UNKNOWN}; they came from a folder"
+    if facts.encoder_is_pretrained:
+        yield f"- Weights that the encoder began with: {UNKNOWN}; the recipe names them if public"
     if licence_of(facts) == UNKNOWN:
         yield "\nThese parts do not all state one licence, so none is stated for the model. Its author must."
     yield ""

@@ -27,14 +27,14 @@ def published_recipe(recipe: Recipe) -> str:
     model = dataclasses.replace(
         recipe.model,
         language=dataclasses.replace(language, folder=WITHHELD if language.folder else ""),
-        **{part: _without_paths(getattr(recipe.model, part)) for part in ("encoder", "bridge", "view")},
+        **{part: without_paths(getattr(recipe.model, part)) for part in ("encoder", "bridge", "view")},
     )
     shown = dataclasses.replace(
         recipe,
         folder=Path(),
         datasets={name: _dataset(table, "dataset") for name, table in recipe.datasets.items()},
-        tasks=_without_paths(recipe.tasks),
-        services=_without_paths(recipe.services),
+        tasks=without_paths(recipe.tasks),
+        services=without_paths(recipe.services),
         model=model,
         stages=tuple(_stage(stage) for stage in recipe.stages),
     )
@@ -77,15 +77,16 @@ def _stage(stage: Any) -> Any:
     """Return a stage whose component tables hold no local path."""
     tables = ("options", "reweighter", "rollout", "reward", "tools", "trl")
     return dataclasses.replace(
-        stage, **{name: _without_paths(getattr(stage, name)) for name in tables if name in vars(stage)}
+        stage, **{name: without_paths(getattr(stage, name)) for name in tables if name in vars(stage)}
     )
 
 
-def _without_paths(value: Any) -> Any:
+def without_paths(value: Any) -> Any:
+    """Return a value of a recipe with each local path in it withheld."""
     if isinstance(value, Mapping):
-        return {key: _without_paths(item) for key, item in value.items()}
+        return {key: without_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_without_paths(item) for item in value)
+        return type(value)(without_paths(item) for item in value)
     return WITHHELD if isinstance(value, str) and _is_path(value) else value
 
 

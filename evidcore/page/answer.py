@@ -62,9 +62,7 @@ def write_answer_page(
             ),
             _section("Does it look?", _looking(record)),
             _section("Evidence", _evidence(record["evidence"])) if record["evidence"] else None,
-            _section(
-                "Record", tag("details", tag("summary", "Scan, model, data, software"), _record(record))
-            ),
+            _section("Record", _record(record)),
         ),
         tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
         tag("div", id="tip", role="status", hidden=True),

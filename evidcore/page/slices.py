@@ -96,9 +96,9 @@ def render(
     }
     outlines = {
         name: {
-            place: outline(mask[z][::factor, ::factor][: planes.shape[1], : planes.shape[2]])
+            place: outline(reduced)
             for place, z in enumerate(chosen.tolist())
-            if mask[z][::factor, ::factor].any()
+            if (reduced := np.asarray(_blocks(mask[z][None], factor).any(axis=(2, 4)))[0]).any()
         }
         for name, mask in masks.items()
     }
@@ -156,10 +156,14 @@ def _averaged(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[np.float32]:
     values = planes.astype(np.float32)
     if factor == 1:
         return values
-    depth, height, width = values.shape
+    return np.asarray(_blocks(values, factor).mean(axis=(2, 4)))
+
+
+def _blocks(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[Any]:
+    """Return planes (z, y, x) in squares (z, y, within, x, within); the rest at the end is cut."""
+    depth, height, width = planes.shape
     height, width = height // factor * factor, width // factor * factor
-    blocks = values[:, :height, :width].reshape(depth, height // factor, factor, width // factor, factor)
-    return np.asarray(blocks.mean(axis=(2, 4)))
+    return planes[:, :height, :width].reshape(depth, height // factor, factor, width // factor, factor)
 
 
 def _grey(plane: npt.NDArray[np.float32], low: float, high: float) -> Plane:

@@ -7,14 +7,17 @@ rollout, answer, case or report of the run is read on the way.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from evidcore.contracts import Encoder
 from evidcore.hub import ModelFacts, PackageFacts, model_card, published_lock, published_recipe
 from evidcore.hub.card import UNKNOWN, DatasetFacts
+from evidcore.hub.published import without_paths
 from evidcore.model import assemble
+from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.page.record import is_phantom
 from evidcore.plugins import card, find
@@ -41,6 +44,7 @@ def export_run(folder: RunFolder, target: Path) -> Path:
     recipe, lock = load(folder.path / "resolved.toml"), folder.lock()
     with appearing(target) as work:
         model, processor = assemble.load(weights)
+        _forget_places(model, processor)
         model.save_pretrained(work)
         processor.save_pretrained(work)
         for path in work.glob("*.safetensors"):
@@ -60,6 +64,8 @@ def _facts(
         name=recipe.name,
         base_model=language.id,
         base_revision=language.revision,
+        language_is_pretrained=not language.config,
+        encoder_is_pretrained=_began_elsewhere(model.model.encoder, recipe.model.encoder),
         parameters={
             part: sum(weight.numel() for weight in model.part(part))
             for part in ("encoder", "bridge", "language")
@@ -71,6 +77,21 @@ def _facts(
         counts_words=bool(language.config),
         recipe=shown,
     )
+
+
+def _began_elsewhere(encoder: Encoder, table: Mapping[str, Any]) -> bool:
+    """Tell whether an encoder began with published weights: it can, and no option denies it."""
+    can = type(encoder).load_pretrained is not Encoder.load_pretrained
+    return can and table.get("pretrained", "unsaid") != ""
+
+
+def _forget_places(model: VolumeVLM, processor: VolumeProcessor) -> None:
+    """Leave no path of this machine in what is written of the configuration."""
+    config, images = model.config, processor.image_processor
+    config._name_or_path = config.text_config._name_or_path = ""
+    config.encoder, config.bridge = without_paths(config.encoder), without_paths(config.bridge)
+    for part in ("encoder", "bridge", "view"):
+        setattr(images, part, without_paths(getattr(images, part)))
 
 
 def _dataset(name: str, table: Any, lock: dict[str, Any]) -> DatasetFacts:

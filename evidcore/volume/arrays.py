@@ -134,6 +134,22 @@ def turned_to_body(array: Array, axes: str, path: str) -> Array:
     return flipped.transpose(order)
 
 
+def stated_affine(ref: VolumeRef) -> Array | None:
+    """Return the affine that a reference gives in place of a header's; None where it gives no axes.
+
+    Raises:
+        DataError: if it gives axes without spacing, or axes that are none.
+    """
+    if ref.axes is None:
+        return None
+    if ref.spacing_mm_zyx is None:
+        raise DataError(
+            f"{ref.path}: axes {ref.axes!r} take the place of the header's grid and need spacing_mm_zyx too. "
+            f"Give both on the data set, or leave axes out."
+        )
+    return _affine(ref, ref.axes, ref.spacing_mm_zyx)
+
+
 def _affine(ref: VolumeRef, axes: str, spacing_mm_zyx: tuple[float, float, float]) -> Array:
     affine = np.zeros((4, 4))
     affine[3, 3] = 1.0

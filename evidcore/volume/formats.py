@@ -9,6 +9,7 @@ from typing import Literal
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
+from evidcore.volume.arrays import stated_affine
 from evidcore.volume.stored import AGAIN, Stored, unreadable
 
 Format = Literal["nifti", "nrrd", "array", "picture", "dicom"]
@@ -77,9 +78,10 @@ def open_volume(ref: VolumeRef) -> Stored:
         DataError: if they cannot be used, or the reference gives what its format has no use for.
     """
     kind = format_of(ref.path)
-    if ref.axes is not None and kind != "array":
+    if ref.axes is not None and kind not in {"array", "nifti", "nrrd"}:
         raise DataError(
-            f"{ref.path}: axes {ref.axes!r} is for bare arrays; this file states its own. Leave axes out."
+            f"{ref.path}: axes {ref.axes!r} is for bare arrays, NIfTI and NRRD; this file states its own. "
+            f"Leave axes out."
         )
     if ref.key is not None and kind not in {"array", "dicom"}:
         raise DataError(
@@ -89,11 +91,11 @@ def open_volume(ref: VolumeRef) -> Stored:
     if kind == "nifti":
         from evidcore.volume.nifti import open_nifti
 
-        return open_nifti(ref.path)
+        return open_nifti(ref.path, stated_affine(ref))
     if kind == "nrrd":
         from evidcore.volume.nrrd import open_nrrd
 
-        return open_nrrd(ref.path)
+        return open_nrrd(ref.path, stated_affine(ref))
     if kind == "array":
         from evidcore.volume.arrays import open_array
 

@@ -13,7 +13,7 @@ from nibabel.spatialimages import HeaderDataError
 from nibabel.wrapstruct import WrapStructError
 
 from evidcore.errors import DataError
-from evidcore.volume.geometry import LPS_RAS, Array, FileGrid
+from evidcore.volume.geometry import LPS_RAS, Array, FileGrid, Triple
 from evidcore.volume.gunzip import gunzip
 from evidcore.volume.stored import AGAIN, Stored, refuse_shape, refuse_type
 
@@ -21,10 +21,14 @@ GZIP_MAGIC = b"\x1f\x8b"
 HEADER_BYTES = 540  # a NIfTI-2 header; NIfTI-1 needs 348
 
 
-def open_nifti(path: str) -> Stored:
+def open_nifti(path: str, affine: Array | None = None) -> Stored:
     """Read the header of a `.nii` or `.nii.gz` file.
 
     Its slope and intercept are applied, once. The gzip checksum is verified as the voxels are loaded.
+
+    Args:
+        path: the file.
+        affine: of file order to LPS in mm, in place of the header's, of which nothing is then read.
 
     Raises:
         DataError: if the file cannot be used; names it, the value and what to do.
@@ -32,7 +36,7 @@ def open_nifti(path: str) -> Stored:
     header = read_header(path)
     slope, intercept = header.get_slope_inter()
     return Stored(
-        grid=_grid(header, path),
+        grid=_grid(header, path) if affine is None else FileGrid(shape=_shape(header), affine=affine),
         load=lambda: _voxels(Path(path)),
         slope=1.0 if slope is None else slope,  # None: the header asks for no scaling
         intercept=intercept or 0.0,
@@ -151,5 +155,9 @@ def _grid(header: Any, path: str) -> FileGrid:
             f"{[round(float(step), 6) for step in header.get_zooms()[:3]]}. Write the file again in mm, "
             f"and its unit with nibabel: image.header.set_xyzt_units('mm')."
         )
+    return FileGrid(shape=_shape(header), affine=LPS_RAS @ affine)
+
+
+def _shape(header: Any) -> Triple:
     x, y, z = (int(count) for count in header.get_data_shape()[:3])
-    return FileGrid(shape=(x, y, z), affine=LPS_RAS @ affine)
+    return x, y, z

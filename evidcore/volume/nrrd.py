@@ -12,7 +12,7 @@ import numpy as np
 
 from evidcore.errors import DataError, did_you_mean
 from evidcore.volume.geometry import Array, FileGrid
-from evidcore.volume.stored import AGAIN, Stored, refuse_shape, refuse_type
+from evidcore.volume.stored import AGAIN, Stored, refuse_flat, refuse_shape, refuse_type
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
 SPACES = {
@@ -24,8 +24,12 @@ SHORT = {"lps": "left-posterior-superior", "ras": "right-anterior-superior", "la
 MISTAKES = (nrrd.NRRDError, ValueError, KeyError, OSError, EOFError, zlib.error, AssertionError)
 
 
-def open_nrrd(path: str) -> Stored:
+def open_nrrd(path: str, given: Array | None = None) -> Stored:
     """Read the header of an NRRD file of any encoding.
+
+    Args:
+        path: the file.
+        given: affine of file order to LPS in mm, in place of the header's space, directions and origin.
 
     Raises:
         DataError: if the file cannot be used; names it, the value and what to do.
@@ -33,14 +37,24 @@ def open_nrrd(path: str) -> Stored:
     header = read_header(path)
     shape = tuple(int(count) for count in header["sizes"])
     refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path)
+    if given is None:
+        grid = _grid(header, shape, path)
+    else:
+        kept = tuple(count for count in shape if len(shape) == 3 or count != 1)
+        refuse_flat(kept, path)
+        grid = FileGrid(shape=(kept[0], kept[1], kept[2]), affine=given)
+    return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
+
+
+def _grid(header: dict[str, Any], shape: tuple[int, ...], path: str) -> FileGrid:
+    """Read where the file's voxels lie."""
     directions, spatial = _directions(header, path)
     affine = np.eye(4)
     affine[:3, :3] = directions.T
     affine[:3, 3] = np.asarray(header.get("space origin", np.zeros(3)), dtype=np.float64)
     affine[:2] *= np.array(SPACES[_space(header, path)])[:, None]
     x, y, z = (shape[axis] for axis in spatial)
-    grid = FileGrid(shape=(x, y, z), affine=affine)
-    return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
+    return FileGrid(shape=(x, y, z), affine=affine)
 
 
 def read_header(path: str) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def facts(**changed):
     table = {
         "name": "own",
         "base_model": "Qwen/Qwen2.5-0.5B-Instruct", "base_revision": "7ae5", "parameters": {"encoder": 5},
+        "language_is_pretrained": True, "encoder_is_pretrained": False,
         "datasets": [data], "stages": ["`sft` of bridge"], "results": [], "packages": [package],
         "counts_words": False, "recipe": "schema = 1\n",
     }  # fmt: skip
@@ -82,13 +83,32 @@ def test_a_licence_is_stated_only_where_every_part_has_it():
         name="chest", component="phantom-chest", fingerprint="ab", licence="Apache-2.0", is_phantom=True
     )
     assert licence_of(facts()) == "unknown"
-    assert licence_of(facts(base_model="")) == "unknown"
+    own = {"base_model": "", "language_is_pretrained": False}
+    assert licence_of(facts(**own)) == "unknown"
     assert licence_of(facts(datasets=[phantom])) == "unknown"
-    assert licence_of(facts(base_model="", datasets=[phantom])) == "apache-2.0"
+    assert licence_of(facts(**own, datasets=[phantom])) == "apache-2.0"
+    assert "- Base language model: none\n" in model_card(facts(**own, datasets=[phantom]))
     text = model_card(facts())
     assert yaml.safe_load(text.split("---\n")[1])["base_model"] == "Qwen/Qwen2.5-0.5B-Instruct"
     assert "none is stated for the model" in text
     assert "phantoms" not in text
+
+
+def test_weights_from_elsewhere_make_the_licence_unknown_and_are_named():
+    phantom = DatasetFacts(
+        name="chest", component="phantom-chest", fingerprint="ab", licence="Apache-2.0", is_phantom=True
+    )
+    folder = facts(base_model="", datasets=[phantom])
+    assert licence_of(folder) == "unknown"
+    text = model_card(folder)
+    assert "- Base language model: weights from a folder, whose origin is not known here\n" in text
+    assert "- Weights that the language model began with: unknown; they came from a folder\n" in text
+    assert "base_model" not in yaml.safe_load(text.split("---\n")[1])
+    encoder = facts(
+        base_model="", language_is_pretrained=False, encoder_is_pretrained=True, datasets=[phantom]
+    )
+    assert licence_of(encoder) == "unknown"
+    assert "- Weights that the encoder began with: unknown" in model_card(encoder)
 
 
 def test_the_vocabulary_of_counted_words_is_warned_of():

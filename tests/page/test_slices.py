@@ -71,6 +71,21 @@ def test_large_slices_are_averaged_down():
     assert (mean == 190).all()  # -225 HU, three quarters of the window: 47 of 63 greys
 
 
+@pytest.mark.parametrize("place", [(1, 1), (0, 3), (7, 6)])
+def test_one_voxel_of_a_mask_is_seen_on_an_averaged_slice(place):
+    mask = np.zeros((1, 9, 8), bool)  # the last two columns are cut, as in the picture
+    mask[0][place] = True
+    drawn = render(np.zeros((1, 9, 8), np.int16), (1.0,) * 3, is_hu=True, masks={"it": mask}, most_pixels=4)
+    assert (drawn.voxels_per_px, drawn.height_px, drawn.width_px) == (3, 3, 2)
+    y, x = place[0] // 3, place[1] // 3
+    if x < 2:
+        expected = np.zeros((3, 2), bool)
+        expected[y, x] = True
+        assert drawn.outlines["it"] == {0: outline(expected)}
+    else:
+        assert drawn.outlines["it"] == {}
+
+
 def test_aspect_is_in_millimetres():
     drawn = render(np.zeros((2, 10, 20), np.int16), (5.0, 2.0, 0.5), is_hu=True, masks={})
     assert drawn.aspect == pytest.approx((20 * 0.5) / (10 * 2.0))

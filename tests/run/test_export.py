@@ -11,17 +11,20 @@ import tomllib
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.case import TextPart
 from evidcore.errors import RunError
+from evidcore.hub import WITHHELD
 from evidcore.model import assemble
 from evidcore.page import NOTICE
 from evidcore.page.numbers import DASH
 from evidcore.recipe import load
-from evidcore.run import RunFolder, export_run
+from evidcore.run import RunFolder, export_run, run, start
 from evidcore.run.parts import build
+from evidcore.testing.models import tiny_language
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +160,51 @@ def test_a_run_that_has_not_measured_its_model_says_so(copied_run, tmp_path):
         path.unlink()
     written = export_run(RunFolder(copied_run), tmp_path / "model")
     assert "Not measured: no evaluate or audit stage" in (written / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def from_folders(small_run, tmp_path_factory):
+    """A run that began with a language model and a backbone out of folders of this machine, exported."""
+    timm = pytest.importorskip("timm")
+    root = tmp_path_factory.mktemp("secret-place")
+    tiny_language(root / "language")
+    settings = {"architecture": "test_resnet", "num_classes": 10, "pretrained_cfg": {
+        "input_size": [3, 160, 160], "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "num_classes": 10,
+        "first_conv": "conv1.0", "classifier": "fc",
+    }}  # fmt: skip
+    (root / "backbone").mkdir()
+    (root / "backbone" / "config.json").write_text(json.dumps(settings))
+    save_file(
+        timm.create_model("test_resnet", num_classes=10).state_dict(), root / "backbone/model.safetensors"
+    )
+    text = (small_run / "recipe.toml").read_text().split("[[stage]]")
+    text = "[[stage]]".join(text[:2])  # the first stage alone
+    text = re.sub(r"language = .*", 'language = { folder = "language" }', text)
+    backbone = f'model = "test_resnet", pretrained = "{root / "backbone"}", size = 64, slices = 2'
+    text = re.sub(r"encoder = .*", f'encoder = {{ use = "timm-slices", {backbone} }}', text)
+    (root / "own.toml").write_text(text)
+    folder = start(load(root / "own.toml"), root / "runs")
+    run(folder)
+    return folder, export_run(folder, tmp_path_factory.mktemp("out") / "model")
+
+
+def test_no_place_of_weights_on_this_machine_is_in_it(from_folders, cases):
+    folder, written = from_folders
+    held = [path.name for path in written.iterdir() if b"secret-place" in path.read_bytes()]
+    assert held == []
+    model, _ = assemble.load(folder.path / "checkpoints" / "01-sft")
+    loaded = AutoModelForImageTextToText.from_pretrained(written)
+    assert loaded.config.encoder["pretrained"] == WITHHELD
+    assert (loaded.config.encoder["use"], loaded.config.encoder["size"]) == ("timm-slices", 64)
+    expected = model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
+    assert bool(loaded.model.encoder.weights_loaded)
+    assert AutoProcessor.from_pretrained(written).image_processor.encoder["pretrained"] == WITHHELD
+
+
+def test_weights_out_of_folders_have_no_known_licence(from_folders):
+    text = (from_folders[1] / "README.md").read_text()
+    assert yaml.safe_load(text.split("---\n")[1])["license"] == "unknown"
+    assert "- Base language model: weights from a folder, whose origin is not known here" in text
+    assert "- Weights that the language model began with: unknown; they came from a folder" in text
+    assert "- Weights that the encoder began with: unknown" in text

@@ -253,6 +253,7 @@ def test_the_page_shows_the_key_slice_with_its_boxes_and_needs_no_network(pointi
     assert body.index(NOTICE) < body.index("<h1>")
     assert "slice 5 of 16" in body
     assert "Key slice 5 of 16." in body
+    assert body.count("<summary>Scan, model, data, software</summary>") == 1
     # RAS: x runs to the right there and to the left here, 20 voxels wide; y to the front there, 26 high
     assert '<path d="M12 10H15V15H12Z" class="s0">' in body
     assert '<span class="key s0">boxes</span>' in body
@@ -333,6 +334,53 @@ def test_scans_that_cannot_be_used_are_named_with_a_remedy(small_run, tmp_path):
     ):
         predict(small_run, mr, out)
     assert not out.exists()
+
+
+def leaning(path, array, degrees=20.0):
+    """Write an array whose axes are turned about the patient's left-right axis."""
+    angle = np.radians(degrees)
+    affine = np.diag([2.0, 2.0, 2.0, 1.0])
+    affine[1:3, 1:3] = 2 * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    nib.save(nib.Nifti1Image(array, affine), path)
+    return path
+
+
+def test_an_mr_is_no_ct_in_hu_also_where_it_is_resampled_into_air(small_run, tmp_path):
+    mr = leaning(tmp_path / "mr.nii", np.arange(512, dtype=np.int16).reshape(8, 8, 8))
+    assert read(VolumeRef(path=str(mr), tilted="resample")).array.min() == -1000
+    with pytest.raises(DataError, match=r"mr\.nii: the values run from 0 to 511, so this is no CT in HU"):
+        predict(small_run, mr, tmp_path / "out", tilted="resample")
+
+
+def test_a_refused_scan_names_the_flag_that_mends_it(small_run, write_series, tmp_path):
+    array = np.full((8, 8, 8), -1000, np.int16)
+    scan = leaning(tmp_path / "lean.nii", array)
+    with pytest.raises(DataError, match=r"oblique, 20\.0° off .* Add --tilted resample to have it"):
+        predict(small_run, scan, tmp_path / "out")
+    folder = write_series(array)
+    for file in write_series(array, name="other", series="1.2.4").iterdir():
+        shutil.move(file, folder / f"other-{file.name}")
+    with pytest.raises(DataError, match=r"holds 2 series: .* Name one with --series UID, or put each"):
+        predict(small_run, folder, tmp_path / "out")
+    with pytest.raises(DataError, match=r"holds no series '1\.2\.9'.* Correct --series\."):
+        predict(small_run, folder, tmp_path / "out", series="1.2.9")
+
+
+def test_the_record_says_which_series_was_read_and_how(small_run, write_series, tmp_path):
+    array = np.full((8, 8, 8), -1000, np.int16)
+    folder = write_series(array)
+    for file in write_series(array + 1, name="other", series="1.2.4").iterdir():
+        shutil.move(file, folder / f"other-{file.name}")
+    first, second = (
+        predict(small_run, folder, tmp_path / series, series=series).record["scan"]
+        for series in ("1.2.3", "1.2.4")
+    )
+    assert (first["series"], second["series"]) == ("1.2.3", "1.2.4")
+    assert first["fingerprint"] != second["fingerprint"]
+    assert (first["tilted"], first["resampled"]) == ("refuse", False)
+    scan = leaning(tmp_path / "lean.nii", array)
+    found = predict(small_run, scan, tmp_path / "lean", tilted="resample").record["scan"]
+    assert (found["series"], found["tilted"], found["resampled"]) == (None, "resample", True)
 
 
 def test_nothing_is_overwritten(small_run, chest, tmp_path):

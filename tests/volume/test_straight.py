@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import nibabel
+import nrrd
 import numpy as np
 import pytest
 from nibabel.processing import resample_from_to
@@ -197,7 +198,8 @@ def test_a_rescale_of_whole_numbers_keeps_them_whole(write):
         ({"rescale": (0.0, 1.0)}, "rescale must be a slope other than 0 and an intercept, got (0.0, 1.0)"),
         ({"rescale": (1.0, np.inf)}, "got (1.0, inf)"),
         ({"spacing_mm_zyx": (1.0, -2.0, 1.0)}, "must be three numbers above 0 mm, got (1.0, -2.0, 1.0)"),
-        ({"axes": "SPL"}, "axes 'SPL' is for bare arrays; this file states its own"),
+        ({"axes": "SPL"}, "axes 'SPL' take the place of the header's grid and need spacing_mm_zyx too"),
+        ({"axes": "SPS", "spacing_mm_zyx": (1.0, 1.0, 1.0)}, "name each body axis once, of L or R"),
         ({"key": "ct"}, "key 'ct' needs an .npz file or a DICOM folder; this file holds one volume"),
     ],
 )
@@ -208,6 +210,29 @@ def test_what_the_reference_says_wrongly_is_refused(write, options, shown):
             read_what(VolumeRef(path=str(path), **options))
         assert str(caught.value).startswith(f"{path}: ")
         assert shown in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["scan.nii", "scan.nii.gz", "scan.nrrd"])
+def test_axes_and_spacing_take_the_place_of_a_header_that_states_no_orientation(tmp_path, name):
+    array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)  # runs down, forward, left
+    path = str(tmp_path / name)
+    if name.endswith(".nrrd"):
+        nrrd.write(path, array)
+    else:
+        image = nibabel.Nifti1Image(array, None)
+        image.header["qform_code"] = image.header["sform_code"] = 0
+        nibabel.save(image, path)
+    with pytest.raises(DataError, match="states no orientation"):
+        read(VolumeRef(path=path))
+    volume = read(VolumeRef(path=path, axes="IAL", spacing_mm_zyx=(3.0, 2.0, 1.0)))
+    np.testing.assert_array_equal(volume.array, array[::-1, ::-1])
+    assert volume.spacing_mm_zyx == (3.0, 2.0, 1.0)
+
+
+def test_axes_are_not_given_to_a_series(write_series):
+    folder = write_series(np.zeros((4, 5, 6), np.int16))
+    with pytest.raises(DataError, match=r"axes 'SPL' is for bare arrays, NIfTI and NRRD; this file states"):
+        read(VolumeRef(path=str(folder), axes="SPL", spacing_mm_zyx=(1.0, 1.0, 1.0)))
 
 
 # --- a real scan ----------------------------------------------------------------------------------

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from evidcore.builtin.choice import LETTERS, STEM
 from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
-from evidcore.errors import RunError, did_you_mean
+from evidcore.errors import DataError, RunError, did_you_mean
 from evidcore.plugins import blame
 from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, Evaluate, Grpo, Recipe
 from evidcore.run.parts import Parts
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"
+
+
+# what readers tell someone with a data set to do, and what does the same here
+_FLAGS = {
+    "Set tilted = 'resample' on the data set": "Add --tilted resample",
+    "Name one as key": "Name one with --series UID",
+    "Correct the key": "Correct --series",
+    "Leave the key out": "Leave --series out",
+    "Set intensity = 'arbitrary' on the data set": "Use a run whose encoder has windows = []",
+}
+
+
+@contextlib.contextmanager
+def naming_flags() -> Iterator[None]:
+    """Let a refused scan name the flag of this command where the reader names the option of a data set."""
+    try:
+        yield
+    except DataError as error:
+        text = str(error)
+        for option, flag in _FLAGS.items():
+            text = text.replace(option, flag)
+        raise DataError(text) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

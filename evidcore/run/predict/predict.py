@@ -26,9 +26,10 @@ from evidcore.run.later import last_model
 from evidcore.run.parts import Parts, build
 from evidcore.run.predict.answering import answered
 from evidcore.run.predict.evidence import mask_of, write_evidence
-from evidcore.run.predict.inquiry import Inquiry, asked, most_new_tokens, questions, task_name
+from evidcore.run.predict.inquiry import Inquiry, asked, most_new_tokens, naming_flags, questions, task_name
 from evidcore.run.predict.provenance import model_record, scan_record, software
 from evidcore.volume import Volume, read, read_geometry
+from evidcore.volume.reading import opened
 
 CASE = "scan"  # what the case is called: a file name may be a person's
 
@@ -58,7 +59,8 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
     recipe = load(folder.path / "resolved.toml")
     name = task_name(inquiry, recipe)
     put = questions(inquiry)
-    read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
+    with naming_flags():
+        read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
     target = out or _free_place(inquiry.name(), name)
     with appearing(target) as work:
         parts = build(recipe)
@@ -68,7 +70,8 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         model, processor = models.current(parts, standing)
         spec = model.model.encoder.input
         ref = inquiry.reference("hu" if spec.windows else "arbitrary")
-        volume = read(ref)
+        with naming_flags():
+            volume = read(ref)
         check_volume(volume, ref, spec)
         case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=_vocabulary(parts))
         prompt = asked(parts, name, case, inquiry)
@@ -105,8 +108,13 @@ def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:
             f"{ref.path}: is a 2D image of {height} x {width} pixels; the model of this run reads volumes. "
             "Give the whole series."
         )
-    low, high = float(volume.array.min()), float(volume.array.max())
-    if spec.windows and low >= 0:
+    if not spec.windows:
+        return
+    stored, placement = opened(ref)
+    # what lies outside a resampled volume was filled with air, whatever it is a scan of
+    held = stored.values(ref.rescale) if placement.is_resampled else volume.array
+    low, high = float(held.min()), float(held.max())
+    if low >= 0:
         raise DataError(
             f"{ref.path}: the values run from {low:g} to {high:g}, so this is no CT in HU, where air is "
             "-1000 and fat -100; the model of this run reads HU. Give a CT with its rescale applied, or use "

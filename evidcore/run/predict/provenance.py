@@ -9,14 +9,19 @@ from evidcore import __version__
 from evidcore.case import VolumeRef
 from evidcore.run.folder import RunFolder, sha256
 from evidcore.run.lock import versions
-from evidcore.volume import Volume, content_hash
+from evidcore.volume import Volume
+from evidcore.volume.content import volume_key
+from evidcore.volume.reading import opened
 
 
 def scan_record(volume: Volume, ref: VolumeRef) -> dict[str, Any]:
-    """Return what was looked at; its header is not repeated."""
+    """Return what was looked at, and how it was read; its header is not repeated."""
     return {
         "path": ref.path,
-        "fingerprint": content_hash(ref.path),
+        "series": ref.key,
+        "tilted": ref.tilted,
+        "resampled": opened(ref)[1].is_resampled,
+        "fingerprint": volume_key(ref),
         "intensity": volume.intensity,
         "shape_zyx": list(volume.shape_zyx),
         "spacing_mm_zyx": [round(step, 6) for step in volume.spacing_mm_zyx],

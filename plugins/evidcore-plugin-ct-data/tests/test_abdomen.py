@@ -77,6 +77,16 @@ def test_kits_without_an_image_says_where_it_comes_from(kits):
     assert "neheller/KiTS-Challenge-Imaging" in told
 
 
+def test_kits_without_masks_says_that_they_come_with_the_clone(kits):
+    split = next(split for split in SPLITS if "case_00003" in kits.cases(split))
+    (kits.set / "dataset/case_00003/segmentation.nii.gz").unlink()
+    told = kits.refusal(split)
+    assert (
+        "segmentation.nii.gz: there is no such file. It comes from a clone of https://github.com/neheller"
+        in told
+    )
+
+
 def test_a_folder_without_kits_is_named(tmp_path):
     dataset = Kits23(tmp_path, tmp_path, path="none")
     with pytest.raises(

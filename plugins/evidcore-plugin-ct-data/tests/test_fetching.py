@@ -108,6 +108,27 @@ def test_a_gated_set_without_a_token_stops_at_its_first_table(ct_rate, hub):
         list(ct_rate(missing="skip").cases("test"))
 
 
+def test_own_files_beside_a_commit_are_in_the_fingerprint_and_fetched_ones_are_not(ct_rate, hub, tmp_path):
+    shutil.copytree(tmp_path / "published", tmp_path / "home" / "mine")
+    mine = tmp_path / "home/mine/dataset"
+    own, fetched = (mine / f"valid_fixed/valid_1/valid_1_a/valid_1_a_{number}.nii.gz" for number in (1, 2))
+    labels = mine / "multi_abnormality_labels/valid_predicted_labels.csv"
+    reports = mine / "radiology_text_reports/validation_reports.csv"
+    fetched.unlink()
+    reports.unlink()
+    dataset = ct_rate(path="mine")
+    before = dataset.fingerprint()
+    list(dataset.cases("test"))
+    assert fetched.is_file()
+    assert reports.is_file()
+    assert ct_rate(path="mine").fingerprint() == before
+    prints = {before}
+    for file in (labels, own, fetched, reports):
+        file.write_bytes(file.read_bytes().replace(b",1", b",0") + b"\n")
+        prints.add(ct_rate(path="mine").fingerprint())
+    assert len(prints) == 5
+
+
 def test_what_the_folder_of_the_user_holds_is_not_fetched(ct_rate, hub, tmp_path):
     shutil.copytree(tmp_path / "published", tmp_path / "home" / "mine")
     (tmp_path / "home/mine/dataset/valid_fixed/valid_2/valid_2_a/valid_2_a_1.nii.gz").unlink()
@@ -163,6 +184,18 @@ def test_archives_are_fetched_once_and_only_wanted_cases_unpacked(atlas, hub, tm
     more = list(atlas(ids=("BDMAP_00000002", "BDMAP_00000001")).cases("train"))
     assert [case.id for case in more] == ["BDMAP_00000001", "BDMAP_00000002"]
     assert not any(name.endswith(".tar.gz") for name in hub.fetched())
+
+
+def test_what_was_unpacked_is_the_commits_until_it_is_changed(atlas, hub, tmp_path):
+    def dataset():
+        return atlas(ids=("BDMAP_00000002",), path="mine")
+
+    before = dataset().fingerprint()
+    (case,) = dataset().cases("train")
+    assert dataset().fingerprint() == before
+    image = Path(case.volumes[0].path)
+    image.write_bytes(image.read_bytes() + b"\0")
+    assert dataset().fingerprint() != before
 
 
 def test_a_damaged_archive_is_named_and_leaves_nothing(atlas, hub, tmp_path):
@@ -259,3 +292,8 @@ def test_the_questions_of_m3d_are_fetched_and_their_images_are_not(hub, tmp_path
     dataset = build("m3d-vqa", tmp_path, path="set")
     assert [case.id for case in dataset.cases("validation")] == ["ct_case/000004/Sagittal_bone_window"]
     assert all(name.endswith(".csv") for name in hub.fetched())
+    before = dataset.fingerprint()
+    assert build("m3d-vqa", tmp_path, path="set").fingerprint() == before
+    array = tmp_path / "set/M3D_Cap_npy/ct_case/000001/Axial_lung_window.npy"
+    array.write_bytes(array.read_bytes() + b"\0")
+    assert build("m3d-vqa", tmp_path, path="set").fingerprint() != before

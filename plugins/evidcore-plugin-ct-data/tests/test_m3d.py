@@ -165,6 +165,31 @@ def test_a_patient_of_the_test_list_is_in_no_other_split(cap, caplog):
     assert "1 patients of split 'train' are in another split's list too" in caplog.text
 
 
+def test_a_patient_of_another_list_is_no_listed_case(cap):
+    dataset = cap.dataset()
+    listed = {split: [case.id for case in dataset.listed(split)] for split in ("train", "validation", "test")}
+    assert listed == {split: list(cap.cases(split)) for split in listed}
+    assert list(dataset.unlisted()) == []
+
+
+def test_a_bad_stack_and_a_bad_text_are_left_out_and_reported_by_name(cap):
+    picture = cap.set / "M3D_Cap/ct_case/000002/Coronal_C_/7.png"
+    picture.write_bytes(b"no picture")
+    text = cap.set / "M3D_Cap/ct_case/000001/text.txt"
+    assert text.is_file()
+    text.write_bytes(b"study_findings: \xff\xfe")
+    dataset = cap.dataset(missing="skip")
+    assert [case.id for case in dataset.cases("train")] == ["ct_quizze/000003/Axial_Poschl"]
+    for told in (dataset.left_out["train"], dict(zip("12", sorted(cap.dataset().unlisted()), strict=True))):
+        said = " ".join(told.values())
+        assert f"{picture}: is no readable picture" in said
+        assert f"{text}: is no text in UTF-8 ('utf-8' codec can't decode byte 0xff" in said
+    fresh = cap.dataset()
+    assert "ct_case/000002/Coronal_C_" not in [case.id for case in fresh.listed("train")]
+    assert list(fresh.left_out["train"]) == ["ct_case/000002/Coronal_C_"]
+    assert f"{text}: is no text in UTF-8" in cap.refusal()
+
+
 def test_changed_slices_are_stacked_again(cap):
     before = cap.cases("train")["ct_case/000002/Coronal_C_"].volumes[0].path
     (cap.set / "M3D_Cap/ct_case/000002/Coronal_C_/15.png").unlink()
@@ -245,6 +270,8 @@ def test_an_answer_that_is_no_option_is_named(vqa, old, new, message):
     assert "M3D_VQA_test.csv: line 2: question 'M3D_VQA_test.csv:2'" in told
     assert message in told
     assert list(vqa.dataset(missing="skip").cases("test")) == []
+    (said,) = vqa.dataset().unlisted()
+    assert message in said
 
 
 def test_an_image_outside_the_set_is_named(cap):

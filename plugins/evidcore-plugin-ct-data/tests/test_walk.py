@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import tarfile
+import zipfile
 
 import pytest
 from evidcore_plugin_ct_data.archives import unpack
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_ct_data.miniatures.__main__ import main
 from evidcore_plugin_ct_data.tables import numbers, read_rows
-from evidcore_plugin_ct_data.walk import drawn_split, place_in_order
+from evidcore_plugin_ct_data.walk import SPLITS, drawn_split, place_in_order
 
 from evidcore.errors import DataError
 
@@ -128,6 +131,57 @@ def test_a_member_that_would_leave_the_folder_is_not_written(tmp_path):
     unpack(tmp_path / "a.tar", {"set/"}, str, tmp_path / "here")
     assert (tmp_path / "here" / "set" / "inside.txt").read_text() == "hi"
     assert not list(tmp_path.rglob("outside.txt"))
+
+
+UNPACKING = """
+import sys, pathlib
+from evidcore_plugin_ct_data.archives import unpack
+archive, folder, *wanted = sys.argv[1:]
+sys.stdin.readline()
+unpack(pathlib.Path(archive), set(wanted), str, pathlib.Path(folder))
+"""
+
+
+def test_processes_that_unpack_one_archive_do_not_take_each_others_files(tmp_path):
+    names = [f"{folder}/{number}.txt" for folder in "abc" for number in range(60)]
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tape:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 50_000
+            tape.addfile(member, io.BytesIO(name.encode().ljust(50_000)))
+    here = tmp_path / "here"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", UNPACKING, str(tmp_path / "a.tar.gz"), str(here), *wanted],
+            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for wanted in (["a/", "b/"], ["b/", "c/"])
+    ]  # fmt: skip
+    for worker in workers:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    for worker in workers:
+        _, told = worker.communicate()
+        assert worker.returncode == 0, told
+    assert sorted(path.relative_to(here).as_posix() for path in here.rglob("*.txt")) == sorted(names)
+    assert all((here / name).read_text().strip() == name for name in names)
+    assert not list(here.glob("*.partial"))
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    (tmp_path / ".a.zip.gone.partial").mkdir()
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("set/inside.txt", "hi")
+    unpack(tmp_path / "a.zip", {"set/"}, str, tmp_path)
+    assert (tmp_path / "set" / "inside.txt").read_text() == "hi"
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_a_list_of_ids_has_one_a_line(home):
+    pictures = home("omni-med-vqa")
+    (pictures.folder / "mine.txt").write_text("Images/Chest CT Scan/003.png\n\n")
+    found = [name for split in SPLITS for name in pictures.cases(split, ids="mine.txt")]
+    assert found == ["Images/Chest CT Scan/003.png"]
 
 
 def test_every_data_set_has_a_miniature_that_the_command_writes(tmp_path, capsys):

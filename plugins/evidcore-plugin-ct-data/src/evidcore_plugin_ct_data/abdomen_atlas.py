@@ -119,6 +119,10 @@ class AbdomenAtlas(Dataset):
         """Yield every case of the CSV, also those without files."""
         return self._walk.listed(split)
 
+    def unlisted(self) -> Iterator[str]:
+        """Say what the tables have against a case; see `Walk.unlisted`."""
+        return self._walk.unlisted()
+
     def fingerprint(self) -> str:
         """Hash the options, the tables and the state of every file, or the commit."""
         settings = {"report": self._report, "lists": self._lists, "validation_share": self._validation_share}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
+
+from filelock import FileLock
 
 from evidcore.errors import DataError
 from evidcore.volume.cache import naming_full_disk
@@ -26,7 +30,7 @@ def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path)
     """Write the wanted members of an archive into a folder.
 
     They get their names when the whole archive has been read: a killed process leaves nothing that could be
-    taken for a file of the set.
+    taken for a file of the set. One process unpacks an archive at a time; the next finds what the first left.
 
     Args:
         archive: a .tar.gz, .tgz, .tar or .zip file.
@@ -37,23 +41,40 @@ def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path)
     Raises:
         DataError: if the archive is damaged.
     """
-    partial = folder / f".{archive.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    with naming_full_disk(folder), _readable(archive):
+    with naming_full_disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f".{archive.name}.unpacking"):
+            _unpack(archive, {name for name in wanted if not (folder / name).exists()}, inside, folder)
+
+
+def _unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path) -> None:
+    """Write the wanted members, none of which is there yet."""
+    if not wanted:
+        return
+    for left in folder.glob(f".{glob.escape(archive.name)}.*.partial"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", suffix=".partial", dir=folder))
+    try:
+        _write_members(archive, wanted, inside, partial)
+        for name in wanted:
+            made, place = partial / name, folder / name
+            if made.exists() and not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(made, place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_members(archive: Path, wanted: Collection[str], inside: Inside, to_folder: Path) -> None:
+    with _readable(archive):
         for member, content in _members(archive):
             name = inside(member)
             if name is None or not _is_wanted(name, wanted):
                 continue
-            to = partial / name
+            to = to_folder / name
             to.parent.mkdir(parents=True, exist_ok=True)
             with content() as source, to.open("wb") as file:
                 shutil.copyfileobj(source, file, 1 << 20)
-    for name in wanted:
-        made, place = partial / name, folder / name
-        if made.exists() and not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(made, place)
-    shutil.rmtree(partial, ignore_errors=True)
 
 
 def _is_wanted(name: str, wanted: Collection[str]) -> bool:

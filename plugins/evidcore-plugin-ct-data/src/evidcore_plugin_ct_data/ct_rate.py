@@ -133,6 +133,10 @@ class CtRate(Dataset):
         """Yield every case, also those whose volume is not there."""
         return self._walk.listed(split)
 
+    def unlisted(self) -> Iterator[str]:
+        """Say what the tables have against a case; see `Walk.unlisted`."""
+        return self._walk.unlisted()
+
     def fingerprint(self) -> str:
         """Hash the options and the tables and files, or the commit."""
         settings = {

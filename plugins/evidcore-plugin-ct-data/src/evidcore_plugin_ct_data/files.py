@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evidcore.errors import DataError
@@ -16,6 +17,9 @@ log = logging.getLogger(__name__)
 
 GB = 10**9
 ARCHIVES = ".archives"  # where fetched archives are kept beside the set
+FETCHED = ".fetched.jsonl"  # revision, name and state of every file that was fetched, a line each
+
+State = list[int]  # bytes, and time in ns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,14 @@ class Origin:
 
     name: str  # in the repository
     is_archive: bool = False  # the file is a member of it
+
+
+def state_of(path: Path) -> State | None:
+    """Return size and time of a file or folder, None where nothing is."""
+    if not path.exists():
+        return None
+    facts = path.stat()
+    return [facts.st_size, facts.st_mtime_ns]
 
 
 def same_name(name: str) -> Sequence[Origin]:
@@ -45,6 +57,7 @@ class Files:
     inside: Inside = str
     max_gb: float = 50.0
     where_from: str = ""  # the publisher's page, for messages
+    others: Mapping[str, str] = dataclasses.field(default_factory=dict)  # file name -> where else it is from
 
     def path(self, name: str) -> Path:
         """Return where a file lies or will lie."""
@@ -59,6 +72,7 @@ class Files:
                 self.plan([name])
             elif origins:
                 self.repository.fetch(origins[0].name, place)
+                self._note([name])
         return place
 
     def plan(self, names: Iterable[str]) -> bool:
@@ -86,6 +100,7 @@ class Files:
             if left and origin.is_archive and (origin in there or origin.name in sizes):
                 self.repository.fetch(origin.name, self._archive(origin))
                 unpack(self._archive(origin), left, self.inside, self.folder)
+                self._note(name for name in left if self.path(name).exists())
                 has_unpacked = True
         return has_unpacked
 
@@ -99,13 +114,30 @@ class Files:
                 [origin for origin in self.origins(name) if not origin.is_archive] if self.repository else []
             )
             if self.repository is None or not plain:
-                source = f" It comes from {self.where_from}." if self.where_from else ""
+                origin = self.others.get(place.name, self.where_from)
+                source = f" It comes from {origin}." if origin else ""
                 return f"{place}: there is no such file.{source} Put it there."
             try:
                 self.repository.fetch(plain[0].name, place)
             except NotThere as error:
                 return str(error)
+            self._note([name])
         return None
+
+    def fetched(self) -> Mapping[str, State | None]:
+        """Return what came with the commit: by name, how it was then."""
+        notes = self.folder / FETCHED
+        if self.repository is None or not notes.is_file():
+            return {}
+        rows = map(json.loads, notes.read_text(encoding="utf-8").splitlines())
+        return {name: state for revision, name, state in rows if revision == self.repository.revision}
+
+    def _note(self, names: Iterable[str]) -> None:
+        """Write down which files came with the commit: all others in the folder are the user's."""
+        revision = self.repository.revision if self.repository else ""
+        lines = [json.dumps([revision, name, state_of(self.path(name))]) + "\n" for name in names]
+        with (self.folder / FETCHED).open("a", encoding="utf-8") as file:
+            file.write("".join(lines))
 
     def _archive(self, origin: Origin) -> Path:
         return self.folder / ARCHIVES / Path(origin.name).name

@@ -32,6 +32,8 @@ from evidcore_plugin_ct_data.tables import read_json
 from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split
 
 REPOSITORY = "neheller/KiTS-Challenge-Imaging"
+CLONE = "https://github.com/neheller/kits23"
+IMAGE, LABEL_MAP = "imaging.nii.gz", "segmentation.nii.gz"
 CLINICAL = "kits23.json"
 LABELS: Mapping[str, int] = {"kidney": 1, "kidney tumor": 2, "kidney cyst": 3}
 NOTES = ("age_at_nephrectomy", "gender", "malignant", "tumor_histologic_subtype", "pathology_t_stage")
@@ -91,6 +93,7 @@ class Kits23(Dataset):
             origins=_origins,
             max_gb=max_gb,
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
+            others={LABEL_MAP: f"a clone of {CLONE}"},
         )
         self._instances = instances
         self._annotation = annotation
@@ -115,10 +118,14 @@ class Kits23(Dataset):
         """Yield every case, also those without an image."""
         return self._walk.listed(split)
 
+    def unlisted(self) -> Iterator[str]:
+        """Say what the tables have against a case; see `Walk.unlisted`."""
+        return self._walk.unlisted()
+
     def fingerprint(self) -> str:
         """Hash the options and the state of every file."""
         settings = {"instances": self._instances, "annotation": self._annotation, **self._shares}
-        return self._walk.fingerprint(settings, [f"{self._root}{CLINICAL}"], is_cloned=True)
+        return self._walk.fingerprint(settings, [f"{self._root}{CLINICAL}"])
 
     @property
     def _root(self) -> str:
@@ -137,9 +144,7 @@ class Kits23(Dataset):
             name = folder.name
             if drawn_split(name, **self._shares) != split:
                 continue
-            image, labels = (
-                f"{self._root}{name}/{file}" for file in ("imaging.nii.gz", "segmentation.nii.gz")
-            )
+            image, labels = (f"{self._root}{name}/{file}" for file in (IMAGE, LABEL_MAP))
             objects = self._objects(folder)
             masks = {
                 mask: MaskRef(path=str(self._files.path(labels)), label=value)
@@ -184,7 +189,7 @@ class Kits23(Dataset):
 def _origins(name: str) -> Sequence[Origin]:
     """Return where an image comes from; masks come with the clone."""
     case, _, file = name.removeprefix("dataset/").partition("/")
-    return (Origin(name=f"images/{case}.nii.gz"),) if file == "imaging.nii.gz" else ()
+    return (Origin(name=f"images/{case}.nii.gz"),) if file == IMAGE else ()
 
 
 def _findings(objects: Mapping[str, Path], facts: Mapping[str, Any]) -> tuple[Finding, ...]:

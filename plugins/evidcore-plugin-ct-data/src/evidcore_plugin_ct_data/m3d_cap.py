@@ -104,6 +104,10 @@ class M3dCap(Dataset):
         """Yield every case that a list names, also those without files."""
         return self._walk.listed(split)
 
+    def unlisted(self) -> Iterator[str]:
+        """Say what the tables have against a case; see `Walk.unlisted`."""
+        return self._walk.unlisted()
+
     def fingerprint(self) -> str:
         """Hash the options, the list and the state of every stack, or the commit."""
         settings = {"axes": self._axes, "test_list": self._lists["test"], "archives": self._archives}
@@ -124,22 +128,14 @@ class M3dCap(Dataset):
                 elsewhere = (
                     f"{where}: patient {found.patient!r} is also in the {home} list and stays there alone."
                 )
+            text, fault = _text(self._files.path(text_name))
             yield Entry(
-                case=self._case(found, text_name),
+                case=_case(found, text),
                 names=(*found.names, text_name),
+                fault=fault,
                 elsewhere=elsewhere,
                 prepare=found.prepare,
             )
-
-    def _case(self, found: Stack, text_name: str) -> Case:
-        place = self._files.path(text_name)
-        text = _findings(place.read_text(encoding="utf-8", errors="strict")) if place.is_file() else ""
-        return Case(
-            id=found.id,
-            patient=found.patient,
-            volumes=(found.volume,),
-            report=Report(text=text) if text else None,
-        )
 
     def _origins(self, name: str) -> Sequence[Origin]:
         if name == LIST:
@@ -179,6 +175,25 @@ def _text_name(text: str, files: Files, where: str) -> str:
         )
     places = [f"{root}/{name}" for root in (PREPARED, RAW, ".")]
     return next((place for place in places if files.path(place).is_file()), f"{RAW}/{name}")
+
+
+def _text(place: Path) -> tuple[str, str | None]:
+    """Return the findings of a text file, and why it cannot be read; neither where there is none."""
+    if not place.is_file():
+        return "", None
+    try:
+        return _findings(place.read_text(encoding="utf-8")), None
+    except UnicodeDecodeError as cause:
+        return "", f"{place}: is no text in UTF-8 ({cause}). Fetch it again, or save it as UTF-8."
+
+
+def _case(found: Stack, text: str) -> Case:
+    return Case(
+        id=found.id,
+        patient=found.patient,
+        volumes=(found.volume,),
+        report=Report(text=text) if text else None,
+    )
 
 
 def _findings(text: str) -> str:

@@ -115,6 +115,10 @@ class M3dSeg(Dataset):
         """Yield every case that the lists name, also those without files."""
         return self._walk.listed(split)
 
+    def unlisted(self) -> Iterator[str]:
+        """Say what the tables have against a case; see `Walk.unlisted`."""
+        return self._walk.unlisted()
+
     def fingerprint(self) -> str:
         """Hash the options, the lists and the state of every file, or the commit."""
         settings = {"codes": self._codes, "axes": self._axes, "validation_share": self._validation_share}

@@ -113,6 +113,10 @@ class M3dVqa(Dataset):
         """Yield every case that a table names, also those without an image."""
         return self._walk.listed(split)
 
+    def unlisted(self) -> Iterator[str]:
+        """Say what the tables have against a case; see `Walk.unlisted`."""
+        return self._walk.unlisted()
+
     def fingerprint(self) -> str:
         """Hash the options, the tables and the state of every stack, or the commit."""
         settings = {"types": self._question_types, "yes_no": self._yes_no, "axes": self._axes}

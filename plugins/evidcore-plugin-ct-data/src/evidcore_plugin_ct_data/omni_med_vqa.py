@@ -112,6 +112,10 @@ class OmniMedVqa(Dataset):
         """Yield every picture that a question names, also those that are missing."""
         return self._walk.listed(split)
 
+    def unlisted(self) -> Iterator[str]:
+        """Say what the tables have against a case; see `Walk.unlisted`."""
+        return self._walk.unlisted()
+
     def fingerprint(self) -> str:
         """Hash the options, the questions and the state of every picture, or the commit."""
         settings = {"folders": self._folders, "sets": self._sets, "kept": self._kept, **self._shares}

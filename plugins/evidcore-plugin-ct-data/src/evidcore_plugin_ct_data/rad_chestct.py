@@ -128,6 +128,10 @@ class RadChestCt(Dataset):
         """Yield every scan that the label table names, also those without a file."""
         return self._walk.listed(split)
 
+    def unlisted(self) -> Iterator[str]:
+        """Say what the tables have against a case; see `Walk.unlisted`."""
+        return self._walk.unlisted()
+
     def fingerprint(self) -> str:
         """Hash the options, the tables, and the state of every file."""
         settings = {"volumes": self._volumes, "mosaic": self._mosaic}

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt
 from evidcore.builtin.leaving_out import Missing, usable
 from evidcore.case import Case, Split
 from evidcore.errors import DataError, did_you_mean
-from evidcore_plugin_ct_data.files import Files
+from evidcore_plugin_ct_data.files import Files, State, state_of
 from evidcore_plugin_ct_data.hub import Repository
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Walk:
         self.left_out: dict[Split, dict[str, str]] = {}
         self._entries = entries
         self._files = files
-        self._has_place = path is not None or files.repository is not None
+        self._is_given = path is not None
         self._recipe_folder = recipe_folder
         self._limit = limit
         self._ids = ids
@@ -126,10 +126,7 @@ class Walk:
 
         def why_unusable(case: Case) -> str | None:
             entry = needs.pop(case.id)
-            reason = entry.fault or self._files.why_absent(entry.names)
-            if reason is None and entry.prepare is not None:
-                entry.prepare()
-            return reason
+            return entry.fault or self._files.why_absent(entry.names) or self._why_unprepared(entry)
 
         yield from usable(
             each(),
@@ -147,41 +144,73 @@ class Walk:
             )  # fmt: skip
 
     def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case of a split that was chosen, also the unusable; fetch no volume for it."""
-        for entry in self._chosen(split):
-            if entry.prepare is not None and all(self._files.path(name).exists() for name in entry.names):
-                entry.prepare()
-            yield entry.case
+        """Yield every case of a split that was chosen, also the unusable; fetch no volume for it.
 
-    def fingerprint(
-        self, settings: Mapping[str, Any], tables: Iterable[str], *, is_cloned: bool = False
-    ) -> str:
-        """Hash the settings and what the set holds: the commit, or the tables and the state of every file.
+        Those of another split are not its cases. One whose volume cannot be made is left out by name, and
+        `unlisted` says why.
+        """
+        for entry in self._chosen(split):
+            if entry.elsewhere is not None:
+                continue
+            why = self._why_unprepared(entry)
+            if why is None:
+                yield entry.case
+            else:
+                self.left_out.setdefault(split, {})[entry.case.id] = why
+
+    def unlisted(self) -> Iterator[str]:
+        """Say of every case that was chosen what its tables, or what it is made of, have against it."""
+        for split in SPLITS:
+            for entry in self._chosen(split):
+                fault = None if entry.elsewhere else entry.fault or self._why_unprepared(entry)
+                if fault:
+                    yield fault
+
+    def _why_unprepared(self, entry: Entry) -> str | None:
+        """Make what an entry makes of its files, where they are there; return why it cannot be made."""
+        if entry.prepare is None or not all(self._files.path(name).exists() for name in entry.names):
+            return None
+        try:
+            entry.prepare()
+        except DataError as error:
+            return str(error)
+        return None
+
+    def fingerprint(self, settings: Mapping[str, Any], tables: Iterable[str]) -> str:
+        """Hash the settings and what the set holds: the commit, and what of the user's lies in `path`.
+
+        Of the user's are the tables and files that were not fetched from this commit, or are no longer as
+        they were then. What is still to be fetched is the commit's: fetching it changes nothing here.
 
         Args:
             settings: the data set's own options.
             tables: names of the tables that list its cases.
-            is_cloned: part of the set lies in the folder also where the rest is fetched.
         """
         ids = self._ids if isinstance(self._ids, tuple) else tuple(sorted(self._wanted()))
         known: dict[str, Any] = {**settings, "limit": self._limit, "ids": ids, "missing": self._missing}
-        is_fetched = self._files.repository is not None
-        if self._files.repository is not None:
-            known["commit"] = [self._files.repository.id, self._files.repository.revision]
-        if is_cloned or not is_fetched:
-            places = [self._files.path(name) for name in tables]
-            known["tables"] = [_content(place) for place in places]
+        repository = self._files.repository
+        if repository is not None:
+            known["commit"] = [repository.id, repository.revision]
+        if self._is_given or repository is None:
+            known["tables"] = [_content(self._files.path(name)) for name, _ in self._users(tables)]
         digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=16)
-        for split in SPLITS if is_cloned or not is_fetched else ():
-            for name in (name for entry in self._chosen(split) for name in entry.names):
-                is_ours = not is_fetched or not self._files.origins(name)
-                state = _state(self._files.path(name)) if is_ours else None
-                digest.update(json.dumps([name, state]).encode())
+        for split in SPLITS if self._is_given or repository is None else ():
+            names = (name for entry in self._chosen(split) for name in entry.names)
+            for named in self._users(names):
+                digest.update(json.dumps(named).encode())
         return digest.hexdigest()
+
+    def _users(self, names: Iterable[str]) -> Iterator[tuple[str, State | None]]:
+        """Yield the names and states of what is not the commit's: without one, of everything."""
+        fetched = self._files.fetched()
+        for name in names:
+            state = state_of(self._files.path(name))
+            if self._files.repository is None or state not in (None, fetched.get(name)):
+                yield name, state
 
     def _chosen(self, split: Split) -> Iterable[Entry]:
         """Return the entries of a split that the options leave."""
-        if not self._has_place:
+        if not self._is_given and self._files.repository is None:
             raise DataError(
                 f"the set needs a place: give `path`, a folder that holds it, or `revision`, a commit of "
                 f"{self._files.where_from} to fetch it from."
@@ -205,7 +234,8 @@ class Walk:
             raise DataError(
                 f"{file}: there is no such list. Give ids a text file with one patient or case a line."
             )
-        return set(file.read_text(encoding="utf-8").split()) or {""}
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return {line.strip() for line in lines} - {""} or {""}
 
     def _refuse_unknown(self, wanted: set[str]) -> None:
         if self._ids_are_known:
@@ -229,10 +259,3 @@ def _content(path: Path) -> str | None:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
-
-
-def _state(path: Path) -> list[int] | None:
-    if not path.exists():
-        return None
-    facts = path.stat()
-    return [facts.st_size, facts.st_mtime_ns]
