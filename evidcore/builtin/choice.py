@@ -30,6 +30,7 @@ _ASKED_RULES = {
     ),
 }
 _TAG = re.compile(r"</?[A-Za-z_]+>")
+_SAYING = r"(?:answer|option|choice)(?:\s+is)?\s*[:=]?"
 
 
 class Choice(Task):
@@ -175,6 +176,7 @@ def _is_about_findings(case: Case, question: Question) -> bool:
 
 
 def _reference(case: Case, question: Question) -> Mapping[str, Any]:
+    about_findings = _is_about_findings(case, question)
     true = question.true_options or tuple(
         i
         for i, option in enumerate(question.options)
@@ -184,9 +186,10 @@ def _reference(case: Case, question: Question) -> Mapping[str, Any]:
         "letter": LETTERS[question.answer],
         "options": list(question.options),
         "true_options": list(true),
+        "truth_known": bool(question.true_options) or about_findings,
         "finding": question.kind or question.options[question.answer],
         "question": question.text,
-        "verdicts": ["present", "absent"] if _is_about_findings(case, question) else ["true", "false"],
+        "verdicts": ["present", "absent"] if about_findings else ["true", "false"],
     }
 
 
@@ -232,7 +235,8 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     """Return the letter a tolerant reader finds, None where he would have to guess.
 
     He reads the last answer tag if there is one, closed or not, else what follows a think text, else all of
-    it; takes "B", "b", "B)", "(B) lung nodule", "answer: B", "the answer is B.", or an option's name alone.
+    it; takes "B", "b", "B)", "(B) lung nodule", "answer: B", "the answer is B.", or an option's name alone or
+    after such words. An "a" before further words is the article.
     """
     bare = re.split(r"<answer>", completion, flags=re.IGNORECASE)
     text = bare[-1] if len(bare) > 1 else re.split(r"</think>", completion, flags=re.IGNORECASE)[-1]
@@ -240,7 +244,7 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     one = f"[{letters}{letters.lower()}]"
     if found := re.fullmatch(rf"[(\[]?({one})[)\].:]?", text):
         return found.group(1).upper()
-    plain = text.strip(" .").lower()
+    plain = re.sub(rf"^(?:the )?{_SAYING} +(?:an? |the )?", "", text.strip(" .").lower())
     named = {
         letter
         for letter, name in zip(letters, options, strict=True)
@@ -248,7 +252,8 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     }
     if len(named) == 1:
         return named.pop()
-    said = re.findall(rf"(?i:\banswer|\boption|\bchoice)(?i:\s+is)?\s*[:=]?\s*[(\[]?({one})\b", text)
+    clear = rf"A\b(?!\s+\w)|a(?=\s*(?:[)\].:]|$))|{one.replace('A', '').replace('a', '')}\b"
+    said = re.findall(rf"(?i:\b{_SAYING})\s*[(\[]?({clear})", text)
     if said:
         return str(said[-1]).upper()
     marked = re.findall(rf"(?:^|[\s(\[])([{letters}])[)\].:](?=\s|$)", text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from evidcore.errors import DataError, did_you_mean
 
 Row = Mapping[str, str]
+_MOST_SHOWN = 40  # characters
 
 
 def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]], list[str]]:
@@ -43,6 +44,12 @@ def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]]
     except (UnicodeDecodeError, csv.Error) as cause:
         raise DataError(f"{table}: is not a readable CSV file ({cause}). Save it as UTF-8.") from cause
     return rows, ragged
+
+
+def shown(cell: object) -> str:
+    """Return a cell as messages print it; a long one may be a report, and is told by its length alone."""
+    length = len(str(cell))
+    return repr(cell) if length <= _MOST_SHOWN else f"a text of {length} characters"
 
 
 def check_there(table: Path) -> None:

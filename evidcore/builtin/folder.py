@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Ge, Gt
 
 from evidcore.builtin.csv_rows import Row
+from evidcore.builtin.file_states import named_states
 from evidcore.builtin.folder_table import (
     Table,
     file_and_key,
@@ -25,7 +25,6 @@ from evidcore.builtin.leaving_out import Missing, usable
 from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, State, Tilted, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
-from evidcore.volume.formats import file_state
 from evidcore.volume.usable import why_unusable
 
 T = TypeVar("T")
@@ -167,10 +166,8 @@ class Folder(Dataset):
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
         for line, row in self._table.rows:
-            for file in _files(self._case(line, row)[0]):
-                state = file_state(file)
-                named = state and [[os.path.relpath(name, self.folder), *facts] for name, *facts in state]
-                digest.update(json.dumps([os.path.relpath(file, self.folder), named]).encode())
+            for state in named_states(_files(self._case(line, row)[0]), self.folder):
+                digest.update(state.encode())
         return digest.hexdigest()
 
     @functools.cached_property

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
-from evidcore.builtin.csv_rows import Row, read_rows
+from evidcore.builtin.csv_rows import Row, read_rows, shown
 from evidcore.case import MaskRef, Split, State
 from evidcore.errors import DataError, did_you_mean
 
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")
 STATES: dict[str, State | None] = {
     "": None,
@@ -40,13 +40,15 @@ def read_table(table: Path, columns: Mapping[str, str], findings: Iterable[str])
 
     Args:
         table: the CSV file.
-        columns: the file's column names for id, volume, patient ("" for unknown), split.
+        columns: the file's column names for id, volume, patient ("" for unknown), split, report and masks; of
+            the last two, one of its own name may be absent.
         findings: further columns that must be there.
 
     Raises:
         DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
     """
     wanted = [name for key in ("id", "volume", "patient", "split") if (name := columns[key])]
+    wanted += [name for key in ("report", "masks") if (name := columns[key]) not in ("", key)]
     rows, unusable = read_rows(table, [*wanted, *findings])
     for line, row in rows:
         unusable += _empty_cells(f"{table}: line {line}", row, columns)
@@ -58,10 +60,11 @@ def _empty_cells(where: str, row: Row, columns: Mapping[str, str]) -> Iterator[s
     case, split, patient = row[columns["id"]], row[columns["split"]], columns["patient"]
     if not case:
         yield f"{where}: column {columns['id']!r} is empty. Give the case a name."
-    if split not in SPLITS:
+    splits = get_args(Split)
+    if split not in splits:
         yield (
-            f"{where}: case {case!r} has split {split!r}, expected one of "
-            f"{', '.join(SPLITS)}.{did_you_mean(split, SPLITS)} Correct the cell."
+            f"{where}: case {case!r} has split {shown(split)}, expected one of "
+            f"{', '.join(splits)}.{did_you_mean(split, splits)} Correct the cell."
         )
     if patient and not row[patient]:
         yield (
@@ -92,10 +95,8 @@ def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: Mapping[str,
 def finding_state(cell: str, where: str) -> State | None:
     """Read a finding's cell; None where it is empty."""
     if cell.lower() not in STATES:
-        # a column of reports that was named by mistake must not be printed
-        shown = repr(cell) if len(cell) <= 40 else f"a text of {len(cell)} characters"
         raise DataError(
-            f"{where}: expected 1, 0, -1, present, absent, uncertain or nothing, got {shown}. "
+            f"{where}: expected 1, 0, -1, present, absent, uncertain or nothing, got {shown(cell)}. "
             f"Correct the cell."
         )
     return STATES[cell.lower()]
@@ -108,7 +109,7 @@ def masks_of_cell(cell: str, folder: Path, where: str) -> dict[str, MaskRef]:
         name, equals, file = (part.strip() for part in item.partition("="))
         if not equals or not name or not file or name in masks:
             raise DataError(
-                f"{where}: masks are written name=file, each name once, with ';' between, got {cell!r}. "
+                f"{where}: masks are written name=file, each name once, with ';' between, got {shown(cell)}. "
                 f"Correct the cell."
             )
         masks[name] = mask_ref(file, folder)
@@ -126,7 +127,7 @@ def mask_ref(text: str, folder: Path) -> MaskRef:
     if pick.isdecimal():
         return MaskRef(path=path, label=int(pick))
     if file.lower().endswith(LABEL_MAPS) and not file.lower().endswith(".seg.nrrd"):
-        raise DataError(f"{path}: a label is a whole number, got {pick!r}. Write file.nii.gz#5.")
+        raise DataError(f"{path}: a label is a whole number, got {shown(pick)}. Write file.nii.gz#5.")
     return MaskRef(path=path, key=pick)
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +20,7 @@ from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.mask_facts import CaseFacts, MaskFacts, case_facts
 from evidcore.case import Case, Question, Split
 from evidcore.contracts import Dataset
+from evidcore.errors import DataError, did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +93,32 @@ class MaskQuestions(Dataset):
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the source's cases with their questions; those without any stay, and are asked nothing."""
+        yield from self._asked_about(self.source.cases(split), split)
+        self.left_out = self.source.left_out
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case that the source names with its questions; without where its masks are unusable."""
+        yield from self._asked_about(self.source.listed(split), split, stop=False)
+
+    def unlisted(self) -> Iterable[str]:
+        """Say what the source cannot read."""
+        return self.source.unlisted()
+
+    def _asked_about(self, cases: Iterable[Case], split: Split, *, stop: bool = True) -> Iterator[Case]:
+        """Attach the questions; a case whose masks cannot be measured stops the walk, or stays as it is."""
         letters = _Letters(f"{self.seed}/{split}")
         counts: collections.Counter[Kind] = collections.Counter()
-        for case in self.source.cases(split):
-            facts = self._facts(case)
+        known: set[str] = set()
+        case = None
+        for case in cases:
+            known |= case.masks.keys()
+            try:
+                facts = self._facts(case)
+            except DataError:
+                if stop:
+                    raise
+                yield case
+                continue
             questions = []
             for kind in self.kinds:
                 asked = self._asked(kind, case, facts) if facts is not None else []
@@ -105,14 +128,22 @@ class MaskQuestions(Dataset):
                     for number, (words, options) in enumerate(asked)
                 ]
             yield dataclasses.replace(case, questions=tuple(questions))
-        self.left_out = self.source.left_out
+        if case is None:
+            return
         for kind in self.kinds:
             if not counts[kind]:
                 log.warning("mask-questions: split %s: no case allows a question of kind %r.", split, kind)
+        for name in self._named():
+            if name not in known:
+                log.warning(
+                    "mask-questions: split %s: no case has a mask %r.%s There are: %s. Correct the option.",
+                    split, name, did_you_mean(name, known), ", ".join(sorted(known)) or "none",
+                )  # fmt: skip
 
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case that the source names, as the source has it."""
-        yield from self.source.listed(split)
+    def _named(self) -> list[str]:
+        """Return the masks that the options name."""
+        by_mask = "side" in self.kinds and self.midline not in ("body", "grid")
+        return [*self.names, *([self.midline] if by_mask else [])]
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint and the options."""

@@ -7,15 +7,16 @@ import functools
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Le
 
+from evidcore.builtin.csv_rows import shown
+from evidcore.builtin.file_states import named_states
 from evidcore.builtin.leaving_out import Missing, usable
-from evidcore.builtin.table_cases import SPLITS, CaseColumns, Gathered, Splitting
+from evidcore.builtin.table_cases import CaseColumns, Gathered, Splitting
 from evidcore.builtin.table_questions import AnswerForm, QuestionColumns, question_of, written
 from evidcore.builtin.table_records import read_records
 from evidcore.case import Case, Intensity, Split
@@ -25,6 +26,15 @@ from evidcore.volume.usable import why_unusable
 
 log = logging.getLogger(__name__)
 MOST_MISTAKES = 20  # shown at once
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A table as far as it can be read, and what is wrong with the rest of it."""
+
+    cases: list[tuple[Case, Split]]
+    unusable: list[str]  # records that say nothing: a message each
+    wrong: list[str]  # these, and patients that are in two splits
 
 
 class Table(Dataset):
@@ -136,7 +146,7 @@ class Table(Dataset):
             report=report_column,
         )
         self.splitting = Splitting(
-            names={name: name for name in SPLITS} | (split_names or {}),
+            names={name: name for name in get_args(Split)} | (split_names or {}),
             test_share=test_share,
             validation_share=validation_share,
             seed=seed,
@@ -159,6 +169,8 @@ class Table(Dataset):
             DataError: all unusable records at once, the first unusable file, or too many left-out cases.
         """
         self.left_out[split] = {}
+        if self._read.wrong:
+            raise DataError(_at_most(self._read.wrong))
         yield from usable(
             self.listed(split),
             self._why_unusable,
@@ -170,10 +182,14 @@ class Table(Dataset):
         )
 
     def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case of `split` that the table names."""
-        for case, home in self._all:
+        """Yield every case of `split` that the table names, with those of its questions that can be read."""
+        for case, home in self._read.cases:
             if home == split:
                 yield case
+
+    def unlisted(self) -> Iterator[str]:
+        """Say of every record that cannot be read what is wrong with it."""
+        yield from self._read.unusable
 
     def fingerprint(self) -> str:
         """Hash the table, the options, and name, size and time of every file that is named."""
@@ -181,20 +197,19 @@ class Table(Dataset):
         settings = [*options, self.intensity, self.free_text, self.missing]
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
-        for case, _ in self._all:
-            for ref in case.volumes:
-                facts = Path(ref.path).stat() if Path(ref.path).exists() else None
-                state = [facts.st_size, facts.st_mtime_ns] if facts else None
-                digest.update(json.dumps([os.path.relpath(ref.path, self.folder), state]).encode())
+        for case, _ in self._read.cases:
+            for state in named_states((ref.path for ref in case.volumes), self.folder):
+                digest.update(state.encode())
         return digest.hexdigest()
 
     @functools.cached_property
-    def _all(self) -> list[tuple[Case, Split]]:
+    def _read(self) -> _Read:
         """Read the whole table; a mistake in one record does not hide those of others."""
         gathered = Gathered(self.table, self.folder, self.intensity, self.columns, self.splitting)
-        wrong: list[str] = []
         skipped = 0
-        for place, record in read_records(self.table, [*self.columns.wanted(), *self.asked.wanted()]):
+        records, unusable = read_records(self.table, [*self.columns.wanted(), *self.asked.wanted()])
+        for place, record in records:
+            image = ""
             try:
                 identity, image, where = gathered.take(record, place)
                 question = question_of(record, self.asked, identity, where)
@@ -205,17 +220,16 @@ class Table(Dataset):
                 else:
                     raise DataError(
                         f"{where}: has no options, so its answer is free text, got "
-                        f"{written(record[self.asked.answer])!r}; only choices can be judged. Give it "
+                        f"{shown(written(record[self.asked.answer]))}; only choices can be judged. Give it "
                         f'options, or set free_text = "skip" on the dataset.'
                     )
             except DataError as mistake:
-                wrong.append(str(mistake))
-        if wrong:
-            more = f"\n… and {len(wrong) - MOST_MISTAKES} more" if len(wrong) > MOST_MISTAKES else ""
-            raise DataError("\n".join(wrong[:MOST_MISTAKES]) + more)
+                unusable.append(str(mistake))
+                if image:
+                    gathered.questions.setdefault(image, [])  # its scan can be looked at
         if skipped:
             log.warning("%s: left out, free text without options: %d of the questions.", self.table, skipped)
-        return gathered.with_questions()
+        return _Read(gathered.with_questions(), unusable, [*unusable, *gathered.clashes])
 
     def _why_unusable(self, case: Case) -> str | None:
         for ref in case.volumes:
@@ -225,3 +239,8 @@ class Table(Dataset):
             reasons = (why_unusable(ref, self.cache_folder) for ref in case.volumes)
             return next((reason for reason in reasons if reason), None)
         return None
+
+
+def _at_most(wrong: Sequence[str]) -> str:
+    more = f"\n… and {len(wrong) - MOST_MISTAKES} more" if len(wrong) > MOST_MISTAKES else ""
+    return "\n".join(wrong[:MOST_MISTAKES]) + more

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evidcore.builtin.csv_rows import shown
 from evidcore.builtin.table_questions import written
 from evidcore.builtin.table_records import Record
 from evidcore.case import Case, Intensity, Question, Report, Split, VolumeRef
 from evidcore.errors import DataError, did_you_mean
 
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 PICTURES = (".png", ".jpg", ".jpeg")
 
 
@@ -63,17 +63,18 @@ class Gathered:
         self.columns = columns
         self.splitting = splitting
         self.questions: dict[str, list[Question]] = collections.defaultdict(list)  # by image
+        self.clashes: list[str] = []  # patients that are in two splits: a message each
         self._cases: dict[str, Case] = {}
         self._splits: dict[str, Split] = {}
         self._places: dict[str, str] = {}  # question -> where it stands
         self._homes: dict[str, tuple[str, Split]] = {}  # patient -> his first case and its split
 
     def with_questions(self) -> list[tuple[Case, Split]]:
-        """Return the cases that are asked about, in the order of the table."""
+        """Return the cases that `questions` has an entry for, in the order of the table."""
         return [
             (dataclasses.replace(case, questions=tuple(self.questions[name])), self._splits[name])
             for name, case in self._cases.items()
-            if self.questions[name]
+            if name in self.questions
         ]
 
     def take(self, record: Record, place: str) -> tuple[str, str, str]:
@@ -128,14 +129,15 @@ class Gathered:
         named, known = written(record[self.columns.split]), self.splitting.names
         if named not in known:
             raise DataError(
-                f"{where}: has split {named!r}, expected one of {', '.join(known)}."
+                f"{where}: has split {shown(named)}, expected one of {', '.join(known)}."
                 f"{did_you_mean(named, known)} Correct the cell, or say what it means with "
-                f'split_names = {{ "{named}" = "validation" }} on the dataset.'
+                f'split_names = {{ {shown(named)} = "validation" }} on the dataset.'
             )
         return known[named]
 
     def _agree(self, case: Case, split: Split, where: str) -> None:
         """Enter a case, or compare it with what earlier records said of it."""
+        is_new = case.id not in self._cases
         known = self._cases.setdefault(case.id, case)
         home = self._splits.setdefault(case.id, split)
         said: dict[str, tuple[Any, Any]] = {
@@ -145,15 +147,17 @@ class Gathered:
         }
         for column, (before, now) in said.items():
             if before != now:
-                differs = "another text" if column == self.columns.report else f"{now!r}, not {before!r},"
+                differs = (
+                    "another text" if column == self.columns.report else f"{shown(now)}, not {shown(before)},"
+                )
                 raise DataError(
                     f"{where}: column {column!r} says {differs} than an earlier record of this image. "
                     f"Make the records of one image agree."
                 )
-        if case.patient is not None:
+        if is_new and case.patient is not None:
             other, other_split = self._homes.setdefault(case.patient, (case.id, split))
             if other_split != split:
-                raise DataError(
+                self.clashes.append(
                     f"{where}: patient {case.patient!r} is in two splits: case {other!r} in "
                     f"{other_split!r}, this one in {split!r}. Move one of them."
                 )

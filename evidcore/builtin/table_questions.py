@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from evidcore.builtin.choice import LETTERS
+from evidcore.builtin.csv_rows import shown
 from evidcore.builtin.table_records import Record
 from evidcore.case import Question
-from evidcore.errors import DataError, did_you_mean
+from evidcore.errors import DataError
 
 AnswerForm = Literal["letter", "index", "text"]
 
@@ -51,22 +52,24 @@ def question_of(record: Record, columns: QuestionColumns, identity: str, where: 
         return None
     if not 2 <= len(options) <= len(LETTERS):
         raise DataError(
-            f"{where}: a question has 2 to {len(LETTERS)} options, got {len(options)}: {list(options)!r}. "
-            f"Correct the options, or drop the row."
+            f"{where}: a question has 2 to {len(LETTERS)} options, got {len(options)}: "
+            f"{_all_shown(options)}. Correct the options, or drop the row."
         )
     same = next((option for place, option in enumerate(options) if option in options[:place]), None)
     if same is not None:
-        raise DataError(f"{where}: option {same!r} stands twice. Correct one, or drop the row.")
+        raise DataError(f"{where}: option {shown(same)} stands twice. Correct one, or drop the row.")
     answer = _answer(record[columns.answer], options, columns, where)
     kind = written(record[columns.kind]) if columns.kind else ""
-    return Question(
-        id=identity, text=text, options=options, answer=answer, true_options=(answer,), kind=kind or None
-    )
+    return Question(id=identity, text=text, options=options, answer=answer, kind=kind or None)
 
 
 def written(value: Any) -> str:
     """Return a cell as text; JSON's null is an empty one."""
     return "" if value is None else str(value).strip()
+
+
+def _all_shown(options: Sequence[str]) -> str:
+    return f"[{', '.join(map(shown, options))}]"
 
 
 def _options(record: Record, columns: QuestionColumns, where: str) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ def _options(record: Record, columns: QuestionColumns, where: str) -> tuple[str,
     if "" in options:
         raise DataError(
             f"{where}: option {LETTERS[options.index('') % len(LETTERS)]} is empty, but a later one is not: "
-            f"{options!r}. Fill it, or move the others up."
+            f"{_all_shown(options)}. Fill it, or move the others up."
         )
     return tuple(_without_letters(options))
 
@@ -93,7 +96,7 @@ def _listed(value: Any, columns: QuestionColumns, where: str) -> list[str]:
         except json.JSONDecodeError as cause:
             raise DataError(
                 f"{where}, column {columns.options!r}: begins like a JSON list but is none ({cause.msg}), "
-                f'got {value!r}. Write ["first", "second"].'
+                f'got {shown(value)}. Write ["first", "second"].'
             ) from cause
     if isinstance(value, list):
         return [written(item) for item in value]
@@ -101,7 +104,7 @@ def _listed(value: Any, columns: QuestionColumns, where: str) -> list[str]:
     if text and columns.separator not in text:
         raise DataError(
             f"{where}, column {columns.options!r}: expected a JSON list or options with "
-            f"{columns.separator!r} between, got {text!r}. Name the separator in the dataset's options."
+            f"{columns.separator!r} between, got {shown(text)}. Name the separator in the dataset's options."
         )
     return [part.strip() for part in text.split(columns.separator)] if text else []
 
@@ -126,11 +129,10 @@ def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, wher
     expected = {
         "letter": f"a letter from A to {LETTERS[len(options) - 1]}",
         "index": f"a whole number from {first} to {first + len(options) - 1}",
-        "text": f"the text of one of {list(options)!r}",
+        "text": f"the text of one of {_all_shown(options)}",
     }[columns.answer_is]
     raise DataError(
-        f"{where}, column {columns.answer!r}: expected {expected}, got {value!r}."
-        f"{did_you_mean(written(value), options) if columns.answer_is == 'text' else ''} "
+        f"{where}, column {columns.answer!r}: expected {expected}, got {shown(value)}. "
         f"Correct the cell{_other_form(value, options, columns)}."
     )
 

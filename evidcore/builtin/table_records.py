@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.builtin.csv_rows import check_columns, check_there, read_rows
+from evidcore.builtin.csv_rows import check_columns, check_there, read_rows, shown
 from evidcore.errors import DataError
 
 Record = Mapping[str, Any]  # texts from CSV; whatever JSON holds from JSON
+Found = tuple[list[tuple[str, Record]], list[str]]
 
 
-def read_records(table: Path, columns: Iterable[str]) -> list[tuple[str, Record]]:
-    """Return the records of a `.csv`, `.json` or `.jsonl` file, each with its place ("line 3").
+def read_records(table: Path, columns: Iterable[str]) -> Found:
+    """Return the records of a `.csv`, `.json` or `.jsonl` file, and a message for each that is unusable.
+
+    Each record comes with its place ("line 3").
 
     A `.json` file holds a list of objects; their places count from 1 ("entry 3").
 
@@ -23,7 +26,7 @@ def read_records(table: Path, columns: Iterable[str]) -> list[tuple[str, Record]
         columns: names that every record must have.
 
     Raises:
-        DataError: if the file cannot be read, or lacks a column.
+        DataError: if the file cannot be read, or no record has one of the columns.
     """
     readers = {".csv": _csv, ".json": _json, ".jsonl": _json_lines}
     reader = readers.get(table.suffix.lower())
@@ -34,23 +37,20 @@ def read_records(table: Path, columns: Iterable[str]) -> list[tuple[str, Record]
         )
     check_there(table)
     try:
-        records = list(reader(table, tuple(columns)))
+        records, unusable = reader(table, tuple(columns))
     except UnicodeDecodeError as cause:
         raise DataError(f"{table}: is not UTF-8 text ({cause}). Save it as UTF-8.") from cause
-    if not records:
+    if not records and not unusable:
         raise DataError(f"{table}: holds no records. Check that it is the right file.")
-    return records
+    return records, unusable
 
 
-def _csv(table: Path, columns: Collection[str]) -> Iterator[tuple[str, Record]]:
+def _csv(table: Path, columns: Collection[str]) -> Found:
     rows, ragged = read_rows(table, columns)
-    if ragged:
-        raise DataError(ragged[0])
-    for line, row in rows:
-        yield f"line {line}", row
+    return [(f"line {line}", row) for line, row in rows], ragged
 
 
-def _json(table: Path, columns: Collection[str]) -> Iterator[tuple[str, Record]]:
+def _json(table: Path, columns: Collection[str]) -> Found:
     try:
         held = json.loads(table.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as cause:
@@ -60,26 +60,44 @@ def _json(table: Path, columns: Collection[str]) -> Iterator[tuple[str, Record]]
             f"{table}: must be a list of objects, got a {type(held).__name__}. "
             f"Put the list alone into the file, or write one object a line and name it .jsonl."
         )
-    for number, record in enumerate(held, 1):
-        yield f"entry {number}", _object(record, columns, f"{table}: entry {number}")
+    return _objects(table, columns, [(f"entry {number}", each) for number, each in enumerate(held, 1)])
 
 
-def _json_lines(table: Path, columns: Collection[str]) -> Iterator[tuple[str, Record]]:
+def _json_lines(table: Path, columns: Collection[str]) -> Found:
+    held: list[tuple[str, Any]] = []
+    wrong: list[str] = []
     with table.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                held.append((f"line {number}", json.loads(line)))
             except json.JSONDecodeError as cause:
+                wrong.append(f"{table}: line {number}: is not JSON ({cause.msg}). Write one object a line.")
+    records, unusable = _objects(table, columns, held)
+    return records, wrong + unusable
+
+
+def _objects(table: Path, columns: Collection[str], held: Collection[tuple[str, Any]]) -> Found:
+    """Take the objects that have every column; a column that none of them has is the table's mistake."""
+    records: list[tuple[str, Record]] = []
+    wrong: list[str] = []
+    names = dict.fromkeys(name for _, each in held if isinstance(each, dict) for name in each)
+    if names:
+        check_columns(names, columns, str(table))
+    for place, each in held:
+        where = f"{table}: {place}"
+        try:
+            if not isinstance(each, dict):
                 raise DataError(
-                    f"{table}: line {number}: is not JSON ({cause.msg}). Write one object a line."
-                ) from cause
-            yield f"line {number}", _object(record, columns, f"{table}: line {number}")
-
-
-def _object(record: Any, columns: Collection[str], where: str) -> Record:
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: must be an object with the columns as keys, got {record!r}. Correct it.")
-    check_columns(record, columns, where)
-    return {name: value.strip() if isinstance(value, str) else value for name, value in record.items()}
+                    f"{where}: must be an object with the columns as keys, got {shown(each)}. Correct it."
+                )
+            check_columns(each, columns, where)
+        except DataError as mistake:
+            wrong.append(str(mistake))
+            continue
+        records.append((
+            place,
+            {name: value.strip() if isinstance(value, str) else value for name, value in each.items()},
+        ))
+    return records, wrong

@@ -90,9 +90,11 @@ def profile(
         raise click.UsageError(f"columns belong to a CSV, {target} is none; a recipe names them itself.")
     built = _labeler(labeler)
     found = []
-    for name, cases, tasks in _opened(target, only, intensity, columns):
+    for name, cases, unlisted, tasks in _opened(target, only, intensity, columns):
         with follow(name) as done:
-            found.append(describe(cases, name, tasks=tasks, asked=asked, labeler=built, done=done))
+            found.append(
+                describe(cases, name, tasks=tasks, asked=asked, labeler=built, done=done, unlisted=unlisted)
+            )
     if out is not None:
         from evidcore.data.figure import page
 
@@ -103,7 +105,7 @@ def profile(
         click.echo(json.dumps({"target": str(target), "profiles": found}, indent=1))
         return
     for item in found:
-        for line in _said(item):
+        for line in _said(item, target):
             click.echo(line)
     if out is not None:
         click.echo(f"page: {out / 'index.html'}")
@@ -111,18 +113,19 @@ def profile(
 
 def _opened(
     target: Path, only: str | None, intensity: Literal["hu", "arbitrary"], columns: Columns
-) -> Iterator[tuple[str, Cases, Mapping[str, Task]]]:
-    """Yield name, cases and multiple-choice tasks of what TARGET stands for."""
+) -> Iterator[tuple[str, Cases, int, Mapping[str, Task]]]:
+    """Yield name, cases, number of unreadable rows and cells, and tasks of what TARGET stands for."""
     from evidcore.case import Split
     from evidcore.data.listing import read_listing
     from evidcore.data.target import open_target, open_tasks
 
     if target.is_file() and target.suffix == ".csv":
-        yield target.stem, read_listing(target, columns), {}
+        yield target.stem, read_listing(target, columns), 0, {}
         return
     tasks = open_tasks(target) if target.suffix == ".toml" else {}
     for name, dataset in open_target(target, only, intensity).items():
-        yield name, {split: list(dataset.listed(split)) for split in get_args(Split)}, tasks
+        cases = {split: list(dataset.listed(split)) for split in get_args(Split)}
+        yield name, cases, len(list(dataset.unlisted())), tasks
 
 
 def _labeler(name: str | None) -> Labeler | None:
@@ -137,7 +140,7 @@ def _labeler(name: str | None) -> Labeler | None:
     return built if isinstance(built, Labeler) else None
 
 
-def _said(found: Mapping[str, Any]) -> Iterator[str]:
+def _said(found: Mapping[str, Any], target: Path) -> Iterator[str]:
     """Yield a profile as lines."""
     yield str(found["dataset"])
     for split, item in found["splits"].items():
@@ -145,6 +148,9 @@ def _said(found: Mapping[str, Any]) -> Iterator[str]:
             patients = "patients not known" if item["patients"] is None else f"{item['patients']} patients"
             asked = f", {item['questions']} questions" if item["questions"] else ""
             yield f"  {split:11} {item['cases']} cases, {patients}{asked}"
+    if found["unlisted"]:
+        unread = f"{found['unlisted']} rows and cells cannot be read and are not counted"
+        yield f"  {unread}: evid data check {target}"
     for row in found["reference_lines"]:
         yield ""
         whose = "cases" if found["splits"][row["split"]]["patients"] is None else "patients"

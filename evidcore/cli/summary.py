@@ -27,11 +27,15 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
         for row in rows:
             lines.append(f"  {row['name']:24} {row['metric'].replace('_', ' '):32} {_figure(row)}")
         for task, reference in (result.get("reference_lines") or {}).items():
-            shown = ", ".join(f"{name.replace('_', ' ')} {100 * reference[name]:.1f} %" for name in _LINES)
+            shown = ", ".join(f"{name.replace('_', ' ')} {_share(reference[name])}" for name in _LINES)
             lines.append(f"  {task:24} reference lines: {shown}")
         for task, verdict in (result.get("verdict") or {}).items():
             lines.append(f"  {task:24} {verdict}")
     return {"results": results, "lines": lines}
+
+
+def _share(value: float | None) -> str:
+    return "not known" if value is None else f"{100 * value:.1f} %"
 
 
 def _figure(row: dict[str, Any]) -> str:

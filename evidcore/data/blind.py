@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from evidcore.builtin.choice import Choice
 from evidcore.case import Case, Part, Prompt, Split, VisualPart
 from evidcore.contracts import EncoderInput, Grid, Task, View
 from evidcore.data.listing import Cases
-from evidcore.evaluate.reference_lines import reference_lines
+from evidcore.evaluate.reference_lines import UNKNOWN, reference_lines, training_prompts
 
 DRAWS = 5  # sets of random distractors that are averaged over
 POLICIES: Mapping[str, Literal["random", "negatives"]] = {
@@ -41,7 +42,7 @@ class Asked:
 
     name: str
     prompts: Mapping[Split, Sequence[Prompt]]
-    truth_known: bool  # which options are true, beside the one that the key wants
+    training: Sequence[Prompt]  # what the blind rules learn from
 
 
 def ask(cases: Cases, tasks: Mapping[str, Task]) -> list[Asked]:
@@ -57,27 +58,24 @@ def ask(cases: Cases, tasks: Mapping[str, Task]) -> list[Asked]:
         for split, some in cases.items()
     }
     if any(given.values()):
-        known = all(
-            prompt.case.findings or any(question.true_options for question in prompt.case.questions)
-            for prompts in given.values()
-            for prompt in prompts
-        )
-        found.append(Asked(name="given", prompts=given, truth_known=known))
+        found.append(Asked(name="given", prompts=given, training=given.get("train", ())))
     for name, distractors in POLICIES.items():
         task = Choice(distractors=distractors, questions_per_case=0)
         drawn = {split: _drawn(some, task) for split, some in cases.items()}
         if any(drawn.values()):
-            found.append(Asked(name=name, prompts=drawn, truth_known=True))
+            found.append(Asked(name=name, prompts=drawn, training=drawn.get("train", ())))
     for name, asking in tasks.items():
-        asked = {
-            split: [prompt for case in some for prompt in asking.prompts(case, Unseen(), 0)]
-            for split, some in cases.items()
-        }
+        asked = {split: _asked(asking, some, 0) for split, some in cases.items()}
+        learnt = training_prompts(partial(_asked, asking, cases.get("train", ())))
         if any(asked.values()) and all(
-            prompt.reference.get("options") for prompts in asked.values() for prompt in prompts
+            prompt.reference.get("options") for prompts in (*asked.values(), learnt) for prompt in prompts
         ):
-            found.append(Asked(name=name, prompts=asked, truth_known=True))
+            found.append(Asked(name=name, prompts=asked, training=learnt))
     return found
+
+
+def _asked(task: Task, cases: Sequence[Case], seed: int) -> list[Prompt]:
+    return [prompt for case in cases for prompt in task.prompts(case, Unseen(), seed)]
 
 
 def _given(case: Case) -> Sequence[Prompt]:
@@ -101,7 +99,6 @@ def lines(asked: Asked) -> list[dict[str, Any]]:
     The blind rules learn from the training split. A set without another split is measured on the questions
     that the rules have learnt from, and says so.
     """
-    training = asked.prompts.get("train") or ()
     measured: list[Split] = [
         split for split, prompts in asked.prompts.items() if prompts and split != "train"
     ]
@@ -111,9 +108,9 @@ def lines(asked: Asked) -> list[dict[str, Any]]:
     rows = []
     for split in measured:
         prompts = asked.prompts[split]
-        if not training:
+        if not asked.training:
             note = f"no training questions: the blind rules learnt from the {split} questions themselves"
-        found = reference_lines(prompts, training or prompts)
+        found = reference_lines(prompts, asked.training or prompts)
         row: dict[str, Any] = {
             "asked": asked.name,
             "split": split,
@@ -124,12 +121,11 @@ def lines(asked: Asked) -> list[dict[str, Any]]:
             "note": note,
         }
         for name, interval in found.intervals().items():
-            known = asked.truth_known or name != "perfect_perception"
             row[name] = {
-                "value": interval.value if known else None,
-                "low": interval.low if known else None,
-                "high": interval.high if known else None,
-                "note": interval.note if known else "which other options are true is not known",
+                "value": interval and interval.value,
+                "low": interval and interval.low,
+                "high": interval and interval.high,
+                "note": interval.note if interval is not None else UNKNOWN,
             }
         rows.append(row)
     return rows

@@ -186,7 +186,7 @@ def _copied_report(alike: texts.Alike, reports: Sequence[Listed]) -> Fault:
 def _looked(cases: Sequence[Listed], processes: int) -> Iterator[Looked]:
     """Yield what was seen of each case, in order."""
     files = [Files.of(case) for _, case in cases]
-    if processes == 1 or len(files) == 1:
+    if processes == 1 or len(files) < 2:
         yield from map(look, files)
         return
     pool = concurrent.futures.ProcessPoolExecutor(

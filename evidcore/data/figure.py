@@ -39,6 +39,9 @@ def _dataset(found: Profile, *, titled: bool) -> Html:
         (split, f"{item['cases']} cases, " + _patients(item)) for split, item in found["splits"].items()
     ]
     parts = [*([tag("h2", found["dataset"])] if titled else []), facts(counts)]
+    if found["unlisted"]:
+        said = f"{found['unlisted']} rows and cells cannot be read and are not counted: see evid data check."
+        parts.append(tag("p", said, class_="faint small"))
     if found["reference_lines"]:
         parts += [tag("h3", "What can be scored without looking"), _lines(found["reference_lines"])]
     if found["findings"]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast, get_args
 
 from evidcore.builtin.choice import LETTERS
-from evidcore.builtin.folder_table import SPLITS, finding_state
+from evidcore.builtin.csv_rows import Row, read_rows, shown
+from evidcore.builtin.folder_table import finding_state
 from evidcore.case import Case, Finding, Question, Report, Split
-from evidcore.data.target import read_columns, states
+from evidcore.data.target import states
 from evidcore.errors import DataError, did_you_mean
 
 Cases = Mapping[Split, Sequence[Case]]
@@ -23,7 +24,7 @@ _MOST_SHOWN = 10  # mistakes in one message
 class Columns:
     """Which column of a file holds what; "" where none does."""
 
-    id: str = ""  # of a case: rows of one id are one case; "": every row is its own
+    id: str = ""  # of a case: rows of one id are one case, and must agree; "": every row is its own
     patient: str = ""
     split: str = ""  # "": every case is in train
     report: str = ""
@@ -44,41 +45,86 @@ def read_listing(path: Path, columns: Columns) -> Cases:
     """Read the cases of a CSV file by split.
 
     Raises:
-        DataError: if a column or cell cannot be read; names the first mistakes, all with their lines.
+        DataError: if a column, row or cell cannot be read, rows of one case differ, or a patient is in two
+            splits; names the first mistakes, all with their lines.
     """
-    names, rows = read_columns(path)
+    lines, wrong = read_rows(path, ())
+    if not lines and not wrong:
+        raise DataError(f"{path}: holds no row under its header.")
+    rows = [row for _, row in lines]
+    names = list(rows[0]) if rows else columns.named()
     for name in columns.named():
         if name not in names:
             raise DataError(
                 f"{path}: has no column {name!r}.{did_you_mean(name, names)} It has: {', '.join(names)}."
             )
-    if not rows:
-        raise DataError(f"{path}: holds no row under its header.")
     if columns.question and not (columns.options and columns.answer):
         raise DataError(f"{path}: questions need their options and answer. Add --options and --answer.")
     if not columns.question:
         columns = dataclasses.replace(columns, labels=columns.labels or _labels(path, names, rows, columns))
-    wrong: list[str] = []
-    cases: dict[Split, dict[str, Case]] = collections.defaultdict(dict)
-    for number, row in enumerate(rows, 1):
+    gathered = _Gathered()
+    for line, row in lines:
+        where = f"{path}: line {line}"
         try:
-            split, case = _case(row, columns, f"{path}: row {number}", number)
+            gathered.add(*_case(row, columns, where, line), where)
         except DataError as error:
             wrong.append(str(error))
-            continue
-        before = cases[split].get(case.id)
-        cases[split][case.id] = case if before is None else _joined(before, case)
     if wrong:
         more = f"\n  and {len(wrong) - _MOST_SHOWN} more" if len(wrong) > _MOST_SHOWN else ""
         raise DataError(
-            f"{path}: {len(wrong)} rows cannot be read\n  " + "\n  ".join(wrong[:_MOST_SHOWN]) + more
+            f"{path}: {len(wrong)} rows cannot be used\n  " + "\n  ".join(wrong[:_MOST_SHOWN]) + more
         )
-    return {split: list(cases[split].values()) for split in SPLITS if split in cases}
+    return gathered.by_split()
 
 
-def _labels(
-    path: Path, names: Sequence[str], rows: Sequence[Mapping[str, str]], columns: Columns
-) -> tuple[str, ...]:
+class _Gathered:
+    """Cases by split, gathered row by row: the rows of one case agree, and a patient is in one split."""
+
+    def __init__(self) -> None:
+        self._cases: dict[str, tuple[Split, Case]] = {}
+        self._homes: dict[str, tuple[str, Split]] = {}  # patient -> his first case and its split
+
+    def add(self, split: Split, case: Case, where: str) -> None:
+        """Enter the case of a row; join its question to those of its earlier rows.
+
+        Raises:
+            DataError: if an earlier row contradicts it.
+        """
+        home, known = self._cases.setdefault(case.id, (split, case))
+        said = {
+            "split": (home, split),
+            "patient": (known.patient, case.patient),
+            "report": (known.report, case.report),
+            "labels": (known.findings, case.findings),
+        }
+        for what, (before, now) in said.items():
+            if before != now:
+                raise DataError(
+                    f"{where}: case {case.id!r} has another {what} than in an earlier row. Make the rows of "
+                    f"one case agree, or name a column with another --id."
+                )
+        if case.patient is not None:
+            other, other_split = self._homes.setdefault(case.patient, (case.id, split))
+            if other_split != split:
+                raise DataError(
+                    f"{where}: patient {case.patient!r} is in two splits: case {other!r} in {other_split!r}, "
+                    f"case {case.id!r} in {split!r}. Move one of them."
+                )
+        if known is not case:
+            joined = dataclasses.replace(known, questions=(*known.questions, *case.questions))
+            self._cases[case.id] = (split, joined)
+
+    def by_split(self) -> Cases:
+        """Return the cases of each split that has any, in the order of the file."""
+        held = self._cases.values()
+        return {
+            name: some
+            for name in get_args(Split)
+            if (some := [case for split, case in held if split == name])
+        }
+
+
+def _labels(path: Path, names: Sequence[str], rows: Sequence[Row], columns: Columns) -> tuple[str, ...]:
     """Return the columns that read as findings."""
     found = tuple(name for name in names if name not in columns.named() and states(rows, name))
     if not found:
@@ -89,25 +135,26 @@ def _labels(
     return found
 
 
-def _case(row: Mapping[str, str], columns: Columns, where: str, number: int) -> tuple[Split, Case]:
+def _case(row: Row, columns: Columns, where: str, line: int) -> tuple[Split, Case]:
     split = row[columns.split] if columns.split else "train"
-    if split not in SPLITS:
+    if split not in (known := get_args(Split)):
         raise DataError(
-            f"{where}: split is {split!r}, expected one of {', '.join(SPLITS)}.{did_you_mean(split, SPLITS)}"
+            f"{where}: split is {shown(split)}, expected one of {', '.join(known)}."
+            f"{did_you_mean(split, known)} Correct the cell."
         )
     report = row[columns.report] if columns.report else ""
     found = {name: finding_state(row[name], f"{where}, column {name!r}") for name in columns.labels}
-    return split, Case(
-        id=(row[columns.id] if columns.id else "") or f"row {number}",
+    return cast(Split, split), Case(
+        id=(row[columns.id] if columns.id else "") or f"line {line}",
         patient=(row[columns.patient] or None) if columns.patient else None,
         volumes=(),
         report=Report(text=report) if report else None,
         findings=tuple(Finding(name=name, state=state) for name, state in found.items() if state),
-        questions=(_question(row, columns, where, number),) if columns.question else (),
+        questions=(_question(row, columns, where, line),) if columns.question else (),
     )
 
 
-def _question(row: Mapping[str, str], columns: Columns, where: str, number: int) -> Question:
+def _question(row: Row, columns: Columns, where: str, line: int) -> Question:
     options = _options(row, columns, where)
     said = row[columns.answer]
     if said in options:
@@ -116,13 +163,13 @@ def _question(row: Mapping[str, str], columns: Columns, where: str, number: int)
         answer = LETTERS.index(said.upper())
     else:
         raise DataError(
-            f"{where}: the answer is {_shown(said)}, expected a letter of {LETTERS[: len(options)]} or the "
+            f"{where}: the answer is {shown(said)}, expected a letter of {LETTERS[: len(options)]} or the "
             f"text of an option."
         )
-    return Question(id=str(number), text=row[columns.question], options=options, answer=answer)
+    return Question(id=str(line), text=row[columns.question], options=options, answer=answer)
 
 
-def _options(row: Mapping[str, str], columns: Columns, where: str) -> tuple[str, ...]:
+def _options(row: Row, columns: Columns, where: str) -> tuple[str, ...]:
     if len(columns.options) > 1:
         given = [row[name] for name in columns.options]
     else:
@@ -130,19 +177,9 @@ def _options(row: Mapping[str, str], columns: Columns, where: str) -> tuple[str,
         try:
             given = json.loads(cell) if cell.startswith("[") else cell.split(_SEPARATOR)
         except json.JSONDecodeError as cause:
-            raise DataError(f"{where}: the options are no JSON list ({cause}): {_shown(cell)}.") from cause
+            raise DataError(f"{where}: the options are no JSON list ({cause}): {shown(cell)}.") from cause
     options = tuple(text for item in given if (text := str(item).strip()))
     if not 2 <= len(options) <= len(LETTERS) or len(set(options)) < len(options):
-        shown = ", ".join(_shown(option) for option in options[: len(LETTERS) + 1]) or "none"
-        raise DataError(f"{where}: expected 2 to {len(LETTERS)} different options, got {shown}.")
+        listed = ", ".join(shown(option) for option in options[: len(LETTERS) + 1]) or "none"
+        raise DataError(f"{where}: expected 2 to {len(LETTERS)} different options, got {listed}.")
     return options
-
-
-def _shown(cell: str, most: int = 40) -> str:
-    """Return a cell as messages print it; a long one may be a report, and is told by its length alone."""
-    return repr(cell) if len(cell) <= most else f"a text of {len(cell)} characters"
-
-
-def _joined(first: Case, second: Case) -> Case:
-    """Return one case for two rows of it."""
-    return dataclasses.replace(first, questions=(*first.questions, *second.questions))

@@ -27,6 +27,7 @@ def profile(
     asked: Sequence[str],
     labeler: Labeler | None,
     done: Callable[[int, int], None],
+    unlisted: int = 0,
 ) -> Profile:
     """Describe a data set.
 
@@ -37,12 +38,14 @@ def profile(
         asked: the ways of asking that are wanted; empty for all.
         labeler: labels the sentences of reports that carry no labels.
         done: is given how many volume headers are read, and of how many.
+        unlisted: how many rows and cells of the set's tables cannot be read and are counted nowhere.
 
     Raises:
         DataError: if there is no case, or no such way of asking.
     """
     if not any(cases.values()):
-        raise DataError(f"dataset {name!r}: has no case in any split. Check its options and files.")
+        unread = f" {unlisted} rows and cells cannot be read: evid data check names them." if unlisted else ""
+        raise DataError(f"dataset {name!r}: has no case in any split. Check its options and files.{unread}")
     ways = blind.ask(cases, tasks)
     known = [way.name for way in ways]
     for wanted in asked:
@@ -54,6 +57,7 @@ def profile(
     reports = {split: [case.report for case in some if case.report] for split, some in cases.items()}
     return {
         "dataset": name,
+        "unlisted": unlisted,
         "splits": {split: _counted(some) for split, some in cases.items()},
         "findings": [row for split, some in cases.items() for row in prevalence(split, some)],
         "reference_lines": [

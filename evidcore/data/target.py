@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore.builtin.csv_rows import read_rows
 from evidcore.builtin.folder_table import STATES
 from evidcore.case import Intensity
 from evidcore.contracts import Dataset, Task
@@ -92,37 +92,21 @@ def folder_options(table: Path) -> dict[str, Any]:
     or uncertain.
 
     Raises:
-        DataError: if there is no such table or it is no CSV file.
+        DataError: if there is no such table, it is no CSV file, or a column stands twice.
     """
     if not table.is_file():
         raise DataError(
             f"{table.parent}: holds no {table.name}. Write one with the columns id, volume, patient, split "
             f"(docs/data.md), or give a recipe."
         )
-    names, rows = read_columns(table)
+    rows = [row for _, row in read_rows(table, ())[0]]
+    names = list(rows[0]) if rows else []
     options: dict[str, Any] = {
         "findings": [name for name in names if name not in _KNOWN and states(rows, name)]
     }
     if "patient" not in names:
         options["patient_column"] = ""
     return options
-
-
-def read_columns(table: Path) -> tuple[list[str], list[Mapping[str, str]]]:
-    """Return a CSV file's column names and its rows, whatever is wrong with them.
-
-    Raises:
-        DataError: if it is no CSV file.
-    """
-    try:
-        with table.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True, restval="")
-            rows: list[Mapping[str, str]] = [
-                {name: cell.strip() for name, cell in row.items() if name is not None} for row in reader
-            ]
-            return list(reader.fieldnames or []), rows
-    except (UnicodeDecodeError, csv.Error) as cause:
-        raise DataError(f"{table}: is not a readable CSV file ({cause}). Save it as UTF-8.") from cause
 
 
 def states(rows: Sequence[Mapping[str, str]], column: str) -> bool:

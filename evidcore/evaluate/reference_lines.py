@@ -15,6 +15,11 @@ from typing import Any
 from evidcore.case import Prompt
 from evidcore.evaluate.statistics import Interval, mean_interval
 
+TRAINING_SEEDS = (
+    0,
+    1,
+)  # evaluation's questions, which come with the cases, and training's, which may be drawn
+UNKNOWN = "which other options are true is not known"
 Preference = Callable[[Prompt, str, int], float]  # an option's name and place -> how much the rule likes it
 
 
@@ -26,20 +31,23 @@ class ReferenceLines:
     clusters: tuple[str, ...]
     uniform_chance: tuple[float, ...]
     prior_only: tuple[float, ...]
-    perfect_perception: tuple[float, ...]
+    perfect_perception: tuple[float, ...] | None  # None: which other options are true is not known
     rules: Mapping[str, float]  # accuracy of every blind rule that was tried
     prior_rule: str  # the best of them
 
-    def intervals(self) -> dict[str, Interval]:
-        """Return each line with its patient-clustered interval."""
+    def intervals(self) -> dict[str, Interval | None]:
+        """Return each line with its patient-clustered interval; None where it is not known."""
+        lines = {name: getattr(self, name) for name in ("uniform_chance", "prior_only", "perfect_perception")}
         return {
-            name: mean_interval(getattr(self, name), self.clusters)
-            for name in ("uniform_chance", "prior_only", "perfect_perception")
+            name: None if values is None else mean_interval(values, self.clusters)
+            for name, values in lines.items()
         }
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float | None]:
         """Return the three averages as results files hold them."""
-        return {name: interval.value for name, interval in self.intervals().items()}
+        return {
+            name: None if interval is None else interval.value for name, interval in self.intervals().items()
+        }
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return one results row per line."""
@@ -48,8 +56,13 @@ class ReferenceLines:
             "prior_only": f"best blind rule: {self.prior_rule}",
             "perfect_perception": "every finding known; one of the true options at random",
         }
+        unknown = {"value": None, "low": None, "high": None, "note": UNKNOWN}
+        counts = {"questions": len(self.prompt_ids), "patients": len(set(self.clusters))}
         return [
-            row(name, metric, interval, note=notes[metric]) for metric, interval in self.intervals().items()
+            row(name, metric, interval, note=notes[metric])
+            if interval is not None
+            else {"name": name, "metric": metric, **unknown, **counts}
+            for metric, interval in self.intervals().items()
         ]
 
 
@@ -77,6 +90,21 @@ def row(name: str, metric: str, interval: Interval, *, note: str = "") -> dict[s
     }
 
 
+def training_prompts(ask: Callable[[int], Iterable[Prompt]]) -> list[Prompt]:
+    """Return what blind rules learn from: what is asked in evaluation and what in training, each once.
+
+    Args:
+        ask: returns the questions about the training cases under a seed.
+    """
+    found: dict[tuple[str, str, tuple[str, ...]], Prompt] = {}
+    for seed in TRAINING_SEEDS:
+        for prompt in ask(seed):
+            reference = prompt.reference
+            key = (prompt.id, str(reference.get("letter")), tuple(reference.get("options") or ()))
+            found.setdefault(key, prompt)
+    return list(found.values())
+
+
 def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> ReferenceLines:
     """Measure what the three answerers would score on `prompts`.
 
@@ -84,8 +112,9 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
     best one on `prompts` is taken, so the line is a ceiling: a rule chosen beforehand could only be lower.
 
     Args:
-        prompts: the questions, each with `options`, `letter` and `true_options` in its reference.
-        training: training questions in the same form.
+        prompts: the questions, each with `options`, `letter` and `true_options` in its reference, and
+            `truth_known` = False where these may be more than are named.
+        training: training questions in the same form: `training_prompts`.
 
     Raises:
         ValueError: if there are no questions, or one has no options; names it.
@@ -102,13 +131,14 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
         for name, prefer in _blind_rules(training).items()
     }
     rules = {name: sum(scores) / len(scores) for name, scores in by_rule.items()}
+    is_known = all(prompt.reference.get("truth_known", True) for prompt in prompts)
     best = max(rules, key=lambda name: rules[name])
     return ReferenceLines(
         prompt_ids=tuple(prompt.id for prompt in prompts),
         clusters=tuple(cluster_of(prompt) for prompt in prompts),
         uniform_chance=tuple(1 / len(prompt.reference["options"]) for prompt in prompts),
         prior_only=by_rule[best],
-        perfect_perception=tuple(_perfect(prompt) for prompt in prompts),
+        perfect_perception=tuple(_perfect(prompt) for prompt in prompts) if is_known else None,
         rules=rules,
         prior_rule=best,
     )

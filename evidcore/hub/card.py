@@ -177,7 +177,7 @@ def _figures(facts: ModelFacts) -> Iterator[str]:
         yield from (_row(row, result) for row in rows if row["metric"] not in REFERENCE_LINES)
         for row in rows:
             if row["metric"] in REFERENCE_LINES:
-                value = written(row["value"], "rate")
+                value = "not known" if row["value"] is None else written(row["value"], "rate")
                 yield f"\n{row['name']}, {REFERENCE_LINES[row['metric']]}: {value}, {row['note']}"
         for task, verdict in (result.get("verdict") or {}).items():
             yield f"\n{task}: {verdict}"

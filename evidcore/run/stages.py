@@ -17,7 +17,7 @@ from evidcore.contracts import Reweighter, Task
 from evidcore.errors import RecipeError
 from evidcore.evaluate.choice import evaluate_choice
 from evidcore.evaluate.probe import encoder_features, linear_probe
-from evidcore.evaluate.reference_lines import reference_lines
+from evidcore.evaluate.reference_lines import reference_lines, training_prompts
 from evidcore.evaluate.report import evaluate_report
 from evidcore.model.policy import VLMPolicy
 from evidcore.plugins import blame, factory
@@ -114,7 +114,7 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
             choice = evaluate_choice(
                 policy, prompts, task, max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch
             )
-            blind = reference_lines(prompts, parts.prompts(use, seed=1, split="train"))
+            blind = reference_lines(prompts, _training(parts, use))
             rows += choice.rows(lines=blind)
             lines[use.task] = blind.figures()
             append(answers, [answer.line() for answer in choice.answers])
@@ -143,7 +143,7 @@ def audit(parts: Parts, standing: Standing, stage: Audit, folder: Path) -> Resul
     for use in stage.data:
         found = audit_policy(
             policy, parts.prompts(use), parts.tasks[use.task],
-            training=parts.prompts(use, seed=1, split="train"),
+            training=_training(parts, use),
             max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch, seed=parts.recipe.seed,
         )  # fmt: skip
         rows += found.rows()
@@ -151,6 +151,11 @@ def audit(parts: Parts, standing: Standing, stage: Audit, folder: Path) -> Resul
         verdicts[use.task] = found.verdict()
         append(folder / "answers.jsonl", [answer.line() for answer in found.answers])
     return {"rows": rows, "reference_lines": lines, "verdict": verdicts}
+
+
+def _training(parts: Parts, use: DataUse) -> list[Prompt]:
+    """Return the questions about the training cases, from which the blind rules learn."""
+    return training_prompts(lambda seed: parts.prompts(use, seed=seed, split="train"))
 
 
 def _validation(parts: Parts, uses: Sequence[DataUse]) -> list[Case]:

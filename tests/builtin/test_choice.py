@@ -53,6 +53,7 @@ def test_evaluation_asks_the_questions_that_came_with_the_case():
         "letter": "B",
         "options": ["emphysema", "lung nodule", "cardiomegaly"],
         "true_options": [1],
+        "truth_known": True,
         "finding": "lung nodule",
         "question": "What is seen?",
         "verdicts": ["present", "absent"],
@@ -185,6 +186,16 @@ def test_strict_format_without_thinking_refuses_a_think_text():
         ("so it must be D", "D"),
         ("<think>B it is</think> C", "C"),
         ("<answer>A</answer> no, <answer>D</answer>", "D"),
+        ("The answer is a lung nodule.", "B"),
+        ("Answer: lung nodule", "B"),
+        ("Answer: a small lung nodule", None),
+        ("B) lung nodule. The answer is a benign lesion", "B"),
+        ("The answer is A lung nodule that grows", None),
+        ("The answer is (A), as I said", "A"),
+        ("The answer is A, since it is large", "A"),
+        ("answer: a", "A"),
+        ("the answer is a. It is large", "A"),
+        ("option a) it is", "A"),
         ("A nodule is seen.", None),
         ("B or C", None),
         ("no idea", None),
@@ -237,3 +248,17 @@ def test_a_question_about_something_else_is_judged_true_or_false_and_told_by_its
     wrong = {"A": "B", "B": "A"}[right]
     assert f"{right} right true." in gold
     assert f"{wrong} left false." in gold
+
+
+@pytest.mark.parametrize(
+    ("options", "true", "known"),
+    [
+        (("left", "right"), (), False),
+        (("left", "right"), (1,), True),
+        (QUESTION.options, (), True),  # the findings say which hold
+    ],
+)
+def test_the_truth_of_every_option_is_known_from_the_question_or_the_findings(options, true, known):
+    question = dataclasses.replace(QUESTION, options=options, answer=1, true_options=true)
+    (prompt,) = asked(Choice(), seed=0, questions=(question,))
+    assert prompt.reference["truth_known"] is known

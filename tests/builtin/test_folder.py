@@ -333,6 +333,25 @@ def test_a_bad_cell_is_named(home, cells, options, shown):
     assert shown in refusal(home.dataset(**options))
 
 
+@pytest.mark.parametrize("option", ["report_column", "masks_column"])
+def test_a_column_that_is_named_must_be_there(home, option):
+    assert next(iter(home.dataset().cases("train"))).report is None  # absent under its own name
+    home.table([row | {"Findings": "Clear."} for row in ROWS])
+    said = refusal(home.dataset(**{option: "Findngs"}))
+    assert "has no column 'Findngs'. Did you mean 'Findings'?" in said
+
+
+SECRET = "Mrs Miller, born in 1950, has a rare disease of the left lung and lives nearby"
+
+
+@pytest.mark.parametrize("cells", [{"split": SECRET}, {"masks": SECRET}, {"masks": f"a=b.nii.gz#{SECRET}"}])
+def test_long_cells_are_told_by_their_length_alone(home, cells):
+    home.table(changed(0, **cells))
+    said = refusal(home.dataset())
+    assert "got a text of 78 characters" in said or "has split a text of 78 characters" in said
+    assert "Miller" not in said
+
+
 def test_a_ragged_row_is_named(home):
     path = home.table(ROWS)
     path.write_text(path.read_text().replace("c3,", "c3,extra,"))

@@ -423,6 +423,25 @@ def test_copies_of_a_scan_are_cases_of_one_patient(home):
     assert cases[0].findings != cases[1].findings
 
 
+def test_what_is_listed_has_its_lesions(home):
+    options = {"copies": 2, "prevalence": 1.0, "kinds": ("stone",)}
+    assert list(home.dataset(**options).listed("train")) == list(home.dataset(**options).cases("train"))
+
+
+def test_what_cannot_be_planted_is_listed_once_as_the_source_has_it(home):
+    source = {"table": "some.csv"}
+    lines = (home.folder / "cases.csv").read_text().splitlines()
+    (home.folder / "some.csv").write_text(
+        "\n".join([*lines[:2], "gone,gone.nii.gz,p9,train,,0", "bad,c0.nii.gz,p8,trian,,0"]) + "\n"
+    )
+    dataset = home.dataset(source=source, copies=2, prevalence=1.0, kinds=("stone",))
+    *planted, bare = dataset.listed("train")
+    assert [case.id for case in planted] == ["c0+0", "c0+1"]
+    assert bare == list(dataset.source.listed("train"))[1]
+    (message,) = dataset.unlisted()
+    assert "case 'bad' has split 'trian'" in message
+
+
 def test_where_there_is_no_place_the_case_is_negative_or_left_out_by_name(home):
     options = {"prevalence": 1.0, "kinds": ("lung nodule",), "sizes_mm": {"lung nodule": (150.0, 160.0)}}
     (case, *_) = home.cases(**options)

@@ -261,3 +261,28 @@ def test_anatomy_agrees_on_real_ct(real_data, tmp_path, midline):
     expected = {"liver": "right", "spleen": "left", "stomach": "left"}
     assert asked == {where(name): side for name, side in expected.items() if name in shown}
     assert where("liver") in asked
+
+
+def test_what_is_listed_has_its_questions_and_stays_bare_where_masks_are_unusable(source):
+    dataset = MaskQuestions(source.cache_folder, source=source)
+    assert list(dataset.listed("train")) == list(dataset.cases("train"))
+    source = Folder(source.folder, source.cache_folder, path=".", masks=source.mask_patterns)
+    source.table.write_text(source.table.read_text() + "c99,c0.nii.gz,p99,test\nc98,c0.nii.gz,p98,val\n")
+    dataset = MaskQuestions(source.cache_folder, source=source)
+    *whole, bare = dataset.listed("test")
+    assert (bare.id, bare.questions) == ("c99", ())
+    assert len(whole) == 3
+    assert all(case.questions for case in whole)
+    (message,) = dataset.unlisted()
+    assert "case 'c98' has split 'val'" in message
+
+
+def test_masks_that_no_case_has_are_named(source, caplog):
+    dataset = MaskQuestions(
+        source.cache_folder, source=source, names=("liver", "splen"), midline="spine", kinds=("side",)
+    )
+    list(dataset.cases("test"))
+    assert "split test: no case has a mask 'splen'. Did you mean 'spleen'? There are: h" in caplog.text
+    assert "no case has a mask 'spine'." in caplog.text
+    assert "no case has a mask 'liver'" not in caplog.text
+    assert "split validation" not in caplog.text

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,8 @@ def test_questions_about_one_image_make_one_case(home):
     assert [(ref.path, ref.intensity) for ref in case.volumes] == [(str(home.folder / "a.nii.gz"), "hu")]
     assert case.questions == (
         Question(id="q0", text="Which organ is largest?", options=("liver", "spleen", "kidney", "pancreas"),
-                 answer=0, true_options=(0,)),
-        Question(id="q1", text="Is there a stone?", options=("yes", "no"), answer=1, true_options=(1,)),
+                 answer=0),
+        Question(id="q1", text="Is there a stone?", options=("yes", "no"), answer=1),
     )  # fmt: skip
     assert answers(home.dataset(), "validation") == ["native"]
     (both,) = home.dataset().cases("test")
@@ -154,7 +155,7 @@ def test_columns_of_other_names_words_of_the_split_caption_and_kind(home):
     assert case.report is not None
     assert case.report.text == "A liver."
     assert case.questions == (
-        Question(id="line-2", text="Which?", options=("x", "y"), answer=0, true_options=(0,), kind="organ"),
+        Question(id="line-2", text="Which?", options=("x", "y"), answer=0, kind="organ"),
     )
 
 
@@ -223,7 +224,7 @@ def test_choice_asks_the_questions_in_evaluation_and_training(home):
         ({"split": "test"}, "line 3, case 'a.nii.gz': column 'split' says 'train', not 'test'"),
         ({"split": "trian"}, "has split 'trian', expected one of train, validation, test. "
                              "Did you mean 'train'?"),
-        ({"split": "val"}, 'split_names = { "val" = "validation" }'),
+        ({"split": "val"}, "split_names = { 'val' = \"validation\" }"),
     ],
 )  # fmt: skip
 def test_a_bad_cell_is_named_with_line_case_value_and_remedy(home, cells, message):
@@ -288,7 +289,7 @@ def test_reports_of_one_image_must_agree_and_are_not_quoted(home):
         ("q.json", "{", r"q\.json: line 1: is not JSON"),
         ("q.json", '{"a": 1}', "must be a list of objects, got a dict"),
         ("q.json", "[3]", "entry 1: must be an object with the columns as keys, got 3"),
-        ("q.jsonl", '{"id": 1}\n{"id"\n', "line 1: has no column 'image'. It has: id"),
+        ("q.jsonl", '{"id": 1}\n{"id"\n', r"q\.jsonl: has no column 'image'\. It has: id"),
         ("q.jsonl", "\n{\n", r"q\.jsonl: line 2: is not JSON"),
         ("q.csv", HEADER, "holds no records"),
         ("q.csv", "id,id\n1,2\n", "column 'id' stands twice"),
@@ -350,3 +351,90 @@ def test_the_fingerprint_changes_with_table_files_and_options(home):
     (home.folder / "a.nii.gz").write_bytes(b"other")
     seen.append(home.dataset().fingerprint())
     assert len(set(seen)) == 4
+
+
+def test_the_fingerprint_changes_with_a_slice_of_a_dicom_folder(home):
+    (home.folder / "scan").mkdir()
+    for number in range(2):
+        (home.folder / "scan" / f"{number}.dcm").write_bytes(b"\0" * 128 + b"DICM" + bytes([number]))
+    home.csv([ROWS[0] | {"image": "scan"}])
+    before = home.dataset().fingerprint()
+    assert home.dataset().fingerprint() == before
+    slice_file = home.folder / "scan" / "1.dcm"
+    with slice_file.open("r+b") as file:  # in place: name, size and the folder's own time stay
+        file.write(b"other")
+    os.utime(slice_file, ns=(0, 10**9))
+    assert home.dataset().fingerprint() != before
+
+
+# --- what is wrong is told apart from what can be read -----------------------------------------
+
+
+def test_bad_records_are_told_apart_and_the_rest_is_listed(home):
+    home.csv([*changed(1, answer="Z"), ROWS[2] | {"id": "q9", "image": "d.nii.gz", "answer": "9"}])
+    with (home.folder / "questions.csv").open("a") as file:
+        file.write("cut,off\n")
+    dataset = home.dataset()
+    ragged, letter, number = dataset.unlisted()
+    assert "line 7: 10 columns are named" in ragged
+    assert "line 3, case 'a.nii.gz', question 'q1', column 'answer'" in letter
+    assert "line 6, case 'd.nii.gz'" in number
+    assert [[question.id for question in case.questions] for case in dataset.listed("train")] == [["q0"]]
+    # a scan is looked at even if nothing can be asked about it
+    assert [case.id for case in dataset.listed("validation")] == ["b.nii.gz", "d.nii.gz"]
+    said = refusal(dataset, "test")
+    assert all(message in said for message in (ragged, letter, number))
+
+
+def test_a_patient_in_two_splits_is_listed_in_both_and_refused(home):
+    home.csv(changed(2, patient="p0"))
+    dataset = home.dataset()
+    assert [case.patient for split in ("train", "validation") for case in dataset.listed(split)] == ["p0"] * 2
+    assert list(dataset.unlisted()) == []
+    assert "patient 'p0' is in two splits: case 'a.nii.gz' in 'train', this one in" in refusal(dataset)
+
+
+def test_json_records_that_say_nothing_are_told_apart(home):
+    record = {"id": "q", "image": "a.nii.gz", "patient": "p", "split": "train", "question": "Which?",
+              "A": "x", "B": "y", "answer": "A"}  # fmt: skip
+    lines = [json.dumps(record), "{", "[3]", json.dumps({key: record[key] for key in ("id", "image")})]
+    (home.folder / "q.jsonl").write_text("\n".join(lines))
+    dataset = home.dataset(table="q.jsonl", option_columns=("A", "B"))
+    told = list(dataset.unlisted())
+    assert [message.removeprefix(f"{home.folder / 'q.jsonl'}: ")[:6] for message in told] == [
+        "line 2", "line 3", "line 4",
+    ]  # fmt: skip
+    assert [case.id for case in dataset.listed("train")] == ["a.nii.gz"]
+
+
+SECRET = "Mrs Miller, born in 1950, has a rare disease of the left lung and lives nearby"
+
+
+@pytest.mark.parametrize(
+    ("cells", "options"),
+    [
+        ({"answer": SECRET, "A": "", "B": "", "C": "", "D": ""}, {}),
+        ({"answer": SECRET}, {}),
+        ({"answer": SECRET}, {"answer_is": "text"}),
+        ({"A": SECRET, "B": SECRET}, {}),
+        ({"A": SECRET, "B": ""}, {}),
+        ({"A": SECRET, "B": "", "C": "", "D": ""}, {}),
+        ({"A": SECRET, "answer": "liver"}, {"answer_is": "text"}),
+        ({"split": SECRET}, {}),
+        ({"A": SECRET}, {"options_column": "A"}),
+        ({"A": f"[{SECRET}"}, {"options_column": "A"}),
+    ],
+)
+def test_long_cells_are_told_by_their_length_alone(home, cells, options):
+    home.csv(changed(0, **cells))
+    said = refusal(home.dataset(**options))
+    assert "a text of " in said
+    assert "rare disease" not in said
+    assert "Miller" not in said
+
+
+def test_a_record_that_is_none_is_told_by_its_length_alone(home):
+    (home.folder / "q.json").write_text(json.dumps([[SECRET]]))
+    said = refusal(home.dataset(table="q.json"))
+    assert "must be an object with the columns as keys, got a text of " in said
+    assert "Miller" not in said

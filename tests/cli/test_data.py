@@ -41,6 +41,7 @@ def folder(tmp_path):
             "volume": f"c{number}.nii.gz",
             "split": "train",
             "nodule": number % 2,
+            "cyst": (number + 1) % 2,
         })
     table(tmp_path, rows)
     return tmp_path
@@ -49,10 +50,14 @@ def folder(tmp_path):
 RECIPE = """
 schema = 1
 name = "two"
+[task.mine]
+use = "choice"
+options_per_question = 2
 [dataset.good]
 use = "folder"
 path = "."
 patient_column = ""
+findings = ["nodule", "cyst"]
 [dataset.bad]
 use = "folder"
 path = "."
@@ -169,7 +174,26 @@ def test_a_recipe_is_profiled_with_its_tasks(recipe):
     said = json.loads(evid("data", "profile", recipe, "--dataset", "good", "--json").stdout)
     (found,) = said["profiles"]
     assert found["splits"]["train"]["cases"] == 3
-    assert found["reference_lines"] == []  # no findings are named in the recipe
+    row = next(row for row in found["reference_lines"] if row["asked"] == "mine")
+    assert (row["split"], row["questions"], row["uniform_chance"]["value"]) == ("train", 3, 0.5)
+
+
+def test_what_a_profile_does_not_count_is_said(folder):
+    lines = (folder / "cases.csv").read_text().splitlines()
+    lines += ["x,c0.nii.gz,val,1,0", "y,c0.nii.gz,train,1,2"]
+    (folder / "cases.csv").write_text("\n".join(lines) + "\n")
+    said = evid("data", "profile", folder).output
+    assert f"  2 rows and cells cannot be read and are not counted: evid data check {folder}\n" in said
+    (found,) = json.loads(evid("data", "profile", folder, "--json").stdout)["profiles"]
+    assert found["unlisted"] == 2
+    evid("data", "check", folder, "--processes", 1, exit_code=1)
+
+
+def test_a_profile_in_which_nothing_can_be_read_points_to_the_check(folder):
+    (folder / "cases.csv").write_text("id,volume,split\na,c0.nii.gz,val\n")
+    said = evid("data", "profile", folder, exit_code=2).stderr
+    assert "no case in any split" in said
+    assert "1 rows and cells cannot be read: evid data check names them." in said
 
 
 def test_a_file_of_labels_is_profiled_by_its_columns(tmp_path):

@@ -302,3 +302,12 @@ def test_the_real_scans_of_other_kinds_raise_exactly_what_is_documented(home, re
     faults, _ = home.check(processes=2, intensity="arbitrary")
     assert [(fault.case, fault.check) for fault in faults] == [("digital", "spacing")]
     assert "the scan spans 10 x 8 x 8 mm" in faults[0].text or "8 x 8 x 10 mm" in faults[0].text
+
+
+def test_a_table_in_which_no_split_is_known_is_checked_with_many_processes(home, tools):
+    home.add("a", split="trian")
+    home.add("b", split="val")
+    faults, summary = home.check(processes=2)
+    assert [fault.check for fault in faults] == ["table", "table"]
+    assert "'trian'" in faults[0].text
+    assert summary.volumes == 0

@@ -114,6 +114,15 @@ def test_tasks_of_a_recipe_are_asked_as_evaluation_would():
     assert (row["questions"], row["uniform_chance"]["value"]) == (25, pytest.approx(1 / 3))
 
 
+def test_rules_know_the_questions_of_evaluation_where_a_task_draws_those_of_training():
+    given = {"train": [case(n, "10000", (question(n, ("left", "right"), 1),)) for n in range(25)]}
+    given["test"] = [case(n + 50, "10000", (question(n, ("left", "right"), 1),)) for n in range(25)]
+    rows = described(given, tasks={"mine": Choice()})["reference_lines"]
+    row = next(row for row in rows if row["asked"] == "mine")
+    assert (row["split"], row["prior_only"]["value"]) == ("test", 1.0)
+    assert row["perfect_perception"]["value"] is None  # neither the questions nor the findings tell of sides
+
+
 def test_an_unknown_way_of_asking_is_named_with_the_known_ones():
     cases = {"train": [case(number, "10000") for number in range(3)]}
     with pytest.raises(DataError, match=r"nothing is asked as 'negative'. Did you mean 'negatives'\? It can"):
@@ -270,10 +279,10 @@ def test_questions_have_their_options_in_columns_or_in_one(tmp_path, options):
 @pytest.mark.parametrize(
     ("change", "columns", "said"),
     [
-        ({"key": "D"}, {}, "row 1: the answer is 'D', expected a letter of AB or the text of an option"),
-        ({"all": "left"}, {}, "row 1: expected 2 to 8 different options, got 'left'"),
+        ({"key": "D"}, {}, "line 2: the answer is 'D', expected a letter of AB or the text of an option"),
+        ({"all": "left"}, {}, "line 2: expected 2 to 8 different options, got 'left'"),
         ({"all": "x|x"}, {}, "expected 2 to 8 different options, got 'x', 'x'"),
-        ({"all": "[left"}, {}, "row 1: the options are no JSON list"),
+        ({"all": "[left"}, {}, "line 2: the options are no JSON list"),
         ({"key": "long " * 20}, {}, "the answer is a text of 99 characters"),
         ({}, {"question": "quest"}, "has no column 'quest'. It has: image, q"),
         ({}, {"answer": ""}, "questions need their options and answer. Add --options and --answer"),
@@ -286,6 +295,39 @@ def test_a_bad_question_file_is_named(tmp_path, change, columns, said):
     with pytest.raises(DataError) as caught:
         read_listing(path, Columns(**settings))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"nodule": "0"}, "line 5: case 'a' has another labels than in an earlier row"),
+        ({"who": "q"}, "line 5: case 'a' has another patient than"),
+        ({"text": "Another."}, "line 5: case 'a' has another report than"),
+        ({"part": "test"}, "line 5: case 'a' has another split than"),
+        (
+            {"scan": "d", "part": "test"},
+            "line 5: patient 'p' is in two splits: case 'a' in 'train', case",
+        ),
+    ],
+)
+def test_rows_that_contradict_each_other_are_refused(tmp_path, change, said):
+    columns = Columns(id="scan", patient="who", split="part", report="text")
+    path = written(tmp_path / "labels.csv", [*LABELS, LABELS[0]])
+    assert [len(some) for some in read_listing(path, columns).values()] == [2, 1]
+    path = written(tmp_path / "labels.csv", [*LABELS, LABELS[0] | change])
+    with pytest.raises(DataError) as caught:
+        read_listing(path, columns)
+    assert said in str(caught.value)
+
+
+def test_rows_cut_by_a_comma_and_doubled_columns_are_refused(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("scan,text,nodule\na,No nodule, no effusion,0\nb,Nodule,1\n")
+    with pytest.raises(DataError, match=r"line 2: 3 columns are named, the row has another number\. Quote"):
+        read_listing(path, Columns(id="scan", report="text"))
+    path.write_text("scan,nodule,nodule\na,0,1\n")
+    with pytest.raises(DataError, match=r"column 'nodule' stands twice"):
+        read_listing(path, Columns(id="scan"))
 
 
 def test_a_file_without_findings_says_what_to_name(tmp_path):

@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
-from evidcore.case import Case, Finding, Prompt
-from evidcore.evaluate.reference_lines import cluster_of, reference_lines
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Finding, Prompt, Question
+from evidcore.evaluate.reference_lines import cluster_of, reference_lines, training_prompts
 
 
 def prompt(options, letter, *, true=None, name="a", patient="p", states=None):
@@ -134,3 +136,39 @@ def test_the_words_of_a_question_may_give_its_answer_away():
     assert lines.rules["most often right to the same words"] == pytest.approx((1 + 1 + 0.5 + 0.5) / 4)
     assert lines.rules["most often right when offered"] == pytest.approx(0.5)
     assert lines.prior_only == (1.0, 1.0, 0.5, 0.5)
+
+
+def test_perfect_perception_is_not_known_where_the_true_options_are_not():
+    unknown = prompt(["e", "n"], "A", name="b")
+    unknown = dataclasses.replace(unknown, reference={**unknown.reference, "truth_known": False})
+    lines = reference_lines([prompt(["e", "n"], "A"), unknown], TRAINING)
+    assert lines.perfect_perception is None
+    assert lines.figures()["perfect_perception"] is None
+    assert lines.figures()["uniform_chance"] == 0.5
+    row = next(row for row in lines.rows("choice") if row["metric"] == "perfect_perception")
+    assert (row["value"], row["low"], row["high"]) == (None, None, None)
+    assert (row["questions"], row["note"]) == (2, "which other options are true is not known")
+
+
+def test_rules_learn_from_given_questions_and_from_drawn_ones():
+    names = ("nodule", "effusion", "cyst", "scar")
+    side = Question(id="q", text="On which side is the liver?", options=("left", "right"), answer=1)
+    cases = [
+        Case(
+            id=f"c{number}", patient=f"p{number}", volumes=(), questions=(side,),
+            findings=tuple(
+                Finding(name=name, state="present" if name == "nodule" else "absent") for name in names
+            ),
+        )
+        for number in range(8)
+    ]  # fmt: skip
+
+    def ask(task, some):
+        return lambda seed: [item for case in some for item in task.prompts(case, Volume(), seed)]
+
+    drawing, giving = Choice(), Choice(training_questions="given")
+    training = training_prompts(ask(drawing, cases[:4]))
+    assert {item.reference["question"] for item in training} == {side.text, "Which finding is present?"}
+    # who knows the training questions answers every one of these without looking
+    assert reference_lines(ask(drawing, cases[4:])(0), training).figures()["prior_only"] == 1.0
+    assert len(training_prompts(ask(giving, cases[:4]))) == 4  # the same in both, each once

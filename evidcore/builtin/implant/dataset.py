@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,8 +106,7 @@ class Implant(Dataset):
         left_out = self.left_out.setdefault(split, {})
         left_out.clear()
         for case in self.source.cases(split):
-            for copy in range(self.copies):
-                name = case.id if self.copies == 1 else f"{case.id}+{copy}"
+            for name, copy in self._names(case):
                 try:
                     made = self._planted(case, name, copy)
                 except DataError as cause:
@@ -120,8 +119,24 @@ class Implant(Dataset):
         left_out |= self.source.left_out.get(split, {})
 
     def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case that the source names, as the source has it."""
-        yield from self.source.listed(split)
+        """Yield every case of `split`; where lesions cannot be planted, the source's case once."""
+        for case in self.source.listed(split):
+            all_made = True
+            for name, copy in self._names(case):
+                try:
+                    made = self._planted(case, name, copy)
+                except DataError as cause:
+                    made = str(cause)
+                if isinstance(made, Case):
+                    yield made
+                else:
+                    all_made = False
+            if not all_made:
+                yield case
+
+    def unlisted(self) -> Iterable[str]:
+        """Say what the source cannot read."""
+        return self.source.unlisted()
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint, the options and the code that plants."""
@@ -131,6 +146,12 @@ class Implant(Dataset):
         ]  # fmt: skip
         text = json.dumps(settings, sort_keys=True).encode()
         return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+    def _names(self, case: Case) -> list[tuple[str, int]]:
+        """Return what the copies of a case are called, with their numbers."""
+        if self.copies == 1:
+            return [(case.id, 0)]
+        return [(f"{case.id}+{copy}", copy) for copy in range(self.copies)]
 
     def _planted(self, case: Case, name: str, copy: int) -> Case | str:
         """Return the case with its lesions, or why it is left out."""
