@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -11,6 +12,8 @@ from typing import Literal
 from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Finding, Score, State
 from evidcore.contracts import Labeler, Scorer
+
+READ = 8192  # texts whose findings are kept: a group's answers share a report, and cases come again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +97,12 @@ class FindingsF1(Scorer):
     def __init__(self, *, labeler: Labeler | None = None, scope: Literal["all", "candidate"] = "all") -> None:
         self.labeler = labeler or NegationRules()
         self.scope = scope
+        self._read = functools.lru_cache(maxsize=READ)(self.labeler)
 
     def __call__(self, candidates: Sequence[str], references: Sequence[str]) -> Sequence[float | None]:
         """Return F1 per pair; 0 where the candidate speaks of nothing and the reference of something."""
-        # the answers of a group share one reference
-        read = {text: self.labeler(text) for text in {*candidates, *references}}
         pairs = zip(candidates, references, strict=True)
-        return [self._score(read[candidate], read[reference]) for candidate, reference in pairs]
+        return [self._score(self._read(candidate), self._read(reference)) for candidate, reference in pairs]
 
     def _score(self, ours: Sequence[Finding], theirs: Sequence[Finding]) -> float:
         if theirs and not ours and self.scope == "candidate":
