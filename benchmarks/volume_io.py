@@ -40,6 +40,7 @@ SPACING_MM_ZYX = (
 )  # finer than the scans: linear interpolation without anti-aliasing on both sides
 BIG_ZYX = (160, 512, 512)  # for slices of a usual size
 ROUNDS = 3
+COPIES = 16  # of the set, for `evid data prepare`: 256 cases
 
 
 def main() -> None:
@@ -242,14 +243,14 @@ def one(side: str, job: str, path: str) -> None:
 
 
 def prepare_in_processes(folder: Path, paths: Sequence[Path]) -> dict[str, Any]:
-    """Measure `evid data prepare` with 1 and 2 processes on 4 copies of the set.
+    """Measure `evid data prepare` with 1 and 2 processes of one thread each, on copies of the set.
 
     Seconds as the command counts them: with building the recipe's parts and starting its worker processes.
     """
     place = folder / "set"
     place.mkdir()
     rows = ["id,volume,patient,split"]
-    for copy in range(4):  # other bytes, so that each is a volume of its own
+    for copy in range(COPIES):  # other bytes, so that each is a volume of its own
         for number, path in enumerate(paths):
             name = f"{copy}-{number}.nii.gz"
             (place / name).write_bytes(path.read_bytes() + copy * gzip.compress(b""))
@@ -259,7 +260,7 @@ def prepare_in_processes(folder: Path, paths: Sequence[Path]) -> dict[str, Any]:
     seconds: dict[int, list[float]] = {1: [], 2: []}
     for turn in range(2):
         for count in (1, 2) if turn else (2, 1):
-            env = {**os.environ, "EVID_CACHE": str(folder / f"cache-{turn}-{count}")}
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "EVID_CACHE": str(folder / f"cache-{turn}-{count}")}
             command = [sys.executable, "-m", "evidcore", "data", "prepare", "set.toml", "--json"]
             done = subprocess.run(
                 [*command, "--processes", str(count)],
@@ -270,11 +271,11 @@ def prepare_in_processes(folder: Path, paths: Sequence[Path]) -> dict[str, Any]:
                 check=True,
             )
             found = json.loads(done.stdout)
-            assert found["outcomes"]["done"] == 4 * len(paths), found
+            assert found["outcomes"]["done"] == COPIES * len(paths), found
             seconds[count].append(found["seconds"])
     best = {count: min(some) for count, some in seconds.items()}
     return {
-        "cases": 4 * len(paths),
+        "cases": COPIES * len(paths),
         "seconds_1_process": [round(one, 2) for one in seconds[1]],
         "seconds_2_processes": [round(one, 2) for one in seconds[2]],
         "speed_up": round(best[1] / best[2], 2),
