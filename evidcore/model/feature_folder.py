@@ -26,8 +26,8 @@ class FeatureFolder:
     """Features by handle, for one encoder at a time, shared by runs and processes.
 
     Where the bound is reached, the folders of other encoders leave, the longest unused first; when only the
-    own one is left, nothing more is written: if the oldest features left, an epoch over a set that does not fit
-    would find none of them.
+    own one is left, nothing more is written: if the oldest features left instead, an epoch over a set that
+    does not fit would find none of its own.
     """
 
     def __init__(self, root: Path, most_bytes: int) -> None:
@@ -53,7 +53,7 @@ class FeatureFolder:
     def read(self, handle: int) -> Patches | None:
         """Return features, None where there are none or what lies there is damaged."""
         path = self._path(handle)
-        if not path.exists():
+        if not os.access(path, os.R_OK):
             return None
         content = fetch(path)
         if content is None:

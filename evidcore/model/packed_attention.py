@@ -1,8 +1,8 @@
 """Attention in rows `[prompt | answer 1 | … | answer G]`: an answer sees the prompt and itself, nothing else.
 
 Under "sdpa" a row is taken apart: the prompt attends to itself, and all answers, as a batch, to the prompt's
-keys and their own. So no answer is multiplied with another one only for a mask to throw the product away. Under
-"flex_attention" the same is said by a block mask.
+keys and their own. So no answer is multiplied with another one only for a mask to throw the product away.
+Under "flex_attention" the same is said by a block mask.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def attend(
 
     def own(states: Tensor) -> Tensor:
         """Bring (prompt, head, place, size) to (prompt and answer, head, place of the answer, size)."""
-        return states[:, :, skip:].unflatten(2, (answers, packed.length)).transpose(1, 2).flatten(0, 1)
+        prompts, heads, _, size = states.shape
+        by_answer = states[:, :, skip:].reshape(prompts, heads, answers, packed.length, size)
+        return by_answer.transpose(1, 2).flatten(0, 1)
 
     def with_prompt(states: Tensor) -> Tensor:
         """Put the prompt's keys or values before those of each answer."""
@@ -149,7 +151,7 @@ def attend(
     of_answers, _ = sdpa_attention_forward(
         module, own(query), with_prompt(key), with_prompt(value), packed.answer_mask, **kwargs
     )
-    outputs = [of_answers.unflatten(0, (-1, answers)).flatten(1, 2)]
+    outputs = [of_answers.reshape(len(query), answers * packed.length, *of_answers.shape[2:])]
     if skip:
         of_prompt, _ = sdpa_attention_forward(
             module, *(states[:, :, :skip] for states in (query, key, value)), packed.prompt_mask, **kwargs

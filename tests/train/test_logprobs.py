@@ -41,7 +41,7 @@ def two_volumes(bench):
         {"prompts_per_forward": 1, "trl": {"beta": 0.04, "optim": "sgd"}},  # gradient accumulation
         {"lora": Lora(rank=2, alpha=4.0), "trl": {"beta": 0.04, "optim": "sgd"}},
         {"prompts_per_forward": 2, "trl": {"num_iterations": 2, "optim": "sgd"}},
-        {"trl": {"gradient_checkpointing": True, "optim": "sgd"}},
+        {"trl": {"activation_checkpointing": True, "optim": "sgd"}},
     ],
     ids=["beta", "accumulation", "lora", "iterations", "checkpointing"],
 )
@@ -96,8 +96,8 @@ def test_rows_over_another_volume_are_scored_over_their_own(scoring, caplog):
     torch.testing.assert_close(scores(model, trainer, ids, mixed), expected, rtol=0, atol=1e-5)
     before = ids.shape[1] - 2
     assert [record.message for record in caplog.records] == [
-        f"prompts are scored once for all answers ({before} and 2 places, 4 answers: "
-        f"{4 * (before + 2) / (before - 1 + 8):.1f} times fewer tokens)",
+        f"prompts are scored once for all answers ({4 * (before + 2) / (before - 1 + 8):.1f} times fewer "
+        f"tokens, 4 answers of 2 to prompts of {before})",
         "prompts are scored once for each answer (the images of a group differ)",
     ]
 
@@ -124,29 +124,25 @@ def test_images_in_answers_are_scored_row_by_row_and_that_is_said_once(scoring, 
 
 
 @pytest.mark.parametrize(
-    ("choice", "before", "after", "expected"),
+    ("choice", "before", "after", "reason"),
     [
-        ("auto", 60, 8, "once for all answers (60 and 8 places, 4 answers: 3.0 times fewer tokens)"),
-        (
-            "auto",
-            2,
-            40,
-            "once for each answer (their prompts are too short beside the answers for it to pay)",
-        ),
-        ("always", 2, 40, "once for all answers (2 and 40 places, 4 answers: 1.0 times fewer tokens)"),
-        ("never", 60, 8, "once for each answer (share_prompts = 'never')"),
+        ("auto", 60, 8, "3.0 times fewer tokens, 4 answers of 8 to prompts of 60"),
+        ("auto", 2, 40, "their prompts are too short beside the answers for it to pay"),
+        ("always", 2, 40, "1.0 times fewer tokens, 4 answers of 40 to prompts of 2"),
+        ("never", 60, 8, "share_prompts = 'never'"),
     ],
 )
-def test_the_choice_follows_the_rule_or_the_recipe_and_is_said(
-    bench, caplog, choice, before, after, expected
+def test_the_choice_follows_the_rule_or_the_recipe_and_is_said_once(
+    bench, caplog, choice, before, after, reason
 ):
     caplog.set_level(logging.INFO, logger="evidcore")
     model, _ = bench.model()
     sharing = PromptSharing(choice, 4)
     ids = torch.full((8, before + after), 50)
     for _ in range(2):
-        assert sharing.applies(model, ids, torch.ones_like(ids), after) == ("all" in expected)
-    assert [record.message for record in caplog.records] == [f"prompts are scored {expected}"]
+        assert sharing.applies(model, ids, torch.ones_like(ids), after) == ("fewer" in reason)
+    form = "once for all answers" if "fewer" in reason else "once for each answer"
+    assert [record.message for record in caplog.records] == [f"prompts are scored {form} ({reason})"]
 
 
 @pytest.mark.parametrize(

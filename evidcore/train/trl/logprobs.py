@@ -55,7 +55,7 @@ class PromptSharing:
         if why_not:
             return self._because(why_not, False)
         saved = tokens_saved(before, after, self.answers)
-        why = f"{before} and {after} places, {self.answers} answers: {saved:.1f} times fewer tokens"
+        why = f"{saved:.1f} times fewer tokens, {self.answers} answers of {after} to prompts of {before}"
         return self._because(why, True, "yes")
 
     def _because(self, reason: str, decision: bool, key: str = "") -> bool:
