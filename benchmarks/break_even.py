@@ -113,7 +113,8 @@ def scoring(model: VolumeVLM, prompt: int, after: int, answers: int) -> dict[str
 def sampling(model: VolumeVLM, prompt: int, after: int, answers: int) -> dict[str, Callable[[], Tensor]]:
     """Return what is timed of sampling; prompts that differ in a token share nothing."""
     ids = torch.randint(6, VOCABULARY, (prompt,)).tolist()
-    how = Sampling(max_new_tokens=after, end_ids=(), pad_id=0)
+    image = model.config.image_token_id
+    how = Sampling(max_new_tokens=after, end_ids=(), pad_id=0, forbidden_ids=(image,))
 
     def sample(prefixes: list[Prefix]) -> Callable[[], Tensor]:
         def go() -> Tensor:

@@ -45,6 +45,7 @@ def two_volumes(bench):
     ],
     ids=["beta", "accumulation", "lora", "iterations", "checkpointing"],
 )
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_(en|dis)able. is deprecated:FutureWarning")  # trl
 def test_four_steps_with_prompts_computed_once_are_those_that_trl_takes(bench, kit, changed):
     start, _ = bench.model()
     plain = {"learning_rate": 0.05, "save_every_steps": 50, **changed}  # plain descent: no tiny divisors
