@@ -148,7 +148,7 @@ def by_hand(model: VolumeVLM, processor: VolumeProcessor, source: PromptSource, 
         shape = (PROMPTS, ANSWERS, after)
         packed = pack(ids, there, answers.view(shape), mask.view(shape))
         handles = torch.tensor([prefix.handles for prefix in prefixes])
-        log_probs = answer_log_probs(model, packed, handles, ANSWERS)
+        log_probs = answer_log_probs(model, packed, handles)
         ratio = (log_probs - log_probs.detach()).exp()
         loss = -((ratio * advantages[..., None] * mask.view(shape)).sum(-1) / mask.view(shape).sum(-1)).mean()
         optimizer.zero_grad()

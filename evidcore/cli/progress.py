@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any, Self
 
 from evidcore.hooks import observe
 
+_log = logging.getLogger("evidcore")
 _EVERY_S = 10.0  # plain lines come at most this often
 _FIRST = ("cases_", "loss", "reward", "accuracy", "entropy", "kl", "learning_rate")
 
@@ -30,18 +32,24 @@ class Progress:
         self._started: set[str] = set()
 
     def __enter__(self) -> Self:
-        """Start the live block where there is a terminal."""
+        """Start the live block where there is a terminal, and show what the run's parts say of themselves."""
         if self._console.is_terminal:
             from rich.live import Live
 
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.__enter__()
+        self._said = logging.StreamHandler()  # stderr, from which a live block takes lines
+        self._said.setFormatter(logging.Formatter("%(message)s"))
+        _log.addHandler(self._said)
+        _log.setLevel(logging.INFO)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the live block away."""
+        """Take the live block away, and be silent."""
+        _log.removeHandler(self._said)
+        _log.setLevel(logging.NOTSET)
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
 

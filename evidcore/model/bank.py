@@ -23,7 +23,7 @@ from evidcore.volume.ahead import ahead
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
-LAYOUT = 3  # raise whenever files on disk hold something else
+LAYOUT = 4  # raise whenever files on disk hold something else
 
 
 class FeatureBank:
@@ -60,7 +60,7 @@ class FeatureBank:
         self._crops: dict[int, tuple[Crop, Grid]] = {}
         self._kept: OrderedDict[int, Patches] = OrderedDict()
         self._bytes = 0
-        self._encoder: tuple[int, int] | None = None  # whose features are kept: object, weight versions
+        self._encoder: tuple[tuple[int, int], ...] = ()  # whose features are kept: weights, their versions
 
     def handle(self, crop: Crop, size_zyx: Grid) -> int:
         """Return the content handle (63 bits) of `crop` at `size_zyx` voxels, and remember the crop."""
@@ -142,11 +142,10 @@ class FeatureBank:
         # every in-place change of a tensor raises its version: an optimiser step and a loaded checkpoint both
         # show
         weights = [*encoder.parameters(), *encoder.buffers()]
-        now = id(encoder), sum(weight._version for weight in weights)
+        now = tuple((id(weight), weight._version) for weight in weights)
         if self._encoder == now:
             return
-        if self._encoder is not None:
-            self.clear()
+        self.clear()
         self._encoder = now
         if self._folder is not None:
             digest = hashlib.blake2b(

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import logging
 import os
-import pickle
 import re
 import shutil
 from pathlib import Path
 
 import torch
+from safetensors import torch as safetensors
 
 from evidcore.contracts import Patches
-from evidcore.volume.cache import write_atomically
+from evidcore.volume.cache import fetch, store
 
+log = logging.getLogger(__name__)
+
+SUFFIX = ".features"  # a checksum, then a safetensors file
 _NAME = re.compile(r"[0-9a-f]{24}")
+_COUNTED_EVERY = 64  # a process looks at what others wrote after each such part of the bound
 
 
 class FeatureFolder:
-    """Features by handle, for one encoder at a time.
+    """Features by handle, for one encoder at a time, shared by runs and processes.
 
     Where the bound is reached, the folders of other encoders leave, the longest unused first; when only the
-    own one is left, nothing more is written.
+    own one is left, nothing more is written: if the oldest features left instead, an epoch over a set that
+    does not fit would find none of its own.
     """
 
     def __init__(self, root: Path, most_bytes: int) -> None:
@@ -34,28 +39,28 @@ class FeatureFolder:
         """
         self.root, self.most_bytes = root, most_bytes
         self._own = root
-        self._own_bytes = 0
+        self._own_bytes = self._uncounted_bytes = 0
         self._others: dict[Path, int] = {}  # bytes of each, the longest unused first
 
     def follow(self, encoder: str) -> None:
         """Read and write features of the encoder with this digest from now on."""
         self._own = self.root / encoder
-        found = [path for path in _entries(self.root) if _NAME.fullmatch(path.name) and path.is_dir()]
         with contextlib.suppress(FileNotFoundError):
             os.utime(self._own)
-        others = sorted((path for path in found if path != self._own), key=_last_used_s)
-        self._others = {path: _bytes_in(path) for path in others}
-        self._own_bytes = _bytes_in(self._own)
+        self._count()
         self._has_room_for(0)
 
     def read(self, handle: int) -> Patches | None:
-        """Return features, None where there are none or the file cannot be read."""
+        """Return features, None where there are none or what lies there is damaged."""
         path = self._path(handle)
-        try:
-            held = torch.load(path, weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
+        if not os.access(path, os.R_OK):
             return None
-        z, y, x = held["grid_zyx"]
+        content = fetch(path)
+        if content is None:
+            log.warning("%s: is damaged, its checksum does not fit; the volume is encoded again", path)
+            return None
+        held = safetensors.load(content)
+        z, y, x = held["grid_zyx"].tolist()
         return Patches(held["features"], (z, y, x), held["centres_mm"])
 
     def write(self, handle: int, patches: Patches) -> None:
@@ -64,24 +69,32 @@ class FeatureFolder:
         Raises:
             RunError: if the disk is full; names the folder and EVID_CACHE.
         """
-        content = {
-            "features": patches.features,
-            "grid_zyx": list(patches.grid_zyx),
-            "centres_mm": patches.centres_mm,
-        }
-        held = io.BytesIO()
-        torch.save(content, held)
-        if not self._has_room_for(held.tell()):
+        content = safetensors.save({
+            "features": patches.features.contiguous(),
+            "grid_zyx": torch.tensor(patches.grid_zyx),
+            "centres_mm": patches.centres_mm.contiguous(),
+        })
+        if not self._has_room_for(len(content)):
             return
         with contextlib.suppress(FileNotFoundError):  # another process may clear the folder away
-            write_atomically(self._path(handle), held.getvalue())
-            self._own_bytes += held.tell()
+            store(self._path(handle), content)
+            self._own_bytes += len(content)
+            self._uncounted_bytes += len(content)
 
     def _path(self, handle: int) -> Path:
-        return self._own / f"{handle:016x}.pt"
+        return self._own / f"{handle:016x}{SUFFIX}"
+
+    def _count(self) -> None:
+        """Look at what lies there, of all processes."""
+        found = [path for path in _entries(self.root) if _NAME.fullmatch(path.name) and path.is_dir()]
+        others = sorted((path for path in found if path != self._own), key=_last_used_s)
+        self._others = {path: _bytes_in(path) for path in others}
+        self._own_bytes, self._uncounted_bytes = _bytes_in(self._own), 0
 
     def _has_room_for(self, size_bytes: int) -> bool:
         """Clear other encoders away until so many bytes fit; tell whether they do."""
+        if self._uncounted_bytes * _COUNTED_EVERY > self.most_bytes:
+            self._count()
         most = self.most_bytes - size_bytes
         while self._others and self._own_bytes + sum(self._others.values()) > most:
             oldest = next(iter(self._others))

@@ -11,7 +11,8 @@ import torch
 from evidcore.case import Prompt
 from evidcore.contracts import Policy
 from evidcore.model.generation import Prefix, Sampling, continue_rows
-from evidcore.model.packing import answer_log_probs, can_pack, pack
+from evidcore.model.packed_attention import obstacle
+from evidcore.model.packing import answer_log_probs, pack
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 
@@ -78,7 +79,7 @@ class VLMPolicy(Policy):
     ) -> list[list[float]]:
         """Return the summed log-probabilities of candidates."""
         pad = self.processor.tokenizer.pad_token_id
-        if not can_pack(self.model):
+        if obstacle(self.model):
             sampling = sampling_of(self.model, self.processor, max_new_tokens=1, temperature=0.0)
             sampling = dataclasses.replace(sampling, forbidden_ids=())  # nothing is sampled
             rows = [(prefix, ids) for prefix, some in zip(prefixes, candidates, strict=True) for ids in some]
@@ -100,11 +101,10 @@ class VLMPolicy(Policy):
             for number, one in enumerate(some):
                 ids[row, number, : len(one)] = torch.tensor(one)
                 mask[row, number, : len(one)] = 1
-        additive = self.model.dtype if self.model.config._attn_implementation == "eager" else None
-        packed = pack(prompt_ids, prompt_mask, ids, mask, additive=additive)
+        packed = pack(prompt_ids, prompt_mask, ids, mask)
         handles = [handle for prefix in prefixes for handle in prefix.handles]
         pixels = torch.tensor(handles, device=device).reshape(-1, 1) if handles else None
-        scores = answer_log_probs(self.model, packed, pixels, most).sum(-1).tolist()
+        scores = answer_log_probs(self.model, packed, pixels).sum(-1).tolist()
         return [score[: len(some)] for score, some in zip(scores, candidates, strict=True)]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:

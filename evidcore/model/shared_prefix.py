@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import AttentionInterface, DynamicCache
 
+from evidcore.model.packed_attention import unusual
 from evidcore.model.vlm import VolumeVLM
 
 NAME = "evidcore_shared_prefix"
-PLAIN_ATTENTION = ("qwen2", "qwen3", "llama", "mistral")  # no soft caps, no sinks: what `attend` computes
 
 
 class SharedPrefix:
@@ -42,9 +42,7 @@ class SharedPrefix:
 
 def fits(model: VolumeVLM) -> bool:
     """Tell whether the language model's attention is one that this module computes."""
-    config = model.config.text_config
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    return config.model_type in PLAIN_ATTENTION and kinds == {"full_attention"}
+    return not unusual(model.get_decoder().config)
 
 
 @contextlib.contextmanager

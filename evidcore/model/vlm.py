@@ -155,7 +155,7 @@ class VolumeVLMModel(_VolumeVLMPreTrained):
             inputs_embeds = self.get_input_embeddings()(input_ids)
         if input_ids is not None:
             inputs_embeds = self._place(input_ids, inputs_embeds, pixel_values, mm_encoder_outputs)
-        is_padding_mask = attention_mask is not None and attention_mask.dim() == 2  # (row, position)
+        is_padding_mask = attention_mask is not None and len(attention_mask.shape) == 2  # (row, position)
         if position_ids is None and past_key_values is None and is_padding_mask:
             position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)  # type: ignore[union-attr]
         output = self.language_model(

@@ -16,6 +16,7 @@ from evidcore.case import Split
 
 Table = Mapping[str, Any]
 TrainedPart = Literal["encoder", "bridge", "language"]
+SharePrompts = Literal["auto", "always", "never"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Grpo(TrainingKeys):
     prompts_per_forward: Annotated[int, Ge(0)] = (
         0  # bounds memory, whole groups pass together; 0: the whole step
     )
+    share_prompts: SharePrompts = "auto"  # score a prompt once for all its answers; "auto": where that pays
     reward_time_limit_s: Annotated[float, Ge(0)] = 600.0  # for one reward on one step; 0: none
     temperature: Annotated[float, Gt(0)] = 1.0
     max_new_tokens: Annotated[int, Ge(1)] = 256

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from evidcore.contracts import Reward
-from evidcore.recipe.shape import Grpo, RewardKeys, Sft, TrainingKeys
+from evidcore.recipe.shape import Grpo, RewardKeys, Sft, SharePrompts, TrainingKeys
 from evidcore.recipe.shape import Lora as Lora
 
 PARTS = ("encoder", "bridge", "language")
@@ -73,11 +73,13 @@ class GrpoSettings(StageSettings):
     """Keys of a `grpo` stage.
 
     `prompts_per_forward` bounds memory (whole groups pass together); 0: the whole step at once.
+    `share_prompts`: whether scoring computes a prompt once for all its answers; "auto": where that pays.
     """
 
     prompts_per_step: int = Grpo.prompts_per_step
     answers_per_prompt: int = Grpo.answers_per_prompt
     prompts_per_forward: int = Grpo.prompts_per_forward
+    share_prompts: SharePrompts = Grpo.share_prompts
     temperature: float = Grpo.temperature
     max_new_tokens: int = Grpo.max_new_tokens
     reward_time_limit_s: float = Grpo.reward_time_limit_s  # 0: none

@@ -1,13 +1,17 @@
 import dataclasses
 import errno
+import multiprocessing
 import os
+import random
 
 import pytest
 import torch
 
 from evidcore.case import Crop
+from evidcore.contracts import Patches
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
+from evidcore.model.feature_folder import FeatureFolder
 from evidcore.plugins import factory
 from evidcore.volume import prepare
 
@@ -121,9 +125,9 @@ def test_the_disk_is_bounded_over_encoders_and_the_longest_unused_leaves(encoder
     assert use(0.4, 3 * one) == 2
     assert not (tmp_path / names[1]).exists()
     assert {names[0], names[2], "not-ours"} < folders_of(tmp_path)
-    assert sum(file.stat().st_size for file in tmp_path.rglob("*.pt")) <= 3 * one
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*.features")) <= 3 * one
     assert use(0.5, 3 * one // 4) == 2  # room for one of its two, whoever else leaves
-    assert len(list(tmp_path.rglob("*.pt"))) == 1
+    assert len(list(tmp_path.rglob("*.features"))) == 1
     assert use(0.5, 3 * one // 4) == 1
 
 
@@ -152,18 +156,111 @@ def test_a_full_cache_disk_is_named(encoder, cases, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match=rf"{tmp_path}/[0-9a-f]+: the disk is full.* EVID_CACHE"):
         bank.patches(handles_of(bank, cases[:1]), encoder)
-    assert list(tmp_path.rglob("*.pt*")) == []
+    assert list(tmp_path.rglob("*.features*")) == []
 
 
-@pytest.mark.parametrize("damaged", [lambda whole: whole[:40], lambda whole: b"no tensor", lambda whole: b""])
-def test_a_damaged_file_is_made_again(encoder, cases, tmp_path, damaged):
-    first = FeatureBank(encoder.input, folder=tmp_path)
-    first.patches(handles_of(first, cases[:1]), encoder)
-    [file] = tmp_path.rglob("*.pt")
+def flipped(whole):
+    place = len(whole) // 2
+    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        flipped,
+        lambda whole: whole[:40],
+        lambda whole: whole[:-1],
+        lambda whole: b"no tensor",
+        lambda whole: b"",
+    ],
+    ids=["one bit", "its start", "all but its end", "text", "nothing"],
+)
+def test_a_damaged_file_is_named_once_and_made_again(encoder, cases, tmp_path, caplog, damaged):
+    def encoded():
+        bank = FeatureBank(encoder.input, folder=tmp_path)
+        return bank, bank.patches(handles_of(bank, cases[:1]), encoder)[0][1].features
+
+    _, written = encoded()
+    [file] = tmp_path.rglob("*.features")
     file.write_bytes(damaged(file.read_bytes()))
-    second = FeatureBank(encoder.input, folder=tmp_path)
-    second.patches(handles_of(second, cases[:1]), encoder)
-    assert second.encoded == 1
+    bank, again = encoded()
+    assert bank.encoded == 1
+    torch.testing.assert_close(again, written, rtol=0, atol=0)
+    damage = "is damaged, its checksum does not fit; the volume is encoded again"
+    assert [record.message for record in caplog.records] == [f"{file}: {damage}"]
+    bank, read = encoded()
+    assert bank.encoded == 0
+    torch.testing.assert_close(read, written, rtol=0, atol=0)
+
+
+def test_weights_that_took_the_place_of_others_are_others(encoder, cases):
+    bank = FeatureBank(encoder.input)
+    before = bank.patches(handles_of(bank, cases), encoder)[0][1].features
+    other = {name: weight.detach() * 1.5 for name, weight in encoder.state_dict().items()}
+    encoder.load_state_dict(other, assign=True)  # new tensors, whose versions are as low
+    after = bank.patches(handles_of(bank, cases), encoder)[0][1].features
+    assert not torch.equal(before, after)
+
+
+def features(handle):
+    """What lies in the folder under a handle."""
+    values = torch.arange(600.0).reshape(1, 20, 30) + 1000 * handle
+    return Patches(values, (1, 4, 5), torch.arange(60.0).reshape(20, 3) - handle)
+
+
+def use(root, most_bytes, encoder, seed, wrong):
+    """Write, read and clear away in turn, as a process of a run does, and count what is read wrongly."""
+    dice = random.Random(seed)
+    folder = FeatureFolder(root, most_bytes)
+    for number in range(300):
+        if number % 60 == 0:
+            folder.follow(f"{(encoder + number // 60) % 3:024x}")
+        handle = dice.randrange(8)
+        found = folder.read(handle)
+        if found is None:
+            folder.write(handle, features(handle))
+        elif not torch.equal(found.features, features(handle).features):
+            wrong.put((seed, handle))
+
+
+def test_processes_share_a_folder(tmp_path):
+    one = FeatureFolder(tmp_path / "one", 1 << 20)
+    one.follow("0" * 24)
+    one.write(0, features(0))
+    [file] = tmp_path.rglob("*.features")
+    most = 12 * file.stat().st_size  # of the 24 that three encoders have
+    context = multiprocessing.get_context("fork")
+    wrong = context.SimpleQueue()
+    processes = [
+        context.Process(target=use, args=(tmp_path / "many", most, number, number, wrong))
+        for number in range(4)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert wrong.empty()
+    left = list((tmp_path / "many").rglob("*.features"))
+    assert {file.suffix for file in (tmp_path / "many").rglob("*") if file.is_file()} == {".features"}
+    folder = FeatureFolder(tmp_path / "many", most)
+    for file in left:
+        folder.follow(file.parent.name)
+        handle = int(file.stem, 16)
+        if file.exists():  # following clears others away
+            assert torch.equal(folder.read(handle).features, features(handle).features)
+
+
+def test_what_another_process_wrote_counts_too(tmp_path):
+    most = 100 * 2600
+    mine, other = FeatureFolder(tmp_path, most), FeatureFolder(tmp_path, most)
+    for folder in (mine, other):
+        folder.follow("0" * 24)
+    for handle in range(200):
+        mine.write(2 * handle, features(2 * handle))
+        other.write(2 * handle + 1, features(2 * handle + 1))
+    held = sum(file.stat().st_size for file in tmp_path.rglob("*.features"))
+    assert 0.9 * most < held <= most * (1 + 2 / 64) + 2 * 2600
 
 
 def test_an_encoder_in_training_is_run_each_time_with_gradients(encoder, cases):

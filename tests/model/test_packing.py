@@ -1,71 +1,224 @@
+import dataclasses
+
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from evidcore.model.packing import answer_log_probs, can_pack, pack
+from evidcore.case import Crop, VisualPart
+from evidcore.model.packed_attention import NAME, obstacle
+from evidcore.model.packing import answer_log_probs, pack
 
-
-def rows_of(small, answers):
-    """Give left-padded prompts, right-padded random answers of different lengths, and image handles."""
-    dice = torch.Generator().manual_seed(0)
-    encoded = [small.processor.encode(prompt) for prompt in small.prompts]
-    longest = max(len(one.ids) for one in encoded)
-    ids = torch.zeros(len(encoded), longest, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, one in enumerate(encoded):
-        ids[row, longest - len(one.ids) :] = torch.tensor(one.ids)
-        mask[row, longest - len(one.ids) :] = 1
-    written = torch.randint(6, 262, (len(encoded), answers, 7), generator=dice)
-    lengths = torch.randint(1, 8, (len(encoded), answers), generator=dice)
-    there = (torch.arange(7) < lengths[..., None]).long()
-    handles = [small.processor.image_processor.handle(crop) for one in encoded for crop in one.crops]
-    return ids, mask, written * there, there, torch.tensor(handles).reshape(-1, 1)
+LOG_PROBS = 1e-5  # nats, float32
+GRADIENTS = 1e-4  # of the gradient's length
 
 
-def one_by_one(small, ids, mask, written, there, handles):
+@pytest.fixture
+def small(small):
+    """The same with half the weights' size: a log-probability of -40 is a multiple of 4e-6 in float32."""
+    with torch.no_grad():
+        for weight in small.model.model.language_model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(0.5)
+    return small
+
+
+@dataclasses.dataclass
+class Rows:
+    """Left-padded prompts, right-padded answers of different lengths, and image handles."""
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    written: torch.Tensor
+    there: torch.Tensor
+    handles: list[list[int]]
+
+    def packed(self):
+        return pack(self.ids, self.mask, self.written, self.there)
+
+    def pixels(self, row=None):
+        handles = [one for own in self.handles for one in own] if row is None else self.handles[row]
+        return torch.tensor(handles).reshape(-1, 1)
+
+
+def rows_of(small, *, answers, longest, volumes=1, prompts=4, seed=0):
+    dice = torch.Generator().manual_seed(seed)
+    shown = [VisualPart(crop=Crop(volume=case.volumes[0])) for case in small.cases]
+    encoded = [
+        small.processor.encode(
+            dataclasses.replace(
+                prompt, parts=(*(shown[place - extra] for extra in range(1, volumes)), *prompt.parts)
+            )
+        )
+        for place, prompt in enumerate(small.prompts[:prompts])
+    ]
+    before = max(len(one.ids) for one in encoded)
+    ids = torch.tensor([[0] * (before - len(one.ids)) + list(one.ids) for one in encoded])
+    lengths = torch.tensor([len(one.ids) for one in encoded])
+    mask = (torch.arange(before) >= before - lengths[:, None]).long()
+    written = torch.randint(6, 262, (len(encoded), answers, longest), generator=dice)
+    lengths = torch.randint(1, longest + 1, (len(encoded), answers), generator=dice)
+    there = (torch.arange(longest) < lengths[..., None]).long()
+    handles = [[small.processor.image_processor.handle(crop) for crop in one.crops] for one in encoded]
+    return Rows(ids, mask, written * there, there, handles)
+
+
+def one_by_one(model, rows):
     """Score each answer in a row of its own, from plain logits."""
-    found = torch.zeros(written.shape)
-    for row in range(written.shape[0]):
-        prompt = ids[row][mask[row].bool()]
-        for number in range(written.shape[1]):
-            answer = written[row, number][there[row, number].bool()]
-            whole = torch.cat([prompt, answer])[None]
-            logits = small.model(input_ids=whole, pixel_values=handles[row : row + 1]).logits[0]
-            log_probs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+    found = torch.zeros(rows.written.shape)
+    for row in range(rows.written.shape[0]):
+        prompt = rows.ids[row][rows.mask[row].bool()]
+        for number in range(rows.written.shape[1]):
+            answer = rows.written[row, number][rows.there[row, number].bool()]
+            logits = model(input_ids=torch.cat([prompt, answer])[None], pixel_values=rows.pixels(row)).logits
+            log_probs = logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
             found[row, number, : len(answer)] = log_probs.gather(-1, answer[:, None])[:, 0]
     return found
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_answers_in_one_row_score_as_in_rows_of_their_own(small, attention):
-    small.model.set_attn_implementation(attention)
-    ids, mask, written, there, handles = rows_of(small, answers=3)
-    additive = torch.float32 if attention == "eager" else None
-    packed = pack(ids, mask, written, there, additive=additive)
-    with torch.no_grad():
-        together = answer_log_probs(small.model, packed, handles, 3)
-        apart = one_by_one(small, ids, mask, written, there, handles)
-    assert apart.abs().max() > 1  # the comparison is about something
-    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
+def gradients(model, score, weight):
+    model.zero_grad()
+    (score() * weight).sum().backward()
+    return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
 
 
-def test_gradients_are_the_same_too(small):
+def agree(together, apart):
+    """Compare gradients weight by weight, those that are nothing but rounding among them by the largest."""
+    assert together.keys() == apart.keys()
+    most = max(one.norm() for one in apart.values())
+    for name, one in apart.items():
+        assert (together[name] - one).norm() <= GRADIENTS * max(one.norm(), 1e-3 * most), name
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        {"answers": 3, "longest": 7},
+        {"answers": 2, "longest": 7, "volumes": 2},
+        {"answers": 5, "longest": 40, "volumes": 3},
+        {"answers": 8, "longest": 1},
+        {"answers": 4, "longest": 12, "prompts": 1},  # nothing is padded
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_answers_in_one_row_score_and_teach_as_in_rows_of_their_own(small, drawn, seed):
+    rows = rows_of(small, seed=seed, **drawn)
+    assert {len(handles) for handles in rows.handles} == {drawn.get("volumes", 1)}
     small.model.train_only(["bridge", "language"])
-    ids, mask, written, there, handles = rows_of(small, answers=2)
-    gradients = []
-    for score in (
-        lambda: answer_log_probs(small.model, pack(ids, mask, written, there), handles, 2),
-        lambda: one_by_one(small, ids, mask, written, there, handles),
-    ):
-        small.model.zero_grad()
-        score().sum().backward()
-        gradients.append([
-            weight.grad.clone() for weight in small.model.parameters() if weight.grad is not None
-        ])
-    for together, apart in zip(*gradients, strict=True):
-        assert (together - apart).norm() <= 1e-4 * apart.norm() + 1e-6
+    with torch.no_grad():
+        together = answer_log_probs(small.model, rows.packed(), rows.pixels())
+        apart = one_by_one(small.model, rows)
+    assert apart.abs().max() > 1  # the comparison is about something
+    torch.testing.assert_close(together, apart, rtol=0, atol=LOG_PROBS)
+    weight = torch.randn(apart.shape, generator=torch.Generator().manual_seed(seed))
+    agree(
+        gradients(small.model, lambda: answer_log_probs(small.model, rows.packed(), rows.pixels()), weight),
+        gradients(small.model, lambda: one_by_one(small.model, rows), weight),
+    )
 
 
-def test_a_language_model_with_a_window_is_not_packed(small):
-    assert can_pack(small.model)
-    small.model.config.text_config.layer_types = ["full_attention", "sliding_attention"]
-    assert not can_pack(small.model)
+def test_a_model_that_computes_again_in_the_backward_pass_packs_again(small):
+    rows = rows_of(small, answers=3, longest=9)
+    small.model.train_only(["bridge", "language"])
+    small.model.train()
+    weight = torch.randn(rows.written.shape, generator=torch.Generator().manual_seed(0))
+
+    def found():
+        return gradients(
+            small.model, lambda: answer_log_probs(small.model, rows.packed(), rows.pixels()), weight
+        )
+
+    whole = found()
+    small.model.activation_checkpointing_enable()
+    agree(found(), whole)
+
+
+def test_one_answer_does_not_see_another(small):
+    rows = rows_of(small, answers=3, longest=6, prompts=2)
+    with torch.no_grad():
+        before = answer_log_probs(small.model, rows.packed(), rows.pixels())
+        rows.written[:, 1] = (rows.written[:, 1] + 7) * rows.there[:, 1]
+        after = answer_log_probs(small.model, rows.packed(), rows.pixels())
+    assert torch.equal(before[:, [0, 2]], after[:, [0, 2]])
+    assert (before[:, 1] - after[:, 1]).abs().max() > 0.1
+
+
+def brute_force_mask(layout):
+    """Who sees whom, place by place."""
+    skip, places = layout.skip, layout.skip + layout.answers * layout.length
+    seen = torch.zeros(len(layout.prompt_valid), places, places, dtype=torch.bool)
+    for row, valid in enumerate(layout.prompt_valid.tolist()):
+        for one in range(places):
+            for other in range(one + 1):
+                answers = [-1 if place < skip else (place - skip) // layout.length for place in (one, other)]
+                is_near = answers[1] in (-1, answers[0])
+                is_token = other >= skip or valid[other]
+                seen[row, one, other] = one == other or (is_near and is_token)
+    return seen
+
+
+def test_masks_say_the_same_in_every_form(small):
+    layout = rows_of(small, answers=3, longest=4, prompts=3).packed().layout
+    assert layout.is_padded
+    whole = brute_force_mask(layout)
+    skip, length = layout.skip, layout.length
+    assert torch.equal(layout.prompt_mask[:, 0], whole[:, :skip, :skip])
+    own = layout.answer_mask[:, 0].unflatten(0, (-1, layout.answers))
+    for number in range(layout.answers):
+        places = slice(skip + number * length, skip + (number + 1) * length)
+        expected = torch.cat([whole[:, places, :skip], whole[:, places, places]], dim=-1)
+        assert torch.equal(own[:, number], expected)
+    mask = layout.block_mask()
+    row, place = (torch.arange(size) for size in whole.shape[:2])
+    told = mask.mask_mod(row[:, None, None], torch.tensor(0), place[None, :, None], place[None, None])
+    assert torch.equal(told, whole)
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
+def test_flex_attention_scores_the_same(small):
+    rows = rows_of(small, answers=3, longest=9)
+    with torch.no_grad():
+        apart = one_by_one(small.model, rows)
+        small.model.model.language_model.set_attn_implementation("flex_attention")
+        with torch.compiler.set_stance("force_eager"):
+            together = answer_log_probs(small.model, rows.packed(), rows.pixels())
+    torch.testing.assert_close(together, apart, rtol=0, atol=LOG_PROBS)
+
+
+def test_rows_of_their_own_score_as_before_once_a_model_has_packed(small):
+    rows = rows_of(small, answers=2, longest=5)
+    with torch.no_grad():
+        before = one_by_one(small.model, rows)
+        answer_log_probs(small.model, rows.packed(), rows.pixels())
+        assert small.model.model.language_model.config._attn_implementation == NAME
+        assert torch.equal(one_by_one(small.model, rows), before)
+
+
+def test_a_text_model_of_another_family_packs_too():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
+    ids = torch.randint(6, 262, (2, 9))
+    written = torch.randint(6, 262, (2, 3, 5))
+    with torch.no_grad():
+        together = answer_log_probs(model, pack(ids, torch.ones_like(ids), written, torch.ones_like(written)))
+        for row, number in ((0, 0), (1, 2)):
+            whole = torch.cat([ids[row], written[row, number]])[None]
+            log_probs = model(input_ids=whole).logits[0].log_softmax(-1)[8:-1]
+            expected = log_probs.gather(-1, written[row, number][:, None])[:, 0]
+            torch.testing.assert_close(together[row, number], expected, rtol=0, atol=LOG_PROBS)
+    with_window = MistralForCausalLM(MistralConfig(**sizes, **heads, sliding_window=7))
+    assert obstacle(with_window) == "its layers attend within a window of 7 tokens"
+
+
+def test_what_cannot_be_packed_is_said(small):
+    assert obstacle(small.model) == ""
+    config = small.model.model.language_model.config
+    config.layer_types = ["full_attention", "sliding_attention"]
+    assert obstacle(small.model) == "its layers attend by full_attention, sliding_attention"
+    config.layer_types = ["full_attention"] * 2
+    small.model.set_attn_implementation("eager")
+    assert obstacle(small.model) == "its attention is 'eager', neither 'sdpa' nor 'flex_attention'"
+    config.model_type = "gemma2"
+    assert obstacle(small.model).startswith("language models of type 'gemma2' are not among llama, mistral,")

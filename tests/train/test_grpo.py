@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from evidcore.builtin.views import Volume
-from evidcore.case import Crop
 from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model import assemble
@@ -75,47 +74,6 @@ def test_all_groups_at_once_are_some_at_a_time(bench, kit, prompts_per_forward):
     assert (kit.flat(once) - kit.flat(start)).abs().max() > 1e-4
     assert heard.groups[2][0]["rollouts"][0]["text"] == also.groups[2][0]["rollouts"][0]["text"]
     torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-6)
-
-
-def test_prompts_computed_once_give_the_update_that_trl_gives(bench, kit):
-    models = []
-    plain = {"steps": 2, "learning_rate": 0.05, "trl": {"beta": 0.04, "optim": "sgd"}}  # no tiny divisors
-    for share in (True, False):
-        model, processor = bench.model()
-        trainer = make_trainer(
-            model, processor, bench.source(), [kit.letters()], kit.grpo_settings(**plain),
-            bench.folder / str(share), seed=3, announce=kit.heard(), share_prompts=share,
-        )  # fmt: skip
-        stage.train(trainer, bench.folder / str(share), resume=False)
-        models.append(kit.flat(model))
-    start, _ = bench.model()
-    assert (models[0] - kit.flat(start)).abs().max() > 1e-4
-    torch.testing.assert_close(models[0], models[1], rtol=0, atol=1e-6)
-
-
-def test_rows_over_another_volume_are_scored_over_their_own(bench, kit):
-    model, processor = bench.model()
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters()], kit.grpo_settings(), bench.folder, seed=3,
-        announce=kit.heard(),
-    )  # fmt: skip
-    model.eval()
-    row = processor.encode(bench.source()[0].prompt)
-    crops = [case.volumes[0] for case in bench.cases[:2]]
-    own, other = (processor.image_processor.handle(Crop(volume=volume)) for volume in crops)
-    ids = torch.tensor([[*row.ids, 50, 51]] * 4)
-    mixed = torch.tensor([[own], [own], [other], [own]])  # one text, but not a group
-
-    def scores(handles):
-        with torch.no_grad():
-            return trainer._get_per_token_logps_and_entropies(
-                model, ids, torch.ones_like(ids), 2, pixel_values=handles, num_images=[1] * 4
-            )[0]
-
-    shared, apart = scores(torch.full_like(mixed, own)), scores(torch.full_like(mixed, other))
-    assert (shared - apart).abs().max() > 1e-4
-    expected = torch.stack([shared[0], shared[1], apart[2], shared[3]])
-    torch.testing.assert_close(scores(mixed), expected, rtol=0, atol=1e-5)
 
 
 def by_hand(bench, kit, lines, epsilon=0.2):

@@ -47,6 +47,16 @@ def test_rows_beyond_a_pass_are_sampled_in_the_next(bench, parts):
     assert [one.ids for one in together] == [one.ids for one in apart]
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [(6, [[0, 1, 2, 3, 4, 5]]), (5, [[0, 1, 2], [3, 4, 5]]), (2, [[0, 1], [2], [3, 4], [5]])],
+)
+def test_a_group_stays_whole_in_a_pass_that_can_hold_it(bench, parts, rows, expected):
+    episodes = [Episode(prompt=prompt) for prompt in parts[2] for _ in range(3)]
+    sampler = sampler_of(bench, *parts, rows_per_pass=rows)
+    assert list(sampler._passes(episodes, range(6))) == expected
+
+
 def test_a_prompt_that_is_gone_leaves_its_tokens_to_no_other(bench, parts):
     _, processor, prompts = parts
     sampler = sampler_of(bench, *parts)

@@ -19,6 +19,7 @@ from evidcore.train.judging import Judge
 from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce, GrpoSettings, NamedReward
 from evidcore.train.trl import stage
+from evidcore.train.trl.logprobs import PromptSharing
 from evidcore.train.trl.optimizers import OptimizerKind
 from evidcore.train.trl.trainer import GroupTrainer
 
@@ -128,6 +129,7 @@ def make_trainer(
             source,
             judge,
             strategy or Plain(),
+            sharing=PromptSharing(settings.share_prompts, settings.answers_per_prompt),
             announce=announce,
             learning_rates=rates,
             optimizer_kind=OptimizerKind.of(settings.optimizer, settings.momentum, WHERE),

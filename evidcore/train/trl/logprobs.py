@@ -1,49 +1,97 @@
-"""Scoring of sampled answers: groups share the computation of their prompt wherever that is exact."""
+"""Scoring of sampled answers: groups share the computation of their prompt where that is exact and pays."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from evidcore.model.packing import can_pack, pack
+from evidcore.model.break_even import pays, tokens_saved
+from evidcore.model.packed_attention import obstacle
+from evidcore.model.packing import pack
 from evidcore.model.vlm import VolumeVLM
+from evidcore.recipe.shape import SharePrompts
+
+log = logging.getLogger(__name__)
 
 
-def can_share(
+class PromptSharing:
+    """Decides for each batch whether its groups share their prompts, and says so once for each reason."""
+
+    def __init__(self, choice: SharePrompts, answers: int) -> None:
+        """Take the recipe's choice and the number of answers to each prompt."""
+        self.choice, self.answers = choice, answers
+        self._said: set[str] = set()
+
+    def applies(
+        self,
+        model: VolumeVLM,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        after: int,
+        pixel_values: Tensor | None = None,
+        num_images: list[int] | None = None,
+    ) -> bool:
+        """Tell whether to score these rows by groups.
+
+        Args:
+            model: the policy or its reference.
+            input_ids: left-padded prompt and right-padded answer of each row.
+            attention_mask: 1 on tokens.
+            after: how many of the last places belong to the answer.
+            pixel_values: images of all rows, in order.
+            num_images: images of each row.
+        """
+        before = input_ids.shape[1] - after
+        if self.choice == "never":
+            return self._because("share_prompts = 'never'", False)
+        if self.choice == "auto" and not pays(before, after, self.answers):
+            return self._because("their prompts are too short beside the answers for it to pay", False)
+        why_not = obstacle(model) or _difference(
+            model, input_ids, attention_mask, after, self.answers, pixel_values, num_images
+        )
+        if why_not:
+            return self._because(why_not, False)
+        saved = tokens_saved(before, after, self.answers)
+        why = f"{saved:.1f} times fewer tokens, {self.answers} answers of {after} to prompts of {before}"
+        return self._because(why, True, "yes")
+
+    def _because(self, reason: str, decision: bool, key: str = "") -> bool:
+        """Say a reason when it first decides."""
+        if (key or reason) not in self._said:
+            self._said.add(key or reason)
+            how = "once for all answers" if decision else "once for each answer"
+            log.info("prompts are scored %s (%s)", how, reason)
+        return decision
+
+
+def _difference(
     model: VolumeVLM,
     input_ids: Tensor,
     attention_mask: Tensor,
     after: int,
     answers: int,
-    pixel_values: Tensor | None = None,
-    num_images: list[int] | None = None,
-) -> bool:
-    """Tell whether rows are whole groups that differ in nothing before their last `after` tokens.
-
-    Args:
-        model: whose attention computes a prompt for several answers.
-        input_ids: prompt and answer of each row.
-        attention_mask: 1 on tokens.
-        after: how many of the last places belong to the answer.
-        answers: rows per prompt.
-        pixel_values: images of all rows, in order; equal texts may be asked about different volumes.
-        num_images: images of each row.
-    """
+    pixel_values: Tensor | None,
+    num_images: list[int] | None,
+) -> str:
+    """Return why rows are no groups of texts behind one prompt each, empty where they are."""
     rows = input_ids.shape[0]
-    if rows % answers or not can_pack(model):
-        return False
+    if rows % answers:
+        return f"{rows} rows are no whole groups of {answers}"
+    # a tool's images lie in the answers; their tokens would have to be dealt out place by place
+    if bool((input_ids[:, -after:] == model.config.image_token_id).any()):
+        return "answers of several turns hold images"
     before = input_ids[:, :-after].reshape(rows // answers, answers, -1)
     seen = attention_mask[:, :-after].reshape(rows // answers, answers, -1)
     if not bool((before == before[:, :1]).all()) or not bool((seen == seen[:, :1]).all()):
-        return False
+        return "the prompts of a group differ"
     if pixel_values is not None and num_images is not None:
         images = torch.split(pixel_values, num_images)
         if not all(torch.equal(one, images[row - row % answers]) for row, one in enumerate(images)):
-            return False
-    # a tool's images lie in the answers; their tokens would have to be dealt out place by place
-    return not bool((input_ids[:, -after:] == model.config.image_token_id).any())
+            return "the images of a group differ"
+    return ""
 
 
 def shared_log_probs(
@@ -69,28 +117,24 @@ def shared_log_probs(
         num_images: images of each row.
     """
     shape = (-1, answers, after)
-    additive = vlm.dtype if vlm.config._attn_implementation == "eager" else None
     packed = pack(
         input_ids[::answers, :-after],
         attention_mask[::answers, :-after],
         input_ids[:, -after:].reshape(shape),
         attention_mask[:, -after:].reshape(shape),
-        additive=additive,
     )
-    extra: dict[str, Tensor] = {}
+    inputs = packed.inputs(vlm)
+    del inputs["use_cache"]  # the fused head says it
     if pixel_values is not None and num_images is not None:
         ends = torch.tensor([0, *num_images]).cumsum(0).tolist()
         own = [pixel_values[ends[row] : ends[row + 1]] for row in range(0, len(num_images), answers)]
-        extra["pixel_values"] = torch.cat(own)
+        inputs["pixel_values"] = torch.cat(own)
     output = model(
-        input_ids=packed.input_ids,
-        attention_mask=packed.attention_mask,
-        position_ids=packed.position_ids,
+        **inputs,
         labels=packed.labels,
         shift_labels=packed.labels,
         fused_lm_head=True,
         skip_positions=packed.skip,
-        **extra,
     )
     log_probs = output.log_probs.reshape(-1, after)
     entropy = None if output.entropy is None else output.entropy.reshape(-1, after)

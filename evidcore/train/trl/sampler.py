@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -43,7 +44,7 @@ class PolicySampler(Sampler):
             positions: `id` of each prompt -> its position in the stream.
             seed: the stage's.
             stop_texts: an answer pauses where one of these was written.
-            rows_per_pass: bound on the rows sampled together.
+            rows_per_pass: bound on the rows sampled together; a group stays whole where it fits.
         """
         self.model, self.processor, self.sampling = model, processor, sampling
         self.positions, self.seed, self.rows_per_pass = positions, seed, rows_per_pass
@@ -57,22 +58,35 @@ class PolicySampler(Sampler):
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Continue each unfinished episode."""
         going = [place for place, episode in enumerate(episodes) if not episode.finished]
-        seeds = [self._next_seed(episodes[place].prompt) for place in going]
-        left = [self.sampling.max_new_tokens - sum(episodes[place].loss_mask) for place in going]
+        seeds = {place: self._next_seed(episodes[place].prompt) for place in going}
         result = list(episodes)
-        for start in range(0, len(going), self.rows_per_pass):
-            some = going[start : start + self.rows_per_pass]
-            budget = left[start : start + self.rows_per_pass]
+        for some in self._passes(episodes, going):
+            budget = [self.sampling.max_new_tokens - sum(episodes[place].loss_mask) for place in some]
             found = continue_rows(
                 self.model,
                 [self.prefix(episodes[place]) for place in some],
                 dataclasses.replace(self.sampling, max_new_tokens=max(budget)),
-                seeds=seeds[start : start + self.rows_per_pass],
+                seeds=[seeds[place] for place in some],
                 stops=self._stops if self.stop_texts else None,
             )
             for place, one, limit in zip(some, found, budget, strict=True):
                 result[place] = _extended(episodes[place], one, limit)
         return result
+
+    def _passes(self, episodes: Sequence[Episode], going: Sequence[int]) -> Iterator[list[int]]:
+        """Yield places to be sampled together: a prompt is computed once for the answers in one pass."""
+        some: list[int] = []
+        for _, run in itertools.groupby(going, key=lambda place: id(episodes[place].prompt)):
+            group = list(run)
+            if some and len(some) + len(group) > self.rows_per_pass:
+                yield some
+                some = []
+            some += group
+            while len(some) > self.rows_per_pass:
+                yield some[: self.rows_per_pass]
+                some = some[self.rows_per_pass :]
+        if some:
+            yield some
 
     def score(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
         """Return the log-probability that sampling gives each token of each episode's first turn."""

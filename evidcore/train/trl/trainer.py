@@ -37,7 +37,7 @@ from evidcore.train.rows import PromptSource
 from evidcore.train.settings import Announce
 from evidcore.train.trl.advantages import without_dead_groups, without_rounding
 from evidcore.train.trl.answers import read_answers, run_strategy
-from evidcore.train.trl.logprobs import can_share, shared_scores
+from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.reference import reference_of
 from evidcore.train.trl.sampler import PolicySampler
@@ -67,11 +67,11 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         judge: Judge,
         strategy: RolloutStrategy,
         *,
+        sharing: PromptSharing,
         announce: Announce,
         learning_rates: Mapping[str, float],
         optimizer_kind: OptimizerKind = ADAMW,
         peft_config: Any = None,
-        share_prompts: bool = True,
     ) -> None:
         """Take everything, resolved.
 
@@ -82,15 +82,15 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             source: the stream of prompts.
             judge: the rewards.
             strategy: how the answers of a group come about.
+            sharing: decides whether scoring computes a prompt once per group.
             announce: told of steps and groups.
             learning_rates: for each trained part.
             optimizer_kind: AdamW, or Muon for matrices.
             peft_config: LoRA, where it is used.
-            share_prompts: compute a prompt once per group when scoring; exact, off only to show so.
         """
         self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
         self.source, self.judge, self.strategy = source, judge, strategy
-        self.share_prompts = share_prompts
+        self.sharing = sharing
         self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
         self.rollouts: list[Rollout] = []
         self.judgement = Judgement({}, {}, {})
@@ -272,15 +272,11 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         num_images: list[int] | None = None,
         **fields: Any,
     ) -> Any:
-        """Score answers, each prompt once per group where that is exact."""
+        """Score answers, each prompt once per group where that is exact and pays."""
         vlm = vlm_of(self.accelerator.unwrap_model(model))
         answers = self.num_generations
-        if (
-            not self.share_prompts
-            or compute_aux_loss
-            or not can_share(
-                vlm, input_ids, attention_mask, logits_to_keep, answers, pixel_values, num_images
-            )
+        if compute_aux_loss or not self.sharing.applies(
+            vlm, input_ids, attention_mask, logits_to_keep, pixel_values, num_images
         ):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy,
