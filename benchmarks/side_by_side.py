@@ -149,7 +149,7 @@ def machine() -> dict[str, str]:
 
     found = {
         "processor": _processor(),
-        "cores": f"{len(os.sched_getaffinity(0))} in use, {torch.get_num_threads()} per process for torch",
+        "cores": f"{len(os.sched_getaffinity(0))} cores, {torch.get_num_threads()} of them for torch",
         "system": f"{platform.system()} {platform.machine()}",
     }
     if torch.cuda.is_available():
