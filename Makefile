@@ -1,6 +1,7 @@
 # make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
 # make test   environment, then the whole test suite
-# make bench  ratios, side by side;   make results   the demo over three seeds with its controls (about 80 minutes)
+# make bench  every claim of speed, measured side by side, into docs/benchmarks.md (about 40 minutes)
+# make results   the demo over three seeds with its controls (about 80 minutes)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -35,7 +36,7 @@ docs: venv
 	$(BIN)/python docs/generate_reference.py
 
 bench: venv
-	for script in $(filter-out benchmarks/phantom_%,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/run_all.py
 
 results: venv
 	$(BIN)/python benchmarks/phantom_learning.py --seeds 17 18 19 --controls 17 --keep docs/results/med3d_r1

@@ -9,9 +9,7 @@ process and with two. The latter are wall clock: run it on a quiet machine.
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 import statistics
 import tempfile
 import time
@@ -22,6 +20,7 @@ from typing import Any
 import nibabel
 import numpy as np
 from scipy import ndimage
+from side_by_side import Figure, figure, parser, tell
 
 from evidcore.case import VolumeRef
 from evidcore.data.anatomy import find_body, misplaced
@@ -97,17 +96,17 @@ def parts(folder: Path, volumes: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    options = argparse.ArgumentParser(description=__doc__)
+    options = parser(__doc__)
     options.add_argument("--volumes", type=int, default=24)
-    options.add_argument("--json", action="store_true")
     given = options.parse_args()
+    count = 4 if given.quick else given.volumes
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder, given.volumes)
+        write(folder, count)
         found: dict[str, Any] = {
-            "volumes": given.volumes,
+            "volumes": count,
             "shape_zyx": SHAPE,
-            "cpu_ms": parts(folder, given.volumes),
+            "cpu_ms": parts(folder, count),
         }
         for processes in (1, 2):
             faults: list[Fault] = []
@@ -119,18 +118,17 @@ def main() -> None:
             found[f"volumes_per_s_{processes}"] = pace
             found["faults"] = sorted({fault.check for fault in faults})
             found["copies_found"] = sum(fault.check == "near-duplicate" for fault in faults)
-    found["copies_made"] = int(COPIES * given.volumes)
-    if given.json:
-        print(json.dumps(found, indent=1))
-        return
-    print(f"{given.volumes} volumes of {' x '.join(map(str, SHAPE))} voxels (z, y, x)")
-    for part, taken_ms in found["cpu_ms"].items():
-        print(f"  {part:12} {taken_ms:6.0f} ms of CPU")
-    for processes in (1, 2):
-        pace = found[f"volumes_per_s_{processes}"]
-        print(f"  processes: {processes}, {pace:.2f} volumes a second")
-    print(f"  needed on 2 cores: {NEEDED:g} a second")
-    print(f"  near-duplicates found: {found['copies_found']} of {found['copies_made']}")
+    found["copies_made"] = int(COPIES * count)
+    figures = [
+        Figure(name=f"{part}, a volume", value=taken_ms, unit="CPU ms")
+        for part, taken_ms in found["cpu_ms"].items()
+    ]
+    for processes, needed in ((1, None), (2, NEEDED)):
+        pace = [found[f"volumes_per_s_{processes}"]]
+        figures.append(figure(f"processes: {processes}", pace, "volumes a second", at_least=needed))
+    copies = [float(found["copies_found"])]
+    figures.append(figure("near-duplicates found", copies, "copies", at_least=found["copies_made"]))
+    tell(__doc__, figures, as_json=given.json, details=found)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,31 @@
-"""CPU seconds of a GRPO step, ours beside a loop written by hand and beside trl as it comes.
+"""A whole GRPO step, beside stock trl.GRPOTrainer on the same model, data and seed.
 
-python benchmarks/grpo_step.py        2 cores, about 3 minutes, no download
+python benchmarks/grpo_step.py [--json] [--quick] [--grid] [--device cuda]   2 cores, 15 minutes
 
-The model is the demo's size: hidden 128, 3 layers, 64 visual tokens; 12 prompts of 8 answers, 25 tokens each.
-Time is CPU time of one thread, so that other load on the machine changes little.
+Both arms train bridge and language model (hidden 512, 8 layers, vocabulary 8192; float32 on a CPU, bfloat16
+on a GPU) with AdamW on the same prompts of P tokens, 64 of them visual, and sample answers of C tokens, G to
+a prompt. They take steps in turn, in one process; time is CPU time of one thread, on a GPU wall clock. The
+first step of each is left out. An answer ends early where the model writes the end token, once in 8192
+tokens; the mean lengths are in the details.
+
+- engine: both arms take the encoder's features from the same kind of bank, where they lie already.
+- engine + bank: ours with its bank, trl as it comes, which gives prepared volumes to the model. Encoder: a 3D
+  ViT-S over 64 x 128 x 128 voxels. In the first epoch each of our steps encodes new volumes; later it encodes
+  none.
+
+trl's settings are ours: the same loss, rows in a pass, learning rate and length; no checkpointing of
+activations, no logging of completions, no KL term.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,200 +33,316 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import datasets
 import torch
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from bench_model import DEMO_ENCODER, VIT_S, Size, TextHash, build, cases, source, text_hash
+from side_by_side import Figure, Turns, figure, parser, ratios, tell
+from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from evidcore.case import Rollout, Score, TextPart
-from evidcore.contracts import Reward
-from evidcore.model import assemble
-from evidcore.model.generation import continue_rows
-from evidcore.model.packing import answer_log_probs, pack
-from evidcore.model.policy import VLMPolicy, sampling_of
-from evidcore.model.processor import VolumeProcessor
-from evidcore.model.vlm import VolumeVLM
-from evidcore.plugins import factory
-from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_language
-from evidcore.train.rows import PromptSet, PromptSource, Row
+from evidcore.builtin.clock import Clock, clock_for
+from evidcore.case import Case, TextPart
+from evidcore.train.rows import PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
+from evidcore.train.trl.timing import encoding_counted
 
-PROMPTS, ANSWERS, TOKENS, STEPS = 12, 8, 25, 8
-TIMED = ("generate_s", "reward_s/letters", "step_s")  # wall clock
-
-
-def share_of_letters(text: str) -> float:
-    """Return what is rewarded."""
-    return sum(map(str.isalpha, text)) / max(len(text), 1)
-
-
-class Letters(Reward):
-    """Rewards letters."""
-
-    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Any]) -> list[Score]:
-        """Judge each by itself."""
-        return [Score(value=share_of_letters(rollout.text)) for rollout in rollouts]
+RATE = 1e-5
+PEAK_FLOPS = {
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA A100": 312e12,
+}  # bfloat16, dense: data sheets
 
 
-class Clock:
-    """Keeps the CPU time between steps."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What a step consists of."""
 
-    def __init__(self) -> None:
-        self.last, self.seconds = time.process_time(), list[float]()
-        self.parts: list[dict[str, float]] = []
+    prompt_tokens: int = 512
+    answer_tokens: int = 64
+    answers: int = 8
+    prompts: int = 1
+    steps: int = 6
+    volumes: int = 0  # 0: the features of all volumes lie in the bank before the first step
+    encoder: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEMO_ENCODER)
+
+    def title(self) -> str:
+        """Return how it is called."""
+        return f"P {self.prompt_tokens}, C {self.answer_tokens}, G {self.answers}"
+
+
+@dataclasses.dataclass
+class Heard:
+    """What an arm tells of its steps."""
+
+    step_done: Callable[[], None]
+    device: torch.device
+    steps: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    memory_bytes: list[int] = dataclasses.field(default_factory=list)
+    at_rest_bytes: int = 0
+    clock: Clock = dataclasses.field(default_factory=Clock)
 
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Note it."""
-        now = time.process_time()
-        self.seconds.append(now - self.last)
-        self.parts.append(dict(metrics))
-        self.last = now
+        """Keep it, and let the other arm go on."""
+        self.steps.append(dict(metrics))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            self.memory_bytes.append(torch.cuda.max_memory_allocated() - self.at_rest_bytes)
+        self.step_done()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            self.at_rest_bytes = torch.cuda.memory_allocated()
+        self.clock.restart()  # not while the other arm ran
 
-    def rollouts_judged(self, step: int, groups: Sequence[Any]) -> None:
+    def rollouts_judged(self, step: int, groups: Any) -> None:
         """Drop it."""
 
 
-class Source(PromptSource):
-    """Short questions, as a tokenizer of whole words would make them."""
-
-    def __getitem__(self, position: int) -> Row:
-        """Cut the question."""
-        row = super().__getitem__(position)
-        parts = tuple(
-            TextPart(text=part.text[:24]) if isinstance(part, TextPart) else part for part in row.prompt.parts
-        )
-        return Row(dataclasses.replace(row.prompt, parts=parts), row.task)
-
-
-def build(folder: Path) -> tuple[VolumeVLM, VolumeProcessor]:
-    """Return the model, the same each time."""
-    tokenizer = AutoTokenizer.from_pretrained(tiny_language(folder / "tiny"))
-    torch.manual_seed(0)
-    language = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=512, hidden_size=128, intermediate_size=384, num_hidden_layers=3,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024, bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-            tie_word_embeddings=True,
-        )
-    )  # fmt: skip
-    tables: dict[str, dict[str, Any]] = {
-        "encoder": {"use": "vit3d"}, "bridge": {"use": "projection"}, "view": {"use": "volume"},
-    }  # fmt: skip
-    encoder = factory.build("encoder", tables["encoder"], given={}, where="benchmark")
-    return assemble.assemble(
-        language, tokenizer, encoder, encoder_table=tables["encoder"], bridge_table=tables["bridge"],
-        view_table=tables["view"],
-    )  # fmt: skip
-
-
-def ours(model: VolumeVLM, processor: VolumeProcessor, source: PromptSource, folder: Path) -> Clock:
+def ours(cell: Cell, size: Size, some: list[Case], folder: Path, heard: Heard) -> None:
     """Run the stage's trainer."""
-    clock = Clock()
+    model, processor = build(size, cell.encoder)
     settings = GrpoSettings(
-        train=("bridge", "language"), steps=STEPS, learning_rate=1e-4, prompts_per_step=PROMPTS,
-        answers_per_prompt=ANSWERS, max_new_tokens=TOKENS,
+        train=("bridge", "language"), steps=cell.steps, learning_rate=RATE, prompts_per_step=cell.prompts,
+        answers_per_prompt=cell.answers, max_new_tokens=cell.answer_tokens,
+        trl={"use_cpu": heard.device.type == "cpu", "lr_scheduler_type": "constant"},
     )  # fmt: skip
-    rewards = [NamedReward(name="letters", reward=Letters())]
-    trainer = make_trainer(model, processor, source, rewards, settings, folder, seed=1, announce=clock)
+    asked = source(some, processor, cell.prompt_tokens)
+    if not cell.volumes:
+        fill_bank(model, asked, cell)
+    trainer = make_trainer(
+        model, processor, asked, [NamedReward(name="text-hash", reward=TextHash())], settings, folder, seed=1,
+        announce=heard,
+    )  # fmt: skip
+    heard.clock = trainer.clock
     stage.train(trainer, folder, resume=False)
-    return clock
 
 
-def by_hand(model: VolumeVLM, processor: VolumeProcessor, source: PromptSource, folder: Path) -> Clock:
-    """Run a loop with nothing in it but the method."""
-    clock = Clock()
-    model.train_only(["bridge", "language"])
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0.0)
-    policy, pad = VLMPolicy(model, processor), processor.tokenizer.pad_token_id
-    sampling = sampling_of(model, processor, max_new_tokens=TOKENS, temperature=1.0)
-    for step in range(STEPS):
-        prompts = [source[step * PROMPTS + place].prompt for place in range(PROMPTS)]
-        prefixes = [policy.prefix(prompt) for prompt in prompts]
-        rows = [prefix for prefix in prefixes for _ in range(ANSWERS)]
-        found = continue_rows(model, rows, sampling, seeds=range(step * 1000, step * 1000 + len(rows)))
-        texts = processor.tokenizer.batch_decode([one.ids for one in found], skip_special_tokens=True)
-        rewards = torch.tensor([share_of_letters(text) for text in texts]).view(PROMPTS, ANSWERS)
-        spread = rewards.std(1, keepdim=True) + 1e-4
-        advantages = (rewards - rewards.mean(1, keepdim=True)) / spread
-        longest = max(len(prefix.ids) for prefix in prefixes)
-        ids = torch.tensor([[pad] * (longest - len(one.ids)) + list(one.ids) for one in prefixes])
-        there = torch.tensor([[0] * (longest - len(one.ids)) + [1] * len(one.ids) for one in prefixes])
-        after = max(len(one.ids) for one in found)
-        answers = torch.tensor([list(one.ids) + [pad] * (after - len(one.ids)) for one in found])
-        mask = torch.tensor([[1] * len(one.ids) + [0] * (after - len(one.ids)) for one in found])
-        shape = (PROMPTS, ANSWERS, after)
-        packed = pack(ids, there, answers.view(shape), mask.view(shape))
-        handles = torch.tensor([prefix.handles for prefix in prefixes])
-        log_probs = answer_log_probs(model, packed, handles)
-        ratio = (log_probs - log_probs.detach()).exp()
-        loss = -((ratio * advantages[..., None] * mask.view(shape)).sum(-1) / mask.view(shape).sum(-1)).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        clock.step_finished(step + 1, {})
-    return clock
+def as_it_comes(cell: Cell, size: Size, some: list[Case], folder: Path, heard: Heard) -> None:
+    """Run trl's trainer, with images as references."""
+    model, processor = build(size, cell.encoder)
+    asked = source(some, processor, cell.prompt_tokens)
+    if cell.volumes:  # the processor then gives volumes, and the model encodes what it is given
+        images = processor.image_processor
+        images.connect(model.model.encoder, model.model.bridge, images.parts()[2], None)
+        model.model.bank = None
+    else:
+        fill_bank(model, asked, cell)
+    model.train_only(("bridge", "language"))
+    rows = list(rows_of(asked, cell))
+    check_same_tokens(processor, asked, rows[0], cell)
+    heard.clock = clock_for(heard.device)
 
+    def reward(completions: Any, **_: Any) -> list[float]:
+        return [text_hash(one[0]["content"]) for one in completions]
 
-def as_it_comes(model: VolumeVLM, processor: VolumeProcessor, source: PromptSource, folder: Path) -> Clock:
-    """Run trl's trainer on the same model with images as references."""
-    clock = Clock()
-    model.train_only(["bridge", "language"])
-    prompts = [source[place].prompt for place in range(STEPS * PROMPTS)]
-    texts = ["".join(getattr(part, "text", "") for part in prompt.parts) for prompt in prompts]
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": text}],
-            "images": [crop.uri() for crop in prompt.crops()],
-        }
-        for prompt, text in zip(prompts, texts, strict=True)
-    ]
+    class Told(GRPOTrainer):  # type: ignore[misc]
+        clock: Clock
 
-    def letters(completions: Any, **_: Any) -> list[float]:
-        return [share_of_letters(one[0]["content"]) for one in completions]
-
-    class Timed(GRPOTrainer):
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            super().log(logs, start_time)
             if "loss" in logs:
-                clock.step_finished(self.state.global_step, logs)
+                tokens = {"completion_tokens": logs["completions/mean_length"]}
+                heard.step_finished(self.state.global_step, {**tokens, **heard.clock.lap()})
 
     arguments = GRPOConfig(
-        str(folder), per_device_train_batch_size=PROMPTS * ANSWERS, num_generations=ANSWERS, max_steps=STEPS,
-        max_completion_length=TOKENS, learning_rate=1e-4, loss_type="grpo", bf16=False, report_to=[],
-        activation_checkpointing=False, logging_steps=1, save_strategy="no", disable_tqdm=True,
+        str(folder), per_device_train_batch_size=cell.prompts * cell.answers, num_generations=cell.answers,
+        max_steps=cell.steps, max_completion_length=cell.answer_tokens, learning_rate=RATE, loss_type="grpo",
+        beta=0.0, lr_scheduler_type="constant", bf16=heard.device.type == "cuda", report_to=[], seed=1,
+        use_cpu=heard.device.type == "cpu", activation_checkpointing=False, logging_steps=1,
+        save_strategy="no", disable_tqdm=True, log_completions=False, log_multimodal=False,
+        shuffle_dataset=False, dataloader_pin_memory=False,
     )  # fmt: skip
-    trainer = Timed(
-        model=model, processing_class=processor, reward_funcs=[letters], args=arguments,
+    trainer = Told(
+        model=model, processing_class=processor, reward_funcs=[reward], args=arguments,
         train_dataset=datasets.Dataset.from_list(rows),
     )  # fmt: skip
-    with stage.quiet():
+    trainer.clock = heard.clock
+    trainer.remove_callback(PrinterCallback)
+    with stage.quiet(), encoding_counted(trainer, model.model.encoder):
         trainer.train()
-    return clock
+
+
+def fill_bank(model: Any, asked: PromptSource, cell: Cell) -> None:
+    """Have all features in the bank."""
+    images = asked.processor.image_processor  # type: ignore[attr-defined]
+    crops = [asked[place].prompt.crops()[0] for place in range(cell.steps * cell.prompts)]
+    handles = list(dict.fromkeys(images.handle(crop) for crop in crops))
+    model.model.bank.patches(handles, model.model.encoder)
+
+
+def rows_of(asked: PromptSource, cell: Cell) -> Iterator[dict[str, Any]]:
+    """Yield the stream's prompts as trl takes them."""
+    for place in range(cell.steps * cell.prompts):
+        prompt = asked[place].prompt
+        text = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
+        images = [crop.uri() for crop in prompt.crops()]
+        yield {"prompt": [{"role": "user", "content": text}], "images": images}
+
+
+def check_same_tokens(processor: Any, asked: PromptSource, row: Mapping[str, Any], cell: Cell) -> None:
+    """See that both arms read the same tokens."""
+    content = [{"type": "image"}, {"type": "text", "text": row["prompt"][0]["content"]}]
+    chat = processor.apply_chat_template(
+        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+    )
+    theirs = list(processor(text=[chat], images=[row["images"]])["input_ids"][0])
+    if theirs != list(processor.encode(asked[0].prompt).ids) or len(theirs) != cell.prompt_tokens:
+        raise SystemExit("the arms do not read the same tokens")
+
+
+def side_by_side(
+    cell: Cell, size: Size, device: torch.device
+) -> tuple[dict[str, list[float]], dict[str, Heard]]:
+    """Return the seconds of the arms' steps, and what they told."""
+    heard: dict[str, Heard] = {}
+
+    def now() -> float:
+        if device.type == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        some = cases(folder / "volumes", cell.volumes or 4)
+
+        def arm(title: str, run: Callable[..., None]) -> Callable[[Callable[[], None]], None]:
+            def loop(step_done: Callable[[], None]) -> None:
+                heard[title] = Heard(step_done, device)
+                run(cell, size, some, folder / title, heard[title])
+
+            return loop
+
+        seconds = Turns({"trl": arm("trl", as_it_comes), "ours": arm("ours", ours)}, now).run()
+    return seconds, heard
+
+
+def engine(
+    cell: Cell, size: Size, device: torch.device, needed: float | None
+) -> tuple[list[Figure], dict[str, Any]]:
+    """Return how many times as fast ours is where both arms have their features, and more on a GPU."""
+    seconds, heard = side_by_side(cell, size, device)
+    unit = "CPU s a step" if device.type == "cpu" else "s a step"
+    title = f"engine, {cell.title()}"
+    own, other = seconds["ours"][1:], seconds["trl"][1:]
+    found = [
+        figure(title, ratios(other, own), "x trl", at_least=needed),
+        figure(f"{title}: ours", own, unit),
+        figure(f"{title}: trl", other, unit),
+    ]
+    if device.type == "cuda":
+        found += on_gpu(title, cell, size, seconds, heard)
+    return found, {title: details(heard)}
+
+
+def engine_and_bank(
+    cell: Cell, size: Size, device: torch.device, needed: float | None
+) -> tuple[list[Figure], dict[str, Any]]:
+    """Return the same against trl without a bank, for the first epoch and later, with the encoder's share."""
+    seconds, heard = side_by_side(cell, size, device)
+    first = cell.volumes // cell.prompts  # steps of the first epoch
+    title = f"engine + bank, {cell.title()}"
+    found = []
+    for epoch, steps in (("first epoch", slice(1, first)), ("later", slice(first, None))):
+        found += [
+            figure(
+                f"{title}, {epoch}",
+                ratios(seconds["trl"][steps], seconds["ours"][steps]),
+                "x trl",
+                at_least=needed,
+            ),
+            *(
+                figure(
+                    f"{title}, {epoch}: encoder's share, {arm}",
+                    [100 * one.get("encode_s", 0.0) / one["step_s"] for one in heard[arm].steps[steps]],
+                    "%",
+                )
+                for arm in ("ours", "trl")
+            ),
+        ]
+    return found, {title: details(heard)}
+
+
+def on_gpu(
+    title: str, cell: Cell, size: Size, seconds: Mapping[str, list[float]], heard: Mapping[str, Heard]
+) -> list[Figure]:
+    """Return tokens a second, share of the GPU's peak, and memory."""
+    name = torch.cuda.get_device_name()
+    peak = next((flops for card, flops in PEAK_FLOPS.items() if name.startswith(card)), None)
+    weights = sum(one.numel() for one in build(size)[0].part("language"))
+    rows = cell.prompts * cell.answers
+    found = []
+    for arm in ("ours", "trl"):
+        taken = seconds[arm][1:]
+        found.append(
+            figure(
+                f"{title}: {arm}",
+                [rows * cell.answer_tokens / one for one in taken],
+                "answer tokens a second",
+            )
+        )
+        memory = [one / 2**30 for one in heard[arm].memory_bytes[1:]]
+        found.append(figure(f"{title}: {arm}, peak memory above rest", memory, "GiB"))
+        if peak is not None:
+            # multiplications and additions that the method asks for, without attention: 6 a weight and token
+            # to train, 2 to sample; of each distinct token, however often an arm computes it
+            tokens = cell.prompts * cell.prompt_tokens + rows * cell.answer_tokens
+            asked = 8 * weights * tokens
+            found.append(
+                figure(f"{title}: {arm}, share of peak", [100 * asked / one / peak for one in taken], "%")
+            )
+    return found
+
+
+def details(heard: Mapping[str, Heard]) -> dict[str, Any]:
+    """Return the mean answer lengths, and where ours says its time goes (wall clock, medians)."""
+    steps = heard["ours"].steps[1:]
+    parts = [name for name in steps[0] if name.endswith("_s") or "_s/" in name]
+    return {
+        "answer_tokens": {
+            arm: statistics.fmean(one["completion_tokens"] for one in told.steps)
+            for arm, told in heard.items()
+        },
+        "ours_s": {name: statistics.median(one.get(name, 0.0) for one in steps) for name in parts},
+    }
+
+
+def grid(given: argparse.Namespace) -> list[Cell]:
+    """Return the cells beside the first: all of P, C and G, or those that differ in G alone or not in G."""
+    prompts, answers, counts = (128, 512, 1024), (16, 64, 256), (4, 8, 16)
+    cells = [
+        Cell(prompt_tokens=p, answer_tokens=c, answers=g, steps=4)
+        for p in prompts
+        for c in answers
+        for g in counts
+        if given.grid or g == 8 or (p, c) == (512, 64)
+    ]
+    return [cell for cell in cells if cell.title() != Cell().title()]
 
 
 def main() -> None:
-    """Run the three and print their medians."""
+    """Run the cells and print."""
+    options = parser(__doc__)
+    options.add_argument("--grid", action="store_true", help="all of P, C and G: an hour on a CPU")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    given = options.parse_args()
+    device = torch.device(given.device)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    runs: dict[str, Callable[..., Clock]] = {"by hand": by_hand, "ours": ours, "trl as it comes": as_it_comes}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        cases = [volume_case(folder / "volumes", seed, size_zyx=(32, 32, 32)) for seed in range(16)]
-        task = factory.build("task", {"use": "choice", "think": False}, given={}, where="benchmark")
-        view = factory.build("view", {"use": "volume"}, given={}, where="benchmark")
-        medians = {}
-        for title, run in runs.items():
-            model, processor = build(folder)
-            source = Source([PromptSet(name="choice", task=task, view=view, cases=cases)], seed=1)
-            clock = run(model, processor, source, folder / title.replace(" ", "-"))
-            medians[title] = statistics.median(clock.seconds[2:])
-            ratio = medians[title] / medians["by hand"]
-            print(f"{title:16s} {medians[title]:6.3f} CPU s a step   {ratio:5.2f} x by hand", flush=True)
-            if clock.parts[-1].get("generate_s"):
-                parts = {name: statistics.median(one[name] for one in clock.parts[2:]) for name in TIMED}
-                print("    " + ", ".join(f"{name} {value:.3f}" for name, value in parts.items()), flush=True)
+    size = Size(hidden=128, layers=2, vocabulary=512) if given.quick else Size()
+    main_cell = Cell(prompt_tokens=128, answer_tokens=8, answers=4, steps=3) if given.quick else Cell()
+    needed = None if given.quick else 3.0 if given.device == "cuda" else 2.0
+    found, told = engine(main_cell, size, device, needed)
+    more: list[tuple[list[Figure], dict[str, Any]]] = []
+    if not given.quick:
+        more = [engine(cell, size, device, needed=0.95) for cell in grid(given)]
+    steps, volumes = (4, 2) if given.quick else (8, 4)
+    encoder = DEMO_ENCODER if given.quick else VIT_S
+    bank_cell = dataclasses.replace(main_cell, steps=steps, volumes=volumes, encoder=encoder)
+    more.append(engine_and_bank(bank_cell, size, device, None if given.quick else 3.0))
+    for figures, details_of_cell in more:
+        found += figures
+        told |= details_of_cell
+    tell(__doc__, found, as_json=given.json, details=told)
 
 
 if __name__ == "__main__":

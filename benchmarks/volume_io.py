@@ -29,6 +29,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import nibabel
 import numpy as np
+from side_by_side import Figure, parser, tell
 
 from evidcore.case import VolumeRef
 from evidcore.volume import keep, read, read_geometry
@@ -45,20 +46,17 @@ COPIES = 16  # of the set, for `evid data prepare`: 256 cases
 
 def main() -> None:
     """Measure, and print a table or JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--one", nargs=3, metavar=("SIDE", "JOB", "PATH"), help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=ROUNDS)
+    options.add_argument("--one", nargs=3, metavar=("SIDE", "JOB", "PATH"), help=argparse.SUPPRESS)
+    asked = options.parse_args()
     if asked.one:
         one(*asked.one)
         return
     with tempfile.TemporaryDirectory() as name:
         os.environ["EVID_CACHE"] = str(Path(name) / "cache")
-        found = measure(Path(name), asked.rounds)
-    print(json.dumps(found, indent=1) if asked.json else "\n".join(lines(found)))
+        found = measure(Path(name), 1 if asked.quick else asked.rounds)
+    tell(__doc__, figures(found), as_json=asked.json, details=found)
 
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
@@ -283,25 +281,30 @@ def prepare_in_processes(folder: Path, paths: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    """Return the figures as text."""
-    text = [f"{found['volumes']} volumes: {found['data']}"]
+def figures(found: dict[str, Any]) -> list[Figure]:
+    """Return what was found as lines."""
+    told = []
     for title in ("read_and_resample", "slice_of_the_scans", "slice_512"):
-        row = found[title]
-        text.append(title.replace("_", " "))
-        for side in ("ours", "monai", "nibabel"):
+        row, name = found[title], title.replace("_", " ")
+        for side in ("monai", "nibabel"):
             if f"{side}_ms" in row:
-                ratio = row.get(f"{side}_over_ours")
-                spread = f"   {ratio['median']} x ours (quartiles {ratio['quartiles']})" if ratio else ""
-                text.append(f"  {side:8s} {row[f'{side}_ms']:9.2f} CPU ms{spread}")
+                ratio = row[f"{side}_over_ours"]
+                low, high = ratio["quartiles"]
+                told.append(
+                    Figure(name=f"{name}: {side}", value=ratio["median"], low=low, high=high, unit="x ours")
+                )
+        told.append(Figure(name=f"{name}: ours", value=row["ours_ms"], unit="CPU ms"))
     row = found["read_and_resample"]
-    text += [
-        f"largest difference {row['largest_difference_hu']:.3g} HU, mean {row['mean_difference_hu']:.2g} HU",
-        f"slice of 512 x 512 in a fresh process, ms: {found['slice_512_in_a_fresh_process']}",
-        f"peak memory, MB: {found['peak_memory_mb']}",
-        f"prepare: {found['prepare']}",
-    ]
-    return text
+    told.append(Figure(name="largest difference to monai", value=row["largest_difference_hu"], unit="HU"))
+    for side, taken_ms in found["slice_512_in_a_fresh_process"].items():
+        told.append(Figure(name=f"slice 512 in a fresh process: {side}", value=taken_ms, unit="ms"))
+    for job, sides in found["peak_memory_mb"].items():
+        told += [
+            Figure(name=f"peak memory, {job}: {side}", value=peak, unit="MB") for side, peak in sides.items()
+        ]
+    gain = found["prepare"]["speed_up"]
+    told.append(Figure(name="evid data prepare, 2 processes", value=gain, unit="x 1 process"))
+    return told
 
 
 RECIPE = """\

@@ -1,6 +1,11 @@
-"""The committed results are what their script makes of them."""
+"""The committed results are what their scripts make of them, and the scripts run."""
 
 import importlib.util
+import itertools
+import json
+import math
+import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -11,18 +16,20 @@ ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "phantom_learning.py"
 KEPT = ROOT / "docs" / "results" / "med3d_r1"
 
-pytestmark = pytest.mark.skipif(not KEPT.is_dir(), reason="no results are committed yet")
+learned = pytest.mark.skipif(not KEPT.is_dir(), reason="no results are committed yet")
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("phantom_learning", SCRIPT)
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
+@learned
 def test_the_tables_are_made_from_the_kept_results():
-    made = script()
+    made = script("phantom_learning")
     places = sorted(KEPT.glob("seed-*"))
     assert places
     printed = subprocess.run(
@@ -32,6 +39,107 @@ def test_the_tables_are_made_from_the_kept_results():
     assert (KEPT / "summary.txt").read_text(encoding="utf-8") == made.summary(places)
 
 
+@learned
 def test_no_answer_and_no_report_is_kept():
     kept = {file.suffix for file in KEPT.rglob("*") if file.is_file()}
     assert kept == {".json", ".toml", ".md", ".txt"}
+
+
+def test_the_page_of_benchmarks_is_made_from_the_kept_results():
+    made = script("run_all")
+    assert set(made.NAMES) == {
+        path.stem
+        for path in (ROOT / "benchmarks").glob("*.py")
+        if "def main()" in path.read_text()
+        and not path.stem.startswith("phantom_")
+        and path.stem != "run_all"
+    }
+    results = made.kept()
+    if not results:
+        pytest.skip("no results are kept yet")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(results)
+
+
+def row(name, value, low=None, high=None, *, unit="s", needed="", is_met=None):
+    spread = {"low": low, "high": high}
+    return {"name": name, "value": value, **spread, "unit": unit, "needed": needed, "is_met": is_met}
+
+
+def test_a_line_of_the_page_gives_median_quartiles_and_what_is_needed():
+    result = {
+        "claim": "It is fast.",
+        "command": "python benchmarks/x.py",
+        "machine": {"processor": "A chip", "cores": "2 in use", "versions": "Python 3"},
+        "figures": [
+            row("a", 2.5, 2.25, 12345.6, unit="x trl", needed="at least 2", is_met=True),
+            row("b", 0.16, needed="at most 0.15", is_met=False),
+            row("c", 3),
+        ],
+    }
+    page = script("run_all").page({"some_name": result})
+    assert "## some name\n\nIt is fast.\n\n    python benchmarks/x.py\n" in page
+    assert "| a | 2.5 | 2.25 to 12,346 | x trl | at least 2: met |" in page
+    assert "| b | 0.16 |  | s | at most 0.15: **not met** |" in page
+    assert "| c | 3 |  | s |  |" in page
+    assert "Measured on A chip, 2 in use; Python 3." in page
+
+
+def test_a_figure_is_the_median_with_its_quartiles_held_against_its_limit():
+    side = script("side_by_side")
+    samples = [5.0, 1.0, 3.0, 2.0, 4.0]
+    found = side.figure("x", samples, "s", at_most=2.9)
+    assert found.value == statistics.median(samples) == 3.0
+    assert (found.low, found.high) == (2.0, 4.0)
+    assert (found.needed, found.is_met) == ("at most 2.9", False)
+    assert side.figure("x", samples, "s", at_least=3).is_met
+    assert side.figure("x", [1.0], "s").is_met is None
+    assert "needed at most 2.9: NO" in found.line()
+
+
+def test_arms_go_on_in_turn_and_each_step_is_timed_by_itself():
+    side, ticks, order = script("side_by_side"), itertools.count(), []
+
+    def arm(name, steps, cost):
+        def loop(step_done):
+            for _ in range(steps):
+                order.append(name)
+                for _ in range(cost):
+                    next(ticks)
+                step_done()
+
+        return loop
+
+    arms = {"one": arm("one", 3, 5), "two": arm("two", 2, 11)}
+    seconds = side.Turns(arms, ticks.__next__).run()
+    assert order == ["one", "two", "one", "two", "one"]
+    assert seconds == {"one": [6, 6, 6], "two": [12, 12]}  # what a step takes, and a look at the clock
+
+
+def test_an_arm_that_fails_stops_the_others():
+    side = script("side_by_side")
+
+    def fails(step_done):
+        step_done()
+        raise ValueError("no volume 7")
+
+    def goes_on(step_done):
+        while True:
+            step_done()
+
+    with pytest.raises(ValueError, match="no volume 7"):
+        side.Turns({"bad": fails, "good": goes_on}, itertools.count().__next__).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["startup", "rewards", "grpo_step", "sft_step"])
+def test_a_benchmark_runs(name):
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--json"],
+        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(done.stdout[done.stdout.index("{") :])
+    assert result["command"] == f"python benchmarks/{name}.py --quick"
+    assert {"processor", "cores", "versions"} <= result["machine"].keys()
+    assert result["figures"]
+    assert all(math.isfinite(row["value"]) for row in result["figures"])

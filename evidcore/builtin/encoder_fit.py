@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from evidcore.builtin.clock import Clock, clock_for
 from evidcore.builtin.encoder_objectives import OBJECTIVES, pooled
 from evidcore.builtin.encoder_targets import Targets, finding_names, read_targets
 from evidcore.case import Case
@@ -63,8 +64,10 @@ def fit_encoder(
         )
     names = finding_names(train)
     masks = bool({"zones", "masks"} & set(supervision))
-    known = read_targets(train, encoder, names, masks=masks, told=_telling(log))
-    held_out = read_targets(validation, encoder, names, masks=False)
+    clock = clock_for(next(encoder.parameters()).device)
+    with clock.part("data"):
+        known = read_targets(train, encoder, names, masks=masks, told=_telling(log))
+        held_out = read_targets(validation, encoder, names, masks=False)
     device = next(encoder.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -72,7 +75,7 @@ def fit_encoder(
         heads = nn.ModuleDict({
             name: OBJECTIVES[name][0](encoder.width, grid, len(names)) for name in supervision
         }).to(device)
-        _train(encoder, heads, known, seed, log, steps, learning_rate, cases_per_step, shift_voxels)
+        _train(encoder, heads, known, seed, log, clock, steps, learning_rate, cases_per_step, shift_voxels)
     auc = probe_auc(encoder, known, held_out)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
@@ -106,6 +109,7 @@ def _train(
     known: Targets,
     seed: int,
     log: FitLog,
+    clock: Clock,
     steps: int,
     learning_rate: float,
     cases_per_step: int,
@@ -122,16 +126,21 @@ def _train(
     for step, rows in enumerate(_batches(len(known.reports), cases_per_step, steps, order)):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * rate(step, steps)
-        batch = known.batch(rows, device)
-        shift = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
-        # Masks stay where they are: a shift by a quarter of a patch hardly changes which patches show a sign.
-        features = encoder(torch.roll(batch.pixels(), shift, dims=(3, 4))).features
-        losses = {name: OBJECTIVES[name][1] * head(features, batch) for name, head in heads.items()}
-        loss = torch.stack(list(losses.values())).sum()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
+        with clock.part("data"):
+            batch = known.batch(rows, device)
+            shift = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
+            # Masks stay where they are: a shift by a quarter of a patch hardly changes which patches show a
+            # sign.
+            pixels = torch.roll(batch.pixels(), shift, dims=(3, 4))
+        with clock.part("forward_backward"):
+            features = encoder(pixels).features
+            losses = {name: OBJECTIVES[name][1] * head(features, batch) for name, head in heads.items()}
+            loss = torch.stack(list(losses.values())).sum()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with clock.part("optimizer"):
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
         if step % LOG_EVERY_STEPS == 0 or step == steps - 1:
             parts = {f"loss_{name}": value.item() for name, value in losses.items()}
             log({
@@ -139,6 +148,7 @@ def _train(
                 "loss": loss.item(),
                 "learning_rate": learning_rate * rate(step, steps),
                 **parts,
+                **clock.lap(),
             })
     encoder.eval()
 

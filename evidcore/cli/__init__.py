@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from typing import Any
 
 import click
@@ -25,6 +24,8 @@ class _Group(click.Group):
                 click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": str(error)}}))
             click.echo(click.style("error: ", fg="red") + str(error), err=True)
             if isinstance(error, PluginError | ContractError) and error.__cause__ is not None:
+                import traceback
+
                 click.echo("".join(traceback.format_exception(error.__cause__)), err=True)
             ctx.exit(2)
         except KeyboardInterrupt:

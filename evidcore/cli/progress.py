@@ -67,7 +67,7 @@ class Progress:
         for name, value in metrics.items():
             kind, _, part = name.partition("/")
             if kind.endswith("_s"):
-                label = f"{kind.removesuffix('_s')} {part}".strip()
+                label = f"{kind.removesuffix('_s').replace('_', ' ')} {part}".strip()
                 self._seconds[label] = self._seconds.get(label, 0.0) + value
         now = time.monotonic()
         line = f"{stage}: step {step}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
@@ -88,12 +88,14 @@ class Progress:
         self._console.print(f"{stage}: done in {took:.0f} s  {self._split()}".rstrip())
 
     def _split(self) -> str:
-        """Return where the stage's time went: what is named, and the rest of the steps as training."""
+        """Return where the stage's time went: what is named, and the rest of the steps."""
         named = {label: value for label, value in self._seconds.items() if label != "step"}
-        if "step" in self._seconds:
-            named["train"] = self._seconds["step"] - sum(named.values())
+        total = self._seconds.get("step", sum(named.values()))
+        named["other"] = named.get("other", 0.0) + total - sum(named.values())
         parts = sorted(named.items(), key=lambda item: -item[1])
-        return ", ".join(f"{label} {value:.0f} s" for label, value in parts if value >= 0.5)
+        return ", ".join(
+            f"{label} {value:.0f} s ({100 * value / total:.0f} %)" for label, value in parts if value >= 0.5
+        )
 
 
 def _figures(metrics: Mapping[str, float]) -> str:

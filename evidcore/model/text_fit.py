@@ -21,6 +21,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 from torch.nn import functional as F
 
+from evidcore.builtin.clock import clock_for
 from evidcore.case import Case
 from evidcore.contracts import FitLog, Task, View
 from evidcore.model.language import load_language, spellings
@@ -166,6 +167,7 @@ class TextFit:
             self.model.parameters(), plan.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
         )
         self.model.train()
+        clock = clock_for(self.model.device)
         for step in range(plan.steps):
             if asked and step == plan.steps // 2 and not self._reads(validation, asked, plan):
                 return False
@@ -174,20 +176,25 @@ class TextFit:
             for group in optimizer.param_groups:
                 group["lr"] = rate
             ease = max(0.0, 1.0 - done / plan.easy_share) if plan.easy_share else 0.0
-            loss = answer_loss(
-                self.model,
-                [drawer.draw(dice, ease) for _ in range(plan.documents_per_step)],
-                self.tokenizer.pad_token_id,
-                weights,
-                abnormal_gain=plan.abnormal_gain,
-                noise=plan.noise * done,
-                generator=generator,
-            )
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
-            log({"step": step + 1, "loss": loss.item(), "gradient_norm": norm.item(), "learning_rate": rate})
+            with clock.part("data"):
+                documents = [drawer.draw(dice, ease) for _ in range(plan.documents_per_step)]
+            with clock.part("forward_backward"):
+                loss = answer_loss(
+                    self.model,
+                    documents,
+                    self.tokenizer.pad_token_id,
+                    weights,
+                    abnormal_gain=plan.abnormal_gain,
+                    noise=plan.noise * done,
+                    generator=generator,
+                )
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+            with clock.part("optimizer"):
+                norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                optimizer.step()
+            figures = {"loss": loss.item(), "gradient_norm": norm.item(), "learning_rate": rate}
+            log({"step": step + 1, **figures, **clock.lap()})
         self.model.eval()
         return True
 

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: intervals in lanes, curves over steps, shares of time."""
+"""Charts as inline SVG: intervals in lanes, and curves over steps."""
 
 from __future__ import annotations
 
@@ -174,32 +174,6 @@ def curves(title: str, rows: Sequence[Curve], *, unit: Unit = "plain", note: str
         legend,
         data_block(points_of, class_="points"),
         class_="curve",
-    )
-
-
-def shares(rows: Sequence[tuple[str, float]], *, caption: object) -> Html:
-    """Draw seconds as one stacked bar with a key that gives each part."""
-    total = sum(seconds for _, seconds in rows)
-    bar = [
-        tag("span", style=f"flex-grow:{seconds / total:.5f}", class_=f"fill s{place % 6}", title=f"{label}")
-        for place, (label, seconds) in enumerate(rows)
-        if total > 0
-    ]
-    keys = [
-        tag(
-            "li",
-            tag("span", label, class_=f"key s{place % 6}"),
-            tag("span", number(seconds, "seconds"), class_="num"),
-            tag("span", f"{100 * seconds / total:.0f} %" if total > 0 else "", class_="num faint"),
-        )
-        for place, (label, seconds) in enumerate(rows)
-    ]
-    return tag(
-        "figure",
-        tag("div", *bar, class_="stack", aria_hidden="true"),
-        tag("ul", *keys, class_="shares"),
-        tag("figcaption", caption),
-        class_="chart",
     )
 
 

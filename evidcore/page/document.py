@@ -11,7 +11,7 @@ from pathlib import Path
 from evidcore.errors import EvidError
 from evidcore.hooks import Announcer, Section
 from evidcore.page import outcome, training
-from evidcore.page.charts import shares
+from evidcore.page.durations import stage_time
 from evidcore.page.examples import evidence_section
 from evidcore.page.gallery import Gallery
 from evidcore.page.markup import Html, escape, join, tag
@@ -222,10 +222,9 @@ def _by_stage(record: RunRecord) -> dict[str, list[Line]]:
 def _time(record: RunRecord) -> Html:
     blocks = []
     for stage, lines in _by_stage(record).items():
-        parts = training.time_parts(lines)
-        if parts:
-            caption = f"Sum over {len(lines)} logged steps."
-            blocks.append(tag("div", tag("h3", stage), shares(parts, caption=caption)))
+        figure = stage_time(lines)
+        if figure is not None:
+            blocks.append(tag("div", tag("h3", stage), figure))
     return join(blocks) if blocks else _empty("No stage has logged where its time went.")
 
 

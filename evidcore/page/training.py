@@ -1,19 +1,17 @@
-"""Training curves and where the time went, from metrics.jsonl."""
+"""Training curves, from metrics.jsonl."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Sequence
 
 from evidcore.page import charts
+from evidcore.page.durations import is_number, is_time
 from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import Unit
 from evidcore.page.record import Line
 
-_TIME = re.compile(r"(?P<part>.+)_s|reward_s/(?P<reward>.+)")
-_REST = "update and the rest of the step"
 _SKIPPED = {"stage", "step", "time_s", "epoch"}
 
 
@@ -48,9 +46,7 @@ def stage_curves(lines: Sequence[Line]) -> Html:
     names = [
         name
         for name in dict.fromkeys(key for line in lines for key in line)
-        if name not in _SKIPPED
-        and not _TIME.fullmatch(name)
-        and any(_is_number(line.get(name)) for line in lines)
+        if name not in _SKIPPED and not is_time(name) and any(is_number(line.get(name)) for line in lines)
     ]
     shown, left = [], set(names)
     for panel in PANELS:
@@ -72,26 +68,6 @@ def stage_curves(lines: Sequence[Line]) -> Html:
     ])
 
 
-def time_parts(lines: Sequence[Line]) -> list[tuple[str, float]]:
-    """Return the seconds of each part of a stage's steps, the largest first.
-
-    What a step took beyond the parts that it names is its own part.
-    """
-    sums: dict[str, float] = {}
-    for line in lines:
-        named = 0.0
-        for name, value in line.items():
-            found = _TIME.fullmatch(name)
-            if not found or name in ("time_s", "step_s") or not _is_number(value):
-                continue
-            part = f"reward {found['reward']}" if found["reward"] else found["part"].replace("_", " ")
-            sums[part] = sums.get(part, 0.0) + float(value)
-            named += float(value)
-        if _is_number(line.get("step_s")):
-            sums[_REST] = sums.get(_REST, 0.0) + max(float(line["step_s"]) - named, 0.0)
-    return sorted(sums.items(), key=lambda item: -item[1])
-
-
 def _label(panel: Panel, name: str) -> str:
     if not panel.figures.groups:
         return name
@@ -100,11 +76,7 @@ def _label(panel: Panel, name: str) -> str:
 
 
 def _curve(label: str, name: str, lines: Sequence[Line]) -> charts.Curve:
-    points = [(int(line["step"]), float(line[name])) for line in lines if _is_number(line.get(name))]
+    points = [(int(line["step"]), float(line[name])) for line in lines if is_number(line.get(name))]
     return charts.Curve(
         label=label, steps=[step for step, _ in points], values=[value for _, value in points]
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

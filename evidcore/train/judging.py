@@ -11,11 +11,11 @@ import dataclasses
 import math
 import numbers
 import threading
-import time
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evidcore.builtin.clock import Clock
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.errors import ContractError, EvidError, RecipeError, did_you_mean
 from evidcore.train.settings import NamedReward
@@ -27,7 +27,6 @@ class Judgement:
 
     verdicts: Mapping[str, Sequence[Verdict]]
     counted: Mapping[str, Sequence[float]]  # after gates and filling
-    seconds: Mapping[str, float]
 
     def totals(self, rewards: Sequence[NamedReward]) -> list[float]:
         """Return the weighted sum for each rollout."""
@@ -65,8 +64,12 @@ class Judge:
                 )
             seen.append(item.name)
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> Judgement:
+    def __call__(self, rollouts: Sequence[Rollout], clock: Clock | None = None) -> Judgement:
         """Judge whole groups.
+
+        Args:
+            rollouts: in order, group by group.
+            clock: counts each reward as the part `reward/<name>`.
 
         Raises:
             ContractError: if a reward raises, hangs, or returns what its contract does not allow; names
@@ -74,13 +77,12 @@ class Judge:
         """
         rollouts = tuple(rollouts)  # what a reward is given must not be what is recorded
         verdicts: dict[str, Sequence[Verdict]] = {}
-        seconds = {}
+        clock = clock or Clock()
         for item in self.rewards:
-            start = time.perf_counter()
-            verdicts[item.name] = self._checked(item, rollouts, self._ask(item, rollouts, dict(verdicts)))
-            seconds[item.name] = time.perf_counter() - start
+            with clock.part(f"reward/{item.name}"):
+                verdicts[item.name] = self._checked(item, rollouts, self._ask(item, rollouts, dict(verdicts)))
         counted = {item.name: _fill(_gated(item, verdicts), rollouts) for item in self.rewards}
-        return Judgement(verdicts, counted, seconds)
+        return Judgement(verdicts, counted)
 
     def nothing(self, rollouts: Sequence[Rollout]) -> Judgement:
         """Return a judgement that says nothing, without asking."""
@@ -89,7 +91,6 @@ class Judge:
         return Judgement(
             {name: (silent,) * len(rollouts) for name in names},
             {name: [0.0] * len(rollouts) for name in names},
-            {},
         )
 
     def _ask(

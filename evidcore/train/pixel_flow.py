@@ -91,7 +91,7 @@ def prove(trainer: Any, rows: Sequence[Any]) -> dict[str, float]:
     """
     if not trainer.source[int(rows[0]["prompt"])].prompt.crops():
         return {}
-    with _undisturbed(trainer):
+    with trainer.clock.part("proof", whole=True), _undisturbed(trainer):
         own, batch = _look(trainer, rows, Proof(blank=False))
         mask = batch["completion_mask"].bool() & batch["tool_mask"].bool()
         _check_gradient(trainer, own, mask)

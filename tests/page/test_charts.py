@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from evidcore.page.charts import Curve, Lane, curves, lanes, shares
+from evidcore.page.charts import Curve, Lane, curves, lanes
 
 
 def test_a_lane_places_value_interval_and_lines_on_its_axis():
@@ -52,10 +52,3 @@ def test_flat_and_single_values_are_drawn(values):
 
 def test_values_that_are_not_numbers_are_said_not_drawn():
     assert "No finite value was logged." in curves("x", [Curve(label="a", steps=[1], values=[math.nan])])
-
-
-def test_shares_are_as_wide_as_their_seconds():
-    drawn = shares([("generate", 30.0), ("train", 90.0)], caption="")
-    assert re.findall(r"flex-grow:([\d.]+)", drawn) == ["0.25000", "0.75000"]
-    assert "30.0 s" in drawn
-    assert "1 min 30 s" in drawn

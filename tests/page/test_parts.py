@@ -11,7 +11,6 @@ from evidcore.page.markup import Html, data_block, tag
 from evidcore.page.numbers import number, written
 from evidcore.page.record import is_phantom, read_record
 from evidcore.page.tables import with_tasks
-from evidcore.page.training import time_parts
 
 
 @pytest.mark.parametrize(
@@ -149,16 +148,4 @@ def test_rows_of_an_audit_learn_their_task_from_its_margin():
         "other",
         "other",
         "other",
-    ]
-
-
-def test_a_steps_rest_is_what_its_parts_do_not_explain():
-    lines = [
-        {"step": 1, "time_s": 9.0, "generate_s": 2.0, "reward_s/format": 0.5, "step_s": 4.0},
-        {"step": 2, "time_s": 18.0, "generate_s": 3.0, "reward_s/format": 0.5, "step_s": 3.0},
-    ]
-    assert time_parts(lines) == [
-        ("generate", 5.0),
-        ("update and the rest of the step", 1.5),
-        ("reward format", 1.0),
     ]

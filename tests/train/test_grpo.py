@@ -170,7 +170,9 @@ def test_what_is_told_of_a_step(bench, kit):
         "completion_tokens",
         "generate_s",
         "step_s",
-        "train_s",
+        "data_s",
+        "score_s",
+        "update_s",
         "reward_s/letters",
     } <= set(step)
     assert len(lines) == 4

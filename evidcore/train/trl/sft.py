@@ -25,6 +25,7 @@ from evidcore.train.targets import IGNORED, Targets
 from evidcore.train.trl import stage
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.stage import Positions, StageTrainer
+from evidcore.train.trl.timing import timed
 
 WHERE = "stage.sft"
 RENAMED = ("loss", "grad_norm", "learning_rate", "entropy")
@@ -32,6 +33,8 @@ RENAMED = ("loss", "grad_norm", "learning_rate", "entropy")
 
 class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
     """Trains on gold answers of a stream."""
+
+    step_part = "optimizer"
 
     def __init__(
         self,
@@ -66,6 +69,11 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             total = self.accelerator.gather(total).sum()
         return total
+
+    @timed("forward_backward")
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Let trl compute a loss and its gradient."""
+        return super().training_step(*args, **kwargs)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -21,7 +21,7 @@ import torch
 from peft import LoraConfig, PeftModel
 from torch import distributed
 from torch.utils.data import Dataset, SequentialSampler
-from transformers import PrinterCallback, Trainer
+from transformers import PrinterCallback
 
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.model import assemble
@@ -30,6 +30,7 @@ from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Announce, Lora
 from evidcore.train.trl.checkpoints import last_checkpoint, written_whole
 from evidcore.train.trl.optimizers import OptimizerKind, matrices_of, with_muon
+from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
 
 LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 
@@ -61,7 +62,7 @@ class Positions(Dataset[dict[str, str]]):
         return {"prompt": str(position)}
 
 
-class StageTrainer(Trainer):  # type: ignore[misc]
+class StageTrainer(TimedTrainer):
     """Mixed in before a trl trainer."""
 
     announce: Announce
@@ -106,6 +107,7 @@ class StageTrainer(Trainer):  # type: ignore[misc]
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none: a checkpoint is not published."""
 
+    @timed("save")
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write a checkpoint that is whole, or none."""
         place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -116,7 +118,7 @@ class StageTrainer(Trainer):  # type: ignore[misc]
         """Tell the figures of a step; the summary after the last step is the stage's own."""
         super().log(logs, start_time)
         if self.is_world_process_zero() and "loss" in logs:
-            self.announce.step_finished(self.state.global_step, self.step_figures(logs))
+            self.announce.step_finished(self.state.global_step, {**self.step_figures(logs), **self.lap()})
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return what is told of a step."""
@@ -265,7 +267,7 @@ def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
     trainer.accelerator.wait_for_everyone()
     began = time.perf_counter()
     done = 0 if start is None else int(start.name.rpartition("-")[2])
-    with quiet():
+    with quiet(), encoding_counted(trainer, vlm_of(trainer.model).model.encoder):
         result = trainer.train(resume_from_checkpoint=None if start is None else str(start))
     seconds = time.perf_counter() - began
     taken = max(result.global_step - done, 1)

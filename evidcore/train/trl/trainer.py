@@ -9,7 +9,6 @@ which needs no saved model.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +41,7 @@ from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.reference import reference_of
 from evidcore.train.trl.sampler import PolicySampler
 from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of
+from evidcore.train.trl.timing import timed
 
 RENAMED = {
     "kl": "kl",
@@ -56,6 +56,7 @@ RENAMED = {
 class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
     """Trains on groups of answers to prompts of a stream."""
 
+    step_part = "update"
     _buffered_inputs: Any  # trl's: the answers in use, by micro-batch
 
     def __init__(
@@ -93,12 +94,11 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.sharing = sharing
         self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
         self.rollouts: list[Rollout] = []
-        self.judgement = Judgement({}, {}, {})
+        self.judgement = Judgement({}, {})
         self.proof: Proof | None = None
         self._is_proven = False
         self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
-        self._times: dict[str, float] = {}
         beta, sync = args.beta, args.sync_ref_model
         if peft_config is None:  # with PEFT the reference is the model without its additions
             args.beta, args.sync_ref_model = 0.0, False  # or trl would read the reference from disk
@@ -126,6 +126,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         """Repeat each position for its answers, as trl does; the stream is shuffled already."""
         return GRPOTrainer._get_train_sampler(self, dataset)
 
+    @timed("other")
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Sample and judge when a batch of answers is used up, and hand out whole groups."""
         if not self.model.training:
@@ -152,12 +153,13 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             self._tell(batch["advantages"])
         return batch
 
+    @timed("generate")
     def _generate(self, prompts: Sequence[str]) -> Any:
         """Run the strategy; return what trl's method does."""
-        start = time.perf_counter()
         answers = self.num_generations
         positions = [int(position) for position in prompts[::answers]]
-        rows = [self.source[position] for position in positions]
+        with self.clock.part("data"):
+            rows = [self.source[position] for position in positions]
         shown = [row.prompt if self.proof is None else self.proof.show(row.prompt) for row in rows]
         with self._unwrapped() as unwrapped:
             vlm = vlm_of(unwrapped)
@@ -165,6 +167,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             unwrapped.eval()
             with torch.no_grad(), self.accelerator.autocast():
                 sampler = self.make_sampler(vlm, shown, positions)
+                with self.clock.part("data"):
+                    for prompt in shown:
+                        sampler.prefix(Episode(prompt=prompt))  # which keeps it
                 if self.proof is not None and self.proof.answers:
                     self.episodes = self.proof.under([prompt for prompt in shown for _ in range(answers)])
                 else:
@@ -174,13 +179,12 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                         self.episodes = self.proof.scramble(self.episodes, sampler.ordinary_ids())
                     self.proof.rollout = sampler.score(self.episodes)
             unwrapped.train(was_training)
-        self.rollouts = read_answers(sampler, self.episodes, rows, answers)
-        self._times = {"generate_s": time.perf_counter() - start}
+        with self.clock.part("data"):
+            self.rollouts = read_answers(sampler, self.episodes, rows, answers)
         # nothing is learned from the proof's answers
         self.judgement = (
-            self.judge(self.rollouts) if self.proof is None else self.judge.nothing(self.rollouts)
+            self.judge.nothing(self.rollouts) if self.proof else self.judge(self.rollouts, self.clock)
         )
-        self._times |= {f"reward_s/{name}": value for name, value in self.judgement.seconds.items()}
         self._ended = [episode.ids[-1] in sampler.sampling.end_ids for episode in self.episodes]
         handles = [list(sampler.prefix(episode).handles) for episode in self.episodes]
         images = handles if any(handles) else None
@@ -237,6 +241,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         counted = torch.tensor(columns, dtype=torch.float32, device=self.accelerator.device).T.contiguous()
         return self.accelerator.gather(counted)
 
+    @timed("record")
     def _tell(self, advantages: torch.Tensor) -> None:
         """Tell the judged groups of all processes, and work out the figures of the step."""
         lines = record(self.judgement, self.judge.rewards, self.rollouts, self.num_generations)
@@ -253,12 +258,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return trl's figures under our names, and the judge's."""
         own = {ours: logs[theirs] for theirs, ours in RENAMED.items() if logs.get(theirs) is not None}
-        if "step_time" in logs:
-            own["step_s"] = logs["step_time"]
-        if "step_s" in own:
-            own["train_s"] = own["step_s"] - sum(self._times.values())
-        return {**own, **self._figures, **self._times}
+        return {**own, **self._figures}
 
+    @timed("score")
     def _get_per_token_logps_and_entropies(
         self,
         model: Any,
@@ -290,7 +292,5 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """Let trl compute it; the pixel-flow proof looks at the log-probabilities inside."""
-        if self.proof is None:
-            return super()._compute_loss(model, inputs)
-        with self.proof.watching(self):
+        with self.proof.watching(self) if self.proof else contextlib.nullcontext():
             return super()._compute_loss(model, inputs)

@@ -1,0 +1,96 @@
+"""Where a step's time goes: parts around what transformers and trl call, and the encoder's own part."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar, cast
+
+from torch import nn
+from transformers import Trainer, TrainerCallback
+
+from evidcore.builtin.clock import Clock, clock_for
+from evidcore.train.slow_rewards import SlowRewards
+
+P = ParamSpec("P")
+R = TypeVar("R")
+log = logging.getLogger(__name__)
+
+
+def timed(part: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Count a trainer's method as a part of its `clock`."""
+
+    def wrap(method: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(method)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with cast(Any, args[0]).clock.part(part):
+                return method(*args, **kwargs)
+
+        return run
+
+    return wrap
+
+
+class TimedTrainer(Trainer):  # type: ignore[misc]
+    """Has a clock, which stands in `step_part` from a step's first pass to its end; methods open others."""
+
+    step_part: str
+    clock: Clock
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        super().__init__(*args, **kwargs)
+        self.clock = clock_for(self.args.device)
+        self._slow_rewards = SlowRewards()
+        self.add_callback(_StepPart(self))
+
+    @timed("data")
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Let transformers fetch the batches of a step."""
+        return super().get_batch_samples(*args, **kwargs)
+
+    def lap(self) -> dict[str, float]:
+        """Return where the time of the step that ends here went; say once if too much of it into rewards."""
+        taken = self.clock.lap()
+        slow = self._slow_rewards.hear(taken, is_last=self.state.global_step == self.args.max_steps)
+        if slow:
+            log.warning("%s: %s", self.args.output_dir, slow)
+        return taken
+
+
+class _StepPart(TrainerCallback):  # type: ignore[misc]
+    """Opens and closes a trainer's `step_part`."""
+
+    def __init__(self, trainer: TimedTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Leave out what came before the first step."""
+        self.trainer.clock.restart()
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Open it."""
+        self.trainer.clock.enter(self.trainer.step_part)
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Close it."""
+        self.trainer.clock.leave()
+
+
+@contextlib.contextmanager
+def encoding_counted(trainer: TimedTrainer, encoder: nn.Module) -> Iterator[None]:
+    """Count the passes of a frozen encoder as the part `encode`; those of a trained one are the model's."""
+    if any(weight.requires_grad for weight in encoder.parameters()):
+        yield
+        return
+    hooks = [
+        encoder.register_forward_pre_hook(lambda *_: trainer.clock.enter("encode")),
+        encoder.register_forward_hook(lambda *_: trainer.clock.leave(), always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,138 @@
+"""Where a step's time goes: the parts add up to the step, on a clock that counts its own readings."""
+
+import itertools
+import logging
+
+import pytest
+
+from evidcore.builtin.clock import Clock
+from evidcore.train.trl import grpo, sft, stage
+
+
+def counted(trainer, folder):
+    """Train on a clock that goes on by 1 with each look at it."""
+    ticks = itertools.count()
+    trainer.clock = Clock(ticks.__next__)
+    stage.train(trainer, folder, resume=False)
+    return next(ticks)
+
+
+def parts_of(step):
+    return {
+        name: value
+        for name, value in step.items()
+        if (name.endswith("_s") or "_s/" in name) and name != "step_s"
+    }
+
+
+def grpo_trainer(bench, kit, heard, **changed):
+    model, processor = bench.model()
+    settings = kit.grpo_settings(**changed)
+    return grpo.make_trainer(
+        model,
+        processor,
+        bench.source(),
+        [kit.letters()],
+        settings,
+        bench.folder / "run",
+        seed=1,
+        announce=heard,
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"steps": 3},
+        {"steps": 3, "prompts_per_forward": 2},
+        {"steps": 2, "trl": {"beta": 0.1}},
+        {"steps": 4, "save_every_steps": 2, "trl": {"num_iterations": 2}},
+    ],
+    ids=["plain", "accumulated", "reference", "iterations"],
+)
+def test_the_parts_of_a_grpo_step_add_up_to_it(bench, kit, changed):
+    heard = kit.heard()
+    counted(grpo_trainer(bench, kit, heard, **changed), bench.folder / "run")
+    assert len(heard.steps) == changed["steps"]
+    for step in heard.steps:
+        assert sum(parts_of(step).values()) == step["step_s"] > 0
+    first, second = parts_of(heard.steps[0]), parts_of(heard.steps[1])
+    assert set(first) == {
+        "data_s", "generate_s", "encode_s", "reward_s/letters", "score_s", "update_s", "record_s", "proof_s",
+        "other_s",
+    }  # fmt: skip
+    assert "proof_s" not in second
+    if "num_iterations" in changed.get("trl", {}):  # the second step learns from the first one's answers
+        assert "generate_s" not in second
+        assert "save_s" in parts_of(heard.steps[2])  # what follows a step's figures is the next one's
+
+
+def test_scores_are_counted_for_each_pass(bench, kit):
+    looks = {}
+    for beta in (0.0, 0.1):
+        heard = kit.heard()
+        counted(grpo_trainer(bench, kit, heard, steps=2, trl={"beta": beta}), bench.folder / "run")
+        looks[beta] = heard.steps[1]["score_s"]
+    assert looks[0.1] == 2 * looks[0.0]  # the policy's; the reference's besides
+
+
+def test_all_time_between_the_first_step_and_the_last_is_told(bench, kit):
+    heard = kit.heard()
+    ticks = counted(grpo_trainer(bench, kit, heard, steps=3), bench.folder / "run")
+    assert (
+        0 <= ticks - sum(step["step_s"] for step in heard.steps) < 12
+    )  # looks before the first and after the last
+
+
+def test_the_parts_of_an_sft_step_add_up_to_it(bench, kit):
+    heard = kit.heard()
+    model, processor = bench.model()
+    settings = kit.sft_settings(rows_per_forward=2, steps=3)
+    trainer = sft.make_trainer(
+        model, processor, bench.source(bench.set_of("report")), settings, bench.folder / "run", seed=1,
+        announce=heard,
+    )  # fmt: skip
+    counted(trainer, bench.folder / "run")
+    for step in heard.steps:
+        assert sum(parts_of(step).values()) == step["step_s"] > 0
+    assert set(parts_of(heard.steps[0])) == {
+        "data_s", "forward_backward_s", "encode_s", "optimizer_s", "other_s",
+    }  # fmt: skip
+
+
+def test_a_trained_encoders_passes_are_the_models(bench, kit):
+    heard = kit.heard()
+    counted(grpo_trainer(bench, kit, heard, train=("encoder", "bridge")), bench.folder / "run")
+    assert "encode_s" not in heard.steps[0]
+
+
+def test_the_model_is_left_without_hooks(bench, kit):
+    trainer = grpo_trainer(bench, kit, kit.heard())
+    encoder = trainer.model.model.encoder
+    stage.train(trainer, bench.folder / "run", resume=False)
+    assert not encoder._forward_hooks
+    assert not encoder._forward_pre_hooks
+
+
+def test_slow_rewards_are_named_once(bench, kit, caplog):
+    seconds = [0.0]
+
+    class Slow(kit.Letters):
+        """Takes a minute."""
+
+        def __call__(self, rollouts, earlier):
+            seconds[0] += 60
+            return super().__call__(rollouts, earlier)
+
+    model, processor = bench.model()
+    settings, folder = kit.grpo_settings(steps=3), bench.folder / "run"
+    rewards = [kit.letters(), kit.letters(name="slow", reward=Slow())]
+    trainer = grpo.make_trainer(
+        model, processor, bench.source(), rewards, settings, folder, seed=1, announce=kit.heard()
+    )
+    trainer.clock = Clock(lambda: seconds[0])
+    with caplog.at_level(logging.WARNING, logger="evidcore"):
+        stage.train(trainer, folder, resume=False)
+    [said] = [one.getMessage() for one in caplog.records if "rewards took" in one.getMessage()]
+    expected = "rewards took 100 % of the first 3 steps (180.0 of 180.0 s), most of it 'slow' (180.0 s)."
+    assert said.startswith(f"{folder / 'steps'}: {expected}")
