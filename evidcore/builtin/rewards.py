@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.scorers import compare_findings
 from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Labeler, Reward
+from evidcore.contracts import Labeler, Reward, Unread
 
 Scores = Sequence[Score | Unscored | None]
 
@@ -101,5 +101,7 @@ class ReportFindings(Reward):
             return Unscored(kind="not-applicable", reason=f"no findings are known of case {case.id!r}")
         if rollout.answer.report is None:
             return Score(value=0.0, reason=rollout.answer.malformed or "no report")
-        found = self.labeler(rollout.answer.report)
+        (found,) = self.labeler.read([rollout.answer.report])
+        if isinstance(found, Unread):
+            return Unscored(kind="failed", reason=str(found))
         return compare_findings(found, case.findings, known_only=True).score()
