@@ -59,6 +59,7 @@ def measure(labeler: Labeler, some: Sequence[Row]) -> dict[str, Any]:
     No patients are known of these reports; equal texts are resampled together.
     """
     said = [states(labeler(text)) for _, text, _ in some]
+    by_name = [states(Phrases()(text)) for _, text, _ in some]
     told = np.array([[one.get(name) == "present" for name in CT_RATE_FINDINGS] for one in said])
     true = np.array([[labels[name] for name in CT_RATE_FINDINGS] for *_, labels in some])
     texts = [text for _, text, _ in some]
@@ -73,21 +74,34 @@ def measure(labeler: Labeler, some: Sequence[Row]) -> dict[str, Any]:
             "f1": interval.value,
             "low": interval.low,
             "high": interval.high,
-            "errors": dict(errors([one.get(name) for one in said], true[:, place])),
+            "errors": dict(
+                errors(
+                    [one.get(name) for one in said],
+                    [one.get(name) for one in by_name],
+                    true[:, place],
+                )
+            ),
         }
     found["macro_f1"] = macro_f1(told, true)
     found["low"], found["high"] = macro_interval(told, true, texts)
     return found
 
 
-def errors(said: Sequence[State | None], true: Sequence[bool]) -> Counter[str]:
-    """Count wrong readings by what the labeler made of the report."""
+def errors(
+    said: Sequence[State | None], by_name: Sequence[State | None], true: Sequence[bool]
+) -> Counter[str]:
+    """Count wrong readings by what the labeler made of the report.
+
+    A false alarm is "by name" where the report affirms the finding under its very name too, in a sentence
+    without any denial or doubt: most likely the label is wrong.
+    """
     kinds: Counter[str] = Counter()
-    for state, is_true in zip(said, true, strict=True):
+    for state, named, is_true in zip(said, by_name, true, strict=True):
         if is_true and state != "present":
             kinds[{None: "not named", "absent": "denied", "uncertain": "doubted"}[state]] += 1
         elif state == "present" and not is_true:
             kinds["false alarm"] += 1
+            kinds["by name"] += named == "present"
     return kinds
 
 
@@ -124,14 +138,17 @@ def written(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: macro F1 {one['macro_f1']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
         yield (
             f"  {'finding':34} {'reports':>7} {'precision':>9} {'recall':>6} {'F1':>5} {'95 %':>14} "
-            f"{'false alarm':>11} {'not named':>9} {'denied':>6} {'doubted':>7}"
+            f"{'false alarm':>11} {'(by name)':>9} {'not named':>9} {'denied':>6} {'doubted':>7}"
         )
         for finding, row in one["findings"].items():
             counts = row["errors"]
+            kinds = [
+                counts.get(kind, 0) for kind in ("false alarm", "by name", "not named", "denied", "doubted")
+            ]
+            errors = "{:11} {:9} {:9} {:6} {:7}".format(*kinds)
             yield (
                 f"  {finding:34} {row['reports']:7} {row['precision']:9.3f} {row['recall']:6.3f} "
-                f"{row['f1']:5.3f} [{row['low']:.3f}, {row['high']:.3f}] {counts.get('false alarm', 0):11} "
-                f"{counts.get('not named', 0):9} {counts.get('denied', 0):6} {counts.get('doubted', 0):7}"
+                f"{row['f1']:5.3f} [{row['low']:.3f}, {row['high']:.3f}] {errors}"
             )
     yield ""
     yield f"needed of negation-rules: macro F1 {NEEDED}"

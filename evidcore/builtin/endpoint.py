@@ -55,7 +55,7 @@ class Endpoint:
         timeout_s: for one whole answer.
         tries: for one conversation, before the client gives up.
         first_wait_s: pause before the second try; each further one is twice as long.
-        longest_wait_s: if the endpoint asks for a longer pause than this, the client gives up at once.
+        longest_wait_s: no pause is longer; if the endpoint asks for one, the client gives up at once.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid"}
@@ -85,7 +85,6 @@ class ChatClient:
         _check(endpoint)
         self.endpoint = endpoint
         self._pace = _Pace(endpoint.requests_per_minute)
-        self._stopped = threading.Event()
 
     def ask(self, conversations: Sequence[Conversation]) -> list[str | Unanswered]:
         """Return the answer to each conversation, or why there is none.
@@ -112,30 +111,28 @@ class ChatClient:
     def _ask_all(self, bodies: Mapping[str, str]) -> dict[str, str | Unanswered]:
         import httpx2
 
-        self._stopped = threading.Event()
+        work = _Work()
         headers = {"Content-Type": "application/json", **self._authorization()}
         workers = min(self.endpoint.concurrent, len(bodies))
         with (
             httpx2.Client(headers=headers, timeout=self.endpoint.timeout_s) as client,
             ThreadPoolExecutor(workers, thread_name_prefix="endpoint") as pool,
         ):
-            asked = {key: pool.submit(self._ask_until_answered, client, body) for key, body in bodies.items()}
+            asked = {
+                key: pool.submit(self._ask_and_keep, client, key, body, work) for key, body in bodies.items()
+            }
             try:
-                answers = {}
-                for key, future in asked.items():
-                    answers[key] = answer = future.result()
-                    if isinstance(answer, str):
-                        store(_place(key), answer.encode())
-                return answers
+                return {key: future.result() for key, future in asked.items()}
             except BaseException:
-                self._stopped.set()
-                for key, future in asked.items():
-                    future.cancel()
-                    if future.done() and not future.cancelled() and future.exception() is None:
-                        answer = future.result()
-                        if isinstance(answer, str):
-                            store(_place(key), answer.encode())
+                work.end(RunError(f"{self}: stopped."))
+                pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    def _ask_and_keep(self, client: httpx2.Client, key: str, body: str, work: _Work) -> str | Unanswered:
+        answer = self._ask_until_answered(client, body, work)
+        if isinstance(answer, str):
+            store(_place(key), answer.encode())
+        return answer
 
     def _authorization(self) -> dict[str, str]:
         name = self.endpoint.key_env
@@ -151,34 +148,31 @@ class ChatClient:
             raise RunError(f"{self}: what {name!r} holds is no key: a key is ASCII without white space.")
         return {"Authorization": f"Bearer {key}"}
 
-    def _ask_until_answered(self, client: httpx2.Client, body: str) -> str | Unanswered:
+    def _ask_until_answered(self, client: httpx2.Client, body: str, work: _Work) -> str | Unanswered:
         reason = ""
         for number in range(self.endpoint.tries):
-            if not self._pace.wait(self._stopped):
-                raise RunError(f"{self}: stopped.")
+            self._pace.wait(work)
             outcome = self._ask_once(client, body)
             if isinstance(outcome, Stop):
-                self._stopped.set()
-                raise RunError(f"{self}: {outcome.reason}")
+                raise work.end(RunError(f"{self}: {outcome.reason}"))
             if not isinstance(outcome, Again):
                 return outcome
-            reason = outcome.reason
-            wait_s = outcome.wait_s if outcome.wait_s is not None else self.endpoint.first_wait_s * 2**number
-            if wait_s > self.endpoint.longest_wait_s:
-                self._stopped.set()
-                raise RunError(
-                    f"{self}: {reason}, and a pause of {wait_s:.0f} s is longer than longest_wait_s = "
+            reason, asked_s = outcome.reason, outcome.wait_s
+            if asked_s is not None and asked_s > self.endpoint.longest_wait_s:
+                error = RunError(
+                    f"{self}: {reason}, and a pause of {asked_s:.0f} s is longer than longest_wait_s = "
                     f"{self.endpoint.longest_wait_s:g}. What was answered is kept; run again later."
                 )
-            if outcome.wait_s is not None:
-                self._pace.hold(wait_s)  # the endpoint asks all of us to pause
-            elif number + 1 < self.endpoint.tries and self._stopped.wait(wait_s):
-                raise RunError(f"{self}: stopped.")
-        self._stopped.set()
-        raise RunError(
+                raise work.end(error)
+            if asked_s is not None:
+                self._pace.hold(asked_s)  # the endpoint asks all of us to pause
+            elif number + 1 < self.endpoint.tries:
+                work.wait(min(self.endpoint.first_wait_s * 2**number, self.endpoint.longest_wait_s))
+        error = RunError(
             f"{self}: gave up after {self.endpoint.tries} tries, the last of which ended with: {reason}. "
             "What was answered is kept; run again to go on."
         )
+        raise work.end(error)
 
     def _ask_once(self, client: httpx2.Client, body: str) -> str | Unanswered | Again | Stop:
         """Send once. The content of a failure is not looked at, since it may repeat what was sent."""
@@ -209,6 +203,31 @@ class ChatClient:
         return f"endpoint {self.endpoint.url}, model {self.endpoint.model!r}"
 
 
+class _Work:
+    """What the threads of one call share: whether it has ended, and by what."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._error: RunError | None = None
+
+    def end(self, error: RunError) -> RunError:
+        """Stop all threads and return the first error, which is the cause of the others."""
+        with self._lock:
+            self._error = self._error or error
+            self._ended.set()
+            return self._error
+
+    def wait(self, seconds: float) -> None:
+        """Wait, unless the work ends meanwhile.
+
+        Raises:
+            RunError: what ended it.
+        """
+        if self._ended.wait(seconds) and self._error is not None:
+            raise self._error
+
+
 class _Pace:
     """Spaces the beginnings of requests, over all threads."""
 
@@ -217,12 +236,12 @@ class _Pace:
         self._next = 0.0
         self._lock = threading.Lock()
 
-    def wait(self, stopped: threading.Event) -> bool:
-        """Wait for a turn; False if everything was stopped meanwhile."""
+    def wait(self, work: _Work) -> None:
+        """Wait for a turn, unless the work ends meanwhile."""
         with self._lock:
             begin = max(self._next, time.monotonic())
             self._next = begin + self._gap_s
-        return not stopped.wait(max(0.0, begin - time.monotonic()))
+        work.wait(max(0.0, begin - time.monotonic()))
 
     def hold(self, seconds: float) -> None:
         """Let nobody begin before `seconds` have passed."""

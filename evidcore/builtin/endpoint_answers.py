@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import email.utils
 import json
+import re
 from collections.abc import Mapping
 
 _TRY_AGAIN = (408, 409, 425, 429)
@@ -60,7 +61,7 @@ def wait_asked_s(headers: Mapping[str, str]) -> float | None:
     asked = headers.get("Retry-After", "").strip()
     if not asked:
         return None
-    if asked.isdigit():
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked):
         return float(asked)
     try:
         date = email.utils.parsedate_to_datetime(asked)

@@ -38,7 +38,7 @@ class ModelLabeler(Labeler):
     Args:
         endpoint: which model is asked; needs `sends_text_away = true`.
         findings: the names to look for.
-        instruction: what the model is told; `<findings>` stands for the names.
+        instruction: what the model is told, in place of `INSTRUCTION`; `<findings>` stands for the names.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class ModelLabeler(Labeler):
         *,
         endpoint: Endpoint,
         findings: tuple[str, ...] = CT_RATE_FINDINGS,
-        instruction: str = INSTRUCTION,
+        instruction: str | None = None,
     ) -> None:
         self.client = ChatClient(endpoint)
         self.findings = findings
-        self._instruction = instruction.replace("<findings>", ", ".join(findings))
+        self._instruction = (instruction or INSTRUCTION).replace("<findings>", ", ".join(findings))
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return what the model found.
@@ -110,7 +110,7 @@ def read_findings(answer: str, text: str, names: Sequence[str]) -> tuple[Finding
 def _finding(entry: Any, text: str, names: Sequence[str], where: str) -> Finding:
     if not isinstance(entry, Mapping) or entry.keys() - _KEYS or {"name", "state", "quote"} - entry.keys():
         raise ValueError(f"{where} must be a table with name, state and quote, and side and size_mm")
-    name, state, side, size = (entry.get(key) for key in ("name", "state", "side", "size_mm"))
+    name, state, side, size = entry["name"], entry["state"], entry.get("side"), entry.get("size_mm")
     if name not in names:
         raise ValueError(f"{where}.name is none of the findings asked for")
     if state not in get_args(State):

@@ -42,7 +42,10 @@ def chat_server(reply: Callable[[dict[str, Any], int], Reply]) -> Iterator[ChatS
     Args:
         reply: from a request's body and its number, counted from 0, to the answer; called in many threads.
     """
-    lock, asked, headers, begun_s = threading.Lock(), [], [], []
+    lock = threading.Lock()
+    asked: list[dict[str, Any]] = []
+    headers: list[dict[str, str]] = []
+    begun_s: list[float] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

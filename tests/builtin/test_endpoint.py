@@ -121,6 +121,7 @@ def test_retry_after_is_obeyed_by_all_requests():
 
 def test_retry_after_is_a_number_or_a_date():
     assert wait_asked_s({"Retry-After": "7"}) == 7.0
+    assert wait_asked_s({"Retry-After": "0.5"}) == 0.5
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=60)
     assert 50 < wait_asked_s({"Retry-After": email.utils.format_datetime(later, usegmt=True)}) <= 60
     assert wait_asked_s({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
@@ -129,9 +130,10 @@ def test_retry_after_is_a_number_or_a_date():
 
 
 def test_a_pause_that_is_too_long_ends_the_work():
-    with chat_server(in_turn(Reply(status=429, headers={"Retry-After": "4000"}))) as server:
-        with pytest.raises(RunError, match=r"HTTP 429, and a pause of 4000 s is longer than .*= 300"):
-            client(server).ask([asked("a")])
+    said = r"HTTP 429, and a pause of 4000 s is longer than .*= 300"
+    reply = Reply(status=429, headers={"Retry-After": "4000"})
+    with chat_server(in_turn(reply)) as server, pytest.raises(RunError, match=said):
+        client(server).ask([asked("a")])
     assert len(server.requests) == 1
 
 
@@ -191,14 +193,35 @@ def test_one_text_that_cannot_be_answered_does_not_stop_the_others(reply, reason
 )
 def test_what_concerns_all_texts_stops_the_work(status, said):
     reply = Reply(status=status, body=SECRET.encode(), headers={"Location": "http://127.0.0.1:9/"})
-    with chat_server(in_turn(reply)) as server:
-        with pytest.raises(RunError) as caught:
-            client(server, concurrent=1, key_env="CHAT_KEY").ask([asked(SECRET), asked("b"), asked("c")])
+    with chat_server(in_turn(reply)) as server, pytest.raises(RunError) as caught:
+        client(server, concurrent=1, key_env="CHAT_KEY").ask([asked(SECRET), asked("b"), asked("c")])
     assert said in str(caught.value)
     assert server.url in str(caught.value)
     assert SECRET not in str(caught.value)
     assert KEY not in str(caught.value)
     assert len(server.requests) == 1
+
+
+def test_the_error_is_the_cause_and_not_what_it_stopped():
+    """The first question waits for its second try while the second one meets a wrong key."""
+
+    def reply(body, number):
+        return Reply(status=500 if body["messages"][0]["content"] == "a" else 401, after_s=0.1 * number)
+
+    with chat_server(reply) as server, pytest.raises(RunError, match="HTTP 401: the key is missing"):
+        client(server, first_wait_s=30.0).ask([asked("a"), asked("b")])
+
+
+def test_an_answer_is_kept_as_soon_as_it_is_there():
+    def reply(body, number):
+        is_first = body["messages"][0]["content"] == "a"
+        return Reply(status=401, after_s=0.5) if is_first else Reply(content="yes")
+
+    with chat_server(reply) as server:
+        with pytest.raises(RunError, match="HTTP 401"):
+            client(server).ask([asked("a"), asked("b")])
+        assert client(server).ask([asked("b")]) == ["yes"]
+    assert len(server.requests) == 2
 
 
 def test_a_server_that_stays_away_is_given_up_and_what_it_answered_is_kept():
@@ -234,17 +257,17 @@ def test_a_damaged_answer_is_asked_for_again(tmp_path):
 
 def test_a_missing_key_is_named_by_its_variable(monkeypatch):
     monkeypatch.delenv("CHAT_KEY")
-    with chat_server(in_turn(Reply(content="yes"))) as server:
-        with pytest.raises(RunError, match=r"the environment variable 'CHAT_KEY'.*export CHAT_KEY="):
-            client(server, key_env="CHAT_KEY").ask([asked("a")])
+    said = r"the environment variable 'CHAT_KEY'.*export CHAT_KEY="
+    with chat_server(in_turn(Reply(content="yes"))) as server, pytest.raises(RunError, match=said):
+        client(server, key_env="CHAT_KEY").ask([asked("a")])
     assert server.requests == []
 
 
 def test_a_key_with_a_line_break_is_refused_without_showing_it(monkeypatch):
     monkeypatch.setenv("CHAT_KEY", f"{KEY}\nX: y")
-    with chat_server(in_turn(Reply(content="yes"))) as server:
-        with pytest.raises(RunError, match="what 'CHAT_KEY' holds is no key") as caught:
-            client(server, key_env="CHAT_KEY").ask([asked("a")])
+    said = "what 'CHAT_KEY' holds is no key"
+    with chat_server(in_turn(Reply(content="yes"))) as server, pytest.raises(RunError, match=said) as caught:
+        client(server, key_env="CHAT_KEY").ask([asked("a")])
     assert KEY not in str(caught.value)
 
 

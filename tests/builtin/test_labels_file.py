@@ -102,7 +102,9 @@ def test_a_file_that_is_not_the_recipes_is_refused_with_its_hash(tmp_path):
     content = json.dumps({"schema": 1, "cases": {"a": entry()}}).encode()
     (tmp_path / "labels.json").write_bytes(content)
     made = LabelsFile(tmp_path, path="labels.json", sha256="0" * 64)
-    with pytest.raises(DataError, match=rf'not \'0+\' as the recipe says.*write: sha256 = "{sha256(content)}"'):
+    with pytest.raises(
+        DataError, match=rf'not \'0+\' as the recipe says.*write: sha256 = "{sha256(content)}"'
+    ):
         made(TEXT)
 
 

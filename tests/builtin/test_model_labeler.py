@@ -87,9 +87,12 @@ def test_nothing_said_is_no_finding():
     ],
 )
 def test_an_answer_that_cannot_be_taken_leaves_the_text_unread(answer, said):
-    with chat_server(lambda body, number: Reply(content=answer)) as server:
-        with pytest.raises(Unread, match=rf"model 'tiny': a text of 49 characters \(sha256 .*{said}") as caught:
-            labeler(server)(TEXT)
+    where = r"model 'tiny': a text of 49 characters \(sha256 "
+    with (
+        chat_server(lambda body, number: Reply(content=answer)) as server,
+        pytest.raises(Unread, match=f"{where}.*{said}") as caught,
+    ):
+        labeler(server)(TEXT)
     assert "nodule" not in str(caught.value)
 
 
