@@ -2,14 +2,18 @@
 
 import csv
 import dataclasses
+import hashlib
 import inspect
+import json
 
 import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 
 from evidcore import testing
 from evidcore.builtin.choice import Choice
+from evidcore.builtin.endpoint import Endpoint
 from evidcore.builtin.folder import Folder
+from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.tools import CropTool
@@ -37,6 +41,10 @@ OPTIONS = {
         "validation_cases": 3,
         "test_cases": 3,
         "questions_per_finding": 0,
+    },
+    "labels-file": {"path": "labels.json", "sha256": "0" * 64},
+    "endpoint": {
+        "endpoint": {"url": "http://127.0.0.1:9/v1", "model": "tiny", "sends_text_away": True},
     },
     "report-consistency": {"scorer": {"use": "findings-f1"}},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
@@ -75,6 +83,7 @@ class World:
         """Return what the core gives to a kind."""
         return {
             "dataset": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
+            "labeler": {"recipe_folder": self.folder},
             "segmenter": {"cache_folder": self.folder / "cache"},
             "bridge": {"width": 24, "text_width": 32, "grid_zyx": (4, 2, 2)},
             "tool": {"view": Volume()},
@@ -133,6 +142,7 @@ def bare(offer, world):
     asked = [name for name in inspect.signature(made).parameters if name in given]
     inner = {
         "scorer": lambda table: FindingsF1(),
+        "endpoint": lambda table: Endpoint(**table),
         "source": lambda table: Folder(world.folder, world.folder / "cache", path=table["path"]),
     }
     options = {
@@ -253,13 +263,45 @@ def conform_tool(name, build, world):
     testing.check_tool(build(), prompt, CALLS[name], bad=[{}, {"slice": 99, "box": [0, 0, 9, 9]}])
 
 
+EXPECTED = {
+    "There is no pleural effusion.": {"pleural effusion": "absent"},
+    "There is a lung nodule on the left side.": {"lung nodule": "present"},
+}
+
+
 def conform_labeler(name, build, world):
-    expected = {
-        "There is no pleural effusion.": {"pleural effusion": "absent"},
-        "There is a lung nodule on the left side.": {"lung nodule": "present"},
+    texts = [*testing.TEXTS, *(case.report.text for case in world.cases)]
+    if name == "labels-file":
+        content = written_labels(EXPECTED)
+        (world.folder / "labels.json").write_bytes(content)
+        labeler = build(sha256=hashlib.sha256(content).hexdigest())
+        testing.check_labeler(labeler, texts=texts, expected=EXPECTED)
+    elif name == "endpoint":
+        with testing.chat_server(answer_by_rules) as server:
+            labeler = build(endpoint={"url": server.url, "model": "tiny", "sends_text_away": True})
+            testing.check_labeler(labeler, texts=texts, expected=EXPECTED)
+    else:
+        testing.check_labeler(build(), texts=texts, expected=EXPECTED)
+
+
+def written_labels(expected):
+    cases = {
+        f"case-{number}": {
+            "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "findings": [{"name": name, "state": state} for name, state in states.items()],
+        }
+        for number, (text, states) in enumerate(expected.items())
     }
-    texts = [case.report.text for case in world.cases]
-    testing.check_labeler(build(), texts=[*testing.TEXTS, *texts], expected=expected)
+    return json.dumps({"schema": 1, "cases": cases}).encode()
+
+
+def answer_by_rules(body, number):
+    text = body["messages"][-1]["content"]
+    entries = [
+        {"name": item.name, "state": item.state, "quote": text[item.span.start : item.span.end]}
+        for item in NegationRules()(text)
+    ]
+    return testing.Reply(content=json.dumps({"findings": entries}))
 
 
 def conform_scorer(name, build, world):

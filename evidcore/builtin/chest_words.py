@@ -1,51 +1,68 @@
-"""How English chest CT reports name the 18 CT-RATE findings: regular expressions without regard to case."""
+"""How English chest CT reports name the 18 CT-RATE findings: regular expressions without regard to case.
+
+A finding of two words that stand apart ("calcific plaques are seen in the aorta and the coronary arteries")
+is written with `_NEAR` between them; the group `at` is then what is marked as the mention, so that one word
+can belong to two findings. No expression matches over the end of a sentence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+# up to 120 characters of the same statement; a full stop between digits ends nothing
+_NEAR = r"(?:(?!\b(?:but|however|while|whereas|although|except)\b)(?:[^.!?;\n]|(?<=\d)\.(?=\d))){0,120}?"
+_CALCIUM = r"(?:calcifi\w+|atheroma\w*|atherosclero\w+|(?:calcific|calcified) plaques?)"
+_VESSEL = (
+    r"(?<![\w-])(?:aort(?:a|ic)(?! (?:valve|root))|arch|great vessels|supra-?aortic|subclavian|carotid|iliac"
+    r"|brachiocephalic|vascular (?:structures?|walls?)|arter(?:y|ies|ial) walls?)\b"
+)
+_CORONARY = r"(?:coronary(?: arter(?:y|ies|ial))?|LAD|circumflex)\b"
+_THICK = r"thick(?:ening|enings|ened|ness)"
 
 CHEST_WORDS: Mapping[str, tuple[str, ...]] = {
     "medical material": (
         r"medical (?:material|device)s?",
         r"(?:port |central venous |venous |tracheostomy )?catheters?",
         r"port(?:-a-cath|acath)?",
-        r"pacemakers?",
+        r"pacemakers?|pace ?maker",
         r"(?:metallic |surgical )?(?:sutures?|clips?|stents?|staples?)",
-        r"sternotomy wires?",
-        r"(?:tracheostomy |nasogastric |endotracheal |chest |drainage )tubes?",
-        r"(?:tracheal |tracheostomy )cannulas?",
+        r"sternotomy wires?|sternal wires?|wire sutures?",
+        r"(?:tracheostomy |nasogastric |endotracheal |chest |drainage |thoracic )tubes?",
+        r"(?:tracheal |tracheostomy )?cann?ulas?|tracheostomy",
         r"prosthe(?:sis|ses|tic (?:heart )?valves?)",
+        r"screws?|fixat(?:or|ors|ion materials?)|metallic (?:materials?|densit(?:y|ies)|objects?|artifacts?)",
+        r"electrodes?|implants?",
     ),
     "arterial wall calcification": (
         r"arterial wall calcifications?",
-        r"(?:calcifi\w+|calcified|atheroma\w*|atherosclero\w+)(?: \w+){0,5}? "
-        r"(?:aort\w+|arch|great vessels|supraaortic|arter(?:y|ies) walls?)",
-        r"(?:aort\w+|aortic arch|great vessels)(?: \w+){0,4}? (?:calcifi\w+|atheroma\w*|atherosclero\w+)",
+        rf"{_CALCIUM}{_NEAR}(?P<at>{_VESSEL})",
+        rf"(?P<at>{_VESSEL}){_NEAR}{_CALCIUM}",
         r"wall calcifications?",
     ),
     "cardiomegaly": (
         r"cardiomegaly",
-        r"(?:heart|cardiac)(?: \w+){0,4}? (?:enlarged|increased|larger than normal)",
-        r"(?:enlarged|enlargement of the|increased) (?:heart|cardiac)(?: size| silhouette)?",
+        rf"(?:heart|cardiac){_NEAR}(?:enlarged|increased?|increases|larger than normal)",
+        r"(?:enlarged|enlargement (?:of|in) the|increased?|increase in) (?:heart|cardiac)"
+        r"(?: size| silhouette)?",
         r"(?:heart|cardiac) enlargement",
+        rf"cardiothoracic (?:index|ratio){_NEAR}(?:increased?|increases|larger|higher?|above)",
+        r"(?:increased?|increase in|high) cardiothoracic (?:index|ratio)",
     ),
     "pericardial effusion": (
-        r"pericardial(?: minimal| mild| small| massive)?(?: and pleural)? (?:effusions?|fluid)",
-        r"pericardial(?: or |, | and |/)pleural effusions?",
-        r"(?:effusions?|fluid) in the pericardi(?:um|al space)",
+        rf"(?P<at>pericardi(?:al|um)){_NEAR}(?:effusions?|fluid)",
+        rf"(?:effusions?|fluid){_NEAR}(?P<at>pericardi(?:al|um))",
         r"haemopericardium|hemopericardium",
     ),
     "coronary artery wall calcification": (
-        r"coronary(?: artery| arteries| arterial)?(?: wall)?(?: \w+){0,2}? "
-        r"(?:calcifi\w+|atheroma\w*|atherosclero\w+)",
-        r"(?:calcifi\w+|atheroma\w*|atherosclero\w+)(?: \w+){0,8}? coronary",
+        rf"(?P<at>{_CORONARY}){_NEAR}{_CALCIUM}",
+        rf"{_CALCIUM}{_NEAR}(?P<at>{_CORONARY})",
     ),
     "hiatal hernia": (r"(?:sliding )?(?:type \w+ )?hiat(?:al|us) hernias?", r"hiatal herniation"),
     "lymphadenopathy": (
         r"lymphadenopath(?:y|ies)",
-        r"(?:enlarged|pathological(?:ly enlarged)?)(?: \w+){0,3}? lymph nodes?",
-        r"lymph nodes?(?: \w+){0,8}? pathological (?:size|dimensions?|appearance)",
-        r"lymph nodes?(?: \w+){0,3}? (?:are|is|were) enlarged",
+        r"LAPs?",
+        r"lymphadenomegal(?:y|ies)",
+        r"lymph ?nodes?(?! (?:is|are|was|were|appear)(?: \w+)? (?:normal|unremarkable|natural)\b)",
     ),
     "emphysema": (r"emphysema(?:tous)?(?: changes?| areas?)?", r"bull(?:ae|ous)", r"blebs?"),
     "atelectasis": (r"atelecta(?:sis|ses|tic)(?: \w+)?", r"lung collapse|collapse of the lung"),
@@ -57,74 +74,46 @@ CHEST_WORDS: Mapping[str, tuple[str, ...]] = {
     ),
     "lung opacity": (
         r"(?:lung|pulmonary|parenchymal)? ?opacit(?:y|ies)",
-        r"ground[- ]glass(?: density| densities| areas?| opacit(?:y|ies)| appearances?)?",
-        r"density increases?|infiltrat(?:es?|ions?|ive lesions?)",
+        r"(?:ground|frosted)[- ]?glass(?: density| densities| areas?| opacit(?:y|ies)| appearances?)?",
+        r"density increases?",
+        r"infiltrat(?:es?|ions?|ive lesions?)",
     ),
     "pulmonary fibrotic sequela": (
         r"(?:pulmonary )?fibrotic(?: \w+){0,2}? ?(?:sequelae?|changes?|bands?|recessions?|densities)?",
-        r"sequelae?(?: \w+){0,3}? (?:changes?|fibro\w+|bands?|densities)",
+        r"sequela[el]?",
         r"pulmonary fibrosis|fibrosis|fibroatelecta\w+",
+        r"pleuroparenchymal (?:\w+ )?(?:bands?|recessions?|densities|density|changes?|thickenings?)",
     ),
     "pleural effusion": (
-        r"pleural(?: minimal| mild| small| massive)?(?: and pericardial)? (?:effusions?|fluid)",
-        r"pleural(?: or |, | and |/)pericardial effusions?",
-        r"(?:effusions?|fluid) in the pleural spaces?",
-        r"hydrothorax",
+        rf"(?P<at>pleura(?:l|e)?){_NEAR}(?:effusions?|fluid)",
+        rf"(?:effusions?|fluid){_NEAR}(?P<at>pleura(?:l|e)?)",
+        rf"effusions?(?={_NEAR}(?:hemithora|lung|bilateral))",
+        r"(?:bilateral|right|left)(?:-sided)? effusions?",
+        r"hydro(?:pneumo)?thorax|ha?emothorax",
     ),
     "mosaic attenuation pattern": (r"mosaic(?: \w+)? (?:patterns?|perfusion|attenuation(?: patterns?)?)",),
     "peribronchial thickening": (
         r"(?:peri)?bronchial (?:wall )?thickenings?|peribronchial thickness increases?",
-        r"thickening (?:of|in) the (?:peri)?bronchial(?: walls?)?",
+        rf"{_THICK} (?:of|in) the (?:peri)?bronch(?:ial|us|i)(?: walls?)?",
+        rf"{_THICK}{_NEAR}(?P<at>peribronchial|bronch(?:us|ial|i) walls?)",
+        rf"(?P<at>peribronchial|bronch(?:us|ial|i) walls?){_NEAR}{_THICK}",
         r"bronchial wall thickness increases?|peribronchial cuffing",
     ),
     "consolidation": (r"consolidat(?:ions?|ive|ed)(?: areas?)?",),
     "bronchiectasis": (r"(?:traction )?bronchiecta(?:sis|ses|tic)(?: changes?)?", r"bronchial dilatations?"),
     "interlobular septal thickening": (
         r"(?:inter|intra)?(?:lobular )?septal thickenings?",
-        r"thickening (?:of|in) the (?:inter|intra)lobular sept(?:a|um)",
-        r"(?:inter|intra)lobular septal? (?:thickness increases?|prominence)",
+        rf"{_THICK}{_NEAR}(?P<at>(?:inter|intra)lobular sept(?:a|um|al))",
+        rf"(?P<at>(?:inter|intra)lobular (?:and \w+ )?sept(?:a|um|al)){_NEAR}"
+        rf"(?:{_THICK}|prominen(?:ce|t)|clarification)",
     ),
 }
 
-# What stands between these and a mention decides about it; see `NegationRules`.
-DENIES_AFTER = (  # "no nodule"
-    r"no", r"not", r"without", r"neither", r"nor", r"never", r"absence of", r"absent", r"free (?:of|from)",
-    r"negative for", r"cleared? of", r"ruled out", r"rather than", r"no longer",
-)  # fmt: skip
-DENIES_BEFORE = (  # "a nodule is not seen"
-    r"(?:is|are|was|were|has|have|be|been|could|can)? ?(?:not|never|no longer)(?: been)?(?: be)? ?"
-    r"(?:seen|observed|detected|identified|found|present|noted|visualised|visualized|evident|demonstrated|shown"
-    r"|distinguished|monitored|selected|encountered|appreciated)?",
-    r"cannot be (?:seen|identified|found|detected)",
-    r"(?:is|are|was|were) absent", r"absent",
-    r"(?:is|are|was|were|has been|have been) (?:ruled out|excluded)",
-    r"(?:is|are|was|were|has|have)?(?: been)? ?(?:completely )?(?:resolved|regressed completely|disappeared)",
-    r"none", r"negative",
-)  # fmt: skip
-DOUBTS_AFTER = (  # "possible nodule"
-    r"possible", r"possibly", r"probable", r"probably", r"suspected", r"suspicious (?:for|of)",
-    r"suspicion of",
-    r"may (?:be|represent|indicate|reflect|suggest)", r"might (?:be|represent)", r"could (?:be|represent)",
-    r"suggest(?:s|ive of|ing)?", r"cannot (?:exclude|rule out)", r"not (?:exclude|excluded|rule out)",
-    r"versus", r"questionable", r"equivocal", r"in favou?r of", r"concern(?:ing)? for",
-)  # fmt: skip
-DOUBTS_BEFORE = (  # "a nodule cannot be excluded"
-    r"(?:cannot|can not|could not|can ?t) be (?:excluded|ruled out|differentiated)",
-    r"(?:is|are|was|were) (?:possible|suspected|likely|questionable|equivocal)", r"suspected", r"possible",
-    r"(?:is|are) not (?:excluded|ruled out)", r"\?",
-)  # fmt: skip
-DENIES_NOTHING = (  # looks like a denial and is none
-    r"no (?:significant |obvious |interval )?(?:change|increase|progression|decrease|difference)s?(?: in)?",
-    r"not (?:significantly |obviously )?(?:changed|increased|progressed|decreased|different)", r"not only",
-    r"without (?:significant )?(?:change|progression)", r"no (?:need|doubt)", r"not necessarily",
-)  # fmt: skip
-ENDS_SCOPE = (
-    r"but", r"however", r"although", r"though", r"except(?: for)?", r"apart from", r"other than", r"besides",
-    r"whereas", r"while", r"yet", r"which", r"there (?:is|are|was|were)", r";", r":",
-    r",? (?:and |with )(?:a|an|the|there|multiple|several|bilateral|minimal|mild)\b", r", (?:a|an)\b",
-)  # fmt: skip
-TELLS_HISTORY = (
-    r"history of", r"previous(?:ly)? (?:known|reported|treated|operated)?", r"known", r"status post",
-    r"prior",
-    r"operated for", r"treated for",
-)  # fmt: skip
+# A sentence that names one of these, and no part of the lungs, speaks of another finding.
+ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    "lung nodule": (
+        r"thyroid", r"adrenal", r"surrenal", r"breasts?", r"liver", r"hepatic", r"spleen", r"splenic",
+        r"kidneys?", r"renal", r"subcutaneous", r"skin", r"pancrea\w*", r"parotid",
+    ),
+}  # fmt: skip
+LUNGS = (r"lungs?", r"pulmonary", r"lobes?", r"segments?", r"lingular?", r"subpleural", r"fissures?", r"apex")

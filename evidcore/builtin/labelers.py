@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from evidcore.builtin import chest_words as words
+from evidcore.builtin import chest_words, scope_words
 from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.case import Finding, Side, Span, State
 from evidcore.contracts import Labeler
@@ -37,7 +37,7 @@ class Phrases(Labeler):
         found = []
         for said, offset, mentions in _sentences_that_mention(text, _names(self.findings)):
             state: State = "present"
-            if _either(words.DOUBTS_AFTER + words.DOUBTS_BEFORE).search(said):
+            if _either(scope_words.DOUBTS_AFTER + scope_words.DOUBTS_BEFORE).search(said):
                 state = "uncertain"
             elif _PLAIN_DENIAL.search(said):
                 state = "absent"
@@ -64,7 +64,7 @@ class NegationRules(Labeler):
         found = []
         for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.findings)):
             for name, mention in mentions:
-                state = _state(said, mention)
+                state = None if _is_elsewhere(name, said) else _state(said, mention)
                 if state is not None:
                     found.append(_finding(name, state, said, mention, offset))
         return tuple(found)
@@ -88,6 +88,23 @@ def sentences(text: str) -> Iterator[Stretch]:
             yield Stretch(start, end)
 
 
+def labelled(text: str, labeler: Labeler) -> Iterator[Span]:
+    """Yield each sentence of a text as normal, abnormal or, where nothing is found in it, other.
+
+    A sentence in which anything is present or uncertain is abnormal; one whose findings are all absent is
+    normal.
+    """
+    found = [item for item in labeler(text) if item.span is not None]
+    for stretch in sentences(text):
+        states = {
+            item.state
+            for item in found
+            if item.span is not None and stretch.start < item.span.end and item.span.start < stretch.end
+        }
+        label = "other" if not states else "normal" if states == {"absent"} else "abnormal"
+        yield Span(start=stretch.start, end=stretch.end, label=label)
+
+
 def _sentences_that_mention(
     text: str, lexicon: Mapping[str, re.Pattern[str]]
 ) -> Iterator[tuple[str, int, list[tuple[str, Stretch]]]]:
@@ -96,11 +113,7 @@ def _sentences_that_mention(
     Of overlapping mentions the longest is meant. Patterns run over the whole text, which is much faster than
     over each sentence; none of them can match a full stop, so no mention reaches into the next sentence.
     """
-    every = [
-        (name, Stretch(*match.span()))
-        for name, pattern in lexicon.items()
-        for match in pattern.finditer(text)
-    ]
+    every = [(name, _mention(match)) for name, pattern in lexicon.items() for match in pattern.finditer(text)]
     every.sort(key=lambda item: (item[1].start - item[1].end, item[1].start))
     kept: list[tuple[str, Stretch]] = []
     for name, stretch in every:
@@ -117,31 +130,51 @@ def _sentences_that_mention(
             yield text[sentence.start : sentence.end], sentence.start, inside
 
 
+def _mention(match: re.Match[str]) -> Stretch:
+    """Return what of a match names the finding: the group `at_…` that took part, else all of it."""
+    if match.lastgroup is None:
+        return Stretch(*match.span())
+    return Stretch(*match.span(match.lastgroup))
+
+
+def _is_elsewhere(name: str, said: str) -> bool:
+    """Tell whether a sentence speaks of another organ than the finding's."""
+    others = chest_words.ELSEWHERE.get(name)
+    return (
+        others is not None
+        and _either(others).search(said) is not None
+        and _either(chest_words.LUNGS).search(said) is None
+    )
+
+
 def _state(said: str, mention: Stretch) -> State | None:
     """Return what a sentence says of a mention, None where it only tells history."""
+    aside = _either(scope_words.ASIDE)
     before = _cut_before(said[: mention.start])
-    after = _cut_after(said[mention.end :])
-    if _either(words.TELLS_HISTORY).search(before):
+    after = _cut_after(aside.sub(" ", said[mention.end :]))
+    if _either(scope_words.TELLS_HISTORY).search(_either(scope_words.COMPARES).sub(" ", before)):
         return None
-    before = _either(words.DENIES_NOTHING).sub(" ", before)
-    after = _either(words.DENIES_NOTHING).sub(" ", after)
-    if _either(words.DOUBTS_AFTER).search(before) or _either(words.DOUBTS_BEFORE).search(after):
+    before = _either(scope_words.DENIES_NOTHING).sub(" ", before)
+    after = _either(scope_words.DENIES_NOTHING).sub(" ", after)
+    if _either(scope_words.DOUBTS_AFTER).search(before) or _either(scope_words.DOUBTS_BEFORE).search(after):
         return "uncertain"
     inside = said[mention.start : mention.end]  # "lymph nodes were not enlarged"
-    if _either(words.DENIES_AFTER).search(f"{before} {inside}") or _either(words.DENIES_BEFORE).search(after):
+    if _either(scope_words.DENIES_AFTER).search(f"{before} {inside}") or _either(
+        scope_words.DENIES_BEFORE
+    ).search(after):
         return "absent"
     return "present"
 
 
 def _cut_before(text: str) -> str:
     """Return what of the words before a mention still reaches it."""
-    ends = list(_either(words.ENDS_SCOPE).finditer(text))
+    ends = list(_either(scope_words.ENDS_SCOPE).finditer(text))
     return text[ends[-1].end() :] if ends else text
 
 
 def _cut_after(text: str) -> str:
     """Return what of the words behind a mention still speaks of it."""
-    end = _either(words.ENDS_SCOPE).search(text)
+    end = _either(scope_words.ENDS_SCOPE).search(text)
     return text[: end.start()] if end else text
 
 
@@ -183,7 +216,7 @@ def _size_mm(said: str, mention: Stretch) -> float | None:
 @functools.cache
 def _either(cues: Sequence[str]) -> re.Pattern[str]:
     # cues of letters only match whole words; punctuation cues match as they are
-    inner = "|".join(cue if re.match(r"\W*\\?\W", cue) else rf"(?<![\w-]){cue}(?![\w-])" for cue in cues)
+    inner = "|".join(cue if cue[0] in ",;:\\" else rf"(?<![\w-])(?:{cue})(?![\w-])" for cue in cues)
     return re.compile(inner, re.IGNORECASE)
 
 
@@ -194,9 +227,10 @@ def _names(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
 
 @functools.cache
 def _lexicon(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
-    return {
-        name: re.compile(
-            rf"\b(?:{'|'.join([re.escape(name), *words.CHEST_WORDS.get(name, ())])})\b", re.IGNORECASE
-        )
-        for name in findings
-    }
+    return {name: _pattern([re.escape(name), *chest_words.CHEST_WORDS.get(name, ())]) for name in findings}
+
+
+def _pattern(ways: Sequence[str]) -> re.Pattern[str]:
+    # a group may be named once: `at` becomes `at_0`, `at_1`, ...
+    named = [way.replace("(?P<at>", f"(?P<at_{number}>") for number, way in enumerate(ways)]
+    return re.compile(rf"\b(?:{'|'.join(named)})\b", re.IGNORECASE)

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.scorers import compare_findings
 from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Labeler, Reward
+from evidcore.contracts import Labeler, Reward, Unread
 
 Scores = Sequence[Score | Unscored | None]
 
@@ -90,10 +90,24 @@ class ReportFindings(Reward):
         self.labeler = labeler or NegationRules()
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
-        """Judge each answer by itself."""
-        return [self._judge(rollout) for rollout in rollouts]
+        """Judge each answer by itself; equal reports are read once."""
+        early = [self._without_reading(rollout) for rollout in rollouts]
+        open_places = [place for place, verdict in enumerate(early) if verdict is None]
+        texts = list(dict.fromkeys(rollouts[place].answer.report or "" for place in open_places))
+        read = dict(zip(texts, self.labeler.read(texts), strict=True))
+        verdicts: list[Score | Unscored | None] = list(early)
+        for place in open_places:
+            found = read[rollouts[place].answer.report or ""]
+            if isinstance(found, Unread):
+                verdicts[place] = Unscored(kind="failed", reason=str(found))
+            else:
+                known = rollouts[place].prompt.case.findings
+                verdicts[place] = compare_findings(found, known, known_only=True).score()
+        return verdicts
 
-    def _judge(self, rollout: Rollout) -> Score | Unscored:
+    @staticmethod
+    def _without_reading(rollout: Rollout) -> Score | Unscored | None:
+        """Return the verdict on an answer whose report need not be read, None on others."""
         case = rollout.prompt.case
         if "letter" in rollout.prompt.reference:
             return Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")
@@ -101,5 +115,4 @@ class ReportFindings(Reward):
             return Unscored(kind="not-applicable", reason=f"no findings are known of case {case.id!r}")
         if rollout.answer.report is None:
             return Score(value=0.0, reason=rollout.answer.malformed or "no report")
-        found = self.labeler(rollout.answer.report)
-        return compare_findings(found, case.findings, known_only=True).score()
+        return None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Finding, Score, State
-from evidcore.contracts import Labeler, Scorer
+from evidcore.contracts import Labeler, Scorer, Unread
 
 READ = 8192  # texts whose findings are kept: a group's answers share a report, and cases come again
 
@@ -97,14 +96,32 @@ class FindingsF1(Scorer):
     def __init__(self, *, labeler: Labeler | None = None, scope: Literal["all", "candidate"] = "all") -> None:
         self.labeler = labeler or NegationRules()
         self.scope = scope
-        self._read = functools.lru_cache(maxsize=READ)(self.labeler)
+        self._kept: dict[str, tuple[Finding, ...]] = {}  # by text, the latest last
 
     def __call__(self, candidates: Sequence[str], references: Sequence[str]) -> Sequence[float | None]:
-        """Return F1 per pair; 0 where the candidate speaks of nothing and the reference of something."""
-        pairs = zip(candidates, references, strict=True)
-        return [self._score(self._read(candidate), self._read(reference)) for candidate, reference in pairs]
+        """Return F1 per pair; 0 where the candidate speaks of nothing and the reference of something.
 
-    def _score(self, ours: Sequence[Finding], theirs: Sequence[Finding]) -> float:
+        None where the labeler could not read one of them.
+        """
+        read = self._read([*candidates, *references])
+        pairs = zip(candidates, references, strict=True)
+        return [self._score(read[candidate], read[reference]) for candidate, reference in pairs]
+
+    def _read(self, texts: Sequence[str]) -> dict[str, tuple[Finding, ...] | Unread]:
+        """Return the findings by text, reading at once what is not kept from before."""
+        read: dict[str, tuple[Finding, ...] | Unread] = {
+            text: self._kept.pop(text) for text in dict.fromkeys(texts) if text in self._kept
+        }
+        unknown = [text for text in dict.fromkeys(texts) if text not in read]
+        read.update(zip(unknown, self.labeler.read(unknown), strict=True))
+        self._kept.update({text: found for text, found in read.items() if not isinstance(found, Unread)})
+        for text in list(self._kept)[: max(0, len(self._kept) - READ)]:
+            del self._kept[text]
+        return read
+
+    def _score(self, ours: Sequence[Finding] | Unread, theirs: Sequence[Finding] | Unread) -> float | None:
+        if isinstance(ours, Unread) or isinstance(theirs, Unread):
+            return None
         if theirs and not ours and self.scope == "candidate":
             return 0.0
         return compare_findings(ours, theirs, spoken_only=self.scope == "candidate").f1

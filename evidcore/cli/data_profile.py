@@ -135,7 +135,7 @@ def _labeler(name: str | None) -> Labeler | None:
     from evidcore.plugins import factory
     from evidcore.volume import cache_root
 
-    given = {"cache_folder": cache_root()}
+    given = {"cache_folder": cache_root(), "recipe_folder": Path.cwd()}
     built = factory.build("labeler", {"use": name}, given=given, where="--labeler")
     return built if isinstance(built, Labeler) else None
 

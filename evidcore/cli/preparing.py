@@ -73,6 +73,7 @@ def plan(recipe: Path, overrides: tuple[str, ...], out: Path, as_json: bool) -> 
         use = table.get("intended_use", "not stated")
         click.echo(f"package: {package} {table['version']}, intended use: {use}")
     click.echo("downloads: " + ("; ".join(found.downloads) or "none"))
+    click.echo("leaves this machine: " + ("; ".join(found.sends) or "nothing"))
 
 
 def _count(size: int | None) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from evidcore.contracts.answering import RolloutStrategy, Sampler, Task, Tool
 from evidcore.contracts.data import Dataset, View
-from evidcore.contracts.judging import Labeler, Reader, Reward, Scorer
+from evidcore.contracts.judging import Labeler, Reader, Reward, Scorer, Unread
 from evidcore.contracts.model import (
     Bridge,
     Encoder,
@@ -75,5 +75,6 @@ __all__ = [
     "SegmenterSession",
     "Task",
     "Tool",
+    "Unread",
     "View",
 ]

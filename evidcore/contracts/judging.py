@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from evidcore.case import Crop, Finding, Rollout, Score, Unscored, Verdict
+from evidcore.errors import DataError
 
 
 class Reward(ABC):
@@ -37,12 +38,33 @@ class Reader(ABC):
         """Return an answer, None if there is none."""
 
 
+class Unread(DataError):
+    """A text whose findings a labeler could not tell. Says why, and never quotes the text."""
+
+
 class Labeler(ABC):
-    """Find findings in text. Core gives: nothing."""
+    """Find findings in text. Core gives: `recipe_folder` (relative paths start there)."""
 
     @abstractmethod
     def __call__(self, text: str) -> tuple[Finding, ...]:
-        """Return the findings that `text` speaks of; each span lies inside the text."""
+        """Return the findings that `text` speaks of; each span lies inside the text.
+
+        Raises:
+            Unread: if this text could not be read. "Nothing found" is an empty tuple, and another thing.
+        """
+
+    def read(self, texts: Sequence[str]) -> Sequence[tuple[Finding, ...] | Unread]:
+        """Return the findings of each text, or why it could not be read.
+
+        One that waits for others to answer may read them all at once.
+        """
+        return [self._or_unread(text) for text in texts]
+
+    def _or_unread(self, text: str) -> tuple[Finding, ...] | Unread:
+        try:
+            return self(text)
+        except Unread as reason:
+            return reason
 
 
 class Scorer(ABC):

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from evidcore.builtin.labelers import sentences
+from evidcore.builtin.labelers import labelled, sentences
 from evidcore.case import Report, Span
-from evidcore.contracts import Labeler
+from evidcore.contracts import Labeler, Unread
 
 BINS = 20  # of a report's length
 LABELS = ("normal", "abnormal")
@@ -33,7 +33,7 @@ def positions(reports: Sequence[Report], labeler: Labeler | None) -> dict[str, A
     Args:
         reports: texts; their spans are taken where they have any.
         labeler: labels the sentences of the others: abnormal if it finds anything present or uncertain in
-            one, normal if all that it finds is absent.
+            one, normal if all that it finds is absent. What it cannot read is counted as "unread".
     """
     places: dict[str, list[float]] = collections.defaultdict(list)
     told: collections.Counter[str] = collections.Counter()
@@ -41,10 +41,13 @@ def positions(reports: Sequence[Report], labeler: Labeler | None) -> dict[str, A
         source = "spans" if report.spans else "labeler" if labeler else None
         if source is None or not report.text:
             continue
-        told[source] += 1
-        spans: Iterable[Span] = report.spans
+        spans: Sequence[Span] = report.spans
         if not report.spans and labeler is not None:
-            spans = labelled(report.text, labeler)
+            try:
+                spans = list(labelled(report.text, labeler))
+            except Unread:
+                source = "unread"
+        told[source] += 1
         for span in spans:
             places[span.label].append((span.start + span.end) / 2 / len(report.text))
     if not any(places[label] for label in LABELS):
@@ -59,19 +62,6 @@ def positions(reports: Sequence[Report], labeler: Labeler | None) -> dict[str, A
             "density": [float(count) * BINS / total for count in counts] if total else None,
         }
     return found
-
-
-def labelled(text: str, labeler: Labeler) -> Iterator[Span]:
-    """Yield each sentence of a text as normal, abnormal or, where nothing is found in it, other."""
-    found = [item for item in labeler(text) if item.span is not None]
-    for stretch in sentences(text):
-        states = {
-            item.state
-            for item in found
-            if item.span is not None and stretch.start <= item.span.start and item.span.end <= stretch.end
-        }
-        label = "other" if not states else "normal" if states == {"absent"} else "abnormal"
-        yield Span(start=stretch.start, end=stretch.end, label=label)
 
 
 def lengths(reports: Sequence[Report]) -> dict[str, Any]:

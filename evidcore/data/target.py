@@ -58,18 +58,19 @@ def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
 def open_tasks(target: Path) -> dict[str, Task]:
     """Build the tasks of a recipe, by name."""
     recipe = load(target)
+    given = {"recipe_folder": recipe.folder, "cache_folder": cache_root()}
     services: dict[str, Any] = {}
     for name, table in recipe.services.items():
         bare = {key: value for key, value in table.items() if key != "kind"}
         services[name] = factory.build(
             str(table["kind"]),
             bare,
-            given={"cache_folder": cache_root()},
+            given=given,
             where=f"service.{name}",
             services=services,
         )
     return {
-        name: factory.build("task", table, given={}, where=f"task.{name}", services=services)
+        name: factory.build("task", table, given=given, where=f"task.{name}", services=services)
         for name, table in recipe.tasks.items()
     }
 

@@ -108,7 +108,7 @@ def build(recipe: Recipe) -> Parts:
         services[name] = factory.build(
             str(table["kind"]),
             bare,
-            given={"cache_folder": cache},
+            given=given,
             where=f"service.{name}",
             services=services,
         )
@@ -117,7 +117,7 @@ def build(recipe: Recipe) -> Parts:
         for name, table in recipe.datasets.items()
     }
     tasks = {
-        name: factory.build("task", table, given={}, where=f"task.{name}", services=services)
+        name: factory.build("task", table, given=given, where=f"task.{name}", services=services)
         for name, table in recipe.tasks.items()
     }
     view = factory.build("view", recipe.model.view, given={}, where="model.view")

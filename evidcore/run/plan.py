@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Plan:
     stages: tuple[PlannedStage, ...]
     packages: Mapping[str, Mapping[str, Any]]  # cards of every package in use
     downloads: tuple[str, ...]
+    sends: tuple[str, ...]  # what leaves this machine, and where to
 
 
 def plan(recipe: Recipe, runs: Path) -> Plan:
@@ -72,7 +73,30 @@ def plan(recipe: Recipe, runs: Path) -> Plan:
         _stage(recipe.stage_name(place), stage, sizes, runs / recipe.name)
         for place, stage in enumerate(recipe.stages)
     )
-    return Plan(parameters=sizes, stages=stages, packages=cards, downloads=tuple(downloads))
+    sends = tuple(
+        f"texts of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
+        for where, table in _endpoints(recipe)
+    )
+    return Plan(parameters=sizes, stages=stages, packages=cards, downloads=tuple(downloads), sends=sends)
+
+
+def _endpoints(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every table of a recipe that allows to send text away, and where it stands."""
+    sections = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}
+    waiting: list[tuple[str, Any]] = [
+        (f"{section}.{name}", table) for section, tables in sections.items() for name, table in tables.items()
+    ]
+    waiting += [
+        (f"stage.{recipe.stage_name(place)}", stage_table(stage)) for place, stage in enumerate(recipe.stages)
+    ]
+    while waiting:
+        where, value = waiting.pop(0)
+        if isinstance(value, Mapping):
+            if value.get("sends_text_away") is True and "url" in value:
+                yield where, value
+            waiting += [(f"{where}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{where}[{number}]", item) for number, item in enumerate(value)]
 
 
 def _language(parts: Any) -> tuple[int | None, int]:

@@ -71,14 +71,17 @@ def rehearse(recipe: Recipe) -> list[Rehearsed]:
 
 def _components(parts: Parts, stage: Stage, name: str) -> None:
     """Build a stage's own components, without a model behind them."""
+    given: dict[str, Any] = {"recipe_folder": parts.recipe.folder}
     if isinstance(stage, Sft):
         factory.build(
-            "reweighter", stage.reweighter, given={}, where=f"{name}.reweighter", services=parts.services
+            "reweighter", stage.reweighter, given=given, where=f"{name}.reweighter", services=parts.services
         )
     if isinstance(stage, Grpo):
         for table in stage.reward:
             where = f"{name}.reward {table['use']}"
-            factory.build("reward", table, given={"policy": None}, where=where, services=parts.services)
+            factory.build(
+                "reward", table, given={**given, "policy": None}, where=where, services=parts.services
+            )
         models.strategy(parts, stage)
 
 

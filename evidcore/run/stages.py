@@ -63,7 +63,11 @@ def sft(
     """Fine-tune on gold answers."""
     model, processor = models.current(parts, standing)
     reweighter: Reweighter = factory.build(
-        "reweighter", stage.reweighter, given={}, where="stage.sft.reweighter", services=parts.services
+        "reweighter",
+        stage.reweighter,
+        given={"recipe_folder": parts.recipe.folder},
+        where="stage.sft.reweighter",
+        services=parts.services,
     )
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed)
     figures = sft_stage.sft(
@@ -80,12 +84,10 @@ def grpo(
     """Optimise against rewards."""
     model, processor = models.current(parts, standing)
     policy = VLMPolicy(model, processor, seed=parts.recipe.seed)
-    rewards = []
+    rewards, given = [], {"policy": policy, "recipe_folder": parts.recipe.folder}
     for place, table in enumerate(stage.reward):
         where = f"stage.grpo.reward[{place}]"
-        reward = factory.build(
-            "reward", table, given={"policy": policy}, where=where, services=parts.services
-        )
+        reward = factory.build("reward", table, given=given, where=where, services=parts.services)
         name = table["name"] or table["use"].rpartition("/")[2]
         rewards.append(
             NamedReward(

@@ -1,5 +1,6 @@
 """The kit for authors of components: a check per kind, and tiny models and cases that are real."""
 
+from evidcore.testing.chat_server import ChatServer, Reply, chat_server
 from evidcore.testing.checks_construction import check_construction
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.testing.checks_fit import check_fit
@@ -21,10 +22,13 @@ __all__ = [
     "REPORT",
     "SPECIAL_TOKENS",
     "TEXTS",
+    "ChatServer",
+    "Reply",
     "TinyDataset",
     "TinyEncoder",
     "TinySampler",
     "answer_group",
+    "chat_server",
     "check_bridge",
     "check_construction",
     "check_dataset",

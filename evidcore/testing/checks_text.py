@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from evidcore.case import Span, State
-from evidcore.contracts import Labeler, Reweighter, Scorer
+from evidcore.case import Finding, Span, State
+from evidcore.contracts import Labeler, Reweighter, Scorer, Unread
 from evidcore.testing.clauses import broken, raises_nothing, require
 
 REPORT = (
@@ -33,11 +33,11 @@ def check_labeler(
 
     The clauses:
 
-    - it never raises on text;
+    - it reads any text, or says of it that it is unread, without quoting it;
     - each finding has a name, a known state and side and a size above 0 mm;
     - each span lies inside the text;
     - an empty text has no findings;
-    - equal texts get equal findings;
+    - equal texts get equal findings, one by one and all at once;
     - what is expected is found.
 
     Args:
@@ -45,9 +45,19 @@ def check_labeler(
         texts: what to read, anything a model might write.
         expected: for some texts, the state of the findings that they speak of, by name.
     """
-    for text in (*texts, *(expected or {})):
-        with raises_nothing(labeler, "any text can be read", f"{text[:60]!r}"):
-            findings = labeler(text)
+    every = [*texts, *(expected or {})]
+    with raises_nothing(labeler, "any text is read or said to be unread", f"{len(every)} texts at once"):
+        at_once = list(labeler.read(every))
+    require(len(at_once) == len(every), labeler, "a reading per text", f"got {len(at_once)} for {len(every)}")
+    for text, read in zip(every, at_once, strict=True):
+        with raises_nothing(labeler, "any text is read or said to be unread", f"{text[:60]!r}"):
+            findings = _reading(labeler, text)
+        if isinstance(findings, Unread):
+            said = f"got {str(findings)!r} for {text[:60]!r}"
+            require(len(text) < 8 or text not in str(findings), labeler, "an unread text is not quoted", said)
+            require(isinstance(read, Unread), labeler, "equal texts get equal findings", f"{read}, unread")
+            require(bool(text.strip()), labeler, "an empty text has no findings", said)
+            continue
         for finding in findings:
             clause = "a finding has a name, a known state and side, and a size above 0 mm"
             require(bool(finding.name), labeler, clause, f"got {finding} in {text[:60]!r}")
@@ -60,13 +70,20 @@ def check_labeler(
                 require(finding.span.end <= len(text), labeler, "each span lies inside the text", found)
         if not text.strip():
             require(not findings, labeler, "an empty text has no findings", f"got {findings}")
-        again = labeler(text)
-        require(again == findings, labeler, "equal texts get equal findings", f"{findings}, then {again}")
+        for again in (labeler(text), read):
+            require(again == findings, labeler, "equal texts get equal findings", f"{findings}, then {again}")
     for text, states in (expected or {}).items():
         got = {finding.name: finding.state for finding in labeler(text)}
         for name, state in states.items():
             found = f"{name!r} is {state} in {text!r}, got {got.get(name)!r}"
             require(got.get(name) == state, labeler, "what a text says is found", found)
+
+
+def _reading(labeler: Labeler, text: str) -> tuple[Finding, ...] | Unread:
+    try:
+        return labeler(text)
+    except Unread as reason:
+        return reason
 
 
 def check_scorer(

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidcore.contracts import Reweighter
-from evidcore.errors import ContractError, EvidError
+from evidcore.contracts import Reweighter, Unread
+from evidcore.errors import ContractError, DataError, EvidError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.train.rows import PromptSource, Row
 
@@ -49,6 +49,7 @@ class Targets:
 
         Raises:
             ContractError: if the re-weighter gives the wrong number of weights, or one that is no weight.
+            DataError: if the labeler behind the re-weighter cannot read the row's text.
         """
         row = self.source[position]
         text, spans = row.task.gold(row.prompt)
@@ -95,6 +96,8 @@ class Targets:
         where = f"{who}, prompt {row.prompt.id!r}"
         try:
             weights = list(self.reweighter(text, spans, offsets))
+        except Unread as cause:
+            raise DataError(f"{where}: {cause}") from cause
         except EvidError:
             raise
         except Exception as cause:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.labelers import NegationRules, Phrases, sentences
+from evidcore.builtin.labelers import NegationRules, Phrases, labelled, sentences
 from evidcore.builtin.phantom import wording
 from evidcore.builtin.phantom.wording import Shown
 from evidcore.builtin.scorers import states
@@ -99,6 +99,74 @@ def said(text):
 )  # fmt: skip
 def test_denial_and_doubt_reach_as_far_as_the_sentence_lets_them(text, wanted):
     assert said(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # a cue is a whole word: "noted" and "notable" deny nothing
+        ("A nodule is noted.", [("lung nodule", "present")]),
+        ("Nodule, notable for its size.", [("lung nodule", "present")]),
+        ("A nodule is not noted.", [("lung nodule", "absent")]),
+        # a comparison is no history
+        ("Compared to the previous examination, a nodule is seen.", [("lung nodule", "present")]),
+        ("A consolidation that was in the prior CT has a nodule.",
+         [("consolidation", "present"), ("lung nodule", "present")]),
+        ("Previously treated for emphysema.", []),
+        ("Status post pleural effusion.", []),
+        # what stands in brackets tells of a cause
+        ("Mosaic attenuation pattern (small airway disease?).", [("mosaic attenuation pattern", "present")]),
+        ("Mosaic attenuation pattern (small airway disease? small vessel disease?).",
+         [("mosaic attenuation pattern", "present")]),
+        ("Emphysema (not significant).", [("emphysema", "present")]),
+        ("Consolidation (?).", [("consolidation", "uncertain")]),
+        ("Consolidation?", [("consolidation", "uncertain")]),
+        # nodes that are seen count, as in CT-RATE, whatever their size
+        ("Lymph nodes that do not reach pathological dimensions are seen.", [("lymphadenopathy", "present")]),
+        ("Lymph nodes with a short axis of 6 mm.", [("lymphadenopathy", "present")]),
+        ("No lymph node in pathological size was detected.", [("lymphadenopathy", "absent")]),
+        ("Lymph nodes are normal.", []),
+        # one word of calcium, two vessels; the heart's valve is none
+        ("Calcific plaques are seen in the aorta and coronary arteries.",
+         [("arterial wall calcification", "present"), ("coronary artery wall calcification", "present")]),
+        ("Coronary arteries and aortic arch show atherosclerotic calcifications.",
+         [("coronary artery wall calcification", "present"), ("arterial wall calcification", "present")]),
+        ("Aortic valve calcification.", []),
+        ("Para-aortic calcification.", []),
+        ("The aorta is normal, but calcification is seen in the LAD.",
+         [("coronary artery wall calcification", "present")]),
+        ("No calcification in the aorta or the coronary arteries.",
+         [("arterial wall calcification", "absent"), ("coronary artery wall calcification", "absent")]),
+        # one effusion, two spaces
+        ("Bilateral pleural and pericardial effusion is seen.",
+         [("pleural effusion", "present"), ("pericardial effusion", "present")]),
+        ("Effusion is seen in the pericardium and the left pleura.",
+         [("pericardial effusion", "present"), ("pleural effusion", "present")]),
+        ("The cardiothoracic ratio has increased.", [("cardiomegaly", "present")]),
+        ("The cardiothoracic ratio is normal.", []),
+        # another organ's nodule
+        ("A nodule is seen in the right thyroid gland.", []),
+        ("A nodule is seen beside the thyroid, in the right upper lobe.", [("lung nodule", "present")]),
+        ("Interlobular septa are thickened.", [("interlobular septal thickening", "present")]),
+        ("Thickening of the interlobular septa is not seen.", [("interlobular septal thickening", "absent")]),
+        ("Thickening of the peribronchial walls.", [("peribronchial thickening", "present")]),
+        ("Pleuroparenchymal bands at the apex.", [("pulmonary fibrotic sequela", "present")]),
+        ("Frosted glass areas.", [("lung opacity", "present")]),
+        ("A nasogastric tube and screws.", [("medical material", "present")] * 2),
+    ],
+)  # fmt: skip
+def test_rules_for_radiologists_sentences(text, wanted):
+    assert said(text) == wanted
+
+
+def test_sentences_are_labelled_by_what_is_found_in_them():
+    text = "No nodule. Emphysema is seen. The bones are intact. Possible consolidation."
+    assert [(text[span.start : span.end], span.label) for span in labelled(text, NegationRules())] == [
+        ("No nodule.", "normal"),
+        ("Emphysema is seen.", "abnormal"),
+        ("The bones are intact.", "other"),
+        ("Possible consolidation.", "abnormal"),
+    ]
 
 
 @pytest.mark.parametrize(

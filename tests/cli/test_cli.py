@@ -165,6 +165,31 @@ def test_plan_counts_parameters_and_says_what_is_not_known(recipe):
     assert "no earlier time" in evid("plan", recipe).output
 
 
+def test_plan_says_what_leaves_the_machine_and_where_to(recipe):
+    assert "leaves this machine: nothing" in evid("plan", recipe).output
+    endpoint = '{ url = "https://host.example/v1", model = "m", sends_text_away = true }'
+    service = f'[service.asked]\nkind = "labeler"\nuse = "endpoint"\nendpoint = {endpoint}\n'
+    recipe.write_text(recipe.read_text().replace("[model]", f"{service}\n[model]", 1))
+    (sent,) = json.loads(evid("plan", recipe, "--json").output)["sends"]
+    assert sent.startswith("texts of ")
+    assert sent.endswith(", to https://host.example/v1 (service.asked.endpoint)")
+    recipe.write_text(recipe.read_text().replace("sends_text_away = true", "sends_text_away = false"))
+    refused = evid("plan", recipe, exit_code=2).stderr
+    assert "text would be sent to 'host.example'" in refused
+
+
+def test_a_labeler_within_a_stage_knows_the_recipes_folder(recipe, tmp_path):
+    labels = f'{{ use = "labels-file", path = "labels.json", sha256 = "{"0" * 64}" }}'
+    line = f'reweighter = {{ use = "abnormality", labeler = {labels} }}'
+    text = recipe.read_text()
+    assert 'kind = "sft"' in text
+    recipe.write_text(text.replace('kind = "sft"', f'kind = "sft"\n{line}', 1))
+    evid("check", recipe)
+    recipe.write_text(recipe.read_text().replace("sha256", "sha"))
+    said = evid("check", recipe, exit_code=2).stderr
+    assert "reweighter.labeler.sha256: missing" in said
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     assert "not a run folder" in evid("resume", tmp_path, exit_code=2).stderr
     assert "not a run folder" in evid("audit", "policy", tmp_path, exit_code=2).stderr

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.labelers import NegationRules, Phrases, sentences
+from evidcore.builtin.labelers import NegationRules, Phrases, labelled, sentences
 from evidcore.case import Case, Finding, Question, Report, Span
 from evidcore.data import blind
 from evidcore.data.figure import page
 from evidcore.data.listing import Columns, read_listing
 from evidcore.data.profile import prevalence, profile
-from evidcore.data.sentences import BINS, labelled, lengths, positions, quantiles
+from evidcore.data.sentences import BINS, lengths, positions, quantiles
 from evidcore.errors import DataError
 
 NAMES = ("nodule", "effusion", "cyst", "scar", "hernia")

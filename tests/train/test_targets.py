@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from evidcore.contracts import Reweighter
-from evidcore.errors import ContractError
+from evidcore.contracts import Reweighter, Unread
+from evidcore.errors import ContractError, DataError
 from evidcore.train.targets import Targets
 
 
@@ -93,3 +93,12 @@ def test_a_reweighter_that_breaks_its_contract_is_named(bench, answer, message):
     with pytest.raises(ContractError, match=message) as caught:
         targets.row(0)
     assert str(caught.value).startswith(f"their-package 0.3: re-weighter Given, prompt {prompt!r}")
+
+
+def test_a_text_that_no_labeler_could_read_is_named_by_its_prompt(bench):
+    _, processor = bench.model()
+    source = bench.source(bench.set_of("report"))
+    targets = Targets(processor, source, Given(Unread("a text of 12 characters")), "their-package 0.3")
+    with pytest.raises(DataError, match="a text of 12 characters") as caught:
+        targets.row(0)
+    assert f"prompt {source[0].prompt.id!r}" in str(caught.value)

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import hashlib
+
+import pytest
 from evidcore_plugin_med3d_r1.reweighter import Abnormality
 
+from evidcore.builtin.labelers import NegationRules, Phrases
+from evidcore.builtin.labels_file import LabelsFile
 from evidcore.case import Span
+from evidcore.contracts import Unread
 from evidcore.testing.checks_text import check_reweighter
 
 TEXT = "No effusion. There is a nodule."
@@ -28,3 +34,20 @@ def test_text_without_labels_is_left_alone():
 
 def test_it_keeps_the_contract_of_a_reweighter():
     check_reweighter(Abnormality())
+
+
+@pytest.mark.parametrize("labeler", [NegationRules(), Phrases()], ids=["negation-rules", "phrases"])
+def test_a_labeler_tells_abnormal_sentences_in_place_of_the_given_labels(labeler):
+    text = "No pleural effusion. There is a lung nodule. The bones are intact."
+    given = (Span(start=0, end=len(text), label="abnormal"),)
+    offsets = [(0, 20), (21, 32), (32, 44), (45, 66), (66, 66)]
+    assert Abnormality(gain=2.0, labeler=labeler)(text, given, offsets) == [1.0, 2.0, 2.0, 1.0, 1.0]
+    check_reweighter(Abnormality(labeler=labeler))
+
+
+def test_a_text_that_a_labeler_cannot_read_is_not_weighed_as_normal(tmp_path):
+    content = b'{"schema": 1, "cases": {}}'
+    (tmp_path / "labels.json").write_bytes(content)
+    labeler = LabelsFile(tmp_path, path="labels.json", sha256=hashlib.sha256(content).hexdigest())
+    with pytest.raises(Unread, match="holds no text with sha256"):
+        Abnormality(labeler=labeler)(TEXT, SPANS, [(0, 31)])

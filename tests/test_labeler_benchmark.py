@@ -1,0 +1,99 @@
+"""The figures of the labelers are what another library makes of the same readings."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, precision_recall_fscore_support
+
+from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.labelers import Phrases
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "benchmarks" / "labeler.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("labeler_benchmark", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def made(count=40):
+    """Rows whose text affirms a finding with one probability where it is true and another where it is not."""
+    dice = np.random.default_rng(3)
+    rows, told, true = [], [], []
+    for number in range(count):
+        is_true = dice.random(18) < 0.5
+        is_told = dice.random(18) < np.where(is_true, 0.8, 0.2)
+        pairs = zip(CT_RATE_FINDINGS, is_told, strict=True)
+        text = " ".join(f"There is {name}." if one else f"No {name}." for name, one in pairs)
+        rows.append((f"row_{number}", text, dict(zip(CT_RATE_FINDINGS, map(bool, is_true), strict=True))))
+        told.append(is_told)
+        true.append(is_true)
+    return rows, np.array(told), np.array(true)
+
+
+def test_precision_recall_and_f1_are_those_of_scikit_learn(script):
+    rows, told, true = made()
+    found = script.measure(Phrases(), rows)
+    precision, recall, f1, support = precision_recall_fscore_support(true, told)
+    for place, name in enumerate(CT_RATE_FINDINGS):
+        one = found["findings"][name]
+        assert one["precision"] == pytest.approx(precision[place])
+        assert one["recall"] == pytest.approx(recall[place])
+        assert one["f1"] == pytest.approx(f1[place])
+        assert one["reports"] == support[place]
+        assert one["low"] < one["f1"] < one["high"]
+        assert one["errors"].get("false alarm", 0) == (told[:, place] & ~true[:, place]).sum()
+        assert one["errors"].get("denied", 0) == (~told[:, place] & true[:, place]).sum()
+    assert found["macro_f1"] == pytest.approx(f1_score(true, told, average="macro"))
+    assert found["low"] < found["macro_f1"] < found["high"]
+
+
+def test_equal_texts_are_resampled_together(script):
+    rows, told, true = made()
+    once = script.macro_interval(told, true, [text for _, text, _ in rows])
+    texts = [text for _, text, _ in rows] * 4
+    again = script.macro_interval(np.tile(told, (4, 1)), np.tile(true, (4, 1)), texts)
+    assert again == pytest.approx(once)
+
+
+def test_errors_are_counted_by_what_was_made_of_the_report(script):
+    said = ["present", "present", None, "absent", "uncertain", "present", None, "uncertain"]
+    by_name = ["present", None, None, None, None, "present", None, None]
+    true = [False, False, True, True, True, True, False, False]
+    assert script.errors(said, by_name, true) == {
+        "false alarm": 2, "by name": 1, "not named": 1, "denied": 1, "doubted": 1,
+    }  # fmt: skip
+
+
+def test_no_text_stands_in_both_halves(script):
+    rows = [(f"row_{number}", f"text {number % 7}", {}) for number in range(60)]
+    halves = {half: script.one_half(rows, half) for half in script.HALVES}
+    texts = [{text for _, text, _ in some} for some in halves.values()]
+    assert not texts[0] & texts[1]
+    alone = [(f"row_{number}", f"text {number}", {}) for number in range(60)]
+    counts = [len(script.one_half(alone, half)) for half in script.HALVES]
+    assert sum(counts) == 60
+    assert min(counts) > 15
+
+
+def test_what_is_printed_holds_figures_and_no_text(script):
+    rows, *_ = made()
+    found = {"half": "tune", "reports": 40, "left_out": 0, "labelers": {"a": script.measure(Phrases(), rows)}}
+    printed = "\n".join(script.written(found))
+    assert "There is" not in printed
+    assert "row_" not in printed
+    assert f"macro F1 {found['labelers']['a']['macro_f1']:.3f}" in printed
+
+
+def test_the_rules_still_read_as_well_as_is_said(script, real_data):
+    """On the half that they were tuned on; the other is for measuring."""
+    from evidcore.builtin.labelers import NegationRules
+
+    rows = script.one_half(list(script.rows(real_data / "ctrate_reports" / "train.csv")), "tune")
+    assert script.measure(NegationRules(), rows)["macro_f1"] > 0.93
