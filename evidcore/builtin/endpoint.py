@@ -27,7 +27,7 @@ from annotated_types import Ge, Gt, Le
 
 from evidcore.builtin.endpoint_answers import Again, Stop, Unanswered, read_answer, wait_asked_s
 from evidcore.errors import RecipeError, RunError
-from evidcore.volume.cache import cache_root, fetch, store
+from evidcore.volume.cache import cache_root, fetch, naming_full_disk, store
 
 if TYPE_CHECKING:
     import httpx2
@@ -96,7 +96,7 @@ class ChatClient:
         keys = [hashlib.sha256(f"{self.endpoint.url}\n{body}".encode()).hexdigest() for body in bodies]
         found: dict[str, str | Unanswered] = {}
         for key in dict.fromkeys(keys):
-            kept = fetch(_place(key))
+            kept = _kept(key)
             if kept is not None:
                 found[key] = kept.decode()
         missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in found}
@@ -131,7 +131,7 @@ class ChatClient:
     def _ask_and_keep(self, client: httpx2.Client, key: str, body: str, work: _Work) -> str | Unanswered:
         answer = self._ask_until_answered(client, body, work)
         if isinstance(answer, str):
-            store(_place(key), answer.encode())
+            _keep(key, answer)
         return answer
 
     def _authorization(self) -> dict[str, str]:
@@ -249,8 +249,19 @@ class _Pace:
             self._next = max(self._next, time.monotonic() + seconds)
 
 
-def _place(key: str) -> Path:
-    return cache_root() / "endpoint" / key[:2] / key
+def _folder() -> Path:
+    return cache_root() / "endpoint"
+
+
+def _kept(key: str) -> bytes | None:
+    with naming_full_disk(_folder()):
+        return fetch(_folder() / key[:2] / key)
+
+
+def _keep(key: str, answer: str) -> None:
+    with naming_full_disk(_folder()):
+        _folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # answers may hold words of reports
+    store(_folder() / key[:2] / key, answer.encode())
 
 
 def _check(endpoint: Endpoint) -> None:

@@ -76,13 +76,16 @@ class Layout:
         segment = torch.zeros(self.skip + after, dtype=torch.long, device=device)
         segment[self.skip :] = torch.arange(1, self.answers + 1, device=device).repeat_interleave(self.length)
         valid = torch.nn.functional.pad(self.prompt_valid, (0, after), value=True)
-
-        def sees(row: Tensor, head: Tensor, place: Tensor, other: Tensor) -> Tensor:
-            is_near = (segment[other] == 0) | (segment[other] == segment[place])
-            return (is_near & (other <= place) & valid[row, other]) | (other == place)
-
         size = len(segment)
-        return create_block_mask(sees, len(valid), None, size, size, device=str(device))
+        return create_block_mask(
+            lambda row, head, place, other: (
+                ((segment[other] == 0) | (segment[other] == segment[place]))
+                & (other <= place)
+                & valid[row, other]
+            )
+            | (other == place),
+            len(valid), None, size, size, device=str(device),
+        )  # fmt: skip
 
 
 def unusual(config: Any) -> str:

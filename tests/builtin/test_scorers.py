@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from evidcore.builtin.labelers import Phrases
-from evidcore.builtin.scorers import FindingsF1, TokenF1, compare_findings, states
+from evidcore.builtin.scorers import READ, FindingsF1, TokenF1, compare_findings, states
 from evidcore.case import Finding
+from evidcore.contracts import Unread
 from evidcore.testing.checks_text import check_scorer
 
 
@@ -62,6 +63,39 @@ def test_scope_candidate_judges_only_what_the_candidate_speaks_of():
     assert FindingsF1()([think], [report]) == [pytest.approx(2 / 4)]
     spoken = FindingsF1(scope="candidate")
     assert spoken([think, "A emphysema absent.", "nothing at all"], [report] * 3) == [1.0, 0.0, 0.0]
+
+
+class Counting(Phrases):
+    """Tells what it was given, and cannot read what holds a question mark."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __call__(self, text):
+        self.asked.append(text)
+        if "?" in text:
+            raise Unread("a text with a question mark")
+        return super().__call__(text)
+
+
+def test_a_text_is_read_once_and_an_unread_one_again():
+    labeler = Counting()
+    scorer = FindingsF1(labeler=labeler)
+    think, report = "There is emphysema.", "There is emphysema. No mass."
+    assert scorer([think, think, "?"], [report] * 3) == [1.0, 1.0, None]
+    assert labeler.asked == [think, "?", report]
+    assert scorer([think, "?"], [report] * 2) == [1.0, None]
+    assert labeler.asked == [think, "?", report, "?"]
+
+
+def test_no_more_texts_are_kept_than_said():
+    labeler = Counting()
+    scorer = FindingsF1(labeler=labeler)
+    scorer(["first", *map(str, range(READ))], ["last"] * (READ + 1))
+    scorer(["last"], ["first"])
+    assert labeler.asked.count("last") == 1
+    assert labeler.asked.count("first") == 2
 
 
 def test_a_finding_and_its_denial_do_not_agree():
