@@ -83,14 +83,14 @@ def test_a_sound_labeler_passes():
 @pytest.mark.parametrize(
     ("mutant", "message"),
     [
-        (Chokes, r"Chokes breaks its contract: any text can be read. '' raised IndexError: list index"),
+        (Chokes, "any text is read or said to be unread. 9 texts at once raised IndexError: list index"),
         (NoName, "a finding has a name, a known state and side, and a size above 0 mm. got .*name=''"),
         (NoSuchState, "a known state.*state='maybe'"),
         (NoSuchSide, "a known state and side.*side='up'"),
         (NoSize, r"a size above 0 mm.*size_mm=0\.0"),
         (PastTheEnd, r"each span lies inside the text. got 0\.\.157 in a text of 154 characters"),
         (AlwaysSomething, "an empty text has no findings. got .*lung nodule"),
-        (Moody, r"equal texts get equal findings. \(Finding.*, then \("),
+        (Moody, r"equal texts get equal findings. \(.*, then \(.*Finding"),
         (
             DeafToNo,
             "what a text says is found. 'lung nodule' is absent in 'There is no nodule.', got 'present'",
