@@ -233,6 +233,9 @@ def _training(stage: Mapping[str, Any], at: Path, kind: str, has_weights: dict[s
             (*at, "lora"),
             "adapts the language model, which is not in train. Add 'language' or leave lora out.",
         )
+    if stage.get("momentum") is not None and stage.get("optimizer") != "muon":
+        text = "is Muon's. Leave it out, or write optimizer = 'muon'; AdamW's betas are fields of trl."
+        yield (*at, "momentum"), text
     has_weights["language"] = has_weights["bridge"] = True
     trl = stage.get("trl")
     if isinstance(trl, Mapping):

@@ -161,11 +161,6 @@ def test_muon_trains_another_way_than_adamw(bench, kit):
     assert not torch.equal(kit.flat(muon), kit.flat(adamw))
 
 
-def test_momentum_without_muon_is_refused(bench, kit):
-    with pytest.raises(RecipeError, match=r"stage\.sft\.momentum: optimizer = 'adamw' takes none"):
-        run(bench, kit, steps=1, momentum=0.9)
-
-
 def test_momentum_reaches_muon(bench, kit):
     weights = [
         kit.flat(run(bench, kit, str(momentum), steps=3, optimizer="muon", momentum=momentum)[0])

@@ -132,7 +132,7 @@ def make_trainer(
             sharing=PromptSharing(settings.share_prompts, settings.answers_per_prompt),
             announce=announce,
             learning_rates=rates,
-            optimizer_kind=OptimizerKind.of(settings.optimizer, settings.momentum, WHERE),
+            optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
             **options,
         )

@@ -14,8 +14,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from evidcore.errors import RecipeError
-
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerKind:
@@ -23,21 +21,6 @@ class OptimizerKind:
 
     name: str = "adamw"
     momentum: float | None = None  # None: torch's default
-
-    @classmethod
-    def of(cls, name: str, momentum: float | None, where: str) -> OptimizerKind:
-        """Return which optimiser a stage uses.
-
-        Raises:
-            RecipeError: if a momentum is given to an optimiser that takes none.
-        """
-        if name != "muon" and momentum is not None:
-            raise RecipeError(
-                f"{where}.momentum: optimizer = {name!r} takes none; leave it out, or write "
-                "optimizer = 'muon'. "
-                "Betas of AdamW are fields of trl, such as trl = { adam_beta2 = 0.95 }."
-            )
-        return cls(name, momentum)
 
 
 ADAMW = OptimizerKind()

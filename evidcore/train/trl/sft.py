@@ -174,6 +174,6 @@ def make_trainer(
             Targets(processor, source, reweighter, reweighter_package),
             announce=announce,
             learning_rates=rates,
-            optimizer_kind=OptimizerKind.of(settings.optimizer, settings.momentum, WHERE),
+            optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
         )
