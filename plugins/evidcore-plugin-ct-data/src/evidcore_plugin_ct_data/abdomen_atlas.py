@@ -25,12 +25,12 @@ from annotated_types import Ge, Lt
 
 from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Finding, MaskRef, Report, Side, Split, VolumeRef
-from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import Row, number, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, drawn_split, set_folder
 
 REPOSITORY = "AbdomenAtlas/AbdomenAtlas3.0Mini"
 TABLE = "AbdomenAtlas3.0MiniWithMeta.csv"
@@ -45,7 +45,7 @@ SIDES: Mapping[str, Side] = {"left": "left", "right": "right"}
 _ID = re.compile(r"BDMAP_(\d{8})")
 
 
-class AbdomenAtlas(Dataset):
+class AbdomenAtlas(PublishedSet):
     """AbdomenAtlas 3.0 Mini: abdominal CT with a report, organ masks and lesion masks.
 
     Masks have the names of their files with spaces: `liver`, `kidney left`, `liver lesion`.
@@ -88,7 +88,7 @@ class AbdomenAtlas(Dataset):
             max_gb: more than this is never fetched for a split; 40 archives of images have about 14 GB each.
         """
         repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        self._files = Files(
+        files = Files(
             folder=set_folder(recipe_folder, cache_folder, path, repository),
             repository=repository,
             origins=_origins,
@@ -96,12 +96,8 @@ class AbdomenAtlas(Dataset):
             max_gb=max_gb,
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
         )
-        self._report = f"{report} report"
-        self._lists = id_lists
-        self._validation_share = validation_share
-        self._walk = Walk(
-            self._entries,
-            self._files,
+        super().__init__(
+            files,
             recipe_folder=recipe_folder,
             path=path,
             limit=limit,
@@ -109,19 +105,9 @@ class AbdomenAtlas(Dataset):
             missing=missing,
             max_missing=max_missing,
         )
-        self.left_out = self._walk.left_out
-
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split in the order of the CSV; see `Walk.cases`."""
-        return self._walk.cases(split)
-
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case of the CSV, also those without files."""
-        return self._walk.listed(split)
-
-    def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        self._report = f"{report} report"
+        self._lists = id_lists
+        self._validation_share = validation_share
 
     def fingerprint(self) -> str:
         """Hash the options, the tables and the state of every file, or the commit."""

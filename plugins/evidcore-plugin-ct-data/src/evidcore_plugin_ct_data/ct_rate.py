@@ -25,13 +25,13 @@ from annotated_types import Ge, Lt
 from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Finding, Question, Report, Split, VolumeRef
-from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore_plugin_ct_data.ct_rate_questions import read_questions
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, drawn_split, set_folder
 
 REPOSITORY = "ibrahimhamamci/CT-RATE"
 NOT_GIVEN = "Not given."
@@ -54,7 +54,7 @@ SECTIONS = ("Findings_EN", "Impressions_EN")
 GEOMETRY = ("RescaleSlope", "RescaleIntercept", "XYSpacing", "ZSpacing", "ImageOrientationPatient")
 
 
-class CtRate(Dataset):
+class CtRate(PublishedSet):
     """CT-RATE: 50,188 chest CT volumes of 21,304 patients, with reports and the 18 labels.
 
     A case is one reconstruction. Its report is the findings section, its impression is `notes["impression"]`.
@@ -102,20 +102,14 @@ class CtRate(Dataset):
             max_gb: more than this is never fetched for a split; the whole set has about 20,000 GB.
         """
         repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        self._files = Files(
+        files = Files(
             folder=set_folder(recipe_folder, cache_folder, path, repository),
             repository=repository,
             max_gb=max_gb,
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
         )
-        self._tree = tree
-        self._first_alone = reconstructions == "first"
-        self._question_files = questions
-        self._validation_share = validation_share
-        self._read: dict[str, Mapping[str, Row]] = {}
-        self._walk = Walk(
-            self._entries,
-            self._files,
+        super().__init__(
+            files,
             recipe_folder=recipe_folder,
             path=path,
             limit=limit,
@@ -123,19 +117,11 @@ class CtRate(Dataset):
             missing=missing,
             max_missing=max_missing,
         )
-        self.left_out = self._walk.left_out
-
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split in the order of the label table; see `Walk.cases`."""
-        return self._walk.cases(split)
-
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case, also those whose volume is not there."""
-        return self._walk.listed(split)
-
-    def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        self._tree = tree
+        self._first_alone = reconstructions == "first"
+        self._question_files = questions
+        self._validation_share = validation_share
+        self._read: dict[str, Mapping[str, Row]] = {}
 
     def fingerprint(self) -> str:
         """Hash the options and the tables and files, or the commit."""

@@ -24,12 +24,12 @@ from annotated_types import Ge, Lt
 
 from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Finding, MaskRef, Split, VolumeRef
-from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, drawn_split
 
 REPOSITORY = "neheller/KiTS-Challenge-Imaging"
 CLONE = "https://github.com/neheller/kits23"
@@ -40,7 +40,7 @@ NOTES = ("age_at_nephrectomy", "gender", "malignant", "tumor_histologic_subtype"
 _INSTANCE = re.compile(r"(kidney|tumor|cyst)_instance-(\d+)_annotation-(\d+)\.nii\.gz")
 
 
-class Kits23(Dataset):
+class Kits23(PublishedSet):
     """KiTS23: contrast-enhanced CT of 489 patients with a kidney tumour, label maps and single objects.
 
     Masks are `kidney`, `kidney tumor`, `kidney cyst`, and with `instances` also `tumor 1`, `cyst 2`.
@@ -87,7 +87,7 @@ class Kits23(Dataset):
             max_gb: more than this is never fetched for a split; all images have some tens of GB.
         """
         self._given = recipe_folder / path
-        self._files = Files(
+        files = Files(
             folder=self._given,
             repository=Repository(id=REPOSITORY, revision=revision) if revision else None,
             origins=_origins,
@@ -95,12 +95,8 @@ class Kits23(Dataset):
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
             others={LABEL_MAP: f"a clone of {CLONE}"},
         )
-        self._instances = instances
-        self._annotation = annotation
-        self._shares = {"validation_share": validation_share, "test_share": test_share}
-        self._walk = Walk(
-            self._entries,
-            self._files,
+        super().__init__(
+            files,
             recipe_folder=recipe_folder,
             path=path,
             limit=limit,
@@ -108,19 +104,9 @@ class Kits23(Dataset):
             missing=missing,
             max_missing=max_missing,
         )
-        self.left_out = self._walk.left_out
-
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split in the order of their numbers; see `Walk.cases`."""
-        return self._walk.cases(split)
-
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case, also those without an image."""
-        return self._walk.listed(split)
-
-    def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        self._instances = instances
+        self._annotation = annotation
+        self._shares = {"validation_share": validation_share, "test_share": test_share}
 
     def fingerprint(self) -> str:
         """Hash the options and the state of every file."""

@@ -21,13 +21,13 @@ from annotated_types import Ge
 
 from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Report, Split
-from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, Stack, inside, locate, tail
+from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, set_folder
 
 REPOSITORY = "GoodBaiBai88/M3D-Cap"
 LIST = "M3D_Cap.json"
@@ -35,7 +35,7 @@ SHORTEST = 5  # letters; a section with fewer was left empty
 PROTECTED: Sequence[Split] = ("test", "validation", "train")  # who keeps a patient that several lists name
 
 
-class M3dCap(Dataset):
+class M3dCap(PublishedSet):
     """M3D-Cap: 120,092 CT stacks with 42,496 texts. The splits are the published lists."""
 
     def __init__(
@@ -72,7 +72,7 @@ class M3dCap(Dataset):
             max_gb: more than this is never fetched for a split.
         """
         repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        self._files = Files(
+        files = Files(
             folder=set_folder(recipe_folder, cache_folder, path, repository),
             repository=repository,
             origins=self._origins,
@@ -80,13 +80,8 @@ class M3dCap(Dataset):
             max_gb=max_gb,
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
         )
-        self._cache_folder = cache_folder
-        self._archives = archives
-        self._axes = dict(axes or {})
-        self._lists: Mapping[Split, str] = {"train": "train", "validation": "validation", "test": test_list}
-        self._walk = Walk(
-            self._entries,
-            self._files,
+        super().__init__(
+            files,
             recipe_folder=recipe_folder,
             path=path,
             limit=limit,
@@ -94,19 +89,10 @@ class M3dCap(Dataset):
             missing=missing,
             max_missing=max_missing,
         )
-        self.left_out = self._walk.left_out
-
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split in the order of its list; see `Walk.cases`."""
-        return self._walk.cases(split)
-
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case that a list names, also those without files."""
-        return self._walk.listed(split)
-
-    def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        self._cache_folder = cache_folder
+        self._archives = archives
+        self._axes = dict(axes or {})
+        self._lists: Mapping[Split, str] = {"train": "train", "validation": "validation", "test": test_list}
 
     def fingerprint(self) -> str:
         """Hash the options, the list and the state of every stack, or the commit."""

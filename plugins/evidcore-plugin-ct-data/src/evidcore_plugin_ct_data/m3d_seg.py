@@ -22,18 +22,17 @@ from annotated_types import Ge, Lt
 
 from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, MaskRef, Split, VolumeRef
-from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore_plugin_ct_data.archives import ENDINGS
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
 from evidcore_plugin_ct_data.walk import (
     UNKNOWN_SPACING_MM,
     Entry,
     Gigabytes,
     Limit,
-    Walk,
     drawn_split,
     set_folder,
 )
@@ -43,7 +42,7 @@ KNOWN_AXES: Mapping[str, str] = {"0004": "IPL"}  # KiTS23's files run to inferio
 _CODE = re.compile(r"\d{4}")
 
 
-class M3dSeg(Dataset):
+class M3dSeg(PublishedSet):
     """M3D-Seg: 5,772 volumes with 149,196 masks, 25 public sets under four-digit codes.
 
     Masks have the names of the set's labels. `test` is the published test list; `validation` is drawn from
@@ -83,7 +82,7 @@ class M3dSeg(Dataset):
             max_gb: more than this is never fetched for a split.
         """
         self._repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        self._files = Files(
+        files = Files(
             folder=set_folder(recipe_folder, cache_folder, path, self._repository),
             repository=self._repository,
             origins=self._origins,
@@ -91,13 +90,8 @@ class M3dSeg(Dataset):
             max_gb=max_gb,
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
         )
-        self._codes = codes
-        self._axes = {**KNOWN_AXES, **(axes or {})}
-        self._validation_share = validation_share
-        self._held: list[str] | None = None  # names of the repository's files
-        self._walk = Walk(
-            self._entries,
-            self._files,
+        super().__init__(
+            files,
             recipe_folder=recipe_folder,
             path=path,
             limit=limit,
@@ -105,19 +99,10 @@ class M3dSeg(Dataset):
             missing=missing,
             max_missing=max_missing,
         )
-        self.left_out = self._walk.left_out
-
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split, code by code in the order of its list; see `Walk.cases`."""
-        return self._walk.cases(split)
-
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case that the lists name, also those without files."""
-        return self._walk.listed(split)
-
-    def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        self._codes = codes
+        self._axes = {**KNOWN_AXES, **(axes or {})}
+        self._validation_share = validation_share
+        self._held: list[str] | None = None  # names of the repository's files
 
     def fingerprint(self) -> str:
         """Hash the options, the lists and the state of every file, or the commit."""

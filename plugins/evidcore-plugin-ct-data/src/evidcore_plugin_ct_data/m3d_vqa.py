@@ -17,14 +17,14 @@ from annotated_types import Ge
 
 from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Question, Split
-from evidcore.contracts import Dataset
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.letters import Unanswerable, question
 from evidcore_plugin_ct_data.m3d_cap import PROTECTED
 from evidcore_plugin_ct_data.m3d_stacks import locate, tail
+from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import Row, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Limit, Walk, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Limit, set_folder
 
 REPOSITORY = "GoodBaiBai88/M3D-VQA"
 TABLES: Mapping[Split, str] = {
@@ -45,7 +45,7 @@ COLUMNS = (
 )
 
 
-class M3dVqa(Dataset):
+class M3dVqa(PublishedSet):
     """M3D-VQA: 509,755 questions about 96,170 stacks of M3D-Cap. The splits are the published tables."""
 
     def __init__(
@@ -83,19 +83,14 @@ class M3dVqa(Dataset):
             max_missing: with "skip", more left-out cases than this stop the run.
         """
         repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        self._files = Files(
+        files = Files(
             folder=set_folder(recipe_folder, cache_folder, path, repository),
             repository=repository,
             origins=lambda name: (Origin(name=name),) if name.endswith(".csv") else (),
             where_from="https://huggingface.co/datasets/GoodBaiBai88/M3D-Cap",
         )
-        self._cache_folder = cache_folder
-        self._question_types = question_types
-        self._yes_no = yes_no
-        self._axes = dict(axes or {})
-        self._walk = Walk(
-            self._entries,
-            self._files,
+        super().__init__(
+            files,
             recipe_folder=recipe_folder,
             path=path,
             limit=limit,
@@ -103,19 +98,10 @@ class M3dVqa(Dataset):
             missing=missing,
             max_missing=max_missing,
         )
-        self.left_out = self._walk.left_out
-
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split in the order of its table; see `Walk.cases`."""
-        return self._walk.cases(split)
-
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case that a table names, also those without an image."""
-        return self._walk.listed(split)
-
-    def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        self._cache_folder = cache_folder
+        self._question_types = question_types
+        self._yes_no = yes_no
+        self._axes = dict(axes or {})
 
     def fingerprint(self) -> str:
         """Hash the options, the tables and the state of every stack, or the commit."""

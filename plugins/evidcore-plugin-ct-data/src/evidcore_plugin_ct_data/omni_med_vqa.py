@@ -20,20 +20,20 @@ from annotated_types import Ge, Lt
 
 from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Question, Split, VolumeRef
-from evidcore.contracts import Dataset
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.letters import Unanswerable, question
+from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, Walk, drawn_split, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, drawn_split, set_folder
 
 REPOSITORY = "foreverbeliever/OmniMedVQA"
 ARCHIVE = "OmniMedVQA.zip"
 QUESTIONS = "QA_information"
 
 
-class OmniMedVqa(Dataset):
+class OmniMedVqa(PublishedSet):
     """OmniMedVQA: 127,995 questions about 118,010 pictures of 12 modalities, from 73 sets.
 
     A case is a picture with its questions; its volume is one slice of arbitrary intensity.
@@ -80,7 +80,7 @@ class OmniMedVqa(Dataset):
             max_gb: more than this is never fetched.
         """
         repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        self._files = Files(
+        files = Files(
             folder=set_folder(recipe_folder, cache_folder, path, repository),
             repository=repository,
             origins=_origins,
@@ -88,13 +88,8 @@ class OmniMedVqa(Dataset):
             max_gb=max_gb,
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
         )
-        self._folders = ("Open-access",) if access == "open" else ("Open-access", "Restricted-access")
-        self._sets = sets
-        self._kept = {"modality_type": modalities, "question_type": question_types}
-        self._shares = {"validation_share": validation_share, "test_share": test_share}
-        self._walk = Walk(
-            self._entries,
-            self._files,
+        super().__init__(
+            files,
             recipe_folder=recipe_folder,
             path=path,
             limit=limit,
@@ -102,19 +97,10 @@ class OmniMedVqa(Dataset):
             missing=missing,
             max_missing=max_missing,
         )
-        self.left_out = self._walk.left_out
-
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the pictures of a split, file by file; see `Walk.cases`."""
-        return self._walk.cases(split)
-
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every picture that a question names, also those that are missing."""
-        return self._walk.listed(split)
-
-    def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        self._folders = ("Open-access",) if access == "open" else ("Open-access", "Restricted-access")
+        self._sets = sets
+        self._kept = {"modality_type": modalities, "question_type": question_types}
+        self._shares = {"validation_share": validation_share, "test_share": test_share}
 
     def fingerprint(self) -> str:
         """Hash the options, the questions and the state of every picture, or the commit."""

@@ -24,11 +24,11 @@ from annotated_types import Ge
 from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Finding, Split, VolumeRef
-from evidcore.contracts import Dataset
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_ct_data.files import Files
+from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import flag, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Limit, Walk, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Limit, set_folder
 
 METADATA = "CT_Scan_Metadata_Complete_35747.csv"
 TABLES: Mapping[Split, str] = {
@@ -66,7 +66,7 @@ FROM_ABNORMALITIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class RadChestCt(Dataset):
+class RadChestCt(PublishedSet):
     """RAD-ChestCT: chest CT without reports, with the 18 labels of CT-RATE made from its own 84.
 
     The splits are the published ones. Zenodo is not the Hub: the files must be in a folder.
@@ -102,15 +102,12 @@ class RadChestCt(Dataset):
                 "skip" and count.
             max_missing: with "skip", more left-out scans than this stop the run.
         """
-        self._files = Files(
+        files = Files(
             folder=set_folder(recipe_folder, cache_folder, path, None),
             where_from="https://zenodo.org/records/6406114",
         )
-        self._volumes = volumes
-        self._mosaic = mosaic
-        self._walk = Walk(
-            self._entries,
-            self._files,
+        super().__init__(
+            files,
             recipe_folder=recipe_folder,
             path=path,
             limit=limit,
@@ -118,19 +115,8 @@ class RadChestCt(Dataset):
             missing=missing,
             max_missing=max_missing,
         )
-        self.left_out = self._walk.left_out
-
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split in the order of its label table; see `Walk.cases`."""
-        return self._walk.cases(split)
-
-    def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every scan that the label table names, also those without a file."""
-        return self._walk.listed(split)
-
-    def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        self._volumes = volumes
+        self._mosaic = mosaic
 
     def fingerprint(self) -> str:
         """Hash the options, the tables, and the state of every file."""
