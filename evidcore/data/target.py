@@ -13,6 +13,7 @@ from evidcore.contracts import Dataset, Task
 from evidcore.errors import DataError, RecipeError, did_you_mean
 from evidcore.plugins import factory
 from evidcore.recipe import Recipe, load
+from evidcore.recipe.components import build_datasets, build_services, build_tasks
 from evidcore.volume import cache_root
 
 TABLE = "cases.csv"
@@ -47,32 +48,18 @@ def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
             f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
             f"It has: {', '.join(recipe.datasets)}."
         )
-    given = {"recipe_folder": recipe.folder, "cache_folder": cache_root()}
-    return {
-        name: factory.build("dataset", table, given=given, where=f"dataset.{name}")
-        for name, table in recipe.datasets.items()
-        if only in (None, name)
-    }
+    return build_datasets(recipe, _given(recipe), only=only)
 
 
 def open_tasks(target: Path) -> dict[str, Task]:
     """Build the tasks of a recipe, by name."""
     recipe = load(target)
-    given = {"recipe_folder": recipe.folder, "cache_folder": cache_root()}
-    services: dict[str, Any] = {}
-    for name, table in recipe.services.items():
-        bare = {key: value for key, value in table.items() if key != "kind"}
-        services[name] = factory.build(
-            str(table["kind"]),
-            bare,
-            given=given,
-            where=f"service.{name}",
-            services=services,
-        )
-    return {
-        name: factory.build("task", table, given=given, where=f"task.{name}", services=services)
-        for name, table in recipe.tasks.items()
-    }
+    given = _given(recipe)
+    return build_tasks(recipe, given, build_services(recipe, given))
+
+
+def _given(recipe: Recipe) -> dict[str, Path]:
+    return {"recipe_folder": recipe.folder, "cache_folder": cache_root()}
 
 
 def open_folder(folder: Path, intensity: Intensity) -> Dataset:

@@ -14,6 +14,7 @@ from evidcore.errors import ContractError, DataError
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
 from evidcore.recipe import DataUse, Recipe
+from evidcore.recipe.components import build_datasets, build_services, build_tasks
 from evidcore.train.rows import PromptSet
 from evidcore.volume import cache_root
 
@@ -100,26 +101,10 @@ class Parts:
 
 def build(recipe: Recipe) -> Parts:
     """Build the components that need no weights."""
-    cache = cache_root()
-    given = {"recipe_folder": recipe.folder, "cache_folder": cache}
-    services: dict[str, Any] = {}
-    for name, table in recipe.services.items():
-        bare = {key: value for key, value in table.items() if key != "kind"}
-        services[name] = factory.build(
-            str(table["kind"]),
-            bare,
-            given=given,
-            where=f"service.{name}",
-            services=services,
-        )
-    datasets = {
-        name: factory.build("dataset", table, given=given, where=f"dataset.{name}")
-        for name, table in recipe.datasets.items()
-    }
-    tasks = {
-        name: factory.build("task", table, given=given, where=f"task.{name}", services=services)
-        for name, table in recipe.tasks.items()
-    }
+    given = {"recipe_folder": recipe.folder, "cache_folder": cache_root()}
+    services = build_services(recipe, given)
+    datasets = build_datasets(recipe, given)
+    tasks = build_tasks(recipe, given, services)
     view = factory.build("view", recipe.model.view, given={}, where="model.view")
     return Parts(recipe=recipe, datasets=datasets, tasks=tasks, services=services, view=view)
 
