@@ -1,4 +1,4 @@
-"""The state of files that a table names: what a data set's fingerprint takes of them."""
+"""The files that a case names, and their state: what a data set's fingerprint takes of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from evidcore.case import Case
 from evidcore.volume.formats import file_state
 
 
@@ -21,3 +22,8 @@ def named_states(files: Iterable[str], folder: Path) -> Iterator[str]:
         state = file_state(file)
         behind = state and [[os.path.relpath(name, folder), *facts] for name, *facts in state]
         yield json.dumps([os.path.relpath(file, folder), behind])
+
+
+def files_of(case: Case) -> list[str]:
+    """Return the paths of a case's volumes in their order, then those of its masks."""
+    return [ref.path for ref in case.volumes] + sorted({ref.path for ref in case.masks.values()})

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Ge, Gt
 
 from evidcore.builtin.csv_rows import Row
-from evidcore.builtin.file_states import named_states
+from evidcore.builtin.file_states import files_of, named_states
 from evidcore.builtin.folder_table import (
     Table,
     file_and_key,
@@ -21,11 +21,10 @@ from evidcore.builtin.folder_table import (
     masks_of_cell,
     read_table,
 )
-from evidcore.builtin.leaving_out import Missing, usable
+from evidcore.builtin.leaving_out import Missing, usable, why_files_unusable
 from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, State, Tilted, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
-from evidcore.volume.usable import why_unusable
 
 T = TypeVar("T")
 
@@ -166,7 +165,7 @@ class Folder(Dataset):
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
         for line, row in self._table.rows:
-            for state in named_states(_files(self._case(line, row)[0]), self.folder):
+            for state in named_states(files_of(self._case(line, row)[0]), self.folder):
                 digest.update(state.encode())
         return digest.hexdigest()
 
@@ -217,19 +216,9 @@ class Folder(Dataset):
         return masks
 
     def _why_unusable(self, case: Case) -> str | None:
-        """Say why a case's files cannot be used; whole files are read only where broken ones are left out."""
-        for file in _files(case):
-            if not Path(file).exists():
-                return f"{file}: there is no such file. Put it there or correct {self.table}."
-        if self.missing == "skip":
-            return next(
-                (reason for ref in case.volumes if (reason := why_unusable(ref, self.cache_folder))), None
-            )
-        return None
-
-
-def _files(case: Case) -> list[str]:
-    return [ref.path for ref in case.volumes] + sorted({ref.path for ref in case.masks.values()})
+        return why_files_unusable(
+            case, table=self.table, cache_folder=self.cache_folder, missing=self.missing
+        )
 
 
 def _tried(wrong: list[str], read: Callable[..., T | None], *cell: object) -> T | None:

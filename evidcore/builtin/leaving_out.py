@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Literal
 
+from evidcore.builtin.file_states import files_of
 from evidcore.case import Case, Split
 from evidcore.errors import DataError
+from evidcore.volume.usable import why_unusable
 
 Missing = Literal["stop", "skip"]
 
@@ -16,7 +19,7 @@ log = logging.getLogger(__name__)
 
 def usable(
     cases: Iterable[Case],
-    why_unusable: Callable[[Case], str | None],
+    why_not: Callable[[Case], str | None],
     *,
     where: str,
     split: Split,
@@ -28,7 +31,7 @@ def usable(
 
     Args:
         cases: every case of the split.
-        why_unusable: says what is wrong with a case, None if nothing.
+        why_not: says what is wrong with a case, None if nothing.
         where: the table or folder that messages name.
         split: named in messages.
         missing: "stop" raises at the first unusable case; "skip" leaves it out, logs and counts it.
@@ -40,7 +43,7 @@ def usable(
     """
     names: list[str] = []
     for case in cases:
-        reason = why_unusable(case)
+        reason = why_not(case)
         if reason is None:
             yield case
             continue
@@ -55,3 +58,23 @@ def usable(
                 f"max_missing = {max_missing} may be left out: {', '.join(names)}. "
                 f"The last: {reason}"
             )
+
+
+def why_files_unusable(case: Case, *, table: Path, cache_folder: Path, missing: Missing) -> str | None:
+    """Say why the files of a case of a table cannot be used, None where nothing speaks against them.
+
+    Volumes are read whole only where broken ones are left out: elsewhere the run stops at them anyway.
+
+    Args:
+        case: its volumes and masks must exist.
+        table: named in messages.
+        cache_folder: keeps which files were found usable.
+        missing: what is done about unusable cases.
+    """
+    for file in files_of(case):
+        if not Path(file).exists():
+            return f"{file}: there is no such file. Put it there or correct {table}."
+    if missing == "skip":
+        reasons = (why_unusable(ref, cache_folder) for ref in case.volumes)
+        return next((reason for reason in reasons if reason), None)
+    return None

@@ -14,15 +14,14 @@ from typing import Annotated, Literal, get_args
 from annotated_types import Ge, Le
 
 from evidcore.builtin.csv_rows import shown
-from evidcore.builtin.file_states import named_states
-from evidcore.builtin.leaving_out import Missing, usable
+from evidcore.builtin.file_states import files_of, named_states
+from evidcore.builtin.leaving_out import Missing, usable, why_files_unusable
 from evidcore.builtin.table_cases import CaseColumns, Gathered, Splitting
 from evidcore.builtin.table_questions import AnswerForm, QuestionColumns, question_of, written
 from evidcore.builtin.table_records import read_records
 from evidcore.case import Case, Intensity, Split
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, RecipeError
-from evidcore.volume.usable import why_unusable
 
 log = logging.getLogger(__name__)
 MOST_MISTAKES = 20  # shown at once
@@ -198,7 +197,7 @@ class Table(Dataset):
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
         for case, _ in self._read.cases:
-            for state in named_states((ref.path for ref in case.volumes), self.folder):
+            for state in named_states(files_of(case), self.folder):
                 digest.update(state.encode())
         return digest.hexdigest()
 
@@ -232,13 +231,9 @@ class Table(Dataset):
         return _Read(gathered.with_questions(), unusable, [*unusable, *gathered.clashes])
 
     def _why_unusable(self, case: Case) -> str | None:
-        for ref in case.volumes:
-            if not Path(ref.path).exists():
-                return f"{ref.path}: there is no such file. Put it there or correct {self.table}."
-        if self.missing == "skip":
-            reasons = (why_unusable(ref, self.cache_folder) for ref in case.volumes)
-            return next((reason for reason in reasons if reason), None)
-        return None
+        return why_files_unusable(
+            case, table=self.table, cache_folder=self.cache_folder, missing=self.missing
+        )
 
 
 def _at_most(wrong: Sequence[str]) -> str:
