@@ -7,31 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore.case import Case, Score
 from evidcore.contracts import Reward
-from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.plugins import factory
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import tiny_language
+from evidcore.testing.vlm import VIEW, tiny_vlm
 from evidcore.train.rows import PromptSet, PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
-
-ENCODER = {
-    "use": "vit3d",
-    "size_zyx": [8, 16, 16],
-    "patch_zyx": [4, 8, 8],
-    "width": 24,
-    "heads": 2,
-    "stem": "patch",
-}
-BRIDGE = {"use": "projection", "pool_zyx": [1, 1, 2]}
-VIEW = {"use": "volume"}
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)
@@ -92,22 +79,12 @@ class Bench:
     folder: Path
 
     def model(self, sharpness: float = 3.0) -> tuple[VolumeVLM, VolumeProcessor]:
-        language = AutoModelForCausalLM.from_pretrained(self.language_folder)
-        with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(0)
-            encoder = factory.build("encoder", ENCODER, given={}, where="test")
-            for weight in language.parameters():
-                if weight.dim() > 1:
-                    weight.mul_(sharpness)
-        tokenizer = AutoTokenizer.from_pretrained(self.language_folder)
-        return assemble.assemble(
-            language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
-        )
+        return tiny_vlm(self.language_folder, sharpness=sharpness)
 
     def set_of(self, use: str = "choice", cases: list[Case] | None = None, **changed: Any) -> PromptSet:
         options = {"choice": {"think": False}, "report": {}}[use]
         task = factory.build("task", {"use": use, **options}, given={}, where="test")
-        view = factory.build("view", VIEW, given={}, where="test")
+        view = factory.build("view", dict(VIEW), given={}, where="test")
         return PromptSet(name=use, task=task, view=view, cases=cases or self.cases, **changed)
 
     def source(self, *sets: PromptSet, seed: int = 1, **changed: Any) -> PromptSource:

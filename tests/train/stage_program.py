@@ -4,30 +4,17 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-import evidcore.contracts  # noqa: F401
 from evidcore.case import Score
 from evidcore.contracts import Reward
-from evidcore.model import assemble
 from evidcore.plugins import factory
 from evidcore.testing.data import volume_case
+from evidcore.testing.vlm import VIEW, tiny_vlm
 from evidcore.train.grpo import grpo
 from evidcore.train.rows import PromptSet, PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
 from evidcore.train.sft import sft
-
-ENCODER = {
-    "use": "vit3d",
-    "size_zyx": [8, 16, 16],
-    "patch_zyx": [4, 8, 8],
-    "width": 24,
-    "heads": 2,
-    "stem": "patch",
-}
-BRIDGE = {"use": "projection", "pool_zyx": [1, 1, 2]}
-VIEW = {"use": "volume"}
 
 
 class Letters(Reward):
@@ -50,20 +37,10 @@ def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None
     logging.disable_progress_bar()
     work = Path(folder)
     cases = [volume_case(work.parent / "volumes", seed) for seed in range(4)]
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(0)
-        encoder = factory.build("encoder", ENCODER, given={}, where="test")
-        model = AutoModelForCausalLM.from_pretrained(language)
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(3)
-    tokenizer = AutoTokenizer.from_pretrained(language)
-    model, processor = assemble.assemble(
-        model, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
-    )
+    model, processor = tiny_vlm(Path(language), sharpness=3.0)
     use = "choice" if kind == "grpo" else "report"
     task = factory.build("task", {"use": use}, given={}, where="test")
-    view = factory.build("view", VIEW, given={}, where="test")
+    view = factory.build("view", dict(VIEW), given={}, where="test")
     source = PromptSource([PromptSet(name=use, task=task, view=view, cases=cases)], seed=1)
     shared = {
         "steps": int(steps),
