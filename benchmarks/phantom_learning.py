@@ -182,12 +182,14 @@ def controls(place: Path) -> list[str]:
         ("choice", "format_rate"),
         ("choice-direct", "log_likelihood_change"),
         ("choice", "log_likelihood_change"),
+        ("choice", "verdict_log_likelihood_change"),
     )
     heads = (
         "strict accuracy",
         "format rate",
         "change of option log-likelihood, answering at once",
         "change of option log-likelihood, bare letter after a prompt that asks to think",
+        "change of option log-likelihood of whole answers",
     )
     lines = [f"| {place.name}, same steps | " + " | ".join(heads) + " |", "|---|" + "---|" * len(shown)]
     for arm in dict.fromkeys(item["name"] for item in rows):

@@ -11,6 +11,7 @@ _SHOWN = (
     "strict_accuracy", "log_likelihood_accuracy", "accuracy_given_valid_format", "format_rate",
     "findings_f1_micro", "findings_f1_macro", "probe_accuracy", "probe_auc_mean", "probe_auc_min",
     "grounding_margin", "other_patient_minus_prior_only", "log_likelihood_change",
+    "verdict_log_likelihood_change",
 )  # fmt: skip
 _LINES = ("uniform_chance", "prior_only", "perfect_perception")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.page.charts import Lane, lanes
@@ -176,17 +176,11 @@ def controls(record: RunRecord) -> Html:
     blocks = []
     for result in _of_kind(record, "controls"):
         for task, rows in _by_task(result).items():
-            levels = [row for row in rows if row.get("metric") == "log_likelihood_accuracy"]
-            changes = [row for row in rows if row.get("metric") == "log_likelihood_change"]
-            drawn = []
-            if levels:
-                lane = [_lane(row, result, row.get("name", ""), _arm_tone(row)) for row in levels]
-                key = join(["Option log-likelihood accuracy. ", _line_key(levels, result)])
-                drawn.append(lanes(lane, start=0.0, stop=1.0, unit="rate", caption=key))
-            if changes:
-                lane = [_lane(row, result, row.get("name", ""), _arm_tone(row)) for row in changes]
-                caption = "Change from the start in points. What a control gains was not earned by seeing."
-                drawn.append(lanes(lane, start=-1.0, stop=1.0, unit="points", caption=caption))
+            drawn = [
+                figure
+                for what, prefix in (("Option", ""), ("Whole-answer", "verdict_"))
+                for figure in _control_lanes(rows, result, what, prefix)
+            ]
             if drawn:
                 blocks.append(tag("div", tag("h3", task), tag("div", *drawn, class_="pair")))
     if not blocks:
@@ -199,6 +193,23 @@ def controls(record: RunRecord) -> Html:
             class_="empty",
         )
     return join(blocks)
+
+
+def _control_lanes(rows: Sequence[Row], result: Line, what: str, prefix: str) -> Iterator[Html]:
+    """Yield the log-likelihood accuracies of the arms, and how far they moved from the start."""
+    levels = [row for row in rows if row.get("metric") == f"{prefix}log_likelihood_accuracy"]
+    changes = [row for row in rows if row.get("metric") == f"{prefix}log_likelihood_change"]
+    if levels:
+        lane = [_lane(row, result, row.get("name", ""), _arm_tone(row)) for row in levels]
+        key = join([f"{what} log-likelihood accuracy. ", _line_key(levels, result)])
+        yield lanes(lane, start=0.0, stop=1.0, unit="rate", caption=key)
+    if changes:
+        lane = [_lane(row, result, row.get("name", ""), _arm_tone(row)) for row in changes]
+        caption = (
+            f"{what} log-likelihood: change from the start in points. "
+            "What a control gains was not earned by seeing."
+        )
+        yield lanes(lane, start=-1.0, stop=1.0, unit="points", caption=caption)
 
 
 def _arm_tone(row: Row) -> str:

@@ -3,7 +3,7 @@
 For each grpo stage three arms start from what the stage started from, with its seed, steps and order of
 data: a random reward, a reward for the format alone, and every case shown over another patient's volumes.
 Start, trained model and arms are then measured by the first evaluate stage below. A rise of an arm's
-option-log-likelihood accuracy is not seeing.
+option-log-likelihood accuracy, of bare letters or of whole answers, is not seeing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evidcore.errors import RunError
+from evidcore.evaluate.compare import Reading, change
 from evidcore.evaluate.reference_lines import row
-from evidcore.evaluate.statistics import paired_interval
 from evidcore.recipe import Evaluate, Grpo, Recipe
 from evidcore.run.folder import write
 from evidcore.run.model import Standing
@@ -29,6 +29,10 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "random reward": {"reward": ({"use": "random", "weight": 1.0, "gate": "", "name": ""},)},
     "format-only reward": {"reward": ({"use": "format", "weight": 1.0, "gate": "", "name": ""},)},
     "another patient's volumes": {"volumes": "other-patient"},
+}
+_CHANGES: Mapping[str, Reading] = {
+    "log_likelihood_change": "log_likelihood_choice",
+    "verdict_log_likelihood_change": "verdict_log_likelihood_choice",
 }
 _METRICS = ("strict_accuracy", "log_likelihood_accuracy", "verdict_log_likelihood_accuracy", "format_rate")
 
@@ -102,20 +106,16 @@ def _measure_after(recipe: Recipe, place: int) -> Evaluate | None:
 
 
 def _changes(name: str, start: list[dict[str, Any]], arm: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return how the option-log-likelihood accuracy moved from the start, per task, paired by question."""
-    before = {(line["task"], line["prompt_id"]): line for line in start if line.get("log_likelihood_choice")}
+    """Return how the option-log-likelihood accuracies moved from the start, per task, paired by question."""
     rows = []
-    for task in dict.fromkeys(key[0] for key in before):
-        pairs = [
-            (before[task, line["prompt_id"]], line)
-            for line in arm
-            if line["task"] == task and (task, line["prompt_id"]) in before
-        ]
-        hits = [
-            [float(line["log_likelihood_choice"] == line["answer"]) for line in side]
-            for side in zip(*pairs, strict=True)
-        ]
-        moved = paired_interval(hits[1], hits[0], [line["patient"] for _, line in pairs])
-        note = "option log-likelihood, minus the start's"
-        rows.append({**row(name, "log_likelihood_change", moved, note=note), "task": task})
+    for task in dict.fromkeys(line["task"] for line in start):
+        for metric, reading in _CHANGES.items():
+            sides = [
+                [line for line in side if line["task"] == task and line.get(reading)] for side in (start, arm)
+            ]
+            if not sides[0]:
+                continue
+            moved = change(*sides, reading=reading)
+            note = f"{reading.removesuffix('_choice').replace('_', ' ')} of options, minus the start's"
+            rows.append({**row(name, metric, moved, note=note), "task": task})
     return rows

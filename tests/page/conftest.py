@@ -294,7 +294,10 @@ def _results(run: FakeRun) -> None:
         for arm, value in arms.items()
         if arm != "start"
     ]
-    run.result("controls", "controls", levels + changes, reference_lines={"choice": LINES})
+    whole = [
+        {**one, "metric": f"verdict_{one['metric']}", "value": one["value"] / 2} for one in levels + changes
+    ]
+    run.result("controls", "controls", levels + changes + whole, reference_lines={"choice": LINES})
 
 
 def asked(case: Case) -> Prompt:

@@ -156,11 +156,12 @@ def test_the_controls_start_from_the_same_point_and_are_measured_alike(evid, don
     rows = json.loads((folder / "results" / "controls.json").read_text())["rows"]
     arms = ["start", "trained", "random reward", "format-only reward", "another patient's volumes"]
     assert list(dict.fromkeys(row["name"] for row in rows)) == arms
-    moved = {row["name"]: row for row in rows if row["metric"] == "log_likelihood_change"}
-    assert list(moved) == arms[1:]
-    by_arm = {row["name"]: row["value"] for row in rows if row["metric"] == "log_likelihood_accuracy"}
-    for arm in arms[1:]:
-        assert moved[arm]["value"] == pytest.approx(by_arm[arm] - by_arm["start"])
     trained = json.loads((folder / "results" / "05-evaluate.json").read_text())["rows"]
-    own = next(row["value"] for row in trained if row["metric"] == "log_likelihood_accuracy")
-    assert by_arm["trained"] == own
+    for reading in ("log_likelihood", "verdict_log_likelihood"):
+        moved = {row["name"]: row for row in rows if row["metric"] == f"{reading}_change"}
+        assert list(moved) == arms[1:]
+        by_arm = {row["name"]: row["value"] for row in rows if row["metric"] == f"{reading}_accuracy"}
+        for arm in arms[1:]:
+            assert moved[arm]["value"] == pytest.approx(by_arm[arm] - by_arm["start"])
+        own = next(row["value"] for row in trained if row["metric"] == f"{reading}_accuracy")
+        assert by_arm["trained"] == own
