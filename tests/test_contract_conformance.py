@@ -16,6 +16,7 @@ from evidcore.builtin.folder import Folder
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
+from evidcore.builtin.text_models import Pretrained
 from evidcore.builtin.tools import CropTool
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Crop, Score
@@ -46,6 +47,8 @@ OPTIONS = {
     "endpoint": {
         "endpoint": {"url": "http://127.0.0.1:9/v1", "model": "tiny", "sends_text_away": True},
     },
+    "reward-model": {"model": {"folder": "reward-model"}},
+    "embedding": {"model": {"folder": "encoder"}},
     "report-consistency": {"scorer": {"use": "findings-f1"}},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
     "m3d-seg": {"path": "published/m3d-seg", "codes": ["0004"]},
@@ -84,6 +87,7 @@ class World:
         return {
             "dataset": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
             "labeler": {"recipe_folder": self.folder},
+            "scorer": {"recipe_folder": self.folder},
             "segmenter": {"cache_folder": self.folder / "cache"},
             "bridge": {"width": 24, "text_width": 32, "grid_zyx": (4, 2, 2)},
             "tool": {"view": Volume()},
@@ -101,6 +105,8 @@ def world(tmp_path_factory):
         for case, split in zip(cases, ("train", "train", "validation", "test"), strict=True):
             masks = ";".join(f"{name}=case-{case.id[5:]}.npz#{name}" for name in case.masks)
             table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
+    testing.tiny_reward_model(folder / "reward-model")
+    testing.tiny_text_encoder(folder / "encoder")
     for name in WRITERS:
         write(name, folder / "published" / name)
     with (folder / "questions.csv").open("w", newline="") as file:
@@ -143,6 +149,7 @@ def bare(offer, world):
     inner = {
         "scorer": lambda table: FindingsF1(),
         "endpoint": lambda table: Endpoint(**table),
+        "model": lambda table: Pretrained(**table) if isinstance(table, dict) else table,
         "source": lambda table: Folder(world.folder, world.folder / "cache", path=table["path"]),
     }
     options = {

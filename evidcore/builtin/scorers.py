@@ -98,7 +98,12 @@ class FindingsF1(Scorer):
         self.scope = scope
         self._kept: dict[str, tuple[Finding, ...]] = {}  # by text, the latest last
 
-    def __call__(self, candidates: Sequence[str], references: Sequence[str]) -> Sequence[float | None]:
+    def __call__(
+        self,
+        candidates: Sequence[str],
+        references: Sequence[str],
+        questions: Sequence[str] | None = None,
+    ) -> Sequence[float | None]:
         """Return F1 per pair; 0 where the candidate speaks of nothing and the reference of something.
 
         None where the labeler could not read one of them.
@@ -130,7 +135,12 @@ class FindingsF1(Scorer):
 class TokenF1(Scorer):
     """F1 of the words that two texts share, counted with repetition, without case or punctuation."""
 
-    def __call__(self, candidates: Sequence[str], references: Sequence[str]) -> Sequence[float | None]:
+    def __call__(
+        self,
+        candidates: Sequence[str],
+        references: Sequence[str],
+        questions: Sequence[str] | None = None,
+    ) -> Sequence[float | None]:
         """Return F1 per pair; two texts without words are equal."""
         return [self._score(*pair) for pair in zip(candidates, references, strict=True)]
 

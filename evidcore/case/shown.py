@@ -86,6 +86,10 @@ class Prompt:
         """Return the user turn as text, `<image>` where pixels are shown."""
         return "".join(part.text if isinstance(part, TextPart) else "<image>" for part in self.parts)
 
+    def words(self) -> str:
+        """Return the user turn without what is shown."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
     def showing(self, crops: Sequence[Crop]) -> Prompt:
         """Return the same question over other pixels; the case that it is judged against stays.
 

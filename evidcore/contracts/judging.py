@@ -68,8 +68,21 @@ class Labeler(ABC):
 
 
 class Scorer(ABC):
-    """Compare texts. Core gives: nothing."""
+    """Compare texts. Core gives: `recipe_folder` (relative paths start there)."""
+
+    is_exact: ClassVar[bool] = True  # equal texts score 1; a judge that was learned need not know them
 
     @abstractmethod
-    def __call__(self, candidates: Sequence[str], references: Sequence[str]) -> Sequence[float | None]:
-        """Return an agreement in 0..1 per pair, None where nothing can be compared; equal texts score 1."""
+    def __call__(
+        self,
+        candidates: Sequence[str],
+        references: Sequence[str],
+        questions: Sequence[str] | None = None,
+    ) -> Sequence[float | None]:
+        """Return an agreement in 0..1 per pair, None where nothing can be compared.
+
+        Args:
+            candidates: texts that are judged.
+            references: what each is judged against.
+            questions: what each candidate answers, None where nothing was asked. Few scorers look at it.
+        """

@@ -16,6 +16,7 @@ from evidcore.testing.checks_view import check_view
 from evidcore.testing.data import TinyDataset, volume_case
 from evidcore.testing.models import CHAT_TEMPLATE, SPECIAL_TOKENS, TinyEncoder, tiny_language, tiny_tokenizer
 from evidcore.testing.sampler import TinySampler
+from evidcore.testing.text_models import tiny_reward_model, tiny_text_encoder
 
 __all__ = [
     "CHAT_TEMPLATE",
@@ -46,6 +47,8 @@ __all__ = [
     "check_view",
     "prompts_from",
     "tiny_language",
+    "tiny_reward_model",
+    "tiny_text_encoder",
     "tiny_tokenizer",
     "volume_case",
 ]

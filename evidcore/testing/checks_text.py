@@ -22,6 +22,8 @@ SPANS = (
 )
 TEXTS = (REPORT, "No lung nodule.", "", "   \n", "größer als 7 mm — “Rundherd”", "...", "nodule " * 200)
 
+QUESTIONS = ("Which finding is present?", "Write the report.")
+
 
 def check_labeler(
     labeler: Labeler,
@@ -93,9 +95,10 @@ def check_scorer(
 
     The clauses:
 
+    - questions may be told;
     - a score or None per pair;
     - each in 0..1;
-    - equal texts score 1;
+    - equal texts score 1, if it says that it is exact;
     - a pair is scored alone as among others;
     - equal calls give equal scores;
     - an empty text does not raise.
@@ -106,30 +109,32 @@ def check_scorer(
     """
     left = [one for one in texts for _ in texts]
     right = [other for _ in texts for other in texts]
-    scores = list(scorer(left, right))
+    asked = [QUESTIONS[place % len(QUESTIONS)] for place in range(len(left))]
+    with raises_nothing(scorer, "questions may be told", f"{len(left)} pairs with a question each"):
+        scores = list(scorer(left, right, asked))
     require(
         len(scores) == len(left),
         scorer,
         "a score or None per pair",
         f"got {len(scores)} scores for {len(left)} pairs",
     )
-    for score, one, other in zip(scores, left, right, strict=True):
+    for score, one, other, question in zip(scores, left, right, asked, strict=True):
         pair = f"{one[:40]!r} against {other[:40]!r}"
         in_range = score is None or 0.0 <= score <= 1.0
         require(in_range, scorer, "each score is in 0..1", f"got {score!r} for {pair}")
-        if one == other:
+        if one == other and scorer.is_exact:
             equal = score is not None and math.isclose(score, 1.0, abs_tol=1e-6)
             require(equal, scorer, "equal texts score 1", f"got {score!r} for {pair}")
-        (alone,) = scorer([one], [other])
+        (alone,) = scorer([one], [other], [question])
         same = _close(score, alone)
         require(
             same, scorer, "a pair is scored alone as among others", f"{alone!r}, then {score!r} for {pair}"
         )
-    again = list(scorer(left, right))
+    again = list(scorer(left, right, asked))
     same = all(_close(one, other) for one, other in zip(scores, again, strict=True))
     require(same, scorer, "equal calls give equal scores", f"{scores}, then {again}")
     with raises_nothing(scorer, "an empty text does not raise", "'' against ''"):
-        for score in scorer(["", texts[0], ""], [texts[0], "", ""]):
+        for score in scorer(["", texts[0], ""], [texts[0], "", ""], [*QUESTIONS, ""]):
             in_range = score is None or 0.0 <= score <= 1.0
             require(in_range, scorer, "each score is in 0..1", f"got {score!r} for an empty text")
 

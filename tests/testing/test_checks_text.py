@@ -105,7 +105,7 @@ def test_a_labeler_that_breaks_a_clause_is_caught(mutant, message):
 class Overlap(Scorer):
     """Shared words over all words."""
 
-    def __call__(self, candidates, references):
+    def __call__(self, candidates, references, questions=None):
         return [self.score(*pair) for pair in zip(candidates, references, strict=True)]
 
     def score(self, candidate, reference):
@@ -114,7 +114,7 @@ class Overlap(Scorer):
 
 
 class OneScore(Overlap):
-    def __call__(self, candidates, references):
+    def __call__(self, candidates, references, questions=None):
         return [1.0]
 
 
@@ -136,7 +136,7 @@ class NeverSure(Overlap):
 class Graded(Overlap):
     """Best of the batch is 1, as a scorer that normalises would."""
 
-    def __call__(self, candidates, references):
+    def __call__(self, candidates, references, questions=None):
         scores = super().__call__(candidates, references)
         best = max(score or 0.0 for score in scores) or 1.0
         return [None if score is None else score / best for score in scores]
@@ -146,7 +146,7 @@ class Drifting(Overlap):
     def __init__(self):
         self.calls = 0
 
-    def __call__(self, candidates, references):
+    def __call__(self, candidates, references, questions=None):
         self.calls += len(candidates) > 1
         return [
             each if each in {1.0, None} else each / self.calls
@@ -164,13 +164,36 @@ class WorstOnEmpty(Overlap):
         return super().score(candidate, reference) if candidate and reference else -1.0
 
 
+class Deaf(Overlap):
+    def __call__(self, candidates, references):
+        return super().__call__(candidates, references)
+
+
+class FirstQuestion(Overlap):
+    """Takes one question for all pairs."""
+
+    def __call__(self, candidates, references, questions=None):
+        scores = super().__call__(candidates, references)
+        return [each if each in {1.0, None} else each / len(questions[0]) for each in scores]
+
+
+class Learned(NeverSure):
+    is_exact = False
+
+
 def test_a_sound_scorer_passes():
     check_scorer(Overlap())
+
+
+def test_a_scorer_that_was_learned_need_not_know_equal_texts():
+    check_scorer(Learned())
 
 
 @pytest.mark.parametrize(
     ("mutant", "message"),
     [
+        (Deaf, "questions may be told. 4 pairs with a question each raised TypeError"),
+        (FirstQuestion, "a pair is scored alone as among others"),
         (OneScore, "a score or None per pair. got 1 scores for 4 pairs"),
         (Percent, r"each score is in 0\.\.1. got 100\.0 for 'The heart"),
         (NotANumber, r"each score is in 0\.\.1. got nan"),

@@ -1,15 +1,34 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
+import torch
 from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, level
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from evidcore.builtin.reward_model import RewardModel, as_agreement
 from evidcore.builtin.scorers import FindingsF1
-from evidcore.case import Answer, Case, Prompt, Report, Rollout, Score, Unscored
+from evidcore.builtin.text_models import Pretrained
+from evidcore.case import (
+    Answer,
+    Case,
+    Crop,
+    Prompt,
+    Report,
+    Rollout,
+    Score,
+    TextPart,
+    Unscored,
+    VisualPart,
+    VolumeRef,
+)
 from evidcore.contracts import Scorer
+from evidcore.testing import tiny_reward_model
 from evidcore.testing.checks_reward import check_reward
 
+QUESTION = "Which finding is present?\nA) emphysema\nB) lung nodule"
 REPORT = "There is no emphysema. There is a lung nodule in the left lung."
 
 
@@ -17,19 +36,41 @@ class Fixed(Scorer):
     def __init__(self, value):
         self.value = value
 
-    def __call__(self, candidates, references):
+    def __call__(self, candidates, references, questions=None):
         return [self.value] * len(candidates)
 
 
 def rollout(think, report=REPORT):
     case = Case(id="a", patient="p", volumes=(), report=Report(text=report) if report else None)
     text = f"<think>{think}</think><answer>B</answer>"
-    prompt = Prompt(id="q", case=case, task="choice", parts=())
+    prompt = Prompt(
+        id="q",
+        case=case,
+        task="choice",
+        parts=(VisualPart(crop=Crop(volume=VolumeRef(path="a.nii"))), TextPart(text=QUESTION)),
+        reference={"letter": "B", "options": ["emphysema", "lung nodule"]},
+    )
     return Rollout(prompt=prompt, group=0, text=text, answer=Answer(text=text, think=think, choice="B"))
 
 
-def raw(value):
+def sigmoid(value):
     return 1 / (1 + math.exp(-value))
+
+
+def by_released_code(score):
+    """`_discretize_rm_score` of stage2_rl/src/open_r1/grpo_3d.py, branch by branch."""
+    if score < 0.0:
+        return 0.0
+    elif score < 0.2:
+        return 0.2
+    elif score < 0.5:
+        return 0.4
+    elif score < 1.0:
+        return 0.6
+    elif score < 1.6:
+        return 0.8
+    else:
+        return 1.0
 
 
 @pytest.mark.parametrize(
@@ -40,14 +81,22 @@ def raw(value):
     ],
 )
 def test_released_levels_are_the_released_codes_table(score, reward):
-    assert level(raw(score), LEVELS["released"]) == reward
+    assert level(as_agreement(score), LEVELS["released"]) == reward
+
+
+@pytest.mark.parametrize("edge", [0.0, 0.2, 0.5, 1.0, 1.6])
+def test_a_raw_score_on_an_edge_falls_where_the_released_code_puts_it(edge):
+    for score in (math.nextafter(edge, -9), edge, math.nextafter(edge, 9), edge - 1e-9, edge + 1e-9):
+        if abs(score - edge) > 1e-12 or score == edge:
+            assert level(as_agreement(score), LEVELS["released"]) == by_released_code(score)
 
 
 @pytest.mark.parametrize(
-    ("score", "reward"), [(-0.1, 0.0), (0.1, 0.5), (0.49, 0.5), (0.51, 0.8), (1.01, 1.0)]
+    ("score", "reward"),
+    [(-0.1, 0.0), (0.0, 0.5), (0.1, 0.5), (0.49, 0.5), (0.5, 0.8), (0.51, 0.8), (1.0, 1.0), (1.01, 1.0)],
 )
 def test_paper_levels_are_the_papers_four_values(score, reward):
-    assert level(raw(score), LEVELS["paper"]) == reward
+    assert level(as_agreement(score), LEVELS["paper"]) == reward
 
 
 @pytest.mark.parametrize("table", ["paper", "released"])
@@ -74,9 +123,7 @@ def test_think_text_that_says_what_the_report_says_beats_its_opposite():
 
 def test_agreement_itself_can_be_the_reward():
     (score,) = ReportConsistency(scorer=Fixed(0.37), levels="none")([rollout("words")], {})
-    assert score == Score(
-        value=0.37, parts={"agreement": 0.37}, reason="the think text agrees with the report to 0.37"
-    )
+    assert score == Score(value=0.37, parts={"agreement": 0.37}, reason="the texts agree to 0.37")
 
 
 def test_without_think_text_report_or_anything_to_compare_it_is_not_applicable():
@@ -89,16 +136,62 @@ def test_without_think_text_report_or_anything_to_compare_it_is_not_applicable()
     ]
 
 
-def test_the_report_is_compared_not_the_options_text():
-    seen = []
+class Listening(Scorer):
+    def __init__(self):
+        self.heard = []
 
-    class Listening(Scorer):
-        def __call__(self, candidates, references):
-            seen.extend(zip(candidates, references, strict=True))
-            return [1.0] * len(candidates)
+    def __call__(self, candidates, references, questions=None):
+        self.heard += zip(candidates, references, questions, strict=True)
+        return [1.0] * len(candidates)
 
-    ReportConsistency(scorer=Listening())([rollout("B lung nodule present.")], {})
-    assert seen == [("B lung nodule present.", REPORT)]
+
+def test_as_in_the_paper_the_think_text_is_compared_with_the_report():
+    scorer = Listening()
+    ReportConsistency(scorer=scorer)([rollout("B lung nodule present.")], {})
+    assert scorer.heard == [("B lung nodule present.", REPORT, QUESTION)]
+
+
+def test_as_released_the_whole_completion_is_compared_with_the_options_words():
+    scorer = Listening()
+    shown = rollout("B lung nodule present.", report=None)
+    (score,) = ReportConsistency(scorer=scorer, texts="released")([shown], {})
+    assert scorer.heard == [(shown.text, "lung nodule", QUESTION)]
+    assert score.value == 1.0
+
+
+def test_as_released_a_prompt_without_options_is_not_applicable():
+    bare = dataclasses.replace(
+        rollout("words"), prompt=Prompt(id="r7", case=rollout("").prompt.case, task="report", parts=())
+    )
+    assert ReportConsistency(scorer=Listening(), texts="released")([bare], {}) == [
+        Unscored(kind="not-applicable", reason="prompt 'r7' has no right option")
+    ]
+
+
+@pytest.mark.parametrize("texts", ["paper", "released"])
+def test_a_reward_model_judges_as_the_released_code_does(texts, tmp_path):
+    """The logit of the conversation, written and computed by hand, through the released table."""
+    folder = tiny_reward_model(tmp_path / "rm")
+    shown = [rollout("B lung nodule present."), rollout("Nothing to be seen, so perhaps A.")]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+    raw = []
+    for one in shown:
+        answer, right = (one.answer.think, REPORT) if texts == "paper" else (one.text, "lung nodule")
+        conversation = [
+            {"role": "user", "content": QUESTION},
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": f"The correct answer is {right}"},
+        ]
+        ids = tokenizer.apply_chat_template(conversation, tokenize=True, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            raw.append(float(model(ids).logits[0][0]))
+    scorer = RewardModel(tmp_path, model=Pretrained(folder="rm", tokens_per_pass=100_000))
+    scores = ReportConsistency(scorer=scorer, texts=texts)(shown, {})
+    assert [score.value for score in scores] == [by_released_code(one) for one in raw]
+    assert [score.parts["agreement"] for score in scores] == pytest.approx(
+        [sigmoid(one) for one in raw], abs=1e-6
+    )
 
 
 def test_it_keeps_the_contract_of_a_reward():

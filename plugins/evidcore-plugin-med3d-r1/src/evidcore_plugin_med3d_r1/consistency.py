@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from evidcore.builtin.choice import LETTERS
+from evidcore.builtin.reward_model import as_agreement
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward, Scorer
 
 # Steps (from this score on, this reward) on the scale of a reward model's raw score, whose zero is "neither
-# agrees nor disagrees". Scorers speak 0..1: a raw score r is read as 1 / (1 + exp(-r)), so 0.5 is raw 0.
+# agrees nor disagrees". Scorers speak 0..1: a raw score r is read as `as_agreement(r)`, so 0.5 is raw 0.
 LEVELS: Mapping[str, tuple[tuple[float, float], ...]] = {
     # github laihaoran/Med3D-R1 @17ea522: <0 -> 0, <0.2 -> 0.2, <0.5 -> 0.4, <1.0 -> 0.6, <1.6 -> 0.8, else 1
     "released": ((0.0, 0.2), (0.2, 0.4), (0.5, 0.6), (1.0, 0.8), (1.6, 1.0)),
@@ -20,36 +21,51 @@ LEVELS: Mapping[str, tuple[tuple[float, float], ...]] = {
 
 
 class ReportConsistency(Reward):
-    """Agreement of the think text with the case's report, in levels.
+    """Agreement of the reasoning with the case's report, in levels.
 
     It can be earned without choosing rightly; `gate = "choice-accuracy"` in the recipe pays only for reasons
     behind right answers (the paper does not gate).
 
     Args:
-        scorer: what compares the texts, in 0..1.
+        scorer: what compares the texts, in 0..1. It is told the prompt's words, which a reward model needs.
+        texts: "paper" compares the think text with the report; "released", as the released code does, the
+            whole completion with the right option's words. No report is needed then.
         levels: which table turns agreement into reward; "none" keeps the agreement itself.
 
     Source:
-        Lai et al. 2026, Med3D-R1, arXiv:2602.01200. The released code compares the whole completion with the
-        option's text instead of the think text with the report; here it is as in the paper.
+        Lai et al. 2026, Med3D-R1, arXiv:2602.01200, and github laihaoran/Med3D-R1 @17ea522,
+        stage2_rl/src/open_r1/grpo_3d.py, `rm_reward`.
     """
 
-    def __init__(self, *, scorer: Scorer, levels: Literal["released", "paper", "none"] = "released") -> None:
+    def __init__(
+        self,
+        *,
+        scorer: Scorer,
+        texts: Literal["paper", "released"] = "paper",
+        levels: Literal["released", "paper", "none"] = "released",
+    ) -> None:
         self.scorer = scorer
+        self.compared = _think_and_report if texts == "paper" else _completion_and_option
         self.levels = levels
 
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
-        """Compare every think text with its case's report in one call of the scorer."""
-        verdicts: list[Score | Unscored | None] = [_missing(rollout) for rollout in rollouts]
-        open_places = [place for place, verdict in enumerate(verdicts) if verdict is None]
-        thoughts = [rollouts[place].answer.think or "" for place in open_places]
-        reports = [_report(rollouts[place]) for place in open_places]
-        if not open_places:
+        """Compare every pair of texts in one call of the scorer."""
+        verdicts: list[Score | Unscored | None] = [None] * len(rollouts)
+        pairs: dict[int, tuple[str, str]] = {}
+        for place, rollout in enumerate(rollouts):
+            found = self.compared(rollout)
+            if isinstance(found, str):
+                verdicts[place] = Unscored(kind="not-applicable", reason=found)
+            else:
+                pairs[place] = found
+        if not pairs:
             return verdicts
-        agreements = self.scorer(thoughts, reports)
-        for place, agreement in zip(open_places, agreements, strict=True):
+        candidates, references = zip(*pairs.values(), strict=True)
+        questions = [rollouts[place].prompt.words() for place in pairs]
+        agreements = self.scorer(candidates, references, questions)
+        for place, agreement in zip(pairs, agreements, strict=True):
             verdicts[place] = self._judge(agreement)
         return verdicts
 
@@ -60,7 +76,7 @@ class ReportConsistency(Reward):
         return Score(
             value=value,
             parts={"agreement": agreement},
-            reason=f"the think text agrees with the report to {agreement:.2f}",
+            reason=f"the texts agree to {agreement:.2f}",
         )
 
 
@@ -68,19 +84,20 @@ def level(agreement: float, steps: Sequence[tuple[float, float]]) -> float:
     """Return the reward of the highest step that `agreement` (0..1) reaches, 0 below the first."""
     if not 0.0 <= agreement <= 1.0:
         raise ValueError(f"an agreement must lie in 0..1, got {agreement!r}")
-    edge = agreement in (0.0, 1.0)
-    raw = math.copysign(math.inf, agreement - 0.5) if edge else math.log(agreement / (1.0 - agreement))
-    return max((value for start, value in steps if raw >= start), default=0.0)
+    return max((value for start, value in steps if agreement >= as_agreement(start)), default=0.0)
 
 
-def _missing(rollout: Rollout) -> Unscored | None:
-    if rollout.prompt.case.report is None:
-        return Unscored(kind="not-applicable", reason=f"case {rollout.prompt.case.id!r} has no report")
-    if not rollout.answer.think:
-        return Unscored(kind="not-applicable", reason="the answer has no think text")
-    return None
-
-
-def _report(rollout: Rollout) -> str:
+def _think_and_report(rollout: Rollout) -> tuple[str, str] | str:
+    """Return the two texts, or why there are none."""
     report = rollout.prompt.case.report
-    return report.text if report is not None else ""
+    if report is None:
+        return f"case {rollout.prompt.case.id!r} has no report"
+    return (rollout.answer.think, report.text) if rollout.answer.think else "the answer has no think text"
+
+
+def _completion_and_option(rollout: Rollout) -> tuple[str, str] | str:
+    """Return the two texts, or why there are none."""
+    options, letter = (rollout.prompt.reference.get(key) for key in ("options", "letter"))
+    if not options or letter not in LETTERS:
+        return f"prompt {rollout.prompt.id!r} has no right option"
+    return rollout.text, options[LETTERS.index(letter)]
