@@ -106,7 +106,7 @@ def world(tmp_path_factory):
             masks = ";".join(f"{name}=case-{case.id[5:]}.npz#{name}" for name in case.masks)
             table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
     testing.tiny_reward_model(folder / "reward-model")
-    testing.tiny_text_encoder(folder / "encoder")
+    testing.tiny_text_encoder(folder / "encoder", places=2048)
     for name in WRITERS:
         write(name, folder / "published" / name)
     with (folder / "questions.csv").open("w", newline="") as file:

@@ -12,7 +12,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.builtin.text_models import Kept, Pretrained, Tokens, fits, load, most_tokens, padded, passes
+from evidcore.builtin.text_models import (
+    Kept,
+    Pretrained,
+    Tokens,
+    fits,
+    load,
+    look,
+    most_tokens,
+    padded,
+    passes,
+)
 from evidcore.contracts import Scorer
 from evidcore.errors import DataError
 
@@ -47,6 +57,15 @@ class Embedding(Scorer):
         self.named, self.recipe_folder, self.pooling, self.zero_at = model, recipe_folder, pooling, zero_at
         self._loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
         self._kept: Kept[Vector | None] = Kept()  # by text
+
+    def ready(self) -> None:
+        """Look at the model's configuration and tokenizer; fetch them where they come from the Hub.
+
+        Raises:
+            DataError: if it cannot be used.
+            RunError: if its device is not there.
+        """
+        self._tokenizer()
 
     def __call__(
         self,
@@ -106,12 +125,17 @@ class Embedding(Scorer):
     def _model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Return model and tokenizer, loaded when first asked for."""
         if self._loaded is None:
+            tokenizer = self._tokenizer()
             # many encoders are published without the pooler, which is not used here
-            model, tokenizer = load("AutoModel", self.named, self.recipe_folder, self.who, unused=["pooler."])
-            if model.config.is_encoder_decoder:
-                raise DataError(
-                    f"{self.who}: is an encoder with a decoder ({type(model).__name__}). Name an encoder, "
-                    "such as one of sentence-transformers."
-                )
+            model = load("AutoModel", self.named, self.recipe_folder, self.who, unused=["pooler."])
             self._loaded = model, tokenizer
         return self._loaded
+
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        config, tokenizer = look(self.named, self.recipe_folder, self.who)
+        if config.is_encoder_decoder:
+            raise DataError(
+                f"{self.who}: is an encoder with a decoder ({config.model_type}). Name an encoder, such as "
+                "one of sentence-transformers."
+            )
+        return tokenizer

@@ -111,6 +111,8 @@ def sines_and_cosines(grid_zyx: Grid, width: int) -> Float[Tensor, "token width"
 class Projection(Bridge):
     """Pool, project, normalise, add positions; scaled to the spread of the language model's embeddings."""
 
+    scale: Tensor
+
     def __init__(
         self,
         width: int,
@@ -120,6 +122,8 @@ class Projection(Bridge):
         pool_zyx: tuple[Count, Count, Count] = (2, 2, 2),
         layers: Count = 2,
         position_embedding: bool = True,
+        norm: bool = True,
+        scaled: bool = True,
     ) -> None:
         """Make it with fresh weights.
 
@@ -130,19 +134,22 @@ class Projection(Bridge):
             pool_zyx: patches per token along each axis.
             layers: linear layers after pooling, with GELU between them.
             position_embedding: tell tokens of different places apart beyond what the encoder does.
+            norm: normalise each token at the end.
+            scaled: tokens start as large as words; without, they start with a spread of 1.
         """
         super().__init__()
         self.projection = PooledProjection(width, text_width, pool_zyx, layers)
         usual = self.projection.pooling.grid(grid_zyx)
         self.position = GridPosition(usual, text_width) if position_embedding else None
-        self.norm = nn.LayerNorm(text_width)
-        self.scale: Tensor
+        self.norm = nn.LayerNorm(text_width) if norm else None
+        self.scaled = scaled
         self.register_buffer("scale", torch.ones(1))
 
     def set_anchor(self, embeddings: Float[Tensor, "vocabulary text_width"]) -> None:
         """Take the spread of the embeddings, so that visual tokens start as large as words."""
-        with torch.no_grad():
-            self.scale.fill_(float(embeddings.detach().float().std()))
+        if self.scaled:
+            with torch.no_grad():
+                self.scale.fill_(float(embeddings.detach().float().std()))
 
     def tokens(self, grid_zyx: Grid) -> int:
         """Return the number of tokens for a patch grid."""
@@ -150,8 +157,9 @@ class Projection(Bridge):
 
     def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
         """Return the tokens."""
-        tokens = self.projection(patches.features, patches.grid_zyx)
+        tokens: Tensor = self.projection(patches.features, patches.grid_zyx)
         if self.position is not None:
             tokens = tokens + self.position(self.projection.pooling.grid(patches.grid_zyx))
-        scaled: Tensor = self.norm(tokens) * self.scale
-        return scaled
+        if self.norm is not None:
+            tokens = self.norm(tokens)
+        return tokens * self.scale

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evidcore.builtin.text_models import Kept, Pretrained, Tokens, fits, load, most_tokens, padded, passes
+from evidcore.builtin.text_models import (
+    Kept,
+    Pretrained,
+    Tokens,
+    fits,
+    load,
+    look,
+    most_tokens,
+    padded,
+    passes,
+)
 from evidcore.contracts import Scorer
 from evidcore.errors import DataError, RecipeError, RunError
 
@@ -63,6 +73,15 @@ class RewardModel(Scorer):
         self._loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
         self._kept: Kept[float | None] = Kept()  # by conversation
 
+    def ready(self) -> None:
+        """Look at the model's configuration and tokenizer; fetch them where they come from the Hub.
+
+        Raises:
+            DataError: if it cannot be used.
+            RunError: if its device is not there.
+        """
+        self._tokenizer()
+
     def __call__(
         self,
         candidates: Sequence[str],
@@ -86,13 +105,13 @@ class RewardModel(Scorer):
         Raises:
             DataError: if the chat template cannot write it.
         """
+        from jinja2 import TemplateError
+
         messages = [
             {"role": "user", "content": question},
             {"role": "assistant", "content": candidate},
             {"role": "user", "content": self.reference_turn.replace(MARK, reference)},
         ]
-        from jinja2 import TemplateError
-
         try:
             return str(self._model()[1].apply_chat_template(messages, tokenize=False))
         except TemplateError as cause:
@@ -127,18 +146,21 @@ class RewardModel(Scorer):
     def _model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Return model and tokenizer, loaded when first asked for."""
         if self._loaded is None:
-            model, tokenizer = load(
-                "AutoModelForSequenceClassification", self.named, self.recipe_folder, self.who
-            )
-            if model.config.num_labels != 1:
-                raise DataError(
-                    f"{self.who}: gives {model.config.num_labels} labels, and a reward model gives one "
-                    "number. Name one with num_labels = 1."
-                )
-            if tokenizer.chat_template is None:
-                raise DataError(
-                    f"{self.who}: its tokenizer has no chat template, so a conversation cannot be written as "
-                    "the model learned it. Put its chat_template.jinja beside the tokenizer."
-                )
-            self._loaded = model, tokenizer
+            tokenizer = self._tokenizer()
+            kind = "AutoModelForSequenceClassification"
+            self._loaded = load(kind, self.named, self.recipe_folder, self.who), tokenizer
         return self._loaded
+
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        config, tokenizer = look(self.named, self.recipe_folder, self.who)
+        if config.num_labels != 1:
+            raise DataError(
+                f"{self.who}: gives {config.num_labels} labels, and a reward model gives one number. Name "
+                "one with num_labels = 1."
+            )
+        if tokenizer.chat_template is None:
+            raise DataError(
+                f"{self.who}: its tokenizer has no chat template, so a conversation cannot be written as the "
+                "model learned it. Put its chat_template.jinja beside the tokenizer."
+            )
+        return tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import re
@@ -71,18 +72,37 @@ class Pretrained:
         return self.folder or f"{self.id}@{self.revision}"
 
 
+def look(named: Pretrained, recipe_folder: Path, who: str) -> tuple[Any, PreTrainedTokenizerBase]:
+    """Return a model's configuration and tokenizer, without its weights.
+
+    Raises:
+        DataError: if there are none, or if the weights are a pickle.
+        RunError: if its device is not there.
+    """
+    import transformers
+
+    _device(named, who)
+    name = str(_folder(recipe_folder / named.folder, who)) if named.folder else named.id
+    revision = named.revision or None
+    with _naming(who):
+        return (
+            transformers.AutoConfig.from_pretrained(name, revision=revision),
+            transformers.AutoTokenizer.from_pretrained(name, revision=revision),
+        )
+
+
 def load(
-    kind: Literal["AutoModel", "AutoModelForSequenceClassification"],
+    kind: str,
     named: Pretrained,
     recipe_folder: Path,
     who: str,
     *,
     unused: Sequence[str] = (),
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model for reading and its tokenizer. The random numbers of training are left where they are.
+) -> PreTrainedModel:
+    """Load a model's weights for reading. The random numbers of training are left where they are.
 
     Args:
-        kind: class of transformers.
+        kind: one of transformers' Auto classes.
         named: what the recipe says.
         recipe_folder: where a relative folder starts.
         who: whom messages speak of, with the model.
@@ -93,27 +113,17 @@ def load(
         RunError: if its device is not there.
     """
     import transformers
-    from safetensors import SafetensorError
 
     device = _device(named, who)
     name = str(_folder(recipe_folder / named.folder, who)) if named.folder else named.id
-    revision = named.revision or None
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
-        with torch.random.fork_rng(devices=[]):
-            model, found = getattr(transformers, kind).from_pretrained(
-                name,
-                revision=revision,
-                dtype=getattr(torch, named.dtype),
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as cause:
-        raise DataError(
-            f"{who}: cannot be loaded: {str(cause).splitlines()[0]} Check the name, the files and the "
-            "network. Without network: `hf download ID --revision COMMIT --local-dir FOLDER` elsewhere, and "
-            "folder = 'FOLDER' here."
-        ) from cause
+    with _naming(who), torch.random.fork_rng(devices=[]):
+        model, found = getattr(transformers, kind).from_pretrained(
+            name,
+            revision=named.revision or None,
+            dtype=getattr(torch, named.dtype),
+            use_safetensors=True,
+            output_loading_info=True,
+        )
     lacking = sorted(key for key in found["missing_keys"] if not key.startswith(tuple(unused)))
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
@@ -121,7 +131,23 @@ def load(
             f"{who}: its weights lack {lacking[0]!r}{more} of a {type(model).__name__}, which would be "
             "random: it was trained for something else. Name another model."
         )
-    return model.eval().requires_grad_(False).to(device), tokenizer
+    loaded: PreTrainedModel = model.eval().requires_grad_(False).to(device)
+    return loaded
+
+
+@contextlib.contextmanager
+def _naming(who: str) -> Iterator[None]:
+    """Name whom it is about, where something cannot be loaded."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as cause:
+        raise DataError(
+            f"{who}: cannot be loaded: {str(cause).splitlines()[0]} Check the name, the files and the "
+            "network. Without network: `hf download ID --revision COMMIT --local-dir FOLDER` elsewhere, and "
+            "folder = 'FOLDER' here."
+        ) from cause
 
 
 def _folder(folder: Path, who: str) -> Path:

@@ -72,6 +72,14 @@ class Scorer(ABC):
 
     is_exact: ClassVar[bool] = True  # equal texts score 1; a judge that was learned need not know them
 
+    def ready(self) -> None:
+        """Raise if anything is missing that scoring will need; asked before anything is trained.
+
+        Raises:
+            EvidError: names what is missing, and what to type.
+        """
+        return
+
     @abstractmethod
     def __call__(
         self,

@@ -194,7 +194,8 @@ def rescued(text: str, prompt: Prompt, similarity: Scorer) -> str | None:
     """Return the letter of the option most like what was written after thinking, None on a tie."""
     said = text.rpartition("</think>")[2] or text
     options = prompt.reference["options"]
-    scores = [score or 0.0 for score in similarity([said] * len(options), options)]
+    asked = [prompt.words()] * len(options)
+    scores = [score or 0.0 for score in similarity([said] * len(options), options, asked)]
     best = max(scores)
     return LETTERS[scores.index(best)] if scores.count(best) == 1 else None
 

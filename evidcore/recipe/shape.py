@@ -114,6 +114,7 @@ class Sft(TrainingKeys):
     reweighter: Annotated[Table, Kind("reweighter")] = dataclasses.field(
         default_factory=lambda: {"use": "uniform"}
     )
+    loss_per: Literal["token", "row"] = "token"  # what a step's weighted sum is divided by
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +148,9 @@ class Evaluate:
     data: tuple[DataUse, ...]
     max_new_tokens: Annotated[int, Ge(1)] = 256
     prompts_per_batch: Annotated[int, Ge(1)] = 32
+    rescue: Annotated[Table, Kind("scorer")] = dataclasses.field(  # likeness that the rescue reading goes by
+        default_factory=lambda: {"use": "token-f1"}
+    )
     probe: bool = False  # also how well a linear probe reads each finding off the frozen encoder
 
 

@@ -73,6 +73,7 @@ def stage_offers(table: Mapping[str, Any]) -> Iterator[Offer]:
         ("rollout", "rollout"),
         ("reward", "reward"),
         ("tools", "tool"),
+        ("rescue", "scorer"),
     ):
         yield from named(kind, table.get(key))
 

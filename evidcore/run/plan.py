@@ -69,19 +69,25 @@ def plan(recipe: Recipe, runs: Path) -> Plan:
         downloads.append(
             f"{source.id} at {source.revision}, from the Hugging Face Hub (see its page for the licence)"
         )
+    downloads += [
+        f"{table['id']} at {table['revision']}, from the Hugging Face Hub, for {where}"
+        for where, table in _tables(recipe)
+        if table.get("id") and table.get("revision")
+    ]
     stages = tuple(
         _stage(recipe.stage_name(place), stage, sizes, runs / recipe.name)
         for place, stage in enumerate(recipe.stages)
     )
     sends = tuple(
         f"texts of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
-        for where, table in _endpoints(recipe)
+        for where, table in _tables(recipe)
+        if table.get("sends_text_away") is True and "url" in table
     )
     return Plan(parameters=sizes, stages=stages, packages=cards, downloads=tuple(downloads), sends=sends)
 
 
-def _endpoints(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every table of a recipe that allows to send text away, and where it stands."""
+def _tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every table inside data sets, tasks, services and stages, and where it stands."""
     sections = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}
     waiting: list[tuple[str, Any]] = [
         (f"{section}.{name}", table) for section, tables in sections.items() for name, table in tables.items()
@@ -92,8 +98,7 @@ def _endpoints(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
     while waiting:
         where, value = waiting.pop(0)
         if isinstance(value, Mapping):
-            if value.get("sends_text_away") is True and "url" in value:
-                yield where, value
+            yield where, value
             waiting += [(f"{where}.{key}", item) for key, item in value.items()]
         elif isinstance(value, list | tuple):
             waiting += [(f"{where}[{number}]", item) for number, item in enumerate(value)]

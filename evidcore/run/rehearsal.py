@@ -76,6 +76,8 @@ def _components(parts: Parts, stage: Stage, name: str) -> None:
         factory.build(
             "reweighter", stage.reweighter, given=given, where=f"{name}.reweighter", services=parts.services
         )
+    if isinstance(stage, Evaluate):
+        factory.build("scorer", stage.rescue, given=given, where=f"{name}.rescue", services=parts.services)
     if isinstance(stage, Grpo):
         for table in stage.reward:
             where = f"{name}.reward {table['use']}"

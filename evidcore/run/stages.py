@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from evidcore.audit.policy import audit_policy
 from evidcore.case import Case, Prompt
-from evidcore.contracts import Reweighter, Task
+from evidcore.contracts import Reweighter, Scorer, Task
 from evidcore.errors import RecipeError
 from evidcore.evaluate.choice import evaluate_choice
 from evidcore.evaluate.probe import encoder_features, linear_probe
@@ -106,6 +106,10 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
     """Answer every question of the data entries, greedily."""
     model, processor = models.current(parts, standing)
     policy = VLMPolicy(model, processor, prompts_per_pass=stage.prompts_per_batch, seed=parts.recipe.seed)
+    rescue: Scorer = factory.build(
+        "scorer", stage.rescue, given={"recipe_folder": parts.recipe.folder}, where="stage.evaluate.rescue",
+        services=parts.services,
+    )  # fmt: skip
     rows: list[Result] = []
     lines: dict[str, Any] = {}
     answers = folder / "answers.jsonl"
@@ -114,8 +118,9 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
         prompts, task = parts.prompts(use), parts.tasks[use.task]
         if scored_as(task, prompts) == "choice":
             choice = evaluate_choice(
-                policy, prompts, task, max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch
-            )
+                policy, prompts, task, max_new_tokens=stage.max_new_tokens,
+                batch_size=stage.prompts_per_batch, rescue=rescue,
+            )  # fmt: skip
             blind = reference_lines(prompts, _training(parts, use))
             rows += choice.rows(lines=blind)
             lines[use.task] = blind.figures()

@@ -14,9 +14,16 @@ from evidcore.testing.checks_text import REPORT, TEXTS, check_labeler, check_rew
 from evidcore.testing.checks_tool import check_tool
 from evidcore.testing.checks_view import check_view
 from evidcore.testing.data import TinyDataset, volume_case
-from evidcore.testing.models import CHAT_TEMPLATE, SPECIAL_TOKENS, TinyEncoder, tiny_language, tiny_tokenizer
+from evidcore.testing.models import (
+    CHAT_TEMPLATE,
+    SPECIAL_TOKENS,
+    TinyEncoder,
+    tiny_language,
+    tiny_text_encoder,
+    tiny_tokenizer,
+)
+from evidcore.testing.reward_models import tiny_reward_model
 from evidcore.testing.sampler import TinySampler
-from evidcore.testing.text_models import tiny_reward_model, tiny_text_encoder
 
 __all__ = [
     "CHAT_TEMPLATE",

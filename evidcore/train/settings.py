@@ -62,10 +62,15 @@ class StageSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SftSettings(StageSettings):
-    """Keys of an `sft` stage. `rows_per_forward` bounds memory; 0: the whole step at once."""
+    """Keys of an `sft` stage.
+
+    `rows_per_forward` bounds memory; 0: the whole step at once. `loss_per`: what the weighted sum over a
+    step's target tokens is divided by, "token" the sum of their weights, "row" the number of rows.
+    """
 
     rows_per_step: int = Sft.rows_per_step
     rows_per_forward: int = Sft.rows_per_forward
+    loss_per: Literal["token", "row"] = Sft.loss_per
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

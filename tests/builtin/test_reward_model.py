@@ -106,6 +106,12 @@ def test_a_pair_that_was_judged_is_not_judged_again(folder):
     assert judge(["new"], ["mass"], ["Q?"]) == [0.5]
 
 
+def test_ready_reads_no_weights(folder):
+    judge = scorer(folder)
+    judge.ready()
+    assert judge._loaded is None
+
+
 def test_it_keeps_the_contract_of_a_scorer(folder):
     check_scorer(scorer(folder))
     check_scorer(scorer(folder, tokens_per_pass=4096))
@@ -143,7 +149,7 @@ def test_a_conversation_is_never_cut(folder):
 def test_several_labels_are_refused(tmp_path):
     tiny_reward_model(tmp_path / "rm", labels=3)
     with pytest.raises(DataError, match=r"\(rm\): gives 3 labels"):
-        scorer(tmp_path)(["A."], ["mass"], ["Q?"])
+        scorer(tmp_path).ready()
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(folder, tmp_path):
@@ -153,7 +159,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused(folder, tmp_path):
     tokenizer.save_pretrained(tmp_path / "rm")
     (tmp_path / "rm" / "chat_template.jinja").unlink(missing_ok=True)
     with pytest.raises(DataError, match=r"\(rm\): its tokenizer has no chat template"):
-        scorer(tmp_path)(["A."], ["mass"], ["Q?"])
+        scorer(tmp_path).ready()
 
 
 def test_a_template_that_cannot_write_the_conversation_is_named(folder, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
-from evidcore.builtin.text_models import Kept, Pretrained, fits, load, padded, passes
+from evidcore.builtin.text_models import Kept, Pretrained, fits, load, look, padded, passes
 from evidcore.errors import DataError, RunError
 from evidcore.testing import tiny_language, tiny_reward_model, tiny_text_encoder
 
@@ -50,20 +50,24 @@ def test_a_model_is_named_once_and_with_its_commit(options, message):
     ],
 )
 def test_what_cannot_be_used_is_named(models, folder, message):
+    named = Pretrained(folder=folder)
     with pytest.raises(DataError, match=message):
-        load("AutoModelForSequenceClassification", Pretrained(folder=folder), models, "scorer x")
+        load("AutoModelForSequenceClassification", named, models, "scorer x")
+    if folder in ("nowhere", "pickled"):  # known before any weight is read
+        with pytest.raises(DataError, match=message):
+            look(named, models, "scorer x")
 
 
 def test_a_hub_model_that_cannot_be_had_is_named(models, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     named = Pretrained(id="them/no-such-model-402", revision="0" * 40)
     with pytest.raises(DataError, match=r"scorer x \(them/no-such-model-402@0{40}\): cannot be loaded: "):
-        load("AutoModel", named, models, f"scorer x ({named})")
+        look(named, models, f"scorer x ({named})")
 
 
 def test_a_device_that_is_not_there_is_named(models):
     with pytest.raises(RunError, match="device 'cuda:99' is not there"):
-        load("AutoModel", Pretrained(folder="encoder", device="cuda:99"), models, "scorer x")
+        look(Pretrained(folder="encoder", device="cuda:99"), models, "scorer x")
 
 
 def test_loading_moves_no_random_number_of_training(models):
@@ -75,7 +79,7 @@ def test_loading_moves_no_random_number_of_training(models):
 
 
 def test_the_dtype_is_the_recipes(models):
-    model, _ = load("AutoModel", Pretrained(folder="encoder", dtype="bfloat16"), models, "scorer x")
+    model = load("AutoModel", Pretrained(folder="encoder", dtype="bfloat16"), models, "scorer x")
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
     assert not model.training
 

@@ -1,19 +1,21 @@
 """Supervised fine-tuning on trl's trainer, with a weight for each target token.
 
 The loss is a weighted mean over the target tokens of a whole step: sum(weight x -log p) / sum(weight).
-Without a re-weighter trl's own loss is used; weights of one give the same bits.
+Without a re-weighter trl's own loss is used; weights of one give the same bits. `loss_per = "row"` divides by
+the number of rows instead: the mean over rows of each row's weighted sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 import torch
 from trl import SFTConfig, SFTTrainer
 
+from evidcore.builtin.uniform import Uniform
 from evidcore.contracts import Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
@@ -45,11 +47,13 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         *,
         announce: Announce,
         learning_rates: Mapping[str, float],
+        loss_per: Literal["token", "row"] = "token",
         optimizer_kind: OptimizerKind = ADAMW,
         peft_config: Any = None,
     ) -> None:
         """Take everything, resolved."""
         self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
+        self.loss_per = loss_per
         rows = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
         super().__init__(
             model=model,
@@ -62,10 +66,10 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         self.train_dataset = Positions(rows)
 
     def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
-        """Return the weight of a whole step's target tokens, of all processes."""
+        """Return what a whole step's loss is divided by, of all processes."""
         if not batch_samples or "weights" not in batch_samples[0]:
             return super()._get_num_items_in_batch(batch_samples, device)
-        total = torch.stack([_weights(batch).sum() for batch in batch_samples]).sum().to(device)
+        total = torch.stack([self._divisor(batch) for batch in batch_samples]).sum().to(device)
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             total = self.accelerator.gather(total).sum()
         return total
@@ -84,7 +88,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         weights = _weights(inputs)
         given = {name: value for name, value in inputs.items() if name != "weights"}
         outputs = model(**given, use_cache=False, fused_lm_head=True)
-        total = weights.sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
+        total = self._divisor(inputs) if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
         loss = (-outputs.log_probs * weights.to(outputs.log_probs)).sum() / torch.where(total > 0, total, 1.0)
         if self.args.average_tokens_across_devices and num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes
@@ -93,6 +97,11 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         kept["entropy"].append((outputs.entropy.detach().sum() / counted).item())
         kept["mean_token_accuracy"].append((outputs.is_top1.sum() / counted).item())
         return (loss, outputs) if return_outputs else loss
+
+    def _divisor(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the weight of a batch's target tokens, or the number of its rows."""
+        weights = _weights(batch)
+        return weights.sum() if self.loss_per == "token" else weights.new_tensor(len(weights))
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return trl's figures under our names."""
@@ -166,6 +175,8 @@ def make_trainer(
     }
     stage.check_arguments(SFTConfig, owned, settings.trl, WHERE)
     model.train_only(settings.train)
+    if settings.loss_per == "row":
+        reweighter = reweighter or Uniform()  # trl's own loss is per token
     with stage.quiet():
         return WeightedTrainer(
             model,
@@ -174,6 +185,7 @@ def make_trainer(
             Targets(processor, source, reweighter, reweighter_package),
             announce=announce,
             learning_rates=rates,
+            loss_per=settings.loss_per,
             optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
         )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -22,10 +23,44 @@ def bridge(grid_zyx=(4, 4, 4), text_width=12, **options):
     return ResidualAlignment(6, text_width, grid_zyx, **options)
 
 
-def test_the_papers_grid_of_2744_patches_becomes_343_tokens():
+@pytest.mark.parametrize("kind", [ResidualAlignment, Projection])
+def test_the_papers_grid_of_2744_patches_becomes_343_tokens(kind):
     with torch.device("meta"):
-        paper = ResidualAlignment(768, 2048, (14, 14, 14))
+        paper = kind(768, 2048, (14, 14, 14))
+        shown = Patches(torch.empty(1, 2744, 768), (14, 14, 14), torch.empty(2744, 3))
+        assert paper(shown).shape == (1, 343, 2048)
     assert paper.tokens((14, 14, 14)) == 343
+
+
+def test_pooling_is_the_released_codes_strided_convolution():
+    made = bridge((4, 2, 6), pool_zyx=(2, 2, 2)).projection.pooling
+    conv = torch.nn.Conv3d(6, 12, kernel_size=2, stride=2)
+    with torch.no_grad():
+        conv.weight.copy_(made.linear.weight.reshape(12, 2, 2, 2, 6).permute(0, 4, 1, 2, 3))
+        conv.bias.copy_(made.linear.bias)
+    shown = patches((4, 2, 6))
+    volume = shown.features.reshape(2, 4, 2, 6, 6).permute(0, 4, 1, 2, 3)
+    wanted = conv(volume).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(made(shown.features, (4, 2, 6)), wanted)
+
+
+def test_a_gate_worked_by_hand():
+    """Token [3, 1], anchor [1, -1]: the hidden layer sums token and anchor to [4, 0]."""
+    made = bridge(text_width=2, scaled=False)
+    with torch.no_grad():
+        made.anchor.copy_(torch.tensor([1.0, -1.0]))
+        made.gate_hidden.weight.copy_(torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]]))
+        made.gate_hidden.bias.zero_()
+        made.gate_out.weight.copy_(torch.tensor([[math.log(3) / 4, 0.0], [-math.log(3) / 4, 0.0]]))
+        made.gate_out.bias.zero_()
+        token = torch.tensor([[[3.0, 1.0]]])
+        # gates 3/4 and 1/4: 3/4 * 1 + 1/4 * 3 and 1/4 * -1 + 3/4 * 1
+        assert made.mix(token).flatten().tolist() == pytest.approx([1.5, 0.5])
+        made.gate_out.weight.zero_()
+        wanted = {-200.0: [3.0, 1.0], 0.0: [2.0, 0.0], 200.0: [1.0, -1.0]}  # open to the pixels, half, shut
+        for bias, values in wanted.items():
+            made.gate_out.bias.fill_(bias)
+            assert made.mix(token).flatten().tolist() == values
 
 
 @pytest.mark.parametrize("grid", [(4, 4, 4), (3, 4, 5), (1, 2, 2)])
@@ -109,9 +144,20 @@ def test_tokens_leave_with_the_spread_of_the_text_embeddings(norm, spread):
 
 
 @pytest.mark.parametrize("grid", [(4, 4, 4), (3, 5, 2)])
-def test_with_the_gate_shut_it_is_the_projection_bridge(grid):
-    made = bridge()
-    plain = Projection(6, 12, (4, 4, 4))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": False},
+        {"position_embedding": False},
+        {"layers": 1, "pool_zyx": (1, 2, 2)},
+        {"scaled": False},
+    ],
+)
+@pytest.mark.parametrize("gate", ["channel", "token"])
+def test_where_the_gate_is_0_it_is_the_projection_bridge_of_the_same_options(grid, options, gate):
+    made = bridge(gate=gate, **options)
+    plain = Projection(6, 12, (4, 4, 4), **options)
     missing = plain.load_state_dict(made.state_dict(), strict=False)
     assert missing.missing_keys == []
     embeddings = 0.02 * torch.randn(40, 12, generator=torch.Generator().manual_seed(2))
@@ -121,6 +167,30 @@ def test_with_the_gate_shut_it_is_the_projection_bridge(grid):
         made.gate_out.weight.zero_()
         made.gate_out.bias.fill_(-200.0)
     assert torch.equal(made(patches(grid)), plain(patches(grid)))
+
+
+def test_both_bridges_have_the_same_options_but_for_the_gate():
+    def keys(kind):
+        return {
+            name: item.default
+            for name, item in inspect.signature(kind).parameters.items()
+            if item.kind is item.KEYWORD_ONLY
+        }
+
+    gate = {"gate": "channel", "gate_start": 0.5}
+    assert keys(ResidualAlignment) == keys(Projection) | gate
+
+
+def test_unscaled_the_anchor_counts_as_it_is_and_tokens_leave_with_a_spread_of_1():
+    made = bridge(text_width=48, scaled=False)
+    embeddings = 0.02 * torch.randn(200, 48, generator=torch.Generator().manual_seed(4)) + 0.3
+    made.set_anchor(embeddings)
+    assert made.scale.item() == 1.0
+    torch.testing.assert_close(made.anchor, embeddings.mean(dim=0))
+    assert made(patches(volumes=8)).std().item() == pytest.approx(1.0, rel=0.05)
+    plain = Projection(6, 48, (4, 4, 4), scaled=False)
+    plain.set_anchor(embeddings)
+    assert plain.scale.item() == 1.0
 
 
 def test_gradient_reaches_the_patches_and_every_weight():
@@ -148,7 +218,9 @@ def test_no_parameter_or_buffer_is_0d():
     assert all(item.dim() > 0 for item in bridge().state_dict().values())
 
 
-@pytest.mark.parametrize("options", [{}, {"gate": "token", "position_embedding": False}, {"norm": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"gate": "token", "position_embedding": False}, {"norm": False}, {"scaled": False}]
+)
 def test_it_keeps_the_contract_of_a_bridge(options):
     check_bridge(
         lambda: ResidualAlignment(6, 12, (4, 4, 4), **options),

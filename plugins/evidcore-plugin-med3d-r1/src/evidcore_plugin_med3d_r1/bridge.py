@@ -21,17 +21,19 @@ class ResidualAlignment(Bridge):
     """Pool patches by a strided convolution, then mix each token with a fixed text anchor through a gate.
 
     With pooled and projected token x, anchor t and gate g = sigmoid(W2 relu(W1 [x; t])): z = g·t + (1 - g)·x,
-    then a position embedding and a norm. With the gate shut it is the builtin bridge `projection`, weight for
-    weight, so that the two differ in the gate alone.
+    then a position embedding and a norm. Where g is 0 it is the builtin bridge `projection` of the same
+    options, weight for weight, so that the two differ in the gate alone.
 
     Inside, everything is in units of the embeddings' spread s (t / s stands for t, the result is multiplied
-    by s): visual tokens start as large as words, whatever the language model.
+    by s): visual tokens start as large as words, whatever the language model. `scaled = false` takes s = 1.
 
-    Differences from the paper, both in the released code too: the gate is a vector ("channel"; the paper's
-    text reads as one number per token), and a position embedding and a norm follow it.
+    Differences from the paper, all in the released code too: the gate is a vector ("channel"; the paper's
+    text reads as one number per token), and a position embedding and a norm follow it. Of neither are the
+    units (both take s = 1), the norm before pooling, and GELU before each linear layer.
 
     Source:
-        Lai et al. 2026, Med3D-R1, arXiv:2602.01200, eq. 1-3, and github laihaoran/Med3D-R1 @17ea522.
+        Lai et al. 2026, Med3D-R1, arXiv:2602.01200, eq. 1-3, and github laihaoran/Med3D-R1 @17ea522,
+        stage1_sft/LaMed/src/model/multimodal_projector/spatial_conv_view_projector.py.
     """
 
     anchor: Tensor
@@ -50,6 +52,7 @@ class ResidualAlignment(Bridge):
         gate_start: Annotated[float, Gt(0), Lt(1)] = 0.5,
         position_embedding: bool = True,
         norm: bool = True,
+        scaled: bool = True,
     ) -> None:
         """Make it with fresh weights.
 
@@ -63,6 +66,7 @@ class ResidualAlignment(Bridge):
             gate_start: the gate before training; near 0 lets the pixels through, near 1 shuts them off.
             position_embedding: tell tokens of different places apart beyond what the encoder does.
             norm: normalise each token at the end.
+            scaled: tokens start as large as words; without, they start with a spread of 1.
         """
         super().__init__()
         self.projection = PooledProjection(width, text_width, pool_zyx, layers)
@@ -72,6 +76,7 @@ class ResidualAlignment(Bridge):
         usual = self.projection.pooling.grid(grid_zyx)
         self.position = GridPosition(usual, text_width) if position_embedding else None
         self.norm = nn.LayerNorm(text_width) if norm else None
+        self.scaled = scaled
         # Buffers, not views of the embeddings, which may be sharded or trained later. None is 0-d, for FSDP2.
         self.register_buffer("anchor", torch.zeros(text_width))
         self.register_buffer("scale", torch.ones(1))
@@ -87,7 +92,8 @@ class ResidualAlignment(Bridge):
         rows = embeddings.detach().float()
         with torch.no_grad():
             self.anchor.copy_(rows.mean(dim=0))
-            self.scale.fill_(float(rows.std()))
+            if self.scaled:
+                self.scale.fill_(float(rows.std()))
             self.anchor_taken.fill_(1)
 
     def tokens(self, grid_zyx: Grid) -> int:

@@ -97,7 +97,7 @@ def _think_and_report(rollout: Rollout) -> tuple[str, str] | str:
 
 def _completion_and_option(rollout: Rollout) -> tuple[str, str] | str:
     """Return the two texts, or why there are none."""
-    options, letter = (rollout.prompt.reference.get(key) for key in ("options", "letter"))
-    if not options or letter not in LETTERS:
+    reference = rollout.prompt.reference
+    if not reference.get("options") or not reference.get("letter"):
         return f"prompt {rollout.prompt.id!r} has no right option"
-    return rollout.text, options[LETTERS.index(letter)]
+    return rollout.text, reference["options"][LETTERS.index(reference["letter"])]

@@ -1,4 +1,4 @@
-"""Tiny text models with random weights, in the layouts of published ones."""
+"""A tiny reward model with random weights, in the layout of a published one."""
 
 from __future__ import annotations
 
@@ -34,35 +34,6 @@ def tiny_reward_model(folder: Path, seed: int = 0, *, labels: int = 1) -> Path:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = MistralForSequenceClassification(config)
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(10)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def tiny_text_encoder(folder: Path, seed: int = 0) -> Path:
-    """Write a two-layer BERT that reads letter by letter, with its tokenizer; return its folder."""
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,:;!?()-"
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{one}" for one in letters)]
-    tokenizer = BertTokenizerFast(
-        vocab={piece: number for number, piece in enumerate(pieces)}, model_max_length=512
-    )
-    config = BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=512,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        model = BertModel(config)
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.mul_(10)
