@@ -178,6 +178,14 @@ def test_plan_says_what_leaves_the_machine_and_where_to(recipe):
     assert "text would be sent to 'host.example'" in refused
 
 
+def test_plan_says_which_models_judges_are_loaded_from(recipe):
+    named = '{ use = "reward-model", model = { id = "them/theirs", revision = "0a1b" } }'
+    line = f"rescue = {named}"
+    recipe.write_text(recipe.read_text().replace('kind = "evaluate"', f'kind = "evaluate"\n{line}', 1))
+    (download,) = json.loads(evid("plan", recipe, "--json").output)["downloads"]
+    assert download == ("them/theirs at 0a1b, from the Hugging Face Hub, for stage.02-evaluate.rescue.model")
+
+
 def test_a_labeler_within_a_stage_knows_the_recipes_folder(recipe, tmp_path):
     labels = f'{{ use = "labels-file", path = "labels.json", sha256 = "{"0" * 64}" }}'
     line = f'reweighter = {{ use = "abnormality", labeler = {labels} }}'

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from evidcore_plugin_med3d_r1.reweighter import Abnormality
 
 from evidcore.builtin.uniform import Uniform
 from evidcore.contracts import Reweighter
@@ -26,17 +27,18 @@ def run(bench, kit, name="run", reweighter=None, source=None, model=None, **chan
     return model, heard
 
 
-def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, kit):
+@pytest.mark.parametrize("reweighter", [Uniform(), Abnormality(gain=1.0)], ids=["uniform", "abnormality"])
+def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, kit, reweighter):
     without, heard = run(bench, kit, "without", steps=3, rows_per_forward=2)
-    ones, also = run(bench, kit, "ones", reweighter=Uniform(), steps=3, rows_per_forward=2)
+    ones, also = run(bench, kit, "ones", reweighter=reweighter, steps=3, rows_per_forward=2)
     start, _ = bench.model()
     assert torch.equal(kit.flat(without), kit.flat(ones))
     assert not torch.equal(kit.flat(without), kit.flat(start))
     assert [one["loss"] for one in heard.steps] == [one["loss"] for one in also.steps]
 
 
-def plain_loss(bench, reweighter):
-    """The weighted mean over the rows of a step, from plain logits, row by row."""
+def plain_loss(bench, reweighter, loss_per="token"):
+    """The loss of a step from plain logits, row by row: the weighted mean, or each row's sum, averaged."""
     model, processor = bench.model()
     targets = Targets(processor, bench.source(bench.set_of("report")), reweighter)
     total = weight = 0.0
@@ -49,7 +51,7 @@ def plain_loss(bench, reweighter):
         for number, (token, one) in enumerate(zip(row.answer_ids, row.weights, strict=True)):
             total -= one * float(log_probs[len(row.prompt_ids) + number - 1, token])
             weight += one
-    return total / weight
+    return total / (weight if loss_per == "token" else 4)
 
 
 @pytest.mark.parametrize("rows_per_forward", [0, 1])
@@ -57,6 +59,46 @@ def test_the_loss_is_the_weighted_mean_over_the_whole_step(bench, kit, rows_per_
     for reweighter in (None, Rising()):
         _, heard = run(bench, kit, reweighter=reweighter, steps=1, rows_per_forward=rows_per_forward)
         assert heard.steps[0]["loss"] == pytest.approx(plain_loss(bench, reweighter), rel=1e-5)
+
+
+@pytest.mark.parametrize("rows_per_forward", [0, 1])
+def test_the_loss_per_row_is_the_weighted_sum_over_a_row(bench, kit, rows_per_forward):
+    """The paper's formula has no denominator."""
+    for reweighter in (None, Rising()):
+        _, heard = run(
+            bench, kit, reweighter=reweighter, steps=1, rows_per_forward=rows_per_forward, loss_per="row"
+        )
+        wanted = plain_loss(bench, reweighter, "row")
+        assert heard.steps[0]["loss"] == pytest.approx(wanted, rel=1e-5)
+        assert wanted > 10 * plain_loss(bench, reweighter)
+
+
+def test_a_sum_is_a_mean_at_a_higher_learning_rate(bench, kit):
+    """One step of plain gradient descent: the sum's is the mean's, times the weight of a row."""
+    targets = Targets(bench.model()[1], bench.source(bench.set_of("report")), Rising())
+    weight = sum(sum(targets.row(place).weights) for place in range(4)) / 4
+    changed = {"reweighter": Rising(), "steps": 1}
+    still = {"optim": "sgd", "max_grad_norm": 0.0}
+    one, _ = run(bench, kit, "sum", loss_per="row", learning_rate=1e-4, trl=still, **changed)
+    other, _ = run(bench, kit, "mean", learning_rate=1e-4 * weight, trl=still, **changed)
+    start, _ = bench.model()
+    assert (kit.flat(one) - kit.flat(start)).abs().max() > 1e-3
+    torch.testing.assert_close(kit.flat(one), kit.flat(other), rtol=0, atol=1e-6)
+
+
+def test_padding_does_not_dilute_the_mean_as_in_the_released_code(bench, kit):
+    """There padding weighs 1 and has a loss of 0: with rows of unequal length the mean is smaller."""
+    _, processor = bench.model()
+    targets = Targets(processor, bench.source(bench.set_of("report")), Rising())
+    batch = targets.batch([{"prompt": str(place)} for place in range(4)])
+    padding = int((batch["attention_mask"] == 0).sum())
+    weight = float(batch["weights"].sum())
+    assert padding > 0
+    ours = plain_loss(bench, Rising())
+    released = ours * weight / (weight + padding)
+    _, heard = run(bench, kit, reweighter=Rising(), steps=1, rows_per_forward=4)
+    assert heard.steps[0]["loss"] == pytest.approx(ours, rel=1e-5)
+    assert heard.steps[0]["loss"] > 1.0001 * released
 
 
 def test_four_rows_at_once_are_one_row_four_times(bench, kit):

@@ -1,0 +1,123 @@
+"""The anchor is taken once and then stays: saved, loaded, trained around, and sharded around."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+import evidcore.contracts  # noqa: F401 (component kinds are told by it)
+from evidcore.case import Score
+from evidcore.contracts import Reward
+from evidcore.model import assemble
+from evidcore.plugins import factory
+from evidcore.testing import tiny_language, volume_case
+from evidcore.train.grpo import grpo
+from evidcore.train.rows import PromptSet, PromptSource
+from evidcore.train.settings import GrpoSettings, NamedReward, Silent
+
+PROGRAM = Path(__file__).with_name("sharded_program.py")
+ENCODER = {
+    "use": "vit3d",
+    "size_zyx": [8, 16, 16],
+    "patch_zyx": [4, 8, 8],
+    "width": 24,
+    "heads": 2,
+    "windows": [[-1000.0, 400.0]],
+    "stem": "patch",
+}
+BRIDGE = {"use": "residual-alignment", "pool_zyx": [1, 1, 2]}
+VIEW = {"use": "volume"}
+
+logging.disable_progress_bar()
+
+
+class Letters(Reward):
+    """The share of letters in an answer: sampled answers differ in it."""
+
+    def __call__(self, rollouts, earlier):
+        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A fresh model with its processor, and the mean of its vocabulary worked out row by row."""
+    folder = tiny_language(tmp_path / "language")
+    language, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        for weight in language.parameters():
+            if weight.dim() > 1:
+                weight.mul_(3)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        encoder = factory.build("encoder", ENCODER, given={}, where="test")
+    model, processor = assemble.assemble(
+        language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
+    )
+    rows = language.get_input_embeddings().weight.detach()
+    return model, processor, sum(rows) / len(rows)
+
+
+def test_the_anchor_is_the_mean_word_and_equal_after_save_and_load(made, tmp_path):
+    model, processor, mean = made
+    anchor = model.model.bridge.anchor
+    torch.testing.assert_close(anchor, mean, rtol=1e-5, atol=1e-8)
+    with torch.no_grad():  # what is saved must be the anchor, not the embeddings that it was taken from
+        model.get_input_embeddings().weight.add_(1.0)
+    assemble.save(model, processor, tmp_path / "saved")
+    loaded, _ = assemble.load(tmp_path / "saved")
+    assert torch.equal(loaded.model.bridge.anchor, anchor)
+    assert torch.equal(loaded.model.bridge.scale, model.model.bridge.scale)
+    loaded.model.bridge.set_anchor(loaded.get_input_embeddings().weight)
+    assert torch.equal(loaded.model.bridge.anchor, anchor)
+
+
+def test_training_the_whole_model_by_rewards_moves_the_embeddings_and_not_the_anchor(made, tmp_path):
+    model, processor, _ = made
+    before = {name: item.clone() for name, item in model.state_dict().items()}
+    task = factory.build("task", {"use": "choice", "think": False}, given={}, where="test")
+    view = factory.build("view", VIEW, given={}, where="test")
+    cases = [volume_case(tmp_path / "volumes", seed) for seed in range(4)]
+    source = PromptSource([PromptSet(name="choice", task=task, view=view, cases=cases)], seed=1)
+    settings = GrpoSettings(
+        train=("encoder", "bridge", "language"), steps=2, learning_rate=1e-3, prompts_per_step=2,
+        answers_per_prompt=4, max_new_tokens=6, reward_time_limit_s=0.0, trl={"beta": 0.04},
+    )  # fmt: skip
+    rewards = [NamedReward(name="letters", reward=Letters())]
+    grpo(model, processor, source, rewards, settings, tmp_path / "run", seed=3, announce=Silent())
+    loaded, _ = assemble.load(tmp_path / "run")
+    for after in (model.state_dict(), loaded.state_dict()):
+        assert not torch.equal(
+            after["model.language_model.embed_tokens.weight"],
+            before["model.language_model.embed_tokens.weight"],
+        )
+        assert not torch.equal(after["model.bridge.gate_out.weight"], before["model.bridge.gate_out.weight"])
+        for name in ("anchor", "scale", "anchor_taken"):
+            assert torch.equal(after[f"model.bridge.{name}"], before[f"model.bridge.{name}"])
+
+
+@pytest.mark.slow
+def test_two_shards_hold_the_same_anchor_while_the_embeddings_move(made, tmp_path):
+    model, processor, _ = made
+    assemble.save(model, processor, tmp_path / "saved")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launch, PROGRAM, tmp_path / "saved", tmp_path],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first["loss"] == second["loss"] == pytest.approx(first["loss_of_the_whole_model"], rel=1e-5)
+    for rank in (first, second):
+        assert rank["is_sharded"]
+        assert rank["embeddings_moved"] > 1e-4
+        assert rank["anchor_is_equal"]
+        assert rank["anchor"] == model.model.bridge.anchor.tolist()
+    assert first["saved_anchor_is_equal"]
