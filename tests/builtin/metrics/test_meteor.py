@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import shutil
 
 import pytest
@@ -56,6 +57,7 @@ def test_words_match_exactly_and_by_stem(tmp_path, written):
     }
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # NLTK leaves files open
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "zip"])
 def test_synonyms_match_where_wordnet_is_named(tmp_path, written, packed):
     data = wordnet(tmp_path / "nltk_data")
@@ -69,6 +71,7 @@ def test_synonyms_match_where_wordnet_is_named(tmp_path, written, packed):
     assert with_.figures["meteor"] == pytest.approx(by_hand(3, 1, 3, 3))
     assert without.figures["meteor_without_synonyms"] == pytest.approx(by_hand(2, 1, 3, 3))
     assert Meteor(tmp_path, nltk_data="nltk_data").notes() == {}
+    gc.collect()
 
 
 def test_a_folder_without_wordnet_is_told_before_training(tmp_path):
