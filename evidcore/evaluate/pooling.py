@@ -77,8 +77,10 @@ def figure_interval(figures: Figures, patients: Sequence[str]) -> Interval | Non
     if _are_numbers(figures):
         return _mean_interval(_numbers(figures), patients)
     columns = _columns(figures)
-    if _kind(figures) == "ratio":
-        return ratio_interval(columns[:, 0], columns[:, 1], patients)
+    if _kind(figures) == "ratio":  # a text that adds 0 to 0 has no say, and its patient bounds nothing
+        has_say = columns[:, 1] > 0
+        owners = [patient for patient, here in zip(patients, has_say, strict=True) if here]
+        return ratio_interval(columns[has_say, 0], columns[has_say, 1], owners)
     return _bootstrap(value, [columns], patients, lambda sums: _pool(figures)(sums[0]))
 
 

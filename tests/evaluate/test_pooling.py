@@ -84,6 +84,13 @@ def test_the_interval_of_a_ratio_is_that_of_the_ratio_bootstrap():
     assert expected.patients == 40
 
 
+def test_texts_that_add_nothing_to_a_ratio_bound_nothing():
+    figures = [Sums("ratio", (1.0, 1.0))] * 40 + [Sums("ratio", (0.0, 0.0))] * 40
+    found = figure_interval(figures, PATIENTS)
+    assert (found.value, found.values, found.patients) == (1.0, 40, 20)
+    assert found.low == pytest.approx(0.025 ** (1 / 20))  # 20 patients in a row, not 40
+
+
 def test_the_interval_of_a_difference_agrees_with_a_loop_over_patients():
     first, second = ratios(0.3), ratios()
     figures = [
