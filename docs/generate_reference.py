@@ -81,6 +81,7 @@ def recipe() -> Iterator[str]:
         "an entry of `data`": shape.DataUse,
         **{f'[[stage]] kind = "{name}"': form for name, form in shape.STAGES.items()},
         "[[stage.reward]], beside the component's own keys": shape.RewardKeys,
+        "[[stage.metric]], beside the component's own keys": shape.MetricKeys,
         "stage.lora": shape.Lora,
     }
     for title, form in tables.items():

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import re
 
 import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
@@ -14,6 +15,7 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.endpoint import Endpoint
 from evidcore.builtin.folder import Folder
 from evidcore.builtin.labelers import NegationRules
+from evidcore.builtin.metrics.judge import DIMENSIONS
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.text_models import Pretrained
@@ -49,6 +51,11 @@ OPTIONS = {
     },
     "reward-model": {"model": {"folder": "reward-model"}},
     "embedding": {"model": {"folder": "encoder"}},
+    "judge": {
+        "endpoint": {"url": "http://127.0.0.1:9/v1", "model": "tiny", "sends_text_away": True},
+    },
+    "scorer": {"scorer": {"use": "token-f1"}},
+    "embedding-f1": {"folder": "encoder"},
     "report-consistency": {"scorer": {"use": "findings-f1"}},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
     "m3d-seg": {"path": "published/m3d-seg", "codes": ["0004"]},
@@ -88,6 +95,7 @@ class World:
             "dataset": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
             "labeler": {"recipe_folder": self.folder},
             "scorer": {"recipe_folder": self.folder},
+            "metric": {"recipe_folder": self.folder, "labeler": NegationRules()},
             "segmenter": {"cache_folder": self.folder / "cache"},
             "bridge": {"width": 24, "text_width": 32, "grid_zyx": (4, 2, 2)},
             "tool": {"view": Volume()},
@@ -313,6 +321,24 @@ def answer_by_rules(body, number):
 
 def conform_scorer(name, build, world):
     testing.check_scorer(build())
+
+
+def conform_metric(name, build, world):
+    if name == "judge":
+        with testing.chat_server(graded_by_overlap) as server:
+            testing.check_metric(
+                build(endpoint={"url": server.url, "model": "tiny", "sends_text_away": True})
+            )
+    else:
+        testing.check_metric(build())
+
+
+def graded_by_overlap(body, number):
+    """Grade 5 where the text repeats the report, else 1."""
+    said = body["messages"][-1]["content"]
+    report, text = (re.search(rf"<{tag}>\n(.*?)\n</{tag}>", said, re.S)[1] for tag in ("report", "text"))
+    grade = {"score": 5 if text == report else 1, "reason": "as it is"}
+    return testing.Reply(content=json.dumps(dict.fromkeys(DIMENSIONS, grade)))
 
 
 def conform_segmenter(name, build, world):

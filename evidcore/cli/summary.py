@@ -9,9 +9,10 @@ from evidcore.run.folder import RunFolder
 
 _SHOWN = (
     "strict_accuracy", "log_likelihood_accuracy", "accuracy_given_valid_format", "format_rate",
-    "findings_f1_micro", "findings_f1_macro", "probe_accuracy", "probe_auc_mean", "probe_auc_min",
-    "grounding_margin", "other_patient_minus_prior_only", "log_likelihood_change",
-    "verdict_log_likelihood_change",
+    "findings_f1_micro", "findings_f1_macro", "bleu_4_corpus", "rouge_l", "cider_d", "meteor",
+    "abnormal_recall", "abnormal_recall_late_minus_early", "judge_correctness", "probe_accuracy",
+    "probe_auc_mean", "probe_auc_min", "grounding_margin", "other_patient_minus_prior_only",
+    "log_likelihood_change", "verdict_log_likelihood_change",
 )  # fmt: skip
 _LINES = ("uniform_chance", "prior_only", "perfect_perception")
 
@@ -44,7 +45,7 @@ def _figure(row: dict[str, Any]) -> str:
     metric, value, low, high = row["metric"], row["value"], row["low"], row["high"]
     if value is None:
         return f"not measured ({row['note']})"
-    if "f1" in metric or "auc" in metric:
+    if row.get("unit") in ("score", "plain") or "f1" in metric or "auc" in metric:
         text = f"{value:.3f}" + (f" ({low:.3f} to {high:.3f})" if low is not None else "")
     elif "margin" in metric or "minus" in metric or "change" in metric:
         text = f"{100 * value:+.1f} points" + (

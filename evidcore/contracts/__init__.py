@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from evidcore.contracts.answering import RolloutStrategy, Sampler, Task, Tool
 from evidcore.contracts.data import Dataset, View
 from evidcore.contracts.judging import Labeler, Reader, Reward, Scorer, Unread
+from evidcore.contracts.measuring import Measured, Metric, Pooling, Sums, TextKind, Written
 from evidcore.contracts.model import (
     Bridge,
     Encoder,
@@ -47,6 +48,7 @@ KINDS: Mapping[str, type] = {
     "reader": Reader,
     "labeler": Labeler,
     "scorer": Scorer,
+    "metric": Metric,
 }
 
 __all__ = [
@@ -61,9 +63,12 @@ __all__ = [
     "Grid",
     "Labeler",
     "MaskPrompt",
+    "Measured",
+    "Metric",
     "Patches",
     "PointPrompt",
     "Policy",
+    "Pooling",
     "Reader",
     "Reward",
     "Reweighter",
@@ -73,8 +78,11 @@ __all__ = [
     "Segmenter",
     "SegmenterPrompt",
     "SegmenterSession",
+    "Sums",
     "Task",
+    "TextKind",
     "Tool",
     "Unread",
     "View",
+    "Written",
 ]

@@ -1,20 +1,21 @@
-"""Evaluate reports: which findings they affirm, against what is known of the case."""
+"""Evaluate reports: which findings they affirm, and what metrics say of their words."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import numpy as np
 
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.scorers import states
-from evidcore.case import Prompt, State
-from evidcore.contracts import Labeler, Policy, Task
+from evidcore.case import Answer, Prompt, Report, Span, State
+from evidcore.contracts import Labeler, Policy, Sums, Task, Unread, Written
 from evidcore.evaluate.choice import Condition, batches, unknown_patients
+from evidcore.evaluate.measuring import Measurement, NamedMetric, TextFigures, measure
 from evidcore.evaluate.reference_lines import cluster, row
-from evidcore.evaluate.statistics import Interval, mean_interval, ratio_interval
+from evidcore.evaluate.statistics import mean_interval
+
+F1_MICRO, F1_MACRO = "findings_f1_micro", "findings_f1_macro"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,12 +33,18 @@ class ReportAnswer:
     affirmed: tuple[str, ...]  # findings that the report says are present
     present: tuple[str, ...]  # findings that are
     absent: tuple[str, ...]  # findings that are known not to be
+    unread: str | None  # why the labeler could not read the report
     images: tuple[str, ...]
 
     @property
     def cluster(self) -> str:
         """Return the patient, or the case where no patient is known."""
         return cluster(self.patient, self.case_id)
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether an F1 can be given: findings of the case are known, and the report was read."""
+        return bool(self.present or self.absent) and self.unread is None
 
     def counts(self, finding: str | None = None) -> tuple[int, int, int]:
         """Return true positives, false positives and false negatives, of one finding or of all."""
@@ -59,37 +66,36 @@ class ReportResult:
 
     name: str
     answers: tuple[ReportAnswer, ...]
+    findings: Measurement  # F1 over all findings and of each
+    measured: Measurement  # what the metrics say
 
-    def f1(self, finding: str | None = None) -> Interval | None:
-        """Return F1 over all findings (micro) or of one, None where it is neither present nor affirmed."""
-        counts = np.array([answer.counts(finding) for answer in self.answers], dtype=np.float64)
-        below = 2 * counts[:, 0] + counts[:, 1] + counts[:, 2]
-        if not below.any():
-            return None
-        return ratio_interval(2 * counts[:, 0], below, [answer.cluster for answer in self.answers])
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what `answers/<stage>.jsonl` holds of each report, its figures with it."""
+        return [
+            answer.line() | _merged(first, second).line()
+            for answer, first, second in zip(
+                self.answers, self.findings.texts, self.measured.texts, strict=True
+            )
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the results rows: micro and macro F1, well-formed reports, then F1 by finding.
+        """Return the results rows: well-formed reports, F1 micro and macro, the metrics, F1 by finding.
 
         Macro is the mean over the findings that at least one case has.
         """
         patients = [answer.cluster for answer in self.answers]
-        note = unknown_patients(answer.patient for answer in self.answers)
         formed = mean_interval([float(answer.malformed is None) for answer in self.answers], patients)
-        found = [row(self.name, "format_rate", formed)]
-        if micro := self.f1():
-            found.append(row(self.name, "findings_f1_micro", micro, note=note))
-        names = sorted({name for answer in self.answers for name in answer.present})
-        by_finding = {name: interval for name in names if (interval := self.f1(name)) is not None}
-        if by_finding:
-            macro = sum(interval.value for interval in by_finding.values()) / len(by_finding)
-            average = Interval(
-                value=macro, low=None, high=None, values=len(self.answers), patients=len(set(patients)),
-                note=f"mean over {len(by_finding)} findings",
-            )  # fmt: skip
-            found.append(row(self.name, "findings_f1_macro", average))
-        found += [row(self.name, f"findings_f1/{name}", interval) for name, interval in by_finding.items()]
-        return found
+        note = unknown_patients(answer.patient for answer in self.answers)
+        by_finding = self.findings.rows(self.name, patients)
+        metrics = self.measured.rows(self.name, patients)
+        main = [item for item in by_finding if "/" not in item["metric"]]
+        return [
+            row(self.name, "format_rate", formed, note=note),
+            *main,
+            *(item for item in metrics if "/" not in item["metric"]),
+            *(item for item in by_finding if item not in main),
+            *(item for item in metrics if "/" in item["metric"]),
+        ]
 
 
 def evaluate_report(
@@ -99,54 +105,127 @@ def evaluate_report(
     *,
     max_new_tokens: int,
     labeler: Labeler | None = None,
+    metrics: Iterable[NamedMetric] = (),
     name: str | None = None,
     condition: Condition = "own",
     batch_size: int = 64,
 ) -> ReportResult:
-    """Write reports greedily and find what they affirm.
+    """Write reports greedily, find what they affirm, and measure them.
 
-    Findings that a case calls uncertain, or knows nothing of, are left out.
+    Findings that a case calls uncertain, or knows nothing of, are left out of F1; so are cases of which no
+    finding is known, and reports that the labeler cannot read.
 
     Args:
         policy: the model.
-        prompts: prompts of `task` on cases whose findings are known.
-        task: reads the completions.
+        prompts: prompts of `task`.
+        task: reads the completions; its gold answers are the references of the metrics.
         max_new_tokens: most tokens of a report.
         labeler: reads the reports; `negation-rules` if left out.
+        metrics: what else the reports are measured by.
         name: what results call it; the prompts' task if left out.
         condition: which volumes the prompts show.
         batch_size: prompts shown at once.
 
     Raises:
-        ValueError: if there are no prompts, or nothing is known of a case's findings; names it.
+        ValueError: if there are no prompts.
     """
     if not prompts:
         raise ValueError("there is no report to evaluate")
-    reader = labeler or NegationRules()
-    answers = []
+    written: list[tuple[str, Answer]] = []
     for batch in batches(prompts, batch_size):
         for prompt, text in zip(batch, policy.generate(batch, max_new_tokens=max_new_tokens), strict=True):
-            if not prompt.case.findings:
-                raise ValueError(f"no findings are known of case {prompt.case.id!r}, so no F1 can be given")
-            read = task.parse(prompt, text)
-            known = states(prompt.case.findings)
-            answers.append(
-                ReportAnswer(
-                    prompt_id=prompt.id,
-                    case_id=prompt.case.id,
-                    patient=prompt.case.patient,
-                    task=prompt.task,
-                    condition=condition,
-                    prompt=prompt.written(),
-                    text=text,
-                    malformed=read.malformed,
-                    affirmed=_with(states(reader(read.report or "")), "present"),
-                    present=_with(known, "present"),
-                    absent=_with(known, "absent"),
-                    images=tuple(crop.uri() for crop in prompt.crops()),
-                )
+            written.append((text, task.parse(prompt, text)))
+    reader = labeler or NegationRules()
+    read = reader.read([answer.report or "" for _, answer in written])
+    answers = []
+    for prompt, (text, answer), found in zip(prompts, written, read, strict=True):
+        known = states(prompt.case.findings)
+        answers.append(
+            ReportAnswer(
+                prompt_id=prompt.id,
+                case_id=prompt.case.id,
+                patient=prompt.case.patient,
+                task=prompt.task,
+                condition=condition,
+                prompt=prompt.written(),
+                text=text,
+                malformed=answer.malformed,
+                affirmed=() if isinstance(found, Unread) else _with(states(found), "present"),
+                present=_with(known, "present"),
+                absent=_with(known, "absent"),
+                unread=str(found) if isinstance(found, Unread) else None,
+                images=tuple(crop.uri() for crop in prompt.crops()),
             )
-    return ReportResult(name=name or prompts[0].task, answers=tuple(answers))
+        )
+    texts = [
+        Written(
+            case=prompt.case, asked=prompt.written(), text=answer.report or "",
+            reference=reference_of(prompt, task),
+        )
+        for prompt, (_, answer) in zip(prompts, written, strict=True)
+    ]  # fmt: skip
+    return ReportResult(
+        name=name or prompts[0].task,
+        answers=tuple(answers),
+        findings=_findings(answers),
+        measured=measure(metrics, texts, "report"),
+    )
+
+
+def reference_of(prompt: Prompt, task: Task) -> Report | None:
+    """Return the report within a task's gold answer, with its labelled sentences; None if it holds none."""
+    gold, spans = task.gold(prompt)
+    text = task.parse(prompt, gold).report
+    if text is None:
+        return None
+    start = gold.find(text)
+    inside = (
+        [] if start < 0 else [span for span in spans if start <= span.start and span.end <= start + len(text)]
+    )
+    return Report(
+        text=text,
+        spans=tuple(
+            Span(start=span.start - start, end=span.end - start, label=span.label) for span in inside
+        ),
+    )
+
+
+def _findings(answers: Sequence[ReportAnswer]) -> Measurement:
+    """Return F1 as figures: 2 TP over 2 TP + FP + FN."""
+    known = [answer for answer in answers if answer.is_known]
+    names = sorted({name for answer in known for name in answer.present})
+    texts = []
+    for answer in answers:
+        if not answer.is_known:
+            reason = answer.unread or "no finding of the case is known"
+            texts.append(TextFigures(unscored={F1_MICRO: reason}))
+            continue
+        each = {name: _f1(answer.counts(name)) for name in names}
+        macro = Sums("mean_ratio", tuple(number for pair in each.values() for number in pair.numbers))
+        figures = {F1_MICRO: _f1(answer.counts())} | ({F1_MACRO: macro} if names else {})
+        texts.append(
+            TextFigures(figures=figures | {f"findings_f1/{name}": pair for name, pair in each.items()})
+        )
+    figures_ = dict.fromkeys(name for text in texts for name in text.figures)
+    return Measurement(
+        texts=tuple(texts),
+        units=dict.fromkeys(figures_, "score"),
+        notes={F1_MACRO: f"mean over {len(names)} findings"},
+        sources=dict.fromkeys(figures_, F1_MICRO),
+    )
+
+
+def _f1(counts: tuple[int, int, int]) -> Sums:
+    true, extra, missed = counts
+    return Sums("ratio", (2.0 * true, 2.0 * true + extra + missed))
+
+
+def _merged(first: TextFigures, second: TextFigures) -> TextFigures:
+    return TextFigures(
+        figures={**first.figures, **second.figures},
+        remarks={**first.remarks, **second.remarks},
+        unscored={**first.unscored, **second.unscored},
+    )
 
 
 def _with(known: dict[str, State], state: State) -> tuple[str, ...]:

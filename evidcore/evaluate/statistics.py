@@ -82,12 +82,12 @@ def ratio_interval(
     Raises:
         ValueError: if there is no value, the lengths differ, or the denominators sum to 0.
     """
-    sums, totals = _by_patient(numerators, patients), _by_patient(denominators, patients)
+    sums, totals = by_patient(numerators, patients), by_patient(denominators, patients)
     if not totals.sum() > 0:
         raise ValueError(f"the denominators of a ratio must sum to more than 0, got {totals.sum()}")
     value, count = float(sums.sum() / totals.sum()), len(totals)
     if count < FEWEST_PATIENTS:
-        return _without(value, len(numerators), count)
+        return too_few(value, len(numerators), count)
     if value in (0.0, 1.0) and ((sums == 0).all() or np.array_equal(sums, totals)):
         bound = ((1 - level) / 2) ** (1 / count)
         low, high = (bound, 1.0) if value == 1.0 else (0.0, 1 - bound)
@@ -95,9 +95,9 @@ def ratio_interval(
             value=value, low=low, high=high, values=len(numerators), patients=count,
             note="all values are equal: exact binomial bound over patients",
         )  # fmt: skip
-    above, below = _resampled([sums, totals], draws, np.random.default_rng(seed))
+    above, below = resampled([sums, totals], draws, np.random.default_rng(seed))
     drawn = above[below > 0] / below[below > 0]
-    low, high = _percentiles(drawn, level)
+    low, high = percentiles(drawn, level)
     return Interval(value=value, low=low, high=high, values=len(numerators), patients=count)
 
 
@@ -163,27 +163,27 @@ def hierarchical_interval(
     runs = sorted(set(seeds), key=str)
     picked = [np.array([item == run for item in seeds]) for run in runs]
     owners = [[patient for patient, here in zip(patients, mask, strict=True) if here] for mask in picked]
-    sums = [_by_patient(numbers[mask], owner) for mask, owner in zip(picked, owners, strict=True)]
-    counts = [_by_patient(np.ones(len(owner)), owner) for owner in owners]
+    sums = [by_patient(numbers[mask], owner) for mask, owner in zip(picked, owners, strict=True)]
+    counts = [by_patient(np.ones(len(owner)), owner) for owner in owners]
     value = float(np.mean([part.sum() / count.sum() for part, count in zip(sums, counts, strict=True)]))
     fewest = min(len(count) for count in counts)
     total = len(set(patients)) if patients_shared else sum(len(count) for count in counts)
     if patients_shared and any(set(owner) != set(patients) for owner in owners):
         raise ValueError("patients_shared: every seed must be tested on the same patients, and they differ")
     if fewest < FEWEST_PATIENTS:
-        return _without(value, len(numbers), fewest)
+        return too_few(value, len(numbers), fewest)
     dice = np.random.default_rng(seed)
     places = dice.integers(len(runs), size=(draws, len(runs)))  # (draw, place) -> run
     drawn = np.zeros(draws)
-    common = _resampled([*sums, *counts], draws, dice) if patients_shared else None
+    common = resampled([*sums, *counts], draws, dice) if patients_shared else None
     for place in range(len(runs)):
         for run in range(len(runs)):
             if common is not None:
                 above, below = common[run], common[len(runs) + run]
             else:
-                above, below = _resampled([sums[run], counts[run]], draws, dice)
+                above, below = resampled([sums[run], counts[run]], draws, dice)
             drawn += np.where(places[:, place] == run, above / below, 0.0) / len(runs)
-    low, high = _percentiles(drawn, level)
+    low, high = percentiles(drawn, level)
     note = f"{len(runs)} seeds"
     return Interval(value=value, low=low, high=high, values=len(numbers), patients=total, note=note)
 
@@ -214,7 +214,7 @@ def cluster_t(values: Values, patients: Sequence[Hashable], *, level: float = 0.
     """
     from scipy import stats
 
-    sums, counts = _by_patient(values, patients), _by_patient(np.ones(len(values)), patients)
+    sums, counts = by_patient(values, patients), by_patient(np.ones(len(values)), patients)
     clusters = len(counts)
     if clusters < 2:
         raise ValueError(f"a test over patients needs at least 2 of them, got {clusters}")
@@ -246,7 +246,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _by_patient(values: Values, patients: Sequence[Hashable]) -> Array:
+def by_patient(values: Values, patients: Sequence[Hashable]) -> Array:
     """Sum the values of each patient, in the order in which sorted names appear."""
     if len(values) != len(patients):
         raise ValueError(
@@ -261,7 +261,7 @@ def _by_patient(values: Values, patients: Sequence[Hashable]) -> Array:
     return sums
 
 
-def _resampled(columns: Sequence[Array], draws: int, dice: np.random.Generator) -> list[Array]:
+def resampled(columns: Sequence[Array], draws: int, dice: np.random.Generator) -> list[Array]:
     """Sum each column over patients drawn with replacement, the same ones for every column; shape (draw,)."""
     patients = len(columns[0])
     at_once = max(1, _PLACES_AT_ONCE // patients)
@@ -273,11 +273,13 @@ def _resampled(columns: Sequence[Array], draws: int, dice: np.random.Generator) 
     return [np.concatenate(piece) for piece in pieces]
 
 
-def _percentiles(drawn: Array, level: float) -> tuple[float, float]:
+def percentiles(drawn: Array, level: float) -> tuple[float, float]:
+    """Return the ends of the middle `level` of what was drawn."""
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def _without(value: float, values: int, patients: int) -> Interval:
+def too_few(value: float, values: int, patients: int) -> Interval:
+    """Return an estimate without an interval, and say why there is none."""
     note = f"too few patients ({patients} of at least {FEWEST_PATIENTS})"
     return Interval(value=value, low=None, high=None, values=values, patients=patients, note=note)

@@ -13,7 +13,7 @@ _FRACTIONS = ("f1", "auc")  # written 0.87; everything else is a share or a diff
 
 
 def main_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that do not speak of a single finding."""
+    """Return the rows that do not speak of a part: a single finding, a decile."""
     return [row for row in rows if "/" not in row["metric"]]
 
 
@@ -30,17 +30,23 @@ def table(title: str, rows: Sequence[Row]) -> Table:
         if last is not None and row["name"] != last:
             made.add_section()
         cells = [str(row["name"]) if row["name"] != last else "", row["metric"].replace("_", " ")]
-        cells += [number(row["metric"], row["value"]), _interval(row)]
+        cells += [number(row["metric"], row["value"], row.get("unit")), _interval(row)]
         made.add_row(*cells, str(row["questions"]), str(row["patients"]), row.get("note") or "")
         last = row["name"]
     return made
 
 
-def number(metric: str, value: float | None) -> str:
-    """Return a figure as it is written: percent, points for differences, three digits for F1 and AUC."""
+def number(metric: str, value: float | None, unit: str | None = None) -> str:
+    """Return a figure as it is written: percent, points for differences, three digits for F1 and AUC.
+
+    Args:
+        metric: tells the unit where none is given.
+        value: the figure.
+        unit: "rate", "points", "score" or "plain", as rows of metrics name it.
+    """
     if value is None:
         return "–"  # noqa: RUF001  an en dash is what it is
-    if any(word in metric for word in _FRACTIONS):
+    if unit in ("score", "plain") or (unit is None and any(word in metric for word in _FRACTIONS)):
         return f"{value:.3f}"
     return f"{100 * value:+.1f}" if _is_difference(metric) else f"{100 * value:.1f} %"
 
@@ -52,4 +58,5 @@ def _is_difference(metric: str) -> bool:
 def _interval(row: Row) -> str:
     if row["low"] is None or row["high"] is None:
         return ""
-    return f"{number(row['metric'], row['low'])} … {number(row['metric'], row['high'])}"
+    low, high = (number(row["metric"], row[end], row.get("unit")) for end in ("low", "high"))
+    return f"{low} … {high}"

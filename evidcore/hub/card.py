@@ -15,10 +15,10 @@ from evidcore.page.numbers import DASH, written
 from evidcore.page.tables import (
     REFERENCE_LINES,
     is_accuracy,
-    is_by_finding,
+    is_detail,
     reference_lines,
     said,
-    unit_of,
+    unit_of_row,
     with_tasks,
 )
 
@@ -173,7 +173,7 @@ def _figures(facts: ModelFacts) -> Iterator[str]:
         lines = list(REFERENCE_LINES.values())
         yield f"| what | metric | value | 95 % interval | {' | '.join(lines)} | questions | patients | note |"
         yield "|---|---|---|---|" + "---|" * (len(lines) + 3)
-        rows = [row for row in with_tasks(result) if not is_by_finding(row)]
+        rows = [row for row in with_tasks(result) if not is_detail(row)]
         yield from (_row(row, result) for row in rows if row["metric"] not in REFERENCE_LINES)
         for row in rows:
             if row["metric"] in REFERENCE_LINES:
@@ -185,7 +185,7 @@ def _figures(facts: ModelFacts) -> Iterator[str]:
 
 
 def _row(row: Mapping[str, Any], result: Line) -> str:
-    unit = unit_of(str(row["metric"]))
+    unit = unit_of_row(row)
     low, high = row.get("low"), row.get("high")
     known = reference_lines(row, result) if is_accuracy(row) else {}
     cells = [

@@ -8,6 +8,7 @@ from typing import Any
 from evidcore.page.charts import Lane, lanes
 from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import interval, number
+from evidcore.page.places import recall_by_place
 from evidcore.page.record import Line, RunRecord
 from evidcore.page.tables import REFERENCE_LINES, is_accuracy, reference_lines, said, unit_of, with_tasks
 
@@ -19,6 +20,7 @@ _AT_A_GLANCE = (
     "log_likelihood_accuracy",
     "verdict_log_likelihood_accuracy",
     "format_rate",
+    "abnormal_recall",
     "probe_accuracy",
 )
 
@@ -34,10 +36,11 @@ def stage_title(record: RunRecord, stage: str) -> str:
 
 
 def headline(record: RunRecord) -> Html:
-    """Return every accuracy of the run against its reference lines, stage by stage."""
+    """Return every accuracy of the run against its reference lines, and what reports recall, by stage."""
     blocks = []
     for result in _of_kind(record, "evaluate"):
-        rows = [row for row in _measured(result) if row.get("metric") in _AT_A_GLANCE]
+        measured = _measured(result)
+        rows = [row for row in measured if row.get("metric") in _AT_A_GLANCE]
         if rows:
             blocks.append(
                 tag(
@@ -50,6 +53,7 @@ def headline(record: RunRecord) -> Html:
                         unit="rate",
                         caption=_line_key(rows, result),
                     ),
+                    recall_by_place(measured),
                 )
             )
     if not blocks:

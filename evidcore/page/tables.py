@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import Unit, interval, number
@@ -29,14 +29,20 @@ def unit_of(metric: str) -> Unit:
     return "score" if any(word in metric for word in _SCORES) else "plain"
 
 
+def unit_of_row(row: Mapping[str, Any]) -> Unit:
+    """Return how a row's figures are written: in the unit that it names, else by its metric's name."""
+    named = row.get("unit")
+    return cast(Unit, named) if named in get_args(Unit) else unit_of(str(row.get("metric", "")))
+
+
 def is_accuracy(row: Mapping[str, Any]) -> bool:
     """Tell whether the three reference lines belong beside a row."""
     metric = str(row.get("metric", ""))
     return "accuracy" in metric and unit_of(metric) == "rate"
 
 
-def is_by_finding(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row speaks of one finding; its metric ends in `/<finding>`."""
+def is_detail(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row speaks of a part: of one finding, or one decile; its metric ends in `/<part>`."""
     return "/" in str(row.get("metric", ""))
 
 
@@ -54,16 +60,16 @@ def reference_lines(row: Mapping[str, Any], result: Line) -> dict[str, float]:
 
 
 def result_table(result: Line) -> Html:
-    """Return one stage's rows as tables: the figures, what the reference lines are, the findings folded."""
+    """Return one stage's rows as tables: the figures, what the reference lines are, details folded."""
     rows = with_tasks(result)
-    main = [row for row in rows if not is_by_finding(row) and row.get("metric") not in REFERENCE_LINES]
-    folded = [row for row in rows if is_by_finding(row)]
+    main = [row for row in rows if not is_detail(row) and row.get("metric") not in REFERENCE_LINES]
+    folded = [row for row in rows if is_detail(row)]
     lines = [row for row in rows if row.get("metric") in REFERENCE_LINES]
     pieces: list[Html] = [_table(main, result)] if main else []
     if lines:
         pieces.append(tag("p", "Reference lines. ", join(map(_line_note, lines), " "), class_="faint small"))
     if folded:
-        summary = tag("summary", f"By finding ({len(folded)} rows)")
+        summary = tag("summary", f"In detail ({len(folded)} rows)")
         pieces.append(tag("details", summary, _table(folded, result)))
     return join(pieces)
 
@@ -92,9 +98,7 @@ def _line_note(row: Mapping[str, Any]) -> Html:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], result: Line) -> Html:
-    with_lines = any(
-        is_accuracy(row) and not is_by_finding(row) and reference_lines(row, result) for row in rows
-    )
+    with_lines = any(is_accuracy(row) and not is_detail(row) and reference_lines(row, result) for row in rows)
     with_notes = any(row.get("note") for row in rows)
     heads = [
         tag("th", "What", scope="col"),
@@ -122,7 +126,7 @@ def _table(rows: Sequence[Mapping[str, Any]], result: Line) -> Html:
 
 def _row(row: Mapping[str, Any], result: Line, name: str, with_lines: bool, with_notes: bool) -> Html:
     metric = str(row.get("metric", ""))
-    unit = unit_of(metric)
+    unit = unit_of_row(row)
     cells = [
         tag("th", name, scope="row"),
         tag("td", said(metric)),
@@ -130,7 +134,7 @@ def _row(row: Mapping[str, Any], result: Line, name: str, with_lines: bool, with
         tag("td", interval(row.get("low"), row.get("high"), unit), class_="num"),
     ]
     if with_lines:
-        lines = reference_lines(row, result) if is_accuracy(row) and not is_by_finding(row) else {}
+        lines = reference_lines(row, result) if is_accuracy(row) and not is_detail(row) else {}
         cells += [
             tag("td", number(lines[key], "rate") if key in lines else "", class_="num faint")
             for key in REFERENCE_LINES

@@ -14,7 +14,10 @@ from typing import Any
 from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
 from evidcore.plugins import Offer, blame, find
 
-OWN_KEYS: Mapping[str, frozenset[str]] = {"reward": frozenset({"use", "weight", "gate", "name"})}
+OWN_KEYS: Mapping[str, frozenset[str]] = {
+    "reward": frozenset({"use", "weight", "gate", "name"}),
+    "metric": frozenset({"use", "name"}),
+}
 _USE = frozenset({"use"})
 SERVICE_KINDS = ("segmenter", "reader", "scorer", "labeler")
 

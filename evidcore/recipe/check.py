@@ -21,6 +21,7 @@ _HOMES: Sequence[tuple[type, str]] = (
     *((stage, f"a {kind} stage, above its [[stage.…]] tables") for kind, stage in shape.STAGES.items()),
     (shape.DataUse, "an entry of a stage's data"),
     (shape.RewardKeys, "[[stage.reward]]"),
+    (shape.MetricKeys, "[[stage.metric]]"),
     (shape.Lora, "a stage's lora"),
 )
 
@@ -113,7 +114,7 @@ class _Walk:
         elif origin is types.UnionType and dataclasses.is_dataclass(inner[0]):  # optional table
             self.value(inner[0], value, path)
         elif origin is tuple and not _is_plain(inner[0]):
-            if not isinstance(value, list) or not value:
+            if not isinstance(value, list | tuple) or not value:
                 self._say(path, f"must be a list with at least one entry, got {value!r}.")
                 return
             for place, item in enumerate(value):
@@ -159,11 +160,10 @@ class _Walk:
                     self._say((*path, "use"), f"{text} Where two kinds have it, add kind = '…'.")
                 return
             kind = str(found)
-        if kind == "reward":
-            hints = typing.get_type_hints(shape.RewardKeys, include_extras=True)
-            for key in ("weight", "gate", "name"):
-                if key in table:
-                    self.value(hints[key], table[key], (*path, key))
+        if kind in shape.OWN_KEYS:
+            hints = typing.get_type_hints(shape.OWN_KEYS[kind], include_extras=True)
+            for key in hints.keys() & table.keys() - {"use"}:
+                self.value(hints[key], table[key], (*path, key))
         for mistake in check(kind, table, "", self.services):
             text = mistake.text
             if text.startswith("unknown key."):

@@ -206,6 +206,6 @@ def _value(annotation: Any, value: Any) -> Any:
 
 def _component(kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
     full = resolved(kind, table)
-    if kind == "reward":
-        return {"use": full["use"], **_fill(shape.RewardKeys, full), **full}
+    if kind in shape.OWN_KEYS:
+        return {"use": full["use"], **_fill(shape.OWN_KEYS[kind], full), **full}
     return full

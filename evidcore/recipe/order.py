@@ -44,6 +44,8 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str]) -> Found:
             yield from _training(stage, at, str(kind), has_weights)
         if kind == "grpo":
             yield from _rewards(stage, at)
+        if kind == "evaluate":
+            yield from _metrics(stage, at)
         if kind in ("evaluate", "audit") and not has_weights["language"]:
             yield at, _no_language(raw)
 
@@ -262,6 +264,16 @@ def _rewards(stage: Mapping[str, Any], at: Path) -> Found:
             (*at, "reward"),
             "every weight is 0, so nothing would be learnt. Give at least one a weight above 0.",
         )
+
+
+def _metrics(stage: Mapping[str, Any], at: Path) -> Found:
+    before: list[tuple[Any, Any]] = []
+    for place, table in enumerate(_tables(stage.get("metric"))):
+        called = (table.get("use"), table.get("name") or "")
+        if called in before:
+            text = f"metric {called[0]!r} comes twice under one name. Give this one a name = '…' of its own."
+            yield (*at, "metric", place), text
+        before.append(called)
 
 
 def _dict(table: Any, key: str) -> Mapping[str, Any]:

@@ -12,7 +12,8 @@ from evidcore.recipe import shape
 
 Key = tuple[str | int, ...]
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SUBTABLES, _LISTS = ("options", "rollout", "reweighter", "lora", "trl"), ("reward", "tools")
+_SUBTABLES = ("options", "rollout", "reweighter", "labeler", "lora", "trl")
+_LISTS = ("reward", "metric", "tools")
 
 
 def to_toml(recipe: shape.Recipe) -> str:

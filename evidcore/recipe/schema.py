@@ -23,6 +23,7 @@ def recipe_schema() -> dict[str, Any]:
         "view",
         "task",
         "reward",
+        "metric",
         "reweighter",
         "rollout",
         "tool",
@@ -84,8 +85,8 @@ def _component(kind: str) -> dict[str, Any]:
         properties: dict[str, Any] = {"use": {"enum": names}}
         if kind in SERVICE_KINDS:
             properties["kind"] = {"const": kind}
-        if kind == "reward":
-            hints = typing.get_type_hints(shape.RewardKeys, include_extras=True)
+        if kind in shape.OWN_KEYS:
+            hints = typing.get_type_hints(shape.OWN_KEYS[kind], include_extras=True)
             properties |= {key: _type(hints[key]) for key in sorted(own_keys(kind) - {"use"})}
         properties |= {name: _option(option) for name, option in known.items()}
         required = ["use", *(name for name, option in known.items() if option.is_required)]

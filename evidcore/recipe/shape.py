@@ -17,6 +17,7 @@ from evidcore.case import Split
 Table = Mapping[str, Any]
 TrainedPart = Literal["encoder", "bridge", "language"]
 SharePrompts = Literal["auto", "always", "never"]
+DEFAULT_METRICS = ("bleu", "rouge-l", "cider", "abnormal-recall")  # seconds, no download
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +142,14 @@ class Grpo(TrainingKeys):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MetricKeys:
+    """The keys of a metric's table that are the core's; the others are the component's options."""
+
+    use: str
+    name: str = ""  # stands before its figures' names where a stage has the same metric twice
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluate:
     """Measure the model as it stands."""
 
@@ -152,6 +161,12 @@ class Evaluate:
         default_factory=lambda: {"use": "token-f1"}
     )
     probe: bool = False  # also how well a linear probe reads each finding off the frozen encoder
+    labeler: Annotated[Table, Kind("labeler")] = dataclasses.field(
+        default_factory=lambda: {"use": "negation-rules"}  # reads the findings of reports
+    )
+    metric: tuple[Annotated[Table, Kind("metric")], ...] = dataclasses.field(
+        default_factory=lambda: tuple({"use": name} for name in DEFAULT_METRICS)  # measure reports
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,6 +181,7 @@ class Audit:
 
 Stage = Fit | Sft | Grpo | Evaluate | Audit
 STAGES: Mapping[str, type] = {"fit": Fit, "sft": Sft, "grpo": Grpo, "evaluate": Evaluate, "audit": Audit}
+OWN_KEYS: Mapping[str, type] = {"reward": RewardKeys, "metric": MetricKeys}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder, State, create, difference, naming_full_disk, write
 from evidcore.run.lock import lock_table
+from evidcore.run.measuring import check_metrics
 from evidcore.run.parts import build, check_splits
 from evidcore.run.processes import processes
 from evidcore.run.record import Recorder
@@ -68,6 +69,7 @@ def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: 
         announcer = Announcer.from_names(own, recipe.observers if is_first else ())
         try:
             check_splits(parts)
+            check_metrics(parts)
             Execution(folder, parts, {**lock, "run": folder.lock()["run"]}, announcer).all()
         except KeyboardInterrupt:
             _stopped(folder, "interrupted", "")

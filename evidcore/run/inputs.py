@@ -11,14 +11,20 @@ from typing import Any
 from evidcore.recipe import Audit, Evaluate, Fit, Recipe, Stage
 from evidcore.recipe.resolve import stage_table
 from evidcore.run.code import CORE, core_hash, offer_hash, top_module
-from evidcore.run.lock import named, stage_offers, versions
+from evidcore.run.lock import MEASURING, named, stage_offers, versions
 
 _MODEL = ("evidcore.model.assemble", "evidcore.model.language", "evidcore.model.policy")
 _MODULES: Mapping[str, tuple[str, ...]] = {  # of the core, that a stage of this kind calls
     "fit": ("evidcore.train.fit",),
     "sft": ("evidcore.train.sft", *_MODEL),
     "grpo": ("evidcore.train.grpo", *_MODEL),
-    "evaluate": ("evidcore.evaluate.choice", "evidcore.evaluate.report", "evidcore.evaluate.probe", *_MODEL),
+    "evaluate": (
+        "evidcore.evaluate.choice",
+        "evidcore.evaluate.report",
+        "evidcore.evaluate.thinking",
+        "evidcore.evaluate.probe",
+        *_MODEL,
+    ),
     "audit": ("evidcore.audit.policy", *_MODEL),
 }
 # between recipe and stage: which cases, which settings. They import every stage, so they count alone
@@ -66,7 +72,8 @@ def stage_inputs(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream
     ]
     code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer) != CORE}
     modules = (*_MODULES[stage.kind], "evidcore.model.text_fit") if is_language else _MODULES[stage.kind]
-    code[CORE] = core_hash(offers, modules, alone=_BETWEEN)
+    between = (*_BETWEEN, "evidcore.run.measuring") if isinstance(stage, Evaluate) else _BETWEEN
+    code[CORE] = core_hash(offers, modules, alone=between)
     return {
         "stage": table,
         "seed": recipe.seed,
@@ -77,7 +84,7 @@ def stage_inputs(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream
         "words": _words(recipe, stage, lock, upstream),
         "upstream": started_from,
         "code": code,
-        "versions": versions(),
+        "versions": versions() | (versions(MEASURING) if isinstance(stage, Evaluate) else {}),
         "recipe_folder": str(recipe.folder),
     }
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -18,6 +18,7 @@ from evidcore.run.code import offer_hash
 from evidcore.run.processes import processes
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
+MEASURING = ("nltk", "rapidfuzz", "sacrebleu")  # they change figures of texts, and no training
 
 
 def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,6 +73,8 @@ def stage_offers(table: Mapping[str, Any]) -> Iterator[Offer]:
         ("reweighter", "reweighter"),
         ("rollout", "rollout"),
         ("reward", "reward"),
+        ("labeler", "labeler"),
+        ("metric", "metric"),
         ("tools", "tool"),
         ("rescue", "scorer"),
     ):
@@ -93,10 +96,10 @@ def named(kind: str, value: Any) -> Iterator[Offer]:
                         yield from named(inner, item)
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that may change a number."""
+def versions(names: Sequence[str] = VERSIONS) -> dict[str, str]:
+    """Return the versions that may change a number: Python's, and those of packages."""
     found = {"python": platform.python_version()}
-    for name in VERSIONS:
+    for name in names:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -13,6 +13,7 @@ from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
 from evidcore.recipe import DataUse, Evaluate, Grpo, Recipe, Sft, Stage
 from evidcore.run import model as models
+from evidcore.run.measuring import labeler_of, metrics_of
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build, check_splits
 from evidcore.run.stages import scored_as
@@ -85,6 +86,9 @@ def _components(parts: Parts, stage: Stage, name: str) -> None:
                 "reward", table, given={**given, "policy": None}, where=where, services=parts.services
             )
         models.strategy(parts, stage)
+    if isinstance(stage, Evaluate):
+        for named in metrics_of(parts, stage, labeler_of(parts, stage, name), name):
+            named.metric.ready()
 
 
 def _entry(parts: Parts, encoder: Encoder, tokenizer: Any, stage: str, use: DataUse) -> Rehearsed:

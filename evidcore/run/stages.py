@@ -19,11 +19,13 @@ from evidcore.evaluate.choice import evaluate_choice
 from evidcore.evaluate.probe import encoder_features, linear_probe
 from evidcore.evaluate.reference_lines import reference_lines, training_prompts
 from evidcore.evaluate.report import evaluate_report
+from evidcore.evaluate.thinking import measure_thinking
 from evidcore.model.policy import VLMPolicy
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Sft
 from evidcore.run import model as models
+from evidcore.run.measuring import labeler_of, metrics_of
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts
 from evidcore.run.record import append
@@ -104,6 +106,8 @@ def grpo(
 
 def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) -> Result:
     """Answer every question of the data entries, greedily."""
+    labeler = labeler_of(parts, stage, "stage.evaluate")
+    metrics = metrics_of(parts, stage, labeler, "stage.evaluate")
     model, processor = models.current(parts, standing)
     policy = VLMPolicy(model, processor, prompts_per_pass=stage.prompts_per_batch, seed=parts.recipe.seed)
     rescue: Scorer = factory.build(
@@ -122,16 +126,18 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
                 batch_size=stage.prompts_per_batch, rescue=rescue,
             )  # fmt: skip
             blind = reference_lines(prompts, _training(parts, use))
-            rows += choice.rows(lines=blind)
+            thought = measure_thinking(metrics, prompts, [answer.text for answer in choice.answers], task)
+            rows += choice.rows(lines=blind) + thought.rows(choice.name, choice.clusters)
             lines[use.task] = blind.figures()
-            append(answers, [answer.line() for answer in choice.answers])
+            append(answers, thought.beside([answer.line() for answer in choice.answers]))
             asked = asked or prompts
         else:
             report = evaluate_report(
-                policy, prompts, task, max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch
-            )
+                policy, prompts, task, max_new_tokens=stage.max_new_tokens, labeler=labeler, metrics=metrics,
+                batch_size=stage.prompts_per_batch,
+            )  # fmt: skip
             rows += report.rows()
-            append(answers, [answer.line() for answer in report.answers])
+            append(answers, report.lines())
     if stage.probe:
         pooled = encoder_features(model.model.encoder, parts.view, model.model.bank)
         use = stage.data[0]

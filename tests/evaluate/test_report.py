@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -8,9 +9,12 @@ from sklearn.metrics import f1_score
 from evidcore.builtin.labelers import Phrases
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Report, TextPart, VolumeRef
-from evidcore.contracts import Policy
-from evidcore.evaluate.report import evaluate_report
+from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeRef
+from evidcore.contracts import Labeler, Policy, Unread
+from evidcore.evaluate.measuring import NamedMetric
+from evidcore.evaluate.pooling import from_json, pooled
+from evidcore.evaluate.report import evaluate_report, reference_of
+from evidcore.plugins import factory
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly")
 
@@ -43,6 +47,11 @@ def evaluated(cases, reports, **options):
     return evaluate_report(Written(reports), prompts, ReportTask(), max_new_tokens=50, **options)
 
 
+def row_of(result, metric):
+    (found,) = [row for row in result.rows() if row["metric"] == metric]
+    return found
+
+
 CASES = [
     case("a", NAMES[:1]), case("b", NAMES[:2]), case("c", ()), case("d", NAMES[1:2]), case("e", NAMES[:1]),
 ]  # fmt: skip
@@ -66,14 +75,14 @@ def test_f1_agrees_with_scikit_learn():
     assert rows["findings_f1/lung nodule"]["value"] == pytest.approx(by_name[1])
     assert "findings_f1/cardiomegaly" not in rows  # no case has it
     assert rows["findings_f1_macro"]["value"] == pytest.approx((by_name[0] + by_name[1]) / 2)
-    assert rows["findings_f1_macro"]["note"] == "mean over 2 findings"
+    assert rows["findings_f1_macro"]["note"].startswith("mean over 2 findings; too few patients")
 
 
 def test_what_a_case_doubts_or_does_not_know_is_left_out():
     result = evaluated(
         [case("a", NAMES[:1], uncertain=NAMES[1:2])], {"a": "Emphysema. Lung nodule. Consolidation."}
     )
-    assert result.f1().value == 1.0
+    assert row_of(result, "findings_f1_micro")["value"] == 1.0
 
 
 def test_answers_tell_what_was_said_and_what_was_so():
@@ -94,17 +103,82 @@ def test_an_empty_report_is_malformed_and_affirms_nothing():
 def test_the_interval_clusters_by_patient():
     cases = [case(f"c{n}", NAMES[n % 2 : n % 2 + 1], patient=f"p{n // 2}") for n in range(60)]
     reports = {f"c{n}": "There is emphysema." if n % 3 else "Clear." for n in range(60)}
-    interval = evaluated(cases, reports).f1()
-    assert (interval.patients, interval.values) == (30, 60)
-    assert interval.low < interval.value < interval.high
+    for figure in ("findings_f1_micro", "findings_f1_macro"):
+        found = row_of(evaluated(cases, reports), figure)
+        assert (found["patients"], found["questions"]) == (30, 60)
+        assert found["low"] < found["value"] < found["high"]
 
 
-def test_cases_without_findings_have_no_f1():
+def test_macro_f1_in_a_resample_is_that_of_scikit_learn():
+    result = evaluated(CASES, REPORTS)
+    picked = [0, 0, 1, 3, 4]  # as a resample draws them
+    figures = [result.lines()[place]["figures"]["findings_f1_macro"] for place in picked]
+    truth = [[name in CASES[place].present() for name in NAMES[:2]] for place in picked]
+    said = [[(1, 0), (1, 0), (0, 0), (1, 1), (0, 0)][place] for place in picked]
+    expected = f1_score(truth, said, average="macro", zero_division=0)
+    assert pooled([from_json(figure) for figure in figures]) == pytest.approx(expected)
+
+
+def test_cases_without_findings_are_left_out_of_f1_and_counted():
     bare = Case(id="z", patient="p", volumes=(VolumeRef(path="z.nii"),), report=Report(text="Given."))
-    with pytest.raises(ValueError, match="no findings are known of case 'z'"):
-        evaluated([bare], {"z": "Clear."})
+    result = evaluated([bare, CASES[0]], {"z": "Clear.", "a": "Emphysema."})
+    found = row_of(result, "findings_f1_micro")
+    assert (found["value"], found["questions"]) == (1.0, 1)
+    assert found["note"].startswith("1 of 2 not measured: no finding of the case is known")
+    assert result.lines()[0]["unscored"] == {"findings_f1_micro": "no finding of the case is known"}
+    alone = row_of(evaluated([bare], {"z": "Clear."}), "findings_f1_micro")
+    assert (alone["value"], alone["note"]) == (
+        None, "1 of 1 not measured: no finding of the case is known",
+    )  # fmt: skip
     with pytest.raises(ValueError, match="no report"):
         evaluated([], {})
+
+
+def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
+    class Shy(Labeler):
+        def __call__(self, text):
+            if "secret" in text:
+                raise Unread("a text of 6 characters")
+            return Phrases()(text)
+
+    result = evaluated(
+        CASES[:2], {"a": "secret", "b": "There is emphysema. There is a lung nodule."}, labeler=Shy()
+    )
+    found = row_of(result, "findings_f1_micro")
+    assert found["value"] == 1.0
+    assert "1 of 2 not measured: a text of 6 characters" in found["note"]
+
+
+def test_metrics_hold_reports_against_the_gold_answer():
+    metric = factory.build("metric", {"use": "rouge-l"}, given={}, where="test")
+    result = evaluated(
+        CASES[:2], {"a": "Given.", "b": "Given twice."}, metrics=[NamedMetric(metric=metric, name="rouge-l")]
+    )
+    assert row_of(result, "rouge_l")["value"] == pytest.approx((1 + 2 / 3) / 2)
+    assert [line["figures"]["rouge_l"] for line in result.lines()] == pytest.approx([1.0, 2 / 3])
+    assert [row["metric"] for row in result.rows()][:4] == [
+        "format_rate", "findings_f1_micro", "findings_f1_macro", "rouge_l",
+    ]  # fmt: skip
+
+
+def test_the_reference_is_the_report_within_the_gold_answer():
+    class Tagged(ReportTask):
+        def gold(self, prompt):
+            return f"<report>{prompt.case.report.text}</report>", tuple(
+                dataclasses.replace(span, start=span.start + 8, end=span.end + 8)
+                for span in prompt.case.report.spans
+            )
+
+        def parse(self, prompt, completion):
+            return Answer(
+                text=completion, report=completion.removeprefix("<report>").removesuffix("</report>")
+            )
+
+    spans = (Span(start=0, end=6, label="normal"), Span(start=7, end=17, label="abnormal"))
+    one = dataclasses.replace(CASES[0], report=Report(text="Clear. Emphysema.", spans=spans))
+    (prompt,) = ReportTask().prompts(one, Volume(), 0)
+    assert reference_of(prompt, Tagged()) == one.report
+    assert reference_of(prompt, ReportTask()) == one.report
 
 
 def test_a_line_says_what_was_asked_and_where_the_pixels_stood():

@@ -5,6 +5,7 @@ import pytest
 
 from evidcore.errors import RecipeError
 from evidcore.recipe import Evaluate, Grpo, Sft, load, to_toml
+from evidcore.recipe.shape import DEFAULT_METRICS
 
 
 def mistakes(path, *overrides):
@@ -100,6 +101,18 @@ def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
          "line 42, stage.grpo.reward[1].gate: must be a reward above this one, got 'fromat'. "
          "Did you mean 'format'? Above: format."),
         ('gate = "format"', 'name = "format"', "line 40, stage.grpo.reward[1]: a second reward is called 'format'."),
+        ('split = "test" }]', 'split = "test" }]\n[[stage.metric]]\nuse = "rouge"',
+         "line 48, stage.evaluate.metric[0].use: no metric is called 'rouge'. Did you mean 'rouge-l'?"),
+        ('split = "test" }]', 'split = "test" }]\n[[stage.metric]]\nuse = "bleu"\ntokenise = "13a"',
+         "line 49, stage.evaluate.metric[0].tokenise: unknown key. Did you mean 'tokenize'?"),
+        ('split = "test" }]', 'split = "test" }]\n[[stage.metric]]\nuse = "bleu"\nname = 3',
+         "line 49, stage.evaluate.metric[0].name: must be a valid string, got 3."),
+        ('split = "test" }]', 'split = "test" }]\n[[stage.metric]]\nuse = "bleu"\n[[stage.metric]]\nuse = "bleu"',
+         "line 49, stage.evaluate.metric[1]: metric 'bleu' comes twice under one name."),
+        ('split = "test" }]', 'split = "test" }]\nmetric = []',
+         "line 47, stage.evaluate.metric: must be a list with at least one entry, got []."),
+        ('split = "test" }]', 'split = "test" }]\nlabeler = { use = "negation-rule" }',
+         "line 47, stage.evaluate.labeler.use: no labeler is called 'negation-rule'. Did you mean 'negation-rules'?"),
         ('kind = "evaluate"', 'kind = "evalute"',
          "stage[2].kind: must be one of fit, sft, grpo, evaluate, audit, got 'evalute'. Did you mean 'evaluate'?"),
         ('train = ["bridge", "language"]\ndata = [\n', 'train = ["bridge"]\ndata = [\n',
@@ -259,3 +272,22 @@ def test_a_component_of_a_package_that_is_not_installed_is_answered_with_the_pip
         write(('use = "format"', 'use = "evid-elsewhere/brightness"'), ('gate = "format"\n', ""))
     )
     assert "'evid-elsewhere/brightness'. It comes with `pip install evid-elsewhere`. Installed: " in found[1]
+
+
+LAST = 'task = "choice", split = "test" }]'
+
+
+def test_an_evaluate_stage_has_the_metrics_that_need_nothing_unless_it_names_some(write):
+    stage = load(write()).stages[-1]
+    assert [table["use"] for table in stage.metric] == list(DEFAULT_METRICS)
+    assert stage.metric[0] == {"use": "bleu", "name": "", "tokenize": "13a", "lowercase": True}
+    named = '[[stage.metric]]\nuse = "scorer"\nname = "words"\nscorer = "judge"'
+    own = load(write((LAST, f"{LAST}\n{named}"))).stages[-1]
+    assert list(own.metric) == [{"use": "scorer", "name": "words", "scorer": "judge"}]
+
+
+def test_a_resolved_recipe_keeps_its_metrics(write, tmp_path):
+    named = '[[stage.metric]]\nuse = "scorer"\nscorer = { use = "token-f1" }'
+    recipe = load(write((LAST, f"{LAST}\n{named}")))
+    (tmp_path / "again.toml").write_text(to_toml(recipe))
+    assert load(tmp_path / "again.toml").stages == recipe.stages

@@ -1,0 +1,186 @@
+"""Measure texts by the metrics of a stage: what each text adds, what is missing and why, and results rows."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Unscored
+from evidcore.contracts import Measured, Metric, Sums, TextKind, Written
+from evidcore.errors import ContractError
+from evidcore.evaluate.pooling import Figure, figure_interval, pooled, to_json
+from evidcore.evaluate.reference_lines import row
+from evidcore.plugins import blame
+from evidcore.plugins.factory import offer_of
+
+_MOST_REASONS = 2  # in a note
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedMetric:
+    """A metric, what tables call it, and what stands before the names of its figures."""
+
+    metric: Metric
+    name: str
+    prefix: str = ""  # "biomed_" where the recipe named it so
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextFigures:
+    """What all metrics say of one text."""
+
+    figures: Mapping[str, Figure] = dataclasses.field(default_factory=dict)
+    remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unscored: Mapping[str, str] = dataclasses.field(default_factory=dict)  # metric -> why it has no figure
+
+    def line(self) -> dict[str, Any]:
+        """Return what a line of answers holds of it."""
+        named = {name: to_json(figure) for name, figure in self.figures.items()}
+        rest = {"remarks": dict(self.remarks), "unscored": dict(self.unscored)}
+        return {"figures": named} | {key: value for key, value in rest.items() if value}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What the metrics of a stage say of a set of texts."""
+
+    texts: tuple[TextFigures, ...]
+    units: Mapping[str, str]  # by figure
+    notes: Mapping[str, str]  # by figure
+    sources: Mapping[str, str]  # by figure, the metric that gave it
+
+    def beside(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return lines of answers with the figures of their texts; as they are where nothing was measured."""
+        is_empty = not any(text.figures or text.unscored for text in self.texts)
+        return [
+            dict(line) | ({} if is_empty else text.line())
+            for line, text in zip(lines, self.texts, strict=True)
+        ]
+
+    def rows(self, name: str, patients: Sequence[str]) -> list[dict[str, Any]]:
+        """Return a results row per figure, in the order in which metrics gave them.
+
+        Args:
+            name: what results call the texts.
+            patients: whose text it is.
+        """
+        found = []
+        for figure in self.sources:
+            held = [
+                (text.figures[figure], patient)
+                for text, patient in zip(self.texts, patients, strict=True)
+                if figure in text.figures
+            ]
+            values, owners = [value for value, _ in held], [patient for _, patient in held]
+            note = "; ".join(part for part in (self.notes.get(figure, ""), self._missing(figure)) if part)
+            interval = figure_interval(values, owners)
+            if interval is None:
+                counts = {"questions": len(values), "patients": len(set(owners))}
+                empty = {"value": None, "low": None, "high": None, "note": note or "nothing to measure"}
+                found.append({"name": name, "metric": figure, **empty, **counts})
+            else:
+                found.append(row(name, figure, interval, note=note))
+            found[-1]["unit"] = self.units[figure]
+        return [*found, *self._silent(name, patients)]
+
+    def _missing(self, figure: str) -> str:
+        """Say how many texts lack a figure, and why."""
+        lacking = [text for text in self.texts if figure not in text.figures]
+        metric = self.sources[figure]
+        said = collections.Counter(text.unscored.get(metric, "not told") for text in lacking)
+        return _counted(len(lacking), len(self.texts), said)
+
+    def _silent(self, name: str, patients: Sequence[str]) -> list[dict[str, Any]]:
+        """Return a row for each metric that could measure none of the texts."""
+        speaking = set(self.sources.values())
+        silent = dict.fromkeys(
+            metric for text in self.texts for metric in text.unscored if metric not in speaking
+        )
+        return [
+            {
+                "name": name, "metric": metric, "value": None, "low": None, "high": None, "questions": 0,
+                "patients": len(set(patients)), "unit": "plain",
+                "note": _counted(
+                    len(self.texts), len(self.texts),
+                    collections.Counter(text.unscored[metric] for text in self.texts),
+                ),
+            }
+            for metric in silent
+        ]  # fmt: skip
+
+
+def measure(metrics: Iterable[NamedMetric], texts: Sequence[Written], kind: TextKind) -> Measurement:
+    """Measure texts by every metric that reads texts of this kind.
+
+    Raises:
+        ContractError: if a metric breaks its contract, or two give figures of one name; names the package.
+    """
+    figures: list[dict[str, Figure]] = [{} for _ in texts]
+    remarks: list[dict[str, str]] = [{} for _ in texts]
+    unscored: list[dict[str, str]] = [{} for _ in texts]
+    units: dict[str, str] = {}
+    notes: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    for named in metrics:
+        if kind not in named.metric.reads:
+            continue
+        offer, label = offer_of(named.metric), named.name
+        with blame(offer, f"measuring {len(texts)} texts"):
+            found = list(named.metric(texts))
+            said = dict(named.metric.notes())
+        taken = dict(sources)
+        if len(found) != len(texts):
+            raise ContractError(f"{offer}: must measure each text, got {len(found)} for {len(texts)}.")
+        for place, one in enumerate(found):
+            if isinstance(one, Unscored):
+                unscored[place][label] = one.reason
+                continue
+            for bare, figure in _checked(one, str(offer), texts[place]).items():
+                name = named.prefix + bare
+                if name in taken:
+                    raise ContractError(
+                        f"{offer}: gives {name!r}, which metric {taken[name]!r} of this stage gives too. "
+                        "Give one of the two a name = '…' in the recipe."
+                    )
+                figures[place][name] = figure
+                sources.setdefault(name, label)
+                units.setdefault(name, _unit(named.metric, figure))
+                notes.setdefault(name, said.get(bare, ""))
+            remarks[place] |= {named.prefix + bare: text for bare, text in one.remarks.items()}
+    parts = zip(figures, remarks, unscored, strict=True)
+    return Measurement(
+        texts=tuple(TextFigures(figures=one, remarks=two, unscored=three) for one, two, three in parts),
+        units=units, notes=notes, sources=sources,
+    )  # fmt: skip
+
+
+def _checked(measured: Measured, offer: str, text: Written) -> Mapping[str, Figure]:
+    for name, figure in measured.figures.items():
+        numbers = figure.numbers if isinstance(figure, Sums) else (figure,)
+        if not all(math.isfinite(number) for number in numbers):
+            raise ContractError(
+                f"{offer}: {name!r} of case {text.case.id!r} must be finite, got {figure!r}. "
+                "What cannot be measured is left out."
+            )
+        if isinstance(figure, Sums):
+            pooled([figure])  # of a known kind
+    return measured.figures
+
+
+def _unit(metric: Metric, figure: Figure) -> str:
+    is_difference = isinstance(figure, Sums) and figure.pooling == "difference"
+    return "points" if is_difference and metric.unit == "rate" else metric.unit
+
+
+def _counted(missing: int, of: int, reasons: collections.Counter[str]) -> str:
+    if not missing:
+        return ""
+    told = [
+        f"{count} times {reason}" if len(reasons) > 1 else reason
+        for reason, count in reasons.most_common(_MOST_REASONS)
+    ]
+    more = "; …" if len(reasons) > _MOST_REASONS else ""
+    return f"{missing} of {of} not measured: {'; '.join(told)}{more}"

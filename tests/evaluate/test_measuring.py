@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+
+from evidcore.case import Case, Report, Unscored
+from evidcore.contracts import Measured, Metric, Sums, Written
+from evidcore.errors import ContractError
+from evidcore.evaluate.measuring import NamedMetric, measure
+from evidcore.plugins.factory import build
+
+
+class Length(Metric):
+    """Share of the reference's length."""
+
+    def __call__(self, texts):
+        return [
+            Measured(
+                figures={"length": len(one.text) / len(one.reference.text)}, remarks={"length": "counted"}
+            )
+            if one.text
+            else Unscored(kind="failed", reason="nothing was written")
+            for one in texts
+        ]
+
+    def notes(self):
+        return {"length": "in characters"}
+
+
+class Short(Length):
+    def __call__(self, texts):
+        return super().__call__(texts)[1:]
+
+
+class Broken(Length):
+    def __call__(self, texts):
+        return [Measured(figures={"odd": float("nan")}) for _ in texts]
+
+
+class Silent(Length):
+    unit = "rate"
+
+    def __call__(self, texts):
+        return [Unscored(kind="not-applicable", reason="no reference report") for _ in texts]
+
+    def notes(self):
+        return {}
+
+
+class Gap(Length):
+    unit = "rate"
+    reads = frozenset({"think"})
+
+    def __call__(self, texts):
+        return [Measured(figures={"gap": Sums("difference", (1, 2, 0, 2))}) for _ in texts]
+
+
+@pytest.fixture
+def named(offered):
+    kinds = {"length": Length, "short": Short, "broken": Broken, "silent": Silent, "gap": Gap}
+    lines = "\n".join(f"{name} = evid_lengths:{cls.__name__}" for name, cls in kinds.items())
+    offered("evid-lengths", f"[evidcore.metric]\n{lines}\n", **{cls.__name__: cls for cls in kinds.values()})
+
+    def make(use, prefix=""):
+        metric = build("metric", {"use": use}, given={}, where="test")
+        return NamedMetric(metric=metric, name=prefix.rstrip("_") or use, prefix=prefix)
+
+    return make
+
+
+def texts(*written):
+    return [
+        Written(
+            case=Case(id=f"c{number}", patient=f"p{number}", volumes=()),
+            asked="",
+            text=text,
+            reference=Report(text="abcd"),
+        )
+        for number, text in enumerate(written)
+    ]
+
+
+def test_rows_tell_value_unit_and_what_is_missing_and_why(named):
+    found = measure([named("length"), named("silent")], texts("ab", "", "abcd"), "report")
+    first, second = found.rows("report", ["p0", "p1", "p2"])
+    assert (first["metric"], first["value"], first["unit"]) == ("length", 0.75, "score")
+    assert (first["questions"], first["patients"]) == (2, 2)
+    assert first["note"] == (
+        "in characters; 1 of 3 not measured: nothing was written; too few patients (2 of at least 20)"
+    )
+    assert (second["metric"], second["value"], second["questions"]) == ("silent", None, 0)
+    assert second["note"] == "3 of 3 not measured: no reference report"
+
+
+def test_lines_hold_figures_remarks_and_what_is_missing(named):
+    found = measure([named("length")], texts("ab", ""), "report")
+    one, other = found.beside([{"prompt_id": "a"}, {"prompt_id": "b"}])
+    assert one == {"prompt_id": "a", "figures": {"length": 0.5}, "remarks": {"length": "counted"}}
+    assert other == {"prompt_id": "b", "figures": {}, "unscored": {"length": "nothing was written"}}
+    assert measure([], texts("ab"), "report").beside([{"prompt_id": "a"}]) == [{"prompt_id": "a"}]
+
+
+def test_a_metric_measures_the_kind_of_text_that_it_reads(named):
+    both = [named("length"), named("gap")]
+    assert list(measure(both, texts("ab"), "report").sources) == ["length"]
+    thought = measure(both, texts("ab"), "think")
+    assert thought.units == {"gap": "points"}
+    assert thought.rows("choice", ["p0"])[0]["value"] == 0.5
+
+
+def test_two_metrics_may_not_give_figures_of_one_name(named):
+    other = NamedMetric(metric=named("length").metric, name="other")
+    for twin in (named("length"), other):
+        with pytest.raises(ContractError, match="gives 'length', which metric 'length' of this stage gives"):
+            measure([named("length"), twin], texts("ab"), "report")
+    found = measure([named("length"), named("length", prefix="own_")], texts("ab"), "report")
+    assert list(found.sources) == ["length", "own_length"]
+    assert found.notes["own_length"] == "in characters"
+
+
+def test_a_metric_that_breaks_its_contract_is_named(named):
+    with pytest.raises(
+        ContractError, match=r"'short' from evid-lengths 1.0: must measure each text, got 1 for 2"
+    ):
+        measure([named("short")], texts("ab", "cd"), "report")
+    with pytest.raises(ContractError, match=r"'broken' from .*'odd' of case 'c0' must be finite, got nan"):
+        measure([named("broken")], texts("ab"), "report")

@@ -1,0 +1,110 @@
+"""An evaluate stage measures reports and thinking by its metrics, and what it lacks is said at once."""
+
+import json
+
+import pytest
+
+from evidcore.errors import RecipeError
+from evidcore.evaluate.compare import figure_change, figure_names
+from evidcore.recipe import load
+from evidcore.run import run, start
+from evidcore.run.measuring import check_metrics
+from evidcore.run.parts import build
+from evidcore.run.record import read_lines
+from evidcore.testing import Reply, TinyDataset, chat_server, tiny_language
+
+RECIPE = """\
+schema = 1
+name = "measured"
+
+[dataset.chest]
+use = "tiny-chests"
+
+[model]
+language = {{ folder = "{language}" }}
+view = {{ use = "volume" }}
+encoder = {{ use = "vit3d", size_zyx = [12, 16, 16], patch_zyx = [4, 8, 8], width = 24, layers = 1, heads = 2 }}
+bridge = {{ use = "projection" }}
+
+[[stage]]
+kind = "evaluate"
+data = [
+  {{ dataset = "chest", task = "report", split = "test" }},
+  {{ dataset = "chest", task = "choice", split = "test" }},
+]
+max_new_tokens = 4
+{metrics}
+"""  # noqa: E501
+GRADES = {name: 2 for name in ("correctness", "clarity", "differential", "concision")}
+
+
+class Chests(TinyDataset):
+    """Four test cases, written beside the recipe."""
+
+    def __init__(self, recipe_folder):
+        super().__init__(recipe_folder, train=4, test=4)
+
+
+@pytest.fixture
+def recipe(tmp_path, offered, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+    offered("evid-tiny-chests", "[evidcore.dataset]\ntiny-chests = evid_tiny_chests:It\n", It=Chests)
+    language = tiny_language(tmp_path / "language")
+
+    def make(metrics=""):
+        path = tmp_path / "measured.toml"
+        path.write_text(RECIPE.format(language=language, metrics=metrics))
+        return load(path)
+
+    return make
+
+
+def table(**options):
+    lines = [f"{key} = {json.dumps(value)}" for key, value in options.items() if not isinstance(value, dict)]
+    inner = [f"{key} = {{ url = {json.dumps(value['url'])}, model = 'tiny', sends_text_away = true }}"
+             for key, value in options.items() if isinstance(value, dict)]  # fmt: skip
+    return "\n".join(["[[stage.metric]]", *lines, *inner])
+
+
+def test_rows_and_lines_of_a_stage_hold_what_its_metrics_say(recipe, tmp_path):
+    with chat_server(lambda body, number: Reply(content=json.dumps(GRADES))) as server:
+        metrics = [table(use="rouge-l"), table(use="judge", endpoint={"url": server.url})]
+        folder = start(recipe("\n".join(metrics)), tmp_path / "runs")
+        run(folder)
+    result = json.loads((folder.path / "results" / "01-evaluate.json").read_text())
+    rows = {(row["name"], row["metric"]): row for row in result["rows"]}
+    assert rows["report", "rouge_l"]["questions"] == 4
+    assert rows["report", "judge_clarity"]["value"] == 2.0
+    assert ("report", "bleu_4_corpus") not in rows  # a stage that names metrics has those alone
+    assert ("choice", "rouge_l") not in rows
+    assert ("choice", "judge_clarity") not in rows  # four tokens are no thinking
+    lines = [
+        line for line in read_lines(folder.path / "answers" / "01-evaluate.jsonl") if line["task"] == "report"
+    ]
+    assert "judge_concision" in figure_names(lines)
+    assert figure_change(lines, lines, "rouge_l").value == 0.0
+    assert all("<report>" in body["messages"][1]["content"] for body in server.requests)
+
+
+def test_the_default_metrics_measure_without_being_named(recipe, tmp_path):
+    folder = start(recipe(), tmp_path / "runs")
+    run(folder)
+    result = json.loads((folder.path / "results" / "01-evaluate.json").read_text())
+    rows = {row["metric"]: row for row in result["rows"] if row["name"] == "report"}
+    for metric in ("findings_f1_micro", "bleu_4_corpus", "rouge_l", "cider_d", "abnormal_recall"):
+        assert rows[metric]["value"] is not None, metric
+        assert rows[metric]["questions"] == 4
+    assert rows["abnormal_recall"]["note"].startswith("4 abnormal sentences")
+    assert sum(metric.startswith("abnormal_recall/decile") for metric in rows) == 10
+
+
+def test_what_a_metric_lacks_is_said_before_anything_runs(recipe, tmp_path):
+    lacking = recipe(table(use="meteor", nltk_data="nowhere"))
+    said = f"nltk_data: {tmp_path}/nowhere holds no WordNet"
+    with pytest.raises(RecipeError, match=said):
+        check_metrics(build(lacking))
+    folder = start(lacking, tmp_path / "runs")
+    with pytest.raises(RecipeError, match=said):
+        run(folder)
+    assert folder.status()["state"] == "failed"
+    assert list((folder.path / "answers").iterdir()) == []
