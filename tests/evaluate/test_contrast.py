@@ -148,6 +148,22 @@ def test_p_values_of_equal_arms_are_spread_evenly():
     assert 0.4 < np.mean(found) < 0.6
 
 
+@pytest.mark.parametrize(("spread", "fewest", "most"), [(0.0, 96, 100), (1.0, 88, 99), (3.0, 62, 85)])
+def test_intervals_over_three_seeds_are_too_narrow_where_trainings_differ_much(spread, fewest, most):
+    """`spread`: between trainings, in standard errors of one seed's patients. docs/ablations.md quotes it."""
+    dice = np.random.default_rng(0)
+    sigma, patients, held = 0.5, 60, 0
+    for number in range(100):
+        found = {"a": {}, "b": {}}
+        for seed in range(3):
+            moved = dice.normal(dice.normal(0, spread * sigma / np.sqrt(patients)), sigma, patients)
+            found["a"][seed] = {f"q{at}": Item(f"{seed}p{at}", 0.0, 1.0) for at in range(patients)}
+            found["b"][seed] = {f"q{at}": Item(f"{seed}p{at}", value, 1.0) for at, value in enumerate(moved)}
+        contrast = Arms(found, patients_shared=False, draws=400, seed=number).contrast({"b": 1, "a": -1})
+        held += contrast.low <= 0 <= contrast.high
+    assert fewest <= held <= most
+
+
 def test_the_detectable_difference_is_found_in_4_of_5_experiments():
     dice = np.random.default_rng(0)
     sigma, patients = 0.5, 100

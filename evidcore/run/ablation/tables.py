@@ -188,7 +188,8 @@ def _made_with(found: Found) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in made["packages"].items())
     machine = made["hardware"]
     on = ", ".join(machine.get("gpus", ())) or f"{machine['cores']} CPU cores"
-    took = f"{len(found['cells'])} cells in {seconds / 60:.0f} minutes"
+    count = len(found["cells"])
+    took = f"{count} cell{'s' if count > 1 else ''} in {seconds / 60:.0f} minutes"
     return f"{packages}, torch {made['versions']['torch']}, on {on}; {took}"
 
 
