@@ -79,7 +79,6 @@ def go(
             write(folder.path / "ablation.toml", folder.ablation.text)
         for number, cell in enumerate(chosen, start=1):
             if cell.name in again:
-                changed.pop(cell.name, None)
                 cell = dataclasses.replace(cell, run=None, seconds=0.0)
             if processes().share(cell.state != "finished"):
                 label = f"{cell.name} ({number}/{len(chosen)})"
@@ -90,6 +89,8 @@ def go(
                         raise  # nobody knows where the other processes stand
                     failures.append(_failure(cell, cause))
                     continue
+            if cell.name in again:
+                changed.pop(cell.name, None)
             check_metrics(folder.ablation, cell)
         finished = [cell for cell in folder.cells() if cell.state == "finished"]
     counted = tuple(cell for cell in finished if accept_changes or cell.name not in changed)
@@ -99,8 +100,17 @@ def go(
 
 def _changed(folder: AblationFolder) -> dict[str, list[str]]:
     """Return what has changed since cells ran, by their names."""
-    found = {cell.name: cell.changes() for cell in folder.cells()}
+    found = {cell.name: _changes(cell) for cell in folder.cells()}
     return {name: changes for name, changes in found.items() if changes}
+
+
+def _changes(cell: Cell) -> list[str]:
+    """Return what has changed since a cell ran, or why that cannot be told."""
+    try:
+        return cell.changes()
+    except EvidError as cause:
+        # one that has to go on will fail with the same words, and leave the others
+        return [f"cannot be told: {cause}"] if cell.state == "finished" else []
 
 
 def _run(folder: AblationFolder, cell: Cell, label: str, watch: Watch, accept_changes: bool) -> Cell:

@@ -227,6 +227,20 @@ def test_a_cell_that_fails_leaves_the_others(copied):
     assert json.loads((cells(copied)["empty/seed-17"] / "STATUS").read_text())["state"] == "failed"
 
 
+def test_a_changed_cell_that_cannot_begin_anew_does_not_count_as_it_was(copied):
+    copied.edit(
+        ("seeds = [17, 18]", "seeds = [17]"),
+        ("alignment = ['", "alignment = ['dataset.chest.test_cases=0', '"),
+    )
+    before = cells(copied)["alignment/seed-17"]
+    shown = copied.evid("bridges.toml", exit_code=2).stderr
+    assert "alignment/seed-17: 01-fit-encoder, dataset.chest.fingerprint: " in shown
+    result = copied.evid("bridges.toml", "--rerun", exit_code=2)
+    assert "failed: alignment/seed-17: dataset.chest: the test split has no cases." in result.stderr
+    assert read(copied.home)["missing"] == ["alignment/seed-17"]
+    assert cells(copied)["alignment/seed-17"] != before
+
+
 def test_a_killed_ablation_goes_on_where_it_was(done, desk):
     process = subprocess.Popen(
         [sys.executable, "-m", "evidcore", "ablate", "bridges.toml"], cwd=desk.folder,

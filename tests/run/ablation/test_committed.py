@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from evidcore.recipe import load
 from evidcore.recipe.ablation import load_ablation
 from evidcore.run.inputs import inputs_hash, stage_inputs
+from evidcore.run.rehearsal import rehearse
 
-FILES = sorted((Path(__file__).parents[3] / "recipes" / "ablations").glob("*.toml"))
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / "recipes" / "ablations").glob("*.toml"))
 LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
 
 
@@ -58,3 +61,13 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     assert recipe("discretisation", "paper").stages[4].reward[2]["levels"] == "paper"
     crossed = recipe("ram_arw", "projection+uniform")
     assert (crossed.model.bridge["use"], crossed.stages[2].reweighter["use"]) == ("projection", "uniform")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(len(FILES)), ids=[file.stem for file in FILES])
+def test_every_arm_passes_the_check_on_few_cases(ablations, place):
+    one = ablations[place]
+    few = [line for line in (ROOT / ".ci" / "short-demo").read_text().splitlines() if "dataset" in line]
+    for arm in one.arms:
+        seen = rehearse(load(one.recipe, [*one.cell_overrides(arm.name, 17), *few]))
+        assert len({row.stage for row in seen}) == 7
