@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from evidcore.contracts import Pooling
 from evidcore.evaluate.items import Item
+from evidcore.evaluate.pooling import pool_sums
 from evidcore.evaluate.statistics import DRAWS, FEWEST_PATIENTS
 
 POWER = 0.8
@@ -35,6 +37,10 @@ class Contrast:
     items: int = 0  # over all seeds
     patients: int = 0
     note: str = ""
+
+    def noted(self, note: str) -> Contrast:
+        """Return it with one more note."""
+        return dataclasses.replace(self, note="; ".join(part for part in (self.note, note) if part))
 
     def detectable(self, *, tests: int = 1, level: float = 0.95) -> float | None:
         """Return the smallest true value that would be found in 80 % of such experiments.
@@ -96,31 +102,33 @@ class Arms:
         measured = [float(cell.values() @ share) for cell in cells]
         if not np.isfinite(measured).all():
             return Contrast(value=None, by_seed={}, note="an arm has nothing to divide by")
-        owners = [set(cell.patients) for cell in cells]
+        owners = [cell.heard for cell in cells]
         found = Contrast(
             value=float(np.mean(measured)),
             by_seed=dict(zip(seeds, measured, strict=True)),
             items=sum(cell.count for cell in cells),
             patients=len(set.union(*owners)) if self._shared else sum(map(len, owners)),
+            note=_lacking(sum(cell.missing for cell in cells), sum(cell.count for cell in cells)),
         )
         fewest = min(map(len, owners))
         if fewest < FEWEST_PATIENTS:
-            note = f"too few patients ({fewest} of at least {FEWEST_PATIENTS})"
-            return dataclasses.replace(found, note=note)
+            return found.noted(f"too few patients ({fewest} of at least {FEWEST_PATIENTS})")
         drawn = self._drawn(cells) @ share
         return self._with_spread(found, drawn[np.isfinite(drawn)])
 
     def _with_spread(self, found: Contrast, drawn: Array) -> Contrast:
         """Add what the draws say."""
-        if np.ptp(drawn) < _SAME:
-            return dataclasses.replace(found, note="no interval: every draw gives the same")
+        if not len(drawn) or np.ptp(drawn) < _SAME:
+            return found.noted("no interval: every draw gives the same")
         low, high = np.quantile(drawn, [(1 - self._level) / 2, (1 + self._level) / 2])
         beyond = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-        return dataclasses.replace(
+        whole = dataclasses.replace(
             found, low=float(low), high=float(high), standard_error=float(drawn.std(ddof=1)),
             p_value=min(1.0, 2 * (1 + beyond) / (1 + len(drawn))),
-            note="" if len(found.by_seed) > 1 else "1 seed: its training alone is in the interval",
         )  # fmt: skip
+        return (
+            whole if len(found.by_seed) > 1 else whole.noted("1 seed: its training alone is in the interval")
+        )
 
     def _drawn(self, cells: Sequence[_Cell]) -> Array:
         """Return the arms' values in each draw: (draw, arm). Equal for equal seeds, whatever the arms."""
@@ -131,7 +139,7 @@ class Arms:
         dice = np.random.default_rng(self._seed)
         chosen = dice.integers(len(cells), size=(self._draws, len(cells)))  # (draw, place) -> seed
         counts = _counts(dice, self._draws, len(cells[0].patients)) if self._shared else None
-        total = np.zeros_like(cells[0].above, shape=(self._draws, cells[0].above.shape[1]))
+        total = np.zeros((self._draws, len(cells[0].sums)))
         for place in range(len(cells)):
             for number, cell in enumerate(cells):
                 here = chosen[:, place] == number
@@ -142,12 +150,14 @@ class Arms:
 
 @dataclasses.dataclass(frozen=True)
 class _Cell:
-    """One seed of several arms, summed by patient: both sums are (patient, arm)."""
+    """One seed of several arms, summed by patient."""
 
     patients: tuple[str, ...]
-    above: Array
-    below: Array
+    heard: frozenset[str]  # those with an item that counts
+    pooling: Pooling
+    sums: tuple[Array, ...]  # by arm: (patient, number)
     count: int
+    missing: int  # items whose figure an arm lacks
 
     @classmethod
     def of(cls, items: Sequence[Mapping[str, Item]], arms: Sequence[str], seed: int) -> _Cell:
@@ -159,19 +169,31 @@ class _Cell:
                     f"{len(items[0].keys() - some.keys())} are only in {arms[0]!r}, "
                     f"{len(some.keys() - items[0].keys())} only in {arm!r}"
                 )
+        kept = [name for name in items[0] if all(some[name].sums is not None for some in items)]
         patients = sorted({item.patient for item in items[0].values()})
+        owners = [items[0][name].patient for name in kept]
+        known = [[sums for name in kept if (sums := some[name].sums) is not None] for some in items]
+        kinds = {(one.pooling, len(one.numbers)) for some in known for one in some} or {("ratio", 2)}
+        if len(kinds) > 1:
+            raise ValueError(f"figures of one name must be of one kind, got {sorted(kinds)}")
+        ((pooling, width),) = kinds
         places = {patient: place for place, patient in enumerate(patients)}
-        sums = np.zeros((2, len(patients), len(items)))
-        for number, some in enumerate(items):
-            for item in some.values():
-                sums[:, places[item.patient], number] += item.above, item.below
-        return cls(tuple(patients), sums[0], sums[1], len(items[0]))
+        sums = tuple(np.zeros((len(patients), width)) for _ in items)
+        for table, some in zip(sums, known, strict=True):
+            for owner, one in zip(owners, some, strict=True):
+                table[places[owner]] += one.numbers
+        missing = len(items[0]) - len(kept)
+        return cls(tuple(patients), frozenset(owners), pooling, sums, len(kept), missing)
 
     def values(self, counts: Array | None = None) -> Array:
-        """Return each arm's value, of all patients or of each draw; not a number where nothing counts."""
-        weights = np.ones(len(self.patients)) if counts is None else counts
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return (weights @ self.above) / (weights @ self.below)
+        """Return each arm's value, of all patients or of each draw; not a number where it is 0 over 0."""
+        drawn = np.ones((1, len(self.patients))) if counts is None else counts
+        found = np.stack([pool_sums(self.pooling, drawn @ table) for table in self.sums], axis=1)
+        return found[0] if counts is None else found
+
+
+def _lacking(missing: int, count: int) -> str:
+    return f"{missing} of {missing + count} answers lack it in an arm" if missing else ""
 
 
 def _counts(dice: np.random.Generator, draws: int, patients: int) -> Array:

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from evidcore.contracts import Sums
+from evidcore.evaluate import items
 from evidcore.evaluate.compare import change_over_seeds
 from evidcore.evaluate.contrast import Arms
-from evidcore.evaluate.items import Item
+from evidcore.evaluate.pooling import change_interval_over_seeds
+
+
+def answered(patient, above, below):
+    return items.Item(patient, Sums("ratio", (above, below)))
 
 
 def drawn(chance, *, seed, patients=60, questions=3, owner="p"):
@@ -16,7 +22,9 @@ def drawn(chance, *, seed, patients=60, questions=3, owner="p"):
     dice = np.random.default_rng(seed)
     hard = np.random.default_rng(99).normal(0, 0.2, patients)
     return {
-        f"q{patient}-{number}": Item(f"{owner}{patient}", float(dice.random() < chance + hard[patient]), 1.0)
+        f"q{patient}-{number}": answered(
+            f"{owner}{patient}", float(dice.random() < chance + hard[patient]), 1.0
+        )
         for patient in range(patients)
         for number in range(questions)
     }
@@ -34,7 +42,7 @@ def lines(items):
     """Return items as lines of answers that the older comparison reads."""
     return [
         {"prompt_id": name, "case_id": "c", "patient": item.patient, "answer": "A",
-         "choice": "A" if item.above else "B"}
+         "choice": "A" if item.sums.numbers[0] else "B"}
         for name, item in items.items()
     ]  # fmt: skip
 
@@ -57,13 +65,20 @@ def test_a_difference_agrees_with_the_comparison_of_two_arms(patients_shared):
 def test_one_seed_agrees_with_scipys_bootstrap_over_patients():
     found = cells({"a": [0.4], "b": [0.6]}, questions=1)
     ours = Arms(found, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
-    differences = [found["b"][0][name].above - item.above for name, item in found["a"][0].items()]
+    differences = [
+        found["b"][0][name].sums.numbers[0] - item.sums.numbers[0] for name, item in found["a"][0].items()
+    ]
     theirs = stats.bootstrap((differences,), np.mean, n_resamples=20_000, method="percentile", rng=3)
     assert ours.value == pytest.approx(np.mean(differences))
     assert ours.standard_error == pytest.approx(theirs.standard_error, rel=0.04)
     assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.02)
     assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=0.02)
     assert "1 seed" in ours.note
+
+
+def ratio(some):
+    sides = list(zip(*(item.sums.numbers for item in some), strict=True))
+    return sum(sides[0]) / sum(sides[1])
 
 
 def looped(found, weights, draws):
@@ -80,7 +95,7 @@ def looped(found, weights, draws):
                 for item in found[arm][seed].values():
                     own[item.patient].append(item)
                 pooled = [item for patient in picked for item in own[patient]]
-                total += weight * sum(item.above for item in pooled) / sum(item.below for item in pooled)
+                total += weight * ratio(pooled)
         told.append(total / len(seeds))
     return np.quantile(told, [0.025, 0.975])
 
@@ -91,18 +106,14 @@ def test_a_ratio_agrees_with_a_bootstrap_loop():
     def reports(gain):
         hits, others = dice.poisson(2 + gain, 30), dice.poisson(4, 30)
         return {
-            f"r{place}": Item(f"p{place % 25}", 2.0 * hit, 2.0 * hit + other)
+            f"r{place}": answered(f"p{place % 25}", 2.0 * hit, 2.0 * hit + other)
             for place, (hit, other) in enumerate(zip(hits, others, strict=True))
         }
 
     found = {"a": {0: reports(0), 1: reports(0)}, "b": {0: reports(1), 1: reports(2)}}
     weights = {"b": 1.0, "a": -1.0}
     ours = Arms(found, patients_shared=False).contrast(weights)
-    by_hand = [
-        sum(i.above for i in found["b"][s].values()) / sum(i.below for i in found["b"][s].values())
-        - sum(i.above for i in found["a"][s].values()) / sum(i.below for i in found["a"][s].values())
-        for s in (0, 1)
-    ]
+    by_hand = [ratio(found["b"][seed].values()) - ratio(found["a"][seed].values()) for seed in (0, 1)]
     assert list(ours.by_seed.values()) == pytest.approx(by_hand)
     assert ours.value == pytest.approx(sum(by_hand) / 2)
     low, high = looped(found, weights, 1500)
@@ -110,9 +121,53 @@ def test_a_ratio_agrees_with_a_bootstrap_loop():
     assert ours.high == pytest.approx(high, abs=0.02)
 
 
+@pytest.mark.parametrize("patients_shared", [True, False])
+@pytest.mark.parametrize("pooling", ["ratio", "mean_ratio", "difference"])
+def test_every_pooling_agrees_with_the_comparison_of_two_arms(pooling, patients_shared):
+    dice = np.random.default_rng(3)
+
+    def cell(gain):
+        above, below = dice.poisson(2 + gain, (40, 2)), dice.poisson(5, (40, 2)) + 3
+        numbers = np.stack([above[:, 0], below[:, 0], above[:, 1], below[:, 1]], axis=1).astype(float)
+        wide = 2 if pooling == "ratio" else 4
+        return {
+            f"r{place}": items.Item(f"p{place % 30}", Sums(pooling, tuple(row[:wide])))
+            for place, row in enumerate(numbers)
+        }
+
+    found = {"a": {seed: cell(0) for seed in range(3)}, "b": {seed: cell(1) for seed in range(3)}}
+    ours = Arms(found, patients_shared=patients_shared).contrast({"b": 1.0, "a": -1.0})
+    sides = [
+        tuple([item.sums for item in found[arm][seed].values()] for arm in ("a", "b")) for seed in range(3)
+    ]
+    owners = [
+        [item.patient if patients_shared else f"{seed}/{item.patient}" for item in found["a"][seed].values()]
+        for seed in range(3)
+    ]
+    theirs = change_interval_over_seeds(sides, owners, patients_shared=patients_shared)
+    assert (ours.value, ours.items, ours.patients) == (
+        pytest.approx(theirs.value),
+        theirs.values,
+        theirs.patients,
+    )
+    assert ours.low == pytest.approx(theirs.low, abs=0.06 * (theirs.high - theirs.low))
+    assert ours.high == pytest.approx(theirs.high, abs=0.06 * (theirs.high - theirs.low))
+
+
+def test_an_answer_whose_figure_is_missing_in_one_arm_is_left_out_and_said():
+    first, second = flat(10), flat(15)
+    second["q0"] = items.Item("p0", None)
+    found = Arms({"a": {0: first}, "b": {0: second}}, patients_shared=True)
+    contrast = found.contrast({"b": 1, "a": -1})
+    assert contrast.value == pytest.approx(5 / 24)
+    assert (contrast.items, contrast.patients) == (24, 24)
+    assert contrast.note.startswith("1 of 25 answers lack it in an arm; 1 seed")
+    assert found.contrast({"a": 1}).value == pytest.approx(10 / 25)
+
+
 def flat(value, patients=25):
     """A cell in which `value` of the patients' one question each are right."""
-    return {f"q{place}": Item(f"p{place}", float(place < value), 1.0) for place in range(patients)}
+    return {f"q{place}": answered(f"p{place}", float(place < value), 1.0) for place in range(patients)}
 
 
 def test_main_effects_and_interaction_are_their_hand_values():
@@ -157,8 +212,10 @@ def test_intervals_over_three_seeds_are_too_narrow_where_trainings_differ_much(s
         found = {"a": {}, "b": {}}
         for seed in range(3):
             moved = dice.normal(dice.normal(0, spread * sigma / np.sqrt(patients)), sigma, patients)
-            found["a"][seed] = {f"q{at}": Item(f"{seed}p{at}", 0.0, 1.0) for at in range(patients)}
-            found["b"][seed] = {f"q{at}": Item(f"{seed}p{at}", value, 1.0) for at, value in enumerate(moved)}
+            found["a"][seed] = {f"q{at}": answered(f"{seed}p{at}", 0.0, 1.0) for at in range(patients)}
+            found["b"][seed] = {
+                f"q{at}": answered(f"{seed}p{at}", value, 1.0) for at, value in enumerate(moved)
+            }
         contrast = Arms(found, patients_shared=False, draws=400, seed=number).contrast({"b": 1, "a": -1})
         held += contrast.low <= 0 <= contrast.high
     assert fewest <= held <= most
@@ -172,8 +229,8 @@ def test_the_detectable_difference_is_found_in_4_of_5_experiments():
         base = dice.random(patients)
         moved = base + effect + dice.normal(0, sigma, patients)
         pair = {
-            "a": {0: {f"q{at}": Item(f"p{at}", value, 1.0) for at, value in enumerate(base)}},
-            "b": {0: {f"q{at}": Item(f"p{at}", value, 1.0) for at, value in enumerate(moved)}},
+            "a": {0: {f"q{at}": answered(f"p{at}", value, 1.0) for at, value in enumerate(base)}},
+            "b": {0: {f"q{at}": answered(f"p{at}", value, 1.0) for at, value in enumerate(moved)}},
         }
         return Arms(pair, patients_shared=True, draws=1000).contrast({"b": 1, "a": -1})
 
@@ -207,7 +264,7 @@ def test_what_cannot_be_told_is_not_told():
     same = Arms({"a": {0: flat(3)}, "b": {0: flat(3)}}, patients_shared=True).contrast({"b": 1, "a": -1})
     assert (same.value, same.low, same.p_value) == (0.0, None, None)
     assert same.note == "no interval: every draw gives the same"
-    empty = Arms({"a": {0: {"q": Item("p", 0.0, 0.0)}}}, patients_shared=True).contrast({"a": 1})
+    empty = Arms({"a": {0: {"q": answered("p", 0.0, 0.0)}}}, patients_shared=True).contrast({"a": 1})
     assert (empty.value, empty.note) == (None, "an arm has nothing to divide by")
 
 
@@ -215,6 +272,6 @@ def test_other_questions_are_refused():
     pair = {"a": {4: flat(3, 22)}, "b": {4: flat(3, 25)}}
     with pytest.raises(ValueError, match="under seed 4, 0 are only in 'a', 3 only in 'b'"):
         Arms(pair, patients_shared=True).contrast({"b": 1, "a": -1})
-    moved = {"a": {0: flat(3), 1: {"q": Item("else", 1.0, 1.0), **flat(3)}}}
+    moved = {"a": {0: flat(3), 1: {"q": answered("else", 1.0, 1.0), **flat(3)}}}
     with pytest.raises(ValueError, match="every seed must be tested on the same patients"):
         Arms(moved, patients_shared=True).contrast({"a": 1})

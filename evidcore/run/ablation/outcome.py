@@ -45,8 +45,10 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
     effects: list[Row] = []
     lines: list[Row] = []
     others = [arm.name for arm in ablation.arms if arm.name != ablation.reference]
+    metrics: list[Row] = []
     for metric in ablation.metrics:
         measured = _Measured(metric, by_arm)
+        metrics.append({**vars(metric), "unit": measured.unit})
         arms += [measured.row({arm: 1.0}, {"arm": arm}) for arm in by_arm]
         for arm in others:
             weights = {arm: 1.0, ablation.reference: -1.0}
@@ -56,7 +58,7 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
     return {
         "ablation": ablation.name, "about": ablation.about, "recipe": str(ablation.recipe),
         "phantoms": _phantoms(cells), "seeds": list(ablation.seeds), "overrides": list(ablation.overrides),
-        "reference": ablation.reference, "metrics": [vars(metric) for metric in ablation.metrics],
+        "reference": ablation.reference, "metrics": metrics,
         "factors": {name: list(levels) for name, levels in ablation.factors.items()},
         "arms": {arm.name: list(arm.overrides) for arm in ablation.arms},
         "rows": arms, "differences": _adjusted(differences), "effects": _adjusted(effects),
@@ -98,12 +100,19 @@ class _Measured:
         self.metric, self._by_arm = metric, by_arm
         self._found = {arm: {cell.seed: self._read(cell) for cell in cells} for arm, cells in by_arm.items()}
 
+    @property
+    def unit(self) -> str | None:
+        """Return the unit that the metric's rows name; None where its name tells it."""
+        cells = [cell for some in self._by_arm.values() for cell in some]
+        row = _row(_result(cells[0], self.metric)["rows"], self.metric) if cells else None
+        return None if row is None else row.get("unit")
+
     def row(self, weights: Mapping[str, float], about: Row) -> Row:
         """Return a weighted sum of arms as a row."""
         found = self._arms.contrast(weights) if self._has_items else self._without_items(weights)
         return {
             **about, "stage": self.metric.stage, "name": self.metric.name, "metric": self.metric.metric,
-            "value": found.value, "low": found.low, "high": found.high,
+            "unit": self.unit, "value": found.value, "low": found.low, "high": found.high,
             "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
             "standard_error": found.standard_error, "p_value": found.p_value,
             "items": found.items, "patients": found.patients, "note": found.note,
@@ -124,7 +133,7 @@ class _Measured:
             mean = sum(values) / len(values) if values else None
             yield {
                 "line": line, "stage": self.metric.stage, "name": self.metric.name,
-                "metric": self.metric.metric, "value": mean,
+                "metric": self.metric.metric, "unit": None, "value": mean,
             }  # fmt: skip
 
     @functools.cached_property
@@ -155,7 +164,7 @@ class _Measured:
                     weight * value for weight, value in zip(weights.values(), known, strict=True)
                 )
         mean = sum(by_seed.values()) / len(by_seed) if by_seed else None
-        return Contrast(value=mean, by_seed=by_seed, note="no interval: not a mean over answers")
+        return Contrast(value=mean, by_seed=by_seed, note="no interval: no sum over answers")
 
     def _patients_shared(self) -> bool:
         """Tell whether all seeds are measured on the same data."""

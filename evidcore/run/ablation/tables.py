@@ -146,7 +146,7 @@ def _row(rows: Sequence[Found], metric: Found, **own: str) -> Found | None:
 def _title(metric: Found) -> str:
     """Return a metric's heading with its unit."""
     heading = metric["label"] or f"{metric['name']}, {metric['metric'].replace('_', ' ')}"
-    return heading if is_fraction(metric["metric"]) else f"{heading}, %"
+    return heading if is_fraction(metric["metric"], metric["unit"]) else f"{heading}, %"
 
 
 def _heading(found: Found, row: Found) -> str:
@@ -164,13 +164,13 @@ def _with_interval(row: Found | None) -> str:
 def _figure(row: Found, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.3f}" if is_fraction(row["metric"]) else f"{100 * value:.1f}"
+    return f"{value:.3f}" if is_fraction(row["metric"], row["unit"]) else f"{100 * value:.1f}"
 
 
 def _signed(row: Found, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:+.3f}" if is_fraction(row["metric"]) else f"{100 * value:+.1f}"
+    return f"{value:+.3f}" if is_fraction(row["metric"], row["unit"]) else f"{100 * value:+.1f}"
 
 
 def _caption(found: Found, table: Table) -> str:

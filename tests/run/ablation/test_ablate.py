@@ -111,7 +111,7 @@ def test_the_tables_say_what_the_runs_found(done):
 def test_a_metric_that_is_no_mean_over_answers_is_shown_without_an_interval(done):
     row = next(row for row in read(done.home)["rows"] if row["metric"] == "perfect_perception")
     assert (row["value"], row["low"]) == (1.0, None)
-    assert row["note"] == "no interval: not a mean over answers"
+    assert row["note"] == "no interval: no sum over answers"
     assert sorted(row["by_seed"]) == ["17", "18"]
 
 

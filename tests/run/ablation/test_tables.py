@@ -1,11 +1,17 @@
 from evidcore.run.ablation.tables import escape, latex, markdown
 
-METRIC = {"stage": "03-evaluate", "name": "choice_a", "metric": "strict_accuracy", "label": "right & strict"}
-F1 = {"stage": "03-evaluate", "name": "report", "metric": "findings_f1_micro", "label": ""}
+METRIC = {
+    "stage": "03-evaluate",
+    "name": "choice_a",
+    "metric": "strict_accuracy",
+    "label": "right & strict",
+    "unit": None,
+}
+F1 = {"stage": "03-evaluate", "name": "report", "metric": "findings_f1_micro", "label": "", "unit": "score"}
 
 
 def row(metric, value, low, high, **more):
-    measured = {key: metric[key] for key in ("stage", "name", "metric")}
+    measured = {key: metric[key] for key in ("stage", "name", "metric", "unit")}
     spread = {"value": value, "low": low, "high": high, "note": "", "items": 90, "patients": 40}
     return {**measured, **spread, "by_seed": {"1": value - 0.01, "2": value + 0.01}, **more}
 
@@ -24,7 +30,7 @@ FOUND = {
     ],
     "effects": [], "missing": ["shut/seed-3"], "accepted": [], "failed": [],
     "reference_lines": [
-        {"line": "uniform_chance", **{key: METRIC[key] for key in ("stage", "name", "metric")}, "value": 0.25}
+        {"line": "uniform_chance", **METRIC, "value": 0.25}
     ],
     "cells": [{"arm": "shut", "seed": 1, "run": "x", "seconds": 90.0}],
     "made_with": {
