@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from evidcore.evaluate.compare import Reading, change
 from evidcore.evaluate.reference_lines import row
+from evidcore.run.keeping import keep_run
 from evidcore.run.record import read_lines
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "med3d_r1.toml"
@@ -121,10 +122,7 @@ def learned(run_folder: Path) -> dict[str, Any]:
 
 def keep(run_folder: Path, place: Path) -> None:
     """Copy what the tables need; no answer, rollout or report, and no path of this machine."""
-    place.mkdir(parents=True, exist_ok=True)
-    for file in [*sorted((run_folder / "results").glob("*.json")), *sorted(run_folder.glob("*.toml"))]:
-        said = file.read_text(encoding="utf-8").replace(f"{RECIPE.parents[1]}/", "")
-        (place / file.name).write_text(said, encoding="utf-8")
+    keep_run(run_folder, place, RECIPE.parents[1])
     text = json.dumps(learned(run_folder), indent=1) + "\n"
     (place / "learned.json").write_text(text, encoding="utf-8")
 

@@ -87,8 +87,8 @@ def desk(tmp_path_factory):
 def test_programs_and_commands_of_a_page_run_in_its_order(path, desk):
     folder, env = desk
     for block in blocks(path):
-        if block.value("recipe"):
-            (folder / str(block.value("recipe"))).write_text(block.text)
+        if name := block.value("recipe") or block.value("ablation"):
+            (folder / name).write_text(block.text)
         elif block.language == "python" and not block.value("file"):
             done = subprocess.run(
                 [sys.executable, "-c", block.text], cwd=folder, env=env, capture_output=True, text=True

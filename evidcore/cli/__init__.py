@@ -40,6 +40,7 @@ def main() -> None:
 
 
 from evidcore.cli import (  # noqa: E402  # they add commands to main
+    ablating,
     components,
     data,
     data_prepare,
@@ -51,6 +52,7 @@ from evidcore.cli import (  # noqa: E402  # they add commands to main
 )
 
 __all__ = [
+    "ablating",
     "components",
     "data",
     "data_prepare",

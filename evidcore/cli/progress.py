@@ -20,13 +20,14 @@ _FIRST = ("cases_", "loss", "reward", "accuracy", "entropy", "kl", "learning_rat
 class Progress:
     """A recorder of the run that prints."""
 
-    def __init__(self, folder: Path, *, to_stderr: bool = False) -> None:
-        """Print to the terminal."""
+    def __init__(self, folder: Path, *, to_stderr: bool = False, label: str = "") -> None:
+        """Print to the terminal; `label` goes before every line, where several runs follow each other."""
         from rich.console import Console
 
         self._console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
         self._live: Any = None
         self._folder = folder
+        self._label = f"{label} " if label else ""
         self._stage_start_s = self._last_line_s = self._run_start_s = time.monotonic()
         self._seconds: dict[str, float] = {}
         self._started: set[str] = set()
@@ -59,7 +60,7 @@ class Progress:
         self._stage_start_s, self._last_line_s = time.monotonic(), 0.0
         self._seconds = {}
         self._started.add(stage)
-        self._console.print(f"{stage}: started")
+        self._console.print(f"{self._label}{stage}: started")
 
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -70,7 +71,7 @@ class Progress:
                 label = f"{kind.removesuffix('_s').replace('_', ' ')} {part}".strip()
                 self._seconds[label] = self._seconds.get(label, 0.0) + value
         now = time.monotonic()
-        line = f"{stage}: step {step}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
+        line = f"{self._label}{stage}: step {step}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
         if self._live is not None:
             self._live.update("\n".join([line, self._split()]))
         elif now - self._last_line_s >= _EVERY_S:
@@ -82,10 +83,10 @@ class Progress:
     def stage_finished(self, stage: str, folder: Path, figures: Mapping[str, Any]) -> None:
         """Say that a stage is done."""
         if stage not in self._started:
-            self._console.print(f"{stage}: unchanged, used again from {folder}")
+            self._console.print(f"{self._label}{stage}: unchanged, used again from {folder}")
             return
         took = time.monotonic() - self._stage_start_s
-        self._console.print(f"{stage}: done in {took:.0f} s  {self._split()}".rstrip())
+        self._console.print(f"{self._label}{stage}: done in {took:.0f} s  {self._split()}".rstrip())
 
     def _split(self) -> str:
         """Return where the stage's time went: what is named, and the rest of the steps."""

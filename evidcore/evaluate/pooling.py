@@ -64,6 +64,11 @@ def pooled(figures: Figures) -> float | None:
     return None if np.isnan(value) else value
 
 
+def pool_sums(pooling: Pooling, sums: Array) -> Array:
+    """Return the figure of each row of sums (row, number); not a number where it is 0 over 0."""
+    return _POOLS[pooling](sums)
+
+
 def figure_interval(figures: Figures, patients: Sequence[str]) -> Interval | None:
     """Return the figure over all texts with its patient-clustered interval; None where it is 0 over 0.
 

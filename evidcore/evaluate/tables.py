@@ -46,9 +46,14 @@ def number(metric: str, value: float | None, unit: str | None = None) -> str:
     """
     if value is None:
         return "–"  # noqa: RUF001  an en dash is what it is
-    if unit in ("score", "plain") or (unit is None and any(word in metric for word in _FRACTIONS)):
+    if is_fraction(metric, unit):
         return f"{value:.3f}"
     return f"{100 * value:+.1f}" if _is_difference(metric) else f"{100 * value:.1f} %"
+
+
+def is_fraction(metric: str, unit: str | None = None) -> bool:
+    """Tell whether a figure is written with three digits behind the point; others are in percent."""
+    return unit in ("score", "plain") or (unit is None and any(word in metric for word in _FRACTIONS))
 
 
 def _is_difference(metric: str) -> bool:

@@ -36,7 +36,7 @@ class Problem:
 
 def problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Return every mistake of a recipe that was read; imports the components that it names."""
-    found = _Walk(raw)
+    found = Walk(raw)
     found.table(shape.Top, raw, ())
     found.add += [Problem(path=path, text=text) for path, text in order.problems(raw, found.services)]
     return found.add
@@ -71,11 +71,17 @@ def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-class _Walk:
-    """A walk over the tables that collects mistakes."""
+class Walk:
+    """A walk over tables that collects mistakes, each with its path."""
 
-    def __init__(self, raw: Mapping[str, Any]) -> None:
-        self.raw = raw
+    def __init__(self, raw: Mapping[str, Any], homes: Sequence[tuple[type, str]] = _HOMES) -> None:
+        """Start with no mistake.
+
+        Args:
+            raw: the file as read.
+            homes: tables in whose place a key may have been meant, with what messages call them.
+        """
+        self.raw, self._homes = raw, homes
         self.add: list[Problem] = []
         services = raw.get("service")
         tables = services if isinstance(services, Mapping) else {}
@@ -180,7 +186,9 @@ class _Walk:
     def _home(self, key: str, path: Path) -> str:
         """Return where in a recipe a key belongs; the stage around it comes first."""
         homes = [
-            (form, name) for form, name in _HOMES if key in {item.name for item in dataclasses.fields(form)}
+            (form, name)
+            for form, name in self._homes
+            if key in {item.name for item in dataclasses.fields(form)}
         ]
         if len(path) > 1 and path[0] == "stage" and isinstance(path[1], int):
             around = shape.STAGES.get(str(self.raw["stage"][path[1]].get("kind")))

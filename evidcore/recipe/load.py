@@ -33,7 +33,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
         RecipeError: naming the file, and every mistake with its line.
     """
     path = Path(path)
-    text, raw = _read(path)
+    text, raw = read_toml(path)
     lines = key_lines(text)
     origins: dict[Key, str] = {}
     wrong: list[tuple[int, str]] = []
@@ -48,15 +48,25 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
         if any(problem.path[: len(key)] == key for key in origins):
             line, where = 0, "command line"
         wrong.append((line, f"{where}, {section(raw, problem.path)}: {problem.text}"))
-    if wrong:
-        count = "1 mistake" if len(wrong) == 1 else f"{len(wrong)} mistakes"
-        listing = "\n".join(f"  {text}" for _, text in sorted(wrong))
-        raise RecipeError(f"{path}: {count}\n{listing}")
+    refuse(path, wrong)
     origins = {key: f"line {line}" for key, line in lines.items()} | origins
     return _freeze(raw, path, text, tuple(overrides), origins)
 
 
-def _read(path: Path) -> tuple[str, dict[str, Any]]:
+def refuse(path: Path, wrong: Sequence[tuple[int, str]]) -> None:
+    """Raise every mistake of a file at once, each with the line that it is sorted by, if there is any."""
+    if wrong:
+        count = "1 mistake" if len(wrong) == 1 else f"{len(wrong)} mistakes"
+        listing = "\n".join(f"  {text}" for _, text in sorted(wrong))
+        raise RecipeError(f"{path}: {count}\n{listing}")
+
+
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return a TOML file as text and as tables.
+
+    Raises:
+        RecipeError: if there is none, or it is not TOML; names the line.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as cause:

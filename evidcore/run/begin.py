@@ -89,11 +89,16 @@ def _stopped(folder: RunFolder, state: State, message: str) -> None:
         folder.set_status(state, stage=status.get("stage", ""), step=status.get("step", 0), message=message)
 
 
-def _compare(folder: RunFolder, lock: dict[str, Any], accept_changes: bool) -> None:
+def changes_since(folder: RunFolder, lock: dict[str, Any]) -> list[str]:
+    """Return what of code, data and versions has changed since a run started, given the lock of today."""
     before = folder.lock()
-    changes = [
+    return [
         line for name in _DECIDES for line in difference(before.get(name, {}), lock.get(name, {}), f"{name}.")
     ]
+
+
+def _compare(folder: RunFolder, lock: dict[str, Any], accept_changes: bool) -> None:
+    before, changes = folder.lock(), changes_since(folder, lock)
     if not changes:
         return
     if not accept_changes:

@@ -25,7 +25,7 @@ from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Sft, Stage, load
 from evidcore.run import stages
 from evidcore.run.controls import run_controls
 from evidcore.run.folder import RunFolder, difference, link, write
-from evidcore.run.inputs import after, inputs_hash, stage_inputs
+from evidcore.run.inputs import after, hashed_inputs, inputs_hash
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts
 from evidcore.run.processes import processes
@@ -88,7 +88,7 @@ class Execution:
 
     def _ensure(self, name: str, stage: Stage) -> str:
         """Have a stage's folder in the store."""
-        inputs = stage_inputs(self.recipe, stage, self.lock, self.upstream)
+        inputs = hashed_inputs(self.parts, stage, self.lock, self.upstream)
         key = inputs_hash(inputs, self.salt)
         stored = self.folder.store / key
         if processes().share(not stored.is_dir()):
@@ -161,7 +161,8 @@ class Execution:
         root = self.folder.path
         result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
         is_own_name = result["stage"] == name
-        write(root / "results" / f"{name}.json", json.dumps({**result, "stage": name}, indent=1) + "\n")
+        shown = {**result, "stage": name, "inputs": stored.name}
+        write(root / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
         if (stored / "checkpoint").is_dir():
             link(stored / "checkpoint", root / "checkpoints" / name)
         for kind in ("rollouts", "answers"):

@@ -79,21 +79,10 @@ class RunFolder:
         Raises:
             RunError: if one does.
         """
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.path / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout as cause:
-            pid = self.status().get("pid", "unknown")
-            raise RunError(
-                f"{self.path}: another process (pid {pid}) is running this folder. "
-                "Wait for it, or start a run of its own with `evid run`."
-            ) from cause
-        try:
+        pid = self.status().get("pid", "unknown")
+        busy = f"another process (pid {pid}) is running this folder. Wait for it, or start a run of its own"
+        with held(self.path, f"{busy} with `evid run`."):
             yield
-        finally:
-            lock.release()
 
 
 def create(recipe_name: str, content: str, root: Path) -> RunFolder:
@@ -129,6 +118,30 @@ def open_run(path: Path) -> RunFolder:
         f"{path}: not a run folder (lock.toml and resolved.toml are missing).{hint} "
         "Give what `evid run` printed, runs/<recipe>/<time>-<hash>."
     )
+
+
+@contextlib.contextmanager
+def held(path: Path, busy: str) -> Iterator[None]:
+    """Keep other processes out of a folder.
+
+    Args:
+        path: the folder.
+        busy: what they are told.
+
+    Raises:
+        RunError: if another process holds it.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as cause:
+        raise RunError(f"{path}: {busy}") from cause
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -204,9 +217,19 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         name = f"{prefix}{key}"
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found += difference(old, new, f"{name}.")
+        elif isinstance(old, list) and isinstance(new, list) and _are_tables([*old, *new]):
+            found += difference(_by_place(key, old), _by_place(key, new), prefix)
         elif old != new:
             found.append(f"{name}: {_shown(old)} -> {_shown(new)}")
     return found
+
+
+def _are_tables(values: list[Any]) -> bool:
+    return all(isinstance(item, Mapping) for item in values)
+
+
+def _by_place(key: str, tables: list[Any]) -> dict[str, Any]:
+    return {f"{key}[{place}]": item for place, item in enumerate(tables)}
 
 
 def _shown(value: Any) -> str:

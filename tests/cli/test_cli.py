@@ -48,7 +48,14 @@ def evid(*arguments, exit_code=0):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["plugins"], ["plugins", "reward", "--json"], ["run", "--help"], ["predict", "--help"]],
+    [
+        ["--help"],
+        ["plugins"],
+        ["plugins", "reward", "--json"],
+        ["run", "--help"],
+        ["predict", "--help"],
+        ["ablate", "--help"],
+    ],
 )
 def test_help_and_listings_import_neither_torch_nor_a_plugin(arguments):
     code = (
@@ -71,6 +78,7 @@ def test_python_m_evidcore_is_evid():
 def test_every_command_of_the_design_takes_json():
     for path in (
         ["run"],
+        ["ablate"],
         ["resume"],
         ["check"],
         ["plan"],

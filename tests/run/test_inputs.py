@@ -14,9 +14,10 @@ def recipe(tmp_path_factory, recipe_text):
     return load(path)
 
 
-def key(recipe, place, fingerprint="f", upstream=None, salt=""):
+def key(recipe, place, fingerprint="f", upstream=None, salt="", image_tokens=8):
     lock = {"dataset": {"chest": {"fingerprint": fingerprint}}}
-    return inputs_hash(stage_inputs(recipe, recipe.stages[place], lock, upstream or {}), salt)
+    stage = recipe.stages[place]
+    return inputs_hash(stage_inputs(recipe, stage, lock, upstream or {}, image_tokens=image_tokens), salt)
 
 
 def changed(recipe, **parts):
@@ -36,12 +37,45 @@ def test_what_a_stage_depends_on_changes_its_hash(recipe):
 
 
 def test_a_fit_depends_on_its_own_component_alone(recipe):
-    bridge = dataclasses.replace(recipe.model, bridge={**recipe.model.bridge, "pool": 3})
-    other = changed(recipe, model=bridge)
-    assert key(recipe, 0) == key(other, 0)
-    assert key(recipe, 1) != key(other, 1)  # the language model is fitted to the bridge's number of tokens
-    assert key(recipe, 2) != key(other, 2)
+    bridge = dataclasses.replace(recipe.model, bridge={"use": "residual-alignment"})
+    encoder = dataclasses.replace(recipe.model, encoder={**recipe.model.encoder, "layers": 2})
+    view = dataclasses.replace(recipe.model, view={"use": "slices"})
+    for place, others in ((0, (bridge, view)), (1, (bridge, encoder))):
+        for other in others:
+            assert key(recipe, place) == key(changed(recipe, model=other), place)
+    assert key(recipe, 0) != key(changed(recipe, model=encoder), 0)
+    assert key(recipe, 1) != key(changed(recipe, model=view), 1)
+    assert key(recipe, 1) != key(recipe, 1, image_tokens=9)  # it is fitted to the bridge's number of tokens
+    assert all(key(recipe, place) == key(recipe, place, image_tokens=9) for place in (0, 2, 3, 4))
+    assert all(key(recipe, 2) != key(changed(recipe, model=other), 2) for other in (bridge, encoder, view))
     assert key(recipe, 0) == key(recipe, 0, upstream={"language": "x"})
+
+
+def test_no_stage_depends_on_those_below_it(recipe):
+    """But for the words of a tiny tokenizer that no stage has fitted, which have a test of their own."""
+    stands = [{}, {"encoder": "x"}, {"encoder": "x", "language": "y"}, *[{"language": "y", "model": "z"}] * 2]
+    for place in range(5):
+        above = changed(recipe, stages=recipe.stages[: place + 1])
+        assert key(recipe, place, upstream=stands[place]) == key(above, place, upstream=stands[place])
+
+
+def test_a_service_counts_where_it_is_named(recipe):
+    words, loud = {"kind": "labeler", "use": "phrases"}, {"kind": "labeler", "use": "negation-rules"}
+    judge = {"kind": "scorer", "use": "findings-f1", "labeler": "words"}
+    reward = {**recipe.stages[3].reward[0], "scorer": "judge"}
+    grpo = dataclasses.replace(recipe.stages[3], reward=(reward,))
+    asking = changed(
+        recipe, stages=(*recipe.stages[:3], grpo, recipe.stages[4]),
+        services={"words": words, "judge": judge, "idle": words},
+    )  # fmt: skip
+    idle = changed(asking, services={**asking.services, "idle": loud})
+    other = changed(asking, services={**asking.services, "words": loud})
+    assert all(key(asking, place) == key(idle, place) for place in range(5))
+    assert key(asking, 3) != key(other, 3)  # which the reward names through the scorer
+    assert all(key(asking, place) == key(other, place) for place in (0, 1, 2, 4))
+    fitted = {"model": "z", "service.words": "w"}
+    assert key(asking, 3, upstream=fitted) != key(asking, 3, upstream={**fitted, "service.words": "v"})
+    assert key(asking, 4, upstream=fitted) == key(asking, 4, upstream={**fitted, "service.words": "v"})
 
 
 def test_a_task_counts_where_it_is_asked(recipe):

@@ -1,0 +1,115 @@
+"""What each question or report adds to a results row: the seam between answers and paired statistics.
+
+Everything is written as sums: an accuracy as 1 or 0 over 1, a metric of reports as its line of answers holds
+it. Rows that no sum over items gives (an AUC, a reference line) have no items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from evidcore.contracts import Sums
+from evidcore.evaluate.pooling import from_json
+from evidcore.evaluate.reference_lines import cluster
+
+Line = Mapping[str, Any]  # of answers/<stage>.jsonl
+_Read = Callable[[Line, str], Sums | None]  # line, finding ("" for all) -> None where the line has no say
+
+
+class Item(NamedTuple):
+    """One question or report; `sums` is None where its figure is missing."""
+
+    patient: str  # or the case, where no patient is known
+    sums: Sums | None
+
+
+def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
+    """Return the items of a results row by prompt id; empty where the row is no sum over answers.
+
+    A prompt that was answered several times (an audit exchanges volumes more than once) counts as one item
+    with the mean of its answers.
+
+    Args:
+        lines: the answers of the row's stage.
+        row: `name` and `metric`; `task` and `condition` where an audit wrote it.
+    """
+    task, metric = row.get("task", row["name"]), row["metric"]
+    own = [line for line in lines if line["task"] == task]
+    if metric == "grounding_margin":
+        return _difference(*(_read(own, "strict_accuracy", side) for side in ("own", "other-patient")))
+    figures = [line.get("figures", {}) for line in own]
+    if any(metric in some for some in figures):
+        return {
+            line["prompt_id"]: Item(_owner(line), _sums(some[metric]) if metric in some else None)
+            for line, some in zip(own, figures, strict=True)
+        }
+    return _read(own, metric, row.get("condition"))
+
+
+def _owner(line: Line) -> str:
+    return cluster(line["patient"], line["case_id"])
+
+
+def _sums(value: Any) -> Sums:
+    figure = from_json(value)
+    return figure if isinstance(figure, Sums) else Sums("ratio", (figure, 1.0))
+
+
+def _read(lines: Iterable[Line], metric: str, condition: str | None) -> dict[str, Item]:
+    name, _, finding = metric.partition("/")
+    if name not in _READ:
+        return {}
+    found: dict[str, list[Sums]] = {}
+    owners: dict[str, str] = {}
+    for line in lines:
+        if condition in (None, line["condition"]) and (sums := _READ[name](line, finding)) is not None:
+            found.setdefault(line["prompt_id"], []).append(sums)
+            owners[line["prompt_id"]] = _owner(line)
+    return {prompt: Item(owners[prompt], _mean(some)) for prompt, some in found.items()}
+
+
+def _mean(some: list[Sums]) -> Sums:
+    sides = zip(*(one.numbers for one in some), strict=True)
+    return Sums(some[0].pooling, tuple(sum(side) / len(some) for side in sides))
+
+
+def _difference(first: Mapping[str, Item], second: Mapping[str, Item]) -> dict[str, Item]:
+    """Return first minus second, question by question."""
+    found = {}
+    for prompt, (patient, one) in first.items():
+        other = second[prompt].sums if prompt in second else None
+        if one is not None and other is not None:
+            found[prompt] = Item(patient, Sums("ratio", (one.numbers[0] - other.numbers[0], 1.0)))
+    return found
+
+
+def _reading(reading: str) -> _Read:
+    def hit(line: Line, finding: str) -> Sums | None:
+        if reading not in line or "answer" not in line or finding not in ("", line["finding"]):
+            return None
+        return Sums("ratio", (float(line[reading] == line["answer"]), 1.0))
+
+    return hit
+
+
+def _format(line: Line, _: str) -> Sums:
+    return Sums("ratio", (float(line["malformed"] is None), 1.0))
+
+
+def _given_format(line: Line, _: str) -> Sums | None:
+    if "answer" not in line:
+        return None
+    is_valid = line["malformed"] is None
+    return Sums("ratio", (float(is_valid and line["choice"] == line["answer"]), float(is_valid)))
+
+
+_READ: Mapping[str, _Read] = {
+    "strict_accuracy": _reading("choice"),
+    "lenient_accuracy": _reading("lenient_choice"),
+    "rescue_accuracy": _reading("rescue_choice"),
+    "log_likelihood_accuracy": _reading("log_likelihood_choice"),
+    "verdict_log_likelihood_accuracy": _reading("verdict_log_likelihood_choice"),
+    "format_rate": _format,
+    "accuracy_given_valid_format": _given_format,
+}

@@ -1,0 +1,232 @@
+"""Read an ablation: which recipe is varied, by which overrides, over which seeds, and what is compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
+from evidcore.errors import RecipeError, did_you_mean
+from evidcore.plugins.factory import show
+from evidcore.recipe.check import Walk
+from evidcore.recipe.lines import key_lines, line_of
+from evidcore.recipe.load import load, read_toml, refuse
+from evidcore.recipe.shape import Audit, Evaluate, Recipe
+
+Overrides = tuple[str, ...]  # what --set takes: "stage.grpo.steps=3"
+Key = tuple[str | int, ...]
+JOIN = "+"  # between the levels in the name of an arm
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One headline figure: a row of `results/<stage>.json`."""
+
+    stage: str  # as in the run folder: "06-evaluate"
+    name: str  # the row's name; mostly a task's
+    metric: str
+    label: str = ""  # heading of its column; empty: name and metric
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationKeys:
+    """The keys of an ablation's file."""
+
+    schema: Literal[1]
+    name: str
+    recipe: str  # path from the file's own folder
+    about: str = ""  # what it asks; the title of the tables
+    seeds: tuple[Annotated[int, Ge(0), Le(2**31 - 1)], ...]
+    seed_keys: tuple[str, ...] = ("seed",)  # keys of the recipe that each seed sets
+    overrides: Overrides = ()  # common to all arms
+    arm: Mapping[str, Overrides] = dataclasses.field(default_factory=dict)
+    factor: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
+    reference: str  # the arm that the others are compared with
+    metrics: tuple[Metric, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One variant of the recipe."""
+
+    name: str
+    overrides: Overrides
+    levels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by factor, where there are factors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """An ablation, read and checked: every arm's recipe loads."""
+
+    name: str
+    about: str
+    path: Path
+    text: str
+    recipe: Path
+    recipe_name: str
+    seeds: tuple[int, ...]
+    seed_keys: tuple[str, ...]
+    overrides: Overrides
+    arms: tuple[Arm, ...]
+    factors: Mapping[str, tuple[str, str]]  # the levels of each; an effect is the second minus the first
+    reference: str
+    metrics: tuple[Metric, ...]
+
+    def arm(self, name: str) -> Arm:
+        """Return an arm by its name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def cell_overrides(self, arm: str, seed: int) -> Overrides:
+        """Return what `--set` would be given for one cell."""
+        return (*self.overrides, *self.arm(arm).overrides, *(f"{key}={seed}" for key in self.seed_keys))
+
+    def cell_recipe(self, arm: str, seed: int) -> Recipe:
+        """Return the recipe of one cell."""
+        return load(self.recipe, self.cell_overrides(arm, seed))
+
+
+def load_ablation(path: str | Path) -> Ablation:
+    """Read and check an ablation. Imports the components that its recipe and its arms name.
+
+    Raises:
+        RecipeError: naming the file, and every mistake with its line.
+    """
+    path = Path(path)
+    text, raw = read_toml(path)
+    walk = Walk(raw, homes=())
+    walk.table(AblationKeys, raw, ())
+    found = [(problem.path, problem.text) for problem in walk.add]
+    if not found:
+        found = list(_disagreements(raw))
+    lines = key_lines(text)
+
+    def say(mistakes: list[tuple[Key, str]]) -> None:
+        numbered = [(line_of(lines, key), key, said) for key, said in mistakes]
+        listed = [(line, f"line {line}, {_section(key)}: {said}") for line, key, said in numbered]
+        refuse(path, listed)
+
+    say(found)
+    ablation = _freeze(raw, path, text)
+    say(list(_recipes(ablation)))
+    return ablation
+
+
+def _section(key: Key) -> str:
+    return show(key).lstrip(".") or "ablation"
+
+
+def _freeze(raw: Mapping[str, Any], path: Path, text: str) -> Ablation:
+    factors = {name: (*levels,) for name, levels in raw.get("factor", {}).items()}
+    recipe = Path(os.path.normpath(path.parent / raw["recipe"]))
+    return Ablation(
+        name=raw["name"], about=raw.get("about", ""), path=path, text=text, recipe=recipe,
+        recipe_name=load(recipe).name, seeds=tuple(raw["seeds"]),
+        seed_keys=tuple(raw.get("seed_keys", AblationKeys.seed_keys)),
+        overrides=tuple(raw.get("overrides", ())), arms=tuple(_arms(raw)), factors=factors,
+        reference=raw["reference"], metrics=tuple(Metric(**item) for item in raw["metrics"]),
+    )  # fmt: skip
+
+
+def _arms(raw: Mapping[str, Any]) -> Iterator[Arm]:
+    """Yield the arms as they are written, or the product of the factors; the last factor changes fastest."""
+    for name, overrides in raw.get("arm", {}).items():
+        yield Arm(name=name, overrides=tuple(overrides))
+    factors = raw.get("factor", {})
+    for levels in itertools.product(*factors.values()) if factors else ():
+        chosen = dict(zip(factors, levels, strict=True))
+        overrides = [item for factor, level in chosen.items() for item in factors[factor][level]]
+        yield Arm(name=JOIN.join(levels), overrides=tuple(overrides), levels=chosen)
+
+
+def _disagreements(raw: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+    """Yield what the tables say against each other; their types were checked."""
+    if not _NAME.fullmatch(raw["name"]):
+        yield ("name",), _bad_name(raw["name"])
+    if not raw["seeds"]:
+        yield ("seeds",), "must hold at least one seed, got []."
+    for place, seed in enumerate(raw["seeds"]):
+        if seed in raw["seeds"][:place]:
+            yield ("seeds", place), f"names seed {seed!r} twice. Leave one out."
+    arms, factors = raw.get("arm", {}), raw.get("factor", {})
+    for name in arms:
+        if not _NAME.fullmatch(name):
+            yield ("arm", name), _bad_name(name)
+    for factor, levels in factors.items():
+        if len(levels) != 2:
+            text = f"must have two levels, got {len(levels)} ({', '.join(levels) or 'none'})."
+            yield ("factor", factor), f"{text} Write more than two as arms: [arm] name = [overrides]."
+        yield from (
+            (("factor", factor, level), _bad_name(level)) for level in levels if not _NAME.fullmatch(level)
+        )
+    if bool(arms) == bool(factors):
+        given = "both" if arms else "neither"
+        yield (), f"must have either arms ([arm]) or factors ([factor.<name>]), got {given}."
+        return
+    names = [arm.name for arm in _arms(raw)]
+    if len(names) < 2:
+        yield ("arm",), f"must have at least two arms to compare, got {', '.join(names)}."
+    if raw["reference"] not in names:
+        hint = did_you_mean(raw["reference"], names)
+        text = f"must be an arm, got {raw['reference']!r}.{hint} Arms: {', '.join(names)}."
+        yield ("reference",), text
+
+
+def _bad_name(name: str) -> str:
+    return f"must be letters, digits, '_', '-' or '.', since a folder is called so, got {name!r}."
+
+
+def _recipes(ablation: Ablation) -> Iterator[tuple[Key, str]]:
+    """Yield what is wrong with the recipes that the arms make."""
+    seeds = tuple(f"{key}={ablation.seeds[0]}" for key in ablation.seed_keys)
+    keys: list[tuple[Key, Overrides]] = [
+        (("overrides",), ablation.overrides),
+        (("seed_keys",), (*ablation.overrides, *seeds)),
+    ]
+    for key, overrides in keys:
+        if problem := _problem(ablation, overrides):
+            yield key, problem
+            return
+    recipes: dict[str, Recipe] = {}
+    for arm in ablation.arms:
+        key = ("arm", arm.name) if not arm.levels else ("factor",)
+        what = "" if not arm.levels else f"arm {arm.name}: "
+        if problem := _problem(ablation, (*ablation.overrides, *arm.overrides, *seeds)):
+            yield key, f"{what}{problem}"
+            continue
+        recipe = ablation.cell_recipe(arm.name, ablation.seeds[0])
+        twin = next((name for name, other in recipes.items() if other == recipe), None)
+        if twin is not None:
+            yield key, f"{what}makes the same recipe as arm {twin!r}, so there is nothing to compare."
+        recipes[arm.name] = recipe
+        if arm.name == ablation.reference:
+            yield from _stages(ablation, recipe)
+
+
+def _problem(ablation: Ablation, overrides: Overrides) -> str:
+    """Return what a recipe says against overrides, empty where nothing."""
+    try:
+        load(ablation.recipe, overrides)
+    except RecipeError as cause:
+        return f"the recipe refuses it: {cause}".replace("\n", "\n  ")
+    return ""
+
+
+def _stages(ablation: Ablation, recipe: Recipe) -> Iterator[tuple[Key, str]]:
+    """Yield the metrics whose stage measures nothing."""
+    known = {
+        recipe.stage_name(place): stage
+        for place, stage in enumerate(recipe.stages)
+        if isinstance(stage, Evaluate | Audit)
+    }
+    for place, metric in enumerate(ablation.metrics):
+        if metric.stage not in known:
+            hint = did_you_mean(metric.stage, known)
+            text = f"must be a stage that measures, got {metric.stage!r}.{hint}"
+            yield ("metrics", place, "stage"), f"{text} This recipe has: {', '.join(known) or 'none'}."

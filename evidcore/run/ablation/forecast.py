@@ -1,0 +1,33 @@
+"""What an ablation has to do: which cells are there, and how many of their stages are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.run.ablation.cells import AblationFolder, Cell
+from evidcore.run.inputs import inputs_hash, planned_inputs
+from evidcore.run.lock import lock_table
+from evidcore.run.parts import build
+
+
+def forecast(folder: AblationFolder, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return the state of each cell, and how many distinct stages the cells have and the store holds.
+
+    Runs and writes nothing, but reads the data's tables (phantoms that are not in the cache are drawn).
+    """
+    told: list[dict[str, Any]] = []
+    stages: list[Path] = []
+    for cell in cells:
+        parts = build(cell.recipe)
+        inputs = planned_inputs(parts, lock_table(cell.recipe, parts.datasets))
+        stages += [folder.root / cell.recipe.name / "stages" / inputs_hash(own) for own in inputs.values()]
+        told.append({
+            "arm": cell.arm, "seed": cell.seed, "state": cell.state, "changes": cell.changes(),
+            "run": None if cell.run is None else str(cell.run.path),
+            "overrides": list(folder.ablation.cell_overrides(cell.arm, cell.seed)),
+        })  # fmt: skip
+    distinct = set(stages)
+    there = sum(stage.is_dir() for stage in distinct)
+    return {"cells": told, "stages": len(stages), "distinct": len(distinct), "there": there}

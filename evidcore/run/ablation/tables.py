@@ -1,0 +1,201 @@
+"""The tables of an ablation: rows of text, written as Markdown and as LaTeX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evidcore.evaluate.tables import is_fraction
+
+Found = Mapping[str, Any]  # what `outcome` returns, with `command`
+_LINES = {
+    "uniform_chance": "one option at random",
+    "prior_only": "prior-only ceiling",
+    "perfect_perception": "perfect perception",
+}
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
+    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}",
+}  # fmt: skip
+DETECTABLE = (
+    "Detectable is the smallest true difference that these seeds and patients would have shown with 80 % "
+    "power, two-sided at 5 % shared among all rows of its table."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of texts; `rule` counts the rows above a second rule, 0 where there is none."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    rule: int = 0
+
+
+def markdown(found: Found) -> str:
+    """Return the page of an ablation."""
+    lines = [f"# {found['about'] or found['ablation']}", "", *_told(found)]
+    for table in tables(found):
+        lines += ["", f"## {table.title}", "", _pipes(table.heads), "|---" * len(table.heads) + "|"]
+        lines += [_pipes(row) for row in table.rows]
+    if found["differences"]:
+        lines += ["", DETECTABLE]
+    for name, items in (("Not finished", found["missing"]), ("Changed since they ran", found["accepted"])):
+        if items:
+            lines += ["", f"{name}:", "", *(f"- {item}" for item in items)]
+    return "\n".join([*lines, "", f"Made with {_made_with(found)}."]) + "\n"
+
+
+def latex(found: Found) -> str:
+    """Return the tables for a paper that loads booktabs."""
+    out = [f"% made by `{found['command']}`; needs the package booktabs"]
+    for one in tables(found):
+        out += [r"\begin{table}", r"\centering", _caption(found, one)]
+        out += [r"\begin{tabular}{l" + "r" * (len(one.heads) - 1) + "}", r"\toprule"]
+        out += [_ampersands(one.heads), r"\midrule"]
+        for place, row in enumerate(one.rows):
+            out += [r"\midrule"] if one.rule and place == one.rule else []
+            out.append(_ampersands(row))
+        out += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join(out)
+
+
+def escape(text: str) -> str:
+    """Return a text that LaTeX sets as it stands."""
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def tables(found: Found) -> Iterator[Table]:
+    """Yield the headline table, the differences, the effects of factors, and the seeds."""
+    yield _headline(found)
+    if found["differences"]:
+        heads = ["arm", "metric", "difference", "95 % interval", "seeds", "p (Holm)", "detectable"]
+        rows = [[row["arm"], _heading(found, row), *_tested(row)] for row in found["differences"]]
+        yield Table(f"Differences from {found['reference']}", heads, rows)
+    if found["effects"]:
+        heads = ["effect", "metric", "difference", "95 % interval", "seeds", "p (Holm)", "detectable"]
+        rows = [[row["effect"], _heading(found, row), *_tested(row)] for row in found["effects"]]
+        yield Table("Effects of the factors", heads, rows)
+    seeds = [str(seed) for seed in found["seeds"]]
+    rows = [
+        [row["arm"], _heading(found, row), *(_figure(row, row["by_seed"].get(seed)) for seed in seeds)]
+        for row in found["rows"]
+    ]
+    yield Table("Seeds", ["arm", "metric", *seeds], rows)
+
+
+def _headline(found: Found) -> Table:
+    """Return arms by metrics, then the reference lines that accuracies need beside them."""
+    metrics = found["metrics"]
+    rows = []
+    for arm in found["arms"]:
+        name = f"{arm} (reference)" if arm == found["reference"] else arm
+        own = [_row(found["rows"], metric, arm=arm) for metric in metrics]
+        rows.append([name, *(_with_interval(row) for row in own)])
+    count = len(rows)
+    for line in dict.fromkeys(row["line"] for row in found["reference_lines"]):
+        own = [_row(found["reference_lines"], metric, line=line) for metric in metrics]
+        rows.append([_LINES[line], *("" if row is None else _figure(row, row["value"]) for row in own)])
+    return Table("Arms", ["arm", *(_title(metric) for metric in metrics)], rows, rule=count)
+
+
+def _told(found: Found) -> Iterator[str]:
+    """Yield how the numbers came about."""
+    data = ", ".join(f"`{name}`" for name in found["phantoms"])
+    phantom = f"Phantom numbers: {data} holds generated scans, not patients. " if data else ""
+    seeds = ", ".join(map(str, found["seeds"]))
+    yield (
+        f"{phantom}Means over seeds {seeds} with 95 % intervals, resampled by seed, then by patient; "
+        f"differences are paired by question or report. Made by `{found['command']}`."
+    )
+    yield f"\nArms of `{found['recipe']}`{_common(found)}:\n"
+    for arm, overrides in found["arms"].items():
+        yield f"- {arm}: " + (", ".join(f"`{item}`" for item in overrides) or "the recipe as it is")
+    yield "\nMeasured:\n"
+    for metric in found["metrics"]:
+        own = [row for row in found["rows"] if _row([row], metric)]
+        items, patients = (max((row[key] for row in own), default=0) for key in ("items", "patients"))
+        counted = f", {items} answers about {patients} patients" if items else ""
+        yield f"- {_title(metric)}: after `{metric['stage']}`{counted}"
+
+
+def _common(found: Found) -> str:
+    items = ", ".join(f"`{item}`" for item in found["overrides"])
+    return f", all with {items}" if items else ""
+
+
+def _tested(row: Found) -> list[str]:
+    """Return difference, interval, seeds, adjusted p and detectable difference of a comparison."""
+    values = [value for value in row["by_seed"].values() if value is not None]
+    seeds = f"{_signed(row, min(values))} to {_signed(row, max(values))}" if values else ""
+    interval = "" if row["low"] is None else f"{_signed(row, row['low'])} to {_signed(row, row['high'])}"
+    p = row.get("p_holm")
+    told = "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+    reach = "" if row["detectable"] is None else _figure(row, row["detectable"])
+    return [_signed(row, row["value"]), interval or row["note"], seeds, told, reach]
+
+
+def _row(rows: Sequence[Found], metric: Found, **own: str) -> Found | None:
+    wanted = {"stage": metric["stage"], "name": metric["name"], "metric": metric["metric"], **own}
+    return next((row for row in rows if wanted.items() <= row.items()), None)
+
+
+def _title(metric: Found) -> str:
+    """Return a metric's heading with its unit."""
+    heading = metric["label"] or f"{metric['name']}, {metric['metric'].replace('_', ' ')}"
+    return heading if is_fraction(metric["metric"], metric["unit"]) else f"{heading}, %"
+
+
+def _heading(found: Found, row: Found) -> str:
+    keys = ("stage", "name", "metric")
+    return next(_title(one) for one in found["metrics"] if all(one[key] == row[key] for key in keys))
+
+
+def _with_interval(row: Found | None) -> str:
+    if row is None or row["value"] is None:
+        return "-"
+    spread = "" if row["low"] is None else f" [{_figure(row, row['low'])}, {_figure(row, row['high'])}]"
+    return f"{_figure(row, row['value'])}{spread}"
+
+
+def _figure(row: Found, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if is_fraction(row["metric"], row["unit"]) else f"{100 * value:.1f}"
+
+
+def _signed(row: Found, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:+.3f}" if is_fraction(row["metric"], row["unit"]) else f"{100 * value:+.1f}"
+
+
+def _caption(found: Found, table: Table) -> str:
+    phantom = "Phantom numbers. " if found["phantoms"] else ""
+    title = f"{found['about'] or found['ablation']}: {table.title.lower()}. {phantom}"
+    seeds = f"Means over {len(found['seeds'])} seeds, 95 % intervals resampled by seed and patient."
+    return rf"\caption{{{escape(title + seeds)}}}"
+
+
+def _made_with(found: Found) -> str:
+    made = found["made_with"]
+    if not made:
+        return "nothing yet"
+    seconds = sum(cell["seconds"] for cell in found["cells"])
+    packages = ", ".join(f"{name} {version}" for name, version in made["packages"].items())
+    machine = made["hardware"]
+    on = ", ".join(machine.get("gpus", ())) or f"{machine['cores']} CPU cores"
+    count = len(found["cells"])
+    took = f"{count} cell{'s' if count > 1 else ''} in {seconds / 60:.0f} minutes"
+    return f"{packages}, torch {made['versions']['torch']}, on {on}; {took}"
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _ampersands(cells: Sequence[str]) -> str:
+    return " & ".join(map(escape, cells)) + r" \\"

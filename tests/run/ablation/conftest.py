@@ -1,0 +1,136 @@
+"""An ablation of two arms over two seeds that takes seconds, run once; copies of it to change."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evidcore.cli import main
+
+RECIPE = """\
+schema = 1
+name = "tiny"
+
+[dataset.chest]
+use = "phantom-chest"
+train_cases = 12
+validation_cases = 4
+test_cases = 22
+questions_per_finding = 2
+
+[model]
+language = { config = "tiny", width = 32, layers = 1 }
+view = { use = "volume" }
+encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "fit"
+component = "model.encoder"
+data = [{ dataset = "chest" }]
+options = { steps = 2, cases_per_step = 2 }
+
+[[stage]]
+kind = "fit"
+component = "model.language"
+data = [{ dataset = "chest", task = "choice" }]
+options = { steps = 4, documents_per_step = 4, validation_questions = 2, restarts = 0 }
+
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "choice" }]
+steps = 6
+rows_per_step = 4
+learning_rate = 2e-2
+save_every_steps = 1
+
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
+max_new_tokens = 8
+"""
+
+ABLATION = """\
+schema = 1
+name = "bridges"
+recipe = "tiny.toml"
+about = "What the bridge is worth"
+seeds = [17, 18]
+seed_keys = ["seed", "dataset.chest.seed"]
+overrides = ["stage.sft.steps=3"]
+reference = "projection"
+metrics = [
+  { stage = "04-evaluate", name = "choice", metric = "log_likelihood_accuracy", label = "likeliest option" },
+  { stage = "04-evaluate", name = "choice", metric = "perfect_perception" },
+]
+
+[arm]
+projection = []
+alignment = ['model.bridge={use="residual-alignment"}']
+"""
+
+
+class Desk:
+    """A folder with the recipe and the ablation, and the command in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, folder / "bridges.toml"
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "runs" / "tiny" / "ablations" / "bridges"
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted((self.folder / "runs" / "tiny").glob("2*-*"))
+
+    def edit(self, *pairs: tuple[str, str]) -> None:
+        text = self.file.read_text(encoding="utf-8")
+        for old, new in pairs:
+            assert old in text, old
+            text = text.replace(old, new)
+        self.file.write_text(text, encoding="utf-8")
+
+    def evid(self, *arguments: object, exit_code: int = 0):
+        before = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            result = CliRunner().invoke(main, ["ablate", *map(str, arguments)])
+        finally:
+            os.chdir(before)
+        assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
+        return result
+
+
+def desk_in(folder: Path) -> Desk:
+    (folder / "tiny.toml").write_text(RECIPE, encoding="utf-8")
+    (folder / "bridges.toml").write_text(ABLATION, encoding="utf-8")
+    return Desk(folder)
+
+
+@pytest.fixture(scope="session")
+def done(tmp_path_factory) -> Desk:
+    """An ablation that has been run; not to be changed."""
+    desk = desk_in(tmp_path_factory.mktemp("done"))
+    desk.said = desk.evid("bridges.toml").stdout
+    return desk
+
+
+@pytest.fixture
+def desk(tmp_path) -> Desk:
+    """An ablation that has not been run."""
+    return desk_in(tmp_path)
+
+
+@pytest.fixture
+def copied(done, tmp_path) -> Desk:
+    """A copy of the ablation that has been run, to change; its recipe lies where it lay."""
+    shutil.copytree(done.folder / "runs", tmp_path / "runs", symlinks=True)
+    text = done.file.read_text(encoding="utf-8").replace('"tiny.toml"', f'"{done.folder / "tiny.toml"}"')
+    (tmp_path / "bridges.toml").write_text(text, encoding="utf-8")
+    return Desk(tmp_path)

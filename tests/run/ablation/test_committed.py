@@ -1,0 +1,73 @@
+"""The ablations in recipes/ablations load, share their fits, and measure on enough patients."""
+
+from pathlib import Path
+
+import pytest
+
+from evidcore.recipe import load
+from evidcore.recipe.ablation import load_ablation
+from evidcore.run.inputs import inputs_hash, stage_inputs
+from evidcore.run.rehearsal import rehearse
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / "recipes" / "ablations").glob("*.toml"))
+LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
+
+
+@pytest.fixture(scope="module")
+def ablations():
+    return [load_ablation(file) for file in FILES]
+
+
+def test_they_are_those_of_the_papers_tables(ablations):
+    assert [one.name for one in ablations] == [file.stem for file in FILES]
+    assert {one.name for one in ablations} == {
+        "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
+    }  # fmt: skip
+    arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
+    assert len(arms["ram_arw"]) == 4
+    assert arms["gain"] == ["gain-1.00", "gain-1.10", "gain-1.22"]
+    assert arms["discretisation"] == ["none", "paper", "released"]
+
+
+def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
+    for one in ablations:
+        assert len(one.seeds) >= 3
+        for stage in one.cell_recipe(one.reference, one.seeds[0]).stages:
+            if stage.kind == "evaluate":
+                assert all(use.limit == 0 or use.limit >= 100 for use in stage.data)
+
+
+def test_all_arms_of_all_tables_share_both_fits(ablations):
+    keys = [set(), set()]
+    for one in ablations:
+        for arm in one.arms:
+            recipe = one.cell_recipe(arm.name, 17)
+            for place, own in enumerate(keys):
+                own.add(inputs_hash(stage_inputs(recipe, recipe.stages[place], LOCK, {}, image_tokens=64)))
+    assert [len(own) for own in keys] == [1, 1]
+
+
+def test_an_arm_changes_what_it_is_called_after(ablations):
+    by_name = {one.name: one for one in ablations}
+
+    def recipe(name, arm):
+        return by_name[name].cell_recipe(arm, 17)
+
+    assert recipe("gain", "gain-1.22").stages[2].reweighter["gain"] == 1.22
+    assert recipe("bridge_lora", "bridge-lora").stages[2].train == ("bridge", "language")
+    assert recipe("consistency", "off").stages[4].reward[2]["weight"] == 0.0
+    assert recipe("consistency", "every-answer").stages[4].reward[2]["gate"] == ""
+    assert recipe("discretisation", "paper").stages[4].reward[2]["levels"] == "paper"
+    crossed = recipe("ram_arw", "projection+uniform")
+    assert (crossed.model.bridge["use"], crossed.stages[2].reweighter["use"]) == ("projection", "uniform")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(len(FILES)), ids=[file.stem for file in FILES])
+def test_every_arm_passes_the_check_on_few_cases(ablations, place):
+    one = ablations[place]
+    few = [line for line in (ROOT / ".ci" / "short-demo").read_text().splitlines() if "dataset" in line]
+    for arm in one.arms:
+        seen = rehearse(load(one.recipe, [*one.cell_overrides(arm.name, 17), *few]))
+        assert len({row.stage for row in seen}) == 7
