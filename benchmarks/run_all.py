@@ -1,6 +1,6 @@
 """Run every benchmark, keep what each gives in docs/results/benchmarks, and write docs/benchmarks.md from it.
 
-python benchmarks/run_all.py [NAME …] [--quick] [--page]        all of them: 40 minutes on 2 idle cores
+python benchmarks/run_all.py [NAME …] [--quick] [--page]        all of them: 45 minutes on 2 idle cores
 
 `--page` runs nothing and writes the page alone.
 """
@@ -27,6 +27,7 @@ NAMES = (
     "scaling",
     "volume_io",
     "data_check",
+    "plan_memory",
 )  # as on the page
 HEAD = """\
 # Benchmarks

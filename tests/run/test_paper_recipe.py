@@ -1,0 +1,134 @@
+"""The paper's recipe: what `check` and `plan` say of it without data and weights; and run in small."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evidcore.cli import main
+from evidcore.recipe import Grpo, Sft, load
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "paper" / "med3d_r1.toml"
+ENCODER = (
+    12 * (4 * 768**2 + 4 * 768 + 2 * 4 * 768**2 + 5 * 768 + 4 * 768)  # attention, MLP, two norms
+    + (8 * 16 * 16 + 1) * 768 + 2744 * 768 + 2 * 768 + 768  # stem, positions, norm, class token
+)  # fmt: skip
+BRIDGE = (
+    2 * 768 + (8 * 768 + 1) * 2048 + (2048 + 1) * 2048 + 2 * 2048  # norm, pooling, a linear layer, norm
+    + (2 * 2048 + 1) * 2048 + (2048 + 1) * 2048 + 343 * 2048 + 2 * 2048  # gate, positions, norm
+)  # fmt: skip
+LANGUAGE = 3_085_938_688
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The recipe in a folder without data and weights."""
+    folder = tmp_path_factory.mktemp("alone")
+    return Path(shutil.copy(RECIPE, folder / RECIPE.name))
+
+
+def evid(*words):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, (result.output, result.stderr, result.exception)
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def checked(alone):
+    return json.loads(evid("check", alone, "--json"))
+
+
+@pytest.fixture(scope="module")
+def planned(alone, tmp_path_factory):
+    measured = tmp_path_factory.mktemp("measured") / "gpu.json"
+    measured.write_text(
+        json.dumps({
+            "device": "a card",
+            "parameters": {"encoder": ENCODER, "bridge": BRIDGE, "language": LANGUAGE},
+            "steps": {"grpo": {"tokens": 4444, "seconds": 10.0}},
+        })
+    )
+    return json.loads(evid("plan", alone, "--json", "--out", alone.parent, "--throughput", measured))
+
+
+def test_check_counts_patches_tokens_and_parameters(checked):
+    assert checked["patch_grid_zyx"] == [14, 14, 14]
+    assert checked["visual_tokens"] == 7 * 7 * 7 == 343
+    assert checked["parameters"] == {"encoder": ENCODER, "bridge": BRIDGE, "language": LANGUAGE}
+
+
+def test_the_bridge_alone_is_trained_in_sft_and_the_whole_model_in_grpo(checked):
+    sft, grpo = checked["stages"]
+    assert (sft["trained"], sft["frozen"]) == (BRIDGE, ENCODER + LANGUAGE)
+    assert (grpo["trained"], grpo["frozen"]) == (ENCODER + BRIDGE + LANGUAGE, 0)
+
+
+def test_check_names_what_is_not_here_and_what_gets_it(checked, alone):
+    ct_rate, _, rad, encoder, language = checked["unchecked"]
+    assert f"{alone.parent / 'CT-RATE'}: there is no such folder" in ct_rate
+    assert "huggingface.co/datasets/ibrahimhamamci/CT-RATE" in ct_rate
+    assert "zenodo.org/records/6406114" in rad
+    assert f"{alone.parent / 'brgsa-encoder' / 'weights.safetensors'}: there is no such file" in encoder
+    assert "`hf download Qwen/Qwen2.5-3B-Instruct --revision aa8e7253" in language
+    assert "6.17 GB, Qwen Research License" in language
+    assert checked["data"] == []
+
+
+def test_the_settings_are_the_papers():
+    recipe = load(RECIPE)
+    (sft,) = (stage for stage in recipe.stages if isinstance(stage, Sft))
+    (grpo,) = (stage for stage in recipe.stages if isinstance(stage, Grpo))
+    assert sft.reweighter["gain"] == 1.10
+    assert (sft.learning_rate, sft.trl["lr_scheduler_type"]) == (1e-4, "cosine")
+    assert (grpo.answers_per_prompt, grpo.learning_rate) == (4, 1e-6)
+    assert (grpo.trl["beta"], grpo.trl["epsilon"]) == (0.04, 0.2)
+    assert (grpo.temperature, grpo.trl["top_p"], grpo.trl["top_k"]) == (0.6, 0.95, 30)
+    assert [use.patients for use in grpo.data] == [0.05]
+    asked = {use.dataset for stage in recipe.stages if stage.kind == "evaluate" for use in stage.data}
+    assert {recipe.datasets[name]["use"] for name in asked} == {"ct-rate", "rad-chestct"}
+
+
+def test_plan_adds_up_by_hand(planned):
+    sft, grpo = planned["stages"][0], planned["stages"][3]
+    whole = ENCODER + BRIDGE + LANGUAGE
+    for stage, trained in ((sft, BRIDGE), (grpo, whole)):
+        for memory in stage["memory"].values():
+            assert memory["weights"] == 4 * whole
+            assert memory["gradients"] == 4 * trained
+            assert memory["optimizer"] == 8 * trained
+    h, k, f = 2048, 256, 11008
+    matrices = 36 * (2 * h * h + 2 * h * k + 3 * h * f)
+    half = grpo["memory"]["bfloat16"]
+    assert (half["reference"], half["casts"]) == (4 * whole, 2 * matrices)
+    assert sft["memory"]["bfloat16"]["reference"] == 0
+    positions = 599 + 4 * 512  # the prompt once: 343 visual tokens and 256 of text are assumed
+    assert half["cache"] == positions * 36 * 2 * k * 3
+    # one layer's, and 36 inputs: activations are computed again
+    read, cells = 4 * (599 + 512) + 599, 4 * 512 * (599 + 512) + 599**2
+    of_language = positions * (26 * h + 6 * h + 8 * f) + (read * 2 * h + cells) * 2 + 36 * positions * h * 4
+    seen = half["activations"] - of_language
+    assert 0.5e9 < seen < 2e9  # the encoder, trained, over one volume of 2744 patches
+    assert half["peak"] == sum(
+        half[name]
+        for name in ("weights", "reference", "optimizer", "gradients", "casts", "activations", "head")
+    )
+    assert half["peak"] < 80 * 2**30  # one card of 80 GiB holds it
+
+
+def test_plan_says_what_is_assumed_and_how_long_it_takes_where_it_was_measured(planned, alone):
+    sft, grpo = planned["stages"][0], planned["stages"][3]
+    assert grpo["lengths"]["ground"] == sft["lengths"]["ground"] == "assumed"
+    assert sft["expected_s"] is None  # not measured
+    tokens = 67 * 16 * 4 * (599 + 512)
+    assert grpo["expected_s"] == pytest.approx(tokens * 10.0 / 4444)
+
+
+def test_plan_lists_the_downloads_of_the_sets_in_use_with_size_and_licence(planned):
+    downloads = "\n".join(planned["downloads"])
+    assert "CT-RATE" in downloads
+    assert "CC BY-NC-SA 4.0, about 20 TB" in downloads
+    assert "RAD-ChestCT" in downloads
+    assert "Qwen/Qwen2.5-3B-Instruct at aa8e72537993ba99e69dfaafa59ed015b17504d1: 6.17 GB" in downloads
+    assert "OmniMedVQA" not in downloads
