@@ -29,6 +29,7 @@ NAMES = (
     "data_check",
     "plan_memory",
 )  # as on the page
+ELSEWHERE = ("gpu_step",)  # measured on a GPU by benchmarks/gpu.sh, shown where its result was kept
 HEAD = """\
 # Benchmarks
 
@@ -105,7 +106,7 @@ def plot(details: Mapping[str, Any]) -> None:
 
 def kept() -> dict[str, Any]:
     """Return the results that are kept, in the page's order."""
-    places = {name: KEPT / f"{name}.json" for name in NAMES}
+    places = {name: KEPT / f"{name}.json" for name in (*NAMES, *ELSEWHERE)}
     return {
         name: json.loads(place.read_text(encoding="utf-8"))
         for name, place in places.items()

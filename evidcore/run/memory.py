@@ -30,8 +30,9 @@ and weights in float32, as both trainers keep them (bfloat16 is autocast around 
                  and q a more where prompts are shared. With checkpointing: 4 n L h, and one layer's.
                  Of encoder and bridge: found by a pass on tensors without storage (`fake_pass`).
     head         logits in tiles: min(N, 4096) x 32768 numbers, and h N x 4
-    cache        keys and values of prompts and answers: (prompts x prompt + rows x answer) L 2 k c, with
-                 c = 4, or 3 in bfloat16 (keys are rotated in float32)
+    cache        keys and values of prompts and answers that are sampled together, those of a whole step up
+                 to 256 rows: (prompts x prompt + rows x answer) L 2 k c, with c = 4, or 3 in bfloat16 (keys
+                 are rotated in float32)
     logits       V x rows x 28: what choosing the next token of each row makes
 
 A stage's peak is the greatest of three moments; each has weights, reference and optimizer besides:
@@ -52,6 +53,7 @@ from evidcore.run.shapes import TextShape
 
 Precision = Literal["float32", "bfloat16"]
 HEAD_TOKENS, HEAD_WORDS = 4096, 32768  # a tile of logits: trl.kernels.chunked_logprob, trl.trainer.utils
+SAMPLED_ROWS = 256  # evidcore.train.trl.sampler
 HEAD_COPIES = 6  # float32 copies of a tile where Triton does not fold it into one: on a CPU
 FLOAT = 4
 
@@ -66,6 +68,11 @@ class Batch:
     answer_tokens: int
     shares_prompts: bool = False  # one row for a prompt with all its answers, when they are scored
     passes: int = 1  # forward passes of a step
+
+    @property
+    def sampled_rows(self) -> int:
+        """Answers that are sampled together: those of a whole step, up to the sampler's bound."""
+        return min(self.rows * self.passes, SAMPLED_ROWS)
 
     @property
     def rows(self) -> int:
@@ -218,13 +225,14 @@ def head_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
 
 def cache_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
     """Return the bytes of keys and values while answers are sampled."""
-    positions = batch.prompts * batch.prompt_tokens + batch.rows * batch.answer_tokens
+    rows = batch.sampled_rows
+    positions = rows // batch.answers * batch.prompt_tokens + rows * batch.answer_tokens
     return positions * text.layers * 2 * text.key_width * (3 if precision == "bfloat16" else FLOAT)
 
 
 def logits_bytes(text: TextShape, batch: Batch) -> int:
     """Return the bytes of choosing the next token: logits and two copies in float32, two in float64."""
-    return batch.rows * text.vocabulary * (3 * FLOAT + 2 * 8)
+    return batch.sampled_rows * text.vocabulary * (3 * FLOAT + 2 * 8)
 
 
 def encoding_volumes(volumes: int) -> int:

@@ -1,13 +1,27 @@
 """The formula against what torch was seen to keep, and against sums by hand."""
 
 import dataclasses
+import inspect
 
 import pytest
 import torch
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
+from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
+from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
-from evidcore.run.memory import Batch, Trained, answering, cache_bytes, kept_for_backward, training
+from evidcore.run.memory import (
+    HEAD_TOKENS,
+    HEAD_WORDS,
+    SAMPLED_ROWS,
+    Batch,
+    Trained,
+    answering,
+    cache_bytes,
+    kept_for_backward,
+    training,
+)
 from evidcore.run.shapes import TextShape
+from evidcore.train.trl.sampler import PolicySampler
 
 CONFIG = Qwen2Config(
     vocab_size=128, hidden_size=128, intermediate_size=344, num_hidden_layers=3, num_attention_heads=4,
@@ -77,6 +91,19 @@ def test_the_cache_is_that_of_a_real_pass():
 def test_answers_to_one_prompt_share_its_cache():
     group = Batch(prompts=1, answers=4, prompt_tokens=10, answer_tokens=5)
     assert cache_bytes(TEXT, group, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4
+
+
+def test_the_answers_of_a_whole_step_are_sampled_together_up_to_the_samplers_bound():
+    step = Batch(prompts=2, answers=4, prompt_tokens=10, answer_tokens=5, passes=3)
+    assert cache_bytes(TEXT, step, "float32") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 4
+    many = dataclasses.replace(step, passes=1000)
+    assert cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4
+    bound = inspect.signature(PolicySampler).parameters["rows_per_pass"].default
+    assert bound == SAMPLED_ROWS
+
+
+def test_the_tiles_of_the_head_are_those_of_trl():
+    assert (HEAD_TOKENS, HEAD_WORDS) == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
 
 
 def test_shared_prompts_are_seen_once_and_read_by_each_answer():

@@ -5,10 +5,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
+from evidcore_plugin_ct_data.miniatures import write
+from safetensors.torch import load_file, save_file
 
+from evidcore.builtin.vit3d import ViT3D
 from evidcore.cli import main
 from evidcore.recipe import Grpo, Sft, load
+from evidcore.testing.models import tiny_language
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "paper" / "med3d_r1.toml"
 ENCODER = (
@@ -104,7 +109,7 @@ def test_plan_adds_up_by_hand(planned):
     assert (half["reference"], half["casts"]) == (4 * whole, 2 * matrices)
     assert sft["memory"]["bfloat16"]["reference"] == 0
     positions = 599 + 4 * 512  # the prompt once: 343 visual tokens and 256 of text are assumed
-    assert half["cache"] == positions * 36 * 2 * k * 3
+    assert half["cache"] == 16 * positions * 36 * 2 * k * 3  # a step's 16 prompts are sampled together
     # one layer's, and 36 inputs: activations are computed again
     read, cells = 4 * (599 + 512) + 599, 4 * 512 * (599 + 512) + 599**2
     of_language = positions * (26 * h + 6 * h + 8 * f) + (read * 2 * h + cells) * 2 + 36 * positions * h * 4
@@ -132,3 +137,86 @@ def test_plan_lists_the_downloads_of_the_sets_in_use_with_size_and_licence(plann
     assert "RAD-ChestCT" in downloads
     assert "Qwen/Qwen2.5-3B-Instruct at aa8e72537993ba99e69dfaafa59ed015b17504d1: 6.17 GB" in downloads
     assert "OmniMedVQA" not in downloads
+
+
+SIZES = {
+    "model.language": '{ folder = "language" }',
+    "model.encoder.size_zyx": "[8, 16, 16]",
+    "model.encoder.patch_zyx": "[4, 8, 8]",
+    "model.encoder.width": "24",
+    "model.encoder.layers": "1",
+    "model.encoder.heads": "2",
+    "model.bridge.pool_zyx": "[1, 2, 2]",
+    "stage.sft.steps": "2",
+    "stage.sft.rows_per_step": "4",
+    "stage.evaluate[0].max_new_tokens": "320",
+    "stage.evaluate[1].max_new_tokens": "64",
+    "stage.evaluate[2].max_new_tokens": "320",
+    "stage.grpo.steps": "1",
+    "stage.grpo.prompts_per_step": "2",
+    "stage.grpo.max_new_tokens": "320",
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The recipe beside miniatures of its data sets, a tiny Qwen2 and weights of a tiny encoder."""
+    folder = tmp_path_factory.mktemp("small")
+    shutil.copy(RECIPE, folder / RECIPE.name)
+    write("ct-rate", folder / "CT-RATE")
+    write("rad-chestct", folder / "RAD-ChestCT")
+    tiny_language(folder / "language")
+    encoder = ViT3D(
+        size_zyx=(8, 16, 16), patch_zyx=(4, 8, 8), width=24, layers=1, heads=2, stem="patch",
+        windows=((-1000.0, 1000.0),), class_token=True,
+    )  # fmt: skip
+    (folder / "brgsa-encoder").mkdir()
+    save_file(encoder.state_dict(), folder / "brgsa-encoder" / "weights.safetensors")
+    return folder
+
+
+def changes():
+    return [word for key, value in SIZES.items() for word in ("--set", f"{key}={value}")]
+
+
+def test_only_sizes_and_steps_differ_in_small(small):
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes()))
+    assert found["unchecked"] == []
+    asked = {(row["dataset"], row["task"]) for row in found["data"]}
+    assert ("rad-chestct", "mmvqa-rad-direct") in asked
+    assert ("ct-rate", "vqa") in asked
+    assert all(row["prompt_tokens"] > row["image_tokens"] == 2 for row in found["data"])
+
+
+def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(small):
+    sizes = [
+        word
+        for key, value in SIZES.items()
+        if key != "model.language"
+        for word in ("--set", f"{key}={value}")
+    ]
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *sizes))
+    assert [text.partition(":")[0] for text in found["unchecked"]] == ["model.language"]
+    rows = [row for row in found["data"] if row["task"] == "mmvqa"]
+    assert all(row["are_estimated"] and row["prompt"] == "" for row in rows)
+    assert all(120 < row["prompt_tokens"] - row["image_tokens"] < 240 for row in rows)
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_from_end_to_end_in_small(small):
+    found = json.loads(evid("run", small / RECIPE.name, "--json", "--out", small / "runs", *changes()))
+    folder = Path(found["run"])
+    assert json.loads((folder / "results" / "04-grpo.json").read_text())["figures"]["steps"] == 1
+    last = json.loads((folder / "results" / "05-evaluate.json").read_text())["rows"]
+    told = {row["task"] for row in last if row["metric"] == "strict_accuracy"}
+    assert told == {"mmvqa", "mmvqa-direct", "mmvqa-rad", "mmvqa-rad-direct"}
+    before, after = (
+        load_file(folder / "checkpoints" / name / "model.safetensors") for name in ("01-sft", "04-grpo")
+    )
+    encoder = load_file(small / "brgsa-encoder" / "weights.safetensors")
+    assert torch.equal(
+        before["model.encoder.positions"], encoder["positions"]
+    )  # frozen in SFT, from the folder
+    moved = {name.split(".")[1] for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"encoder", "bridge", "language_model"}
+    assert torch.equal(before["model.bridge.anchor"], after["model.bridge.anchor"])
