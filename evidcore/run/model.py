@@ -104,8 +104,8 @@ def published_config(source: Mapping[str, Any]) -> Any:
 
 
 def missing_weights(source: Mapping[str, Any]) -> str:
-    """Say that a language model's weights are not on this machine, and what gets them; "" where they are."""
-    if "id" not in source:
+    """Say that a model's weights are not on this machine, and what gets them; "" where they are."""
+    if not source.get("id"):
         return ""
     name, revision = source["id"], source["revision"]
     files = ("model.safetensors", "model.safetensors.index.json")

@@ -20,6 +20,7 @@ from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build, check_splits
 from evidcore.run.shapes import UNKNOWN_TEXT_WIDTH, Shapes, adapter_parameters, shapes
 from evidcore.run.stages import scored_as
+from evidcore.run.traffic import tables
 from evidcore.volume import prepare
 
 
@@ -136,6 +137,11 @@ def _weights(parts: Parts, encoder: Encoder) -> Iterator[str]:
     said = {
         "model.encoder": "" if "model.encoder" in fitted else encoder.missing_weights(),
         "model.language": models.missing_weights(models.language_source(parts, Standing())),
+        **{
+            where: models.missing_weights(table)
+            for where, table in tables(parts.recipe)
+            if table.get("id") and table.get("revision")
+        },
     }
     yield from (f"{part}: {text}" for part, text in said.items() if text)
 

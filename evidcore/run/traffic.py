@@ -22,7 +22,7 @@ def fetched(parts: Parts, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[st
     for package, table in cards.items():
         yield from (f"{text} ({package})" for text in downloads(table, names))
     named: list[tuple[str, Mapping[str, Any]]] = [("model.language", vars(recipe.model.language))]
-    for where, table in (*named, *_tables(recipe)):
+    for where, table in (*named, *tables(recipe)):
         if table.get("id") and table.get("revision"):
             known = shipped().get(str(table["id"]))
             facts = "see its page for its size and licence"
@@ -35,12 +35,12 @@ def fetched(parts: Parts, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[st
 
 def sent(recipe: Recipe) -> Iterator[str]:
     """Yield what leaves this machine, and where to."""
-    for where, table in _tables(recipe):
+    for where, table in tables(recipe):
         if table.get("sends_text_away") is True and "url" in table:
             yield f"texts of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
 
 
-def _tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every table inside data sets, tasks, services and stages, and where it stands."""
     sections = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}
     waiting: list[tuple[str, Any]] = [

@@ -14,6 +14,7 @@ from evidcore.builtin.vit3d import ViT3D
 from evidcore.cli import main
 from evidcore.recipe import Grpo, Sft, load
 from evidcore.testing.models import tiny_language
+from evidcore.testing.reward_models import tiny_reward_model
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "paper" / "med3d_r1.toml"
 ENCODER = (
@@ -71,13 +72,14 @@ def test_the_bridge_alone_is_trained_in_sft_and_the_whole_model_in_grpo(checked)
 
 
 def test_check_names_what_is_not_here_and_what_gets_it(checked, alone):
-    ct_rate, _, rad, encoder, language = checked["unchecked"]
+    ct_rate, _, rad, encoder, language, judge = checked["unchecked"]
     assert f"{alone.parent / 'CT-RATE'}: there is no such folder" in ct_rate
     assert "huggingface.co/datasets/ibrahimhamamci/CT-RATE" in ct_rate
     assert "zenodo.org/records/6406114" in rad
     assert f"{alone.parent / 'brgsa-encoder' / 'weights.safetensors'}: there is no such file" in encoder
     assert "`hf download Qwen/Qwen2.5-3B-Instruct --revision aa8e7253" in language
     assert "6.17 GB, Qwen Research License" in language
+    assert judge.startswith("service.judge.model: weights of weqweasdas/RM-Mistral-7B (14.22 GB")
     assert checked["data"] == []
 
 
@@ -135,12 +137,15 @@ def test_plan_lists_the_downloads_of_the_sets_in_use_with_size_and_licence(plann
     assert "CT-RATE" in downloads
     assert "CC BY-NC-SA 4.0, about 20 TB" in downloads
     assert "RAD-ChestCT" in downloads
-    assert "Qwen/Qwen2.5-3B-Instruct at aa8e72537993ba99e69dfaafa59ed015b17504d1: 6.17 GB" in downloads
+    assert "Qwen/Qwen2.5-3B-Instruct at aa8e72537993ba99e69dfaafa59ed015b17504d1, from the" in downloads
+    assert "for model.language: 6.17 GB, Qwen Research License" in downloads
+    assert "for service.judge.model: 14.22 GB" in downloads
     assert "OmniMedVQA" not in downloads
 
 
 SIZES = {
     "model.language": '{ folder = "language" }',
+    "service.judge.model": '{ folder = "judge" }',
     "model.encoder.size_zyx": "[8, 16, 16]",
     "model.encoder.patch_zyx": "[4, 8, 8]",
     "model.encoder.width": "24",
@@ -166,6 +171,7 @@ def small(tmp_path_factory):
     write("ct-rate", folder / "CT-RATE")
     write("rad-chestct", folder / "RAD-ChestCT")
     tiny_language(folder / "language")
+    tiny_reward_model(folder / "judge")
     encoder = ViT3D(
         size_zyx=(8, 16, 16), patch_zyx=(4, 8, 8), width=24, layers=1, heads=2, stem="patch",
         windows=((-1000.0, 1000.0),), class_token=True,
