@@ -1,6 +1,7 @@
 # make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
 # make test   environment, then the whole test suite
 # make bench  every claim of speed, measured side by side, into docs/benchmarks.md (about 40 minutes)
+# make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
 # make results   the demo over three seeds with its controls (about 80 minutes)
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
 
-.PHONY: venv demo test lint docs bench results clean
+.PHONY: venv demo test lint docs bench gpu-carry results clean
 
 venv: $(VENV)/.ready
 
@@ -37,6 +38,10 @@ docs: venv
 
 bench: venv
 	$(BIN)/python benchmarks/run_all.py
+
+gpu-carry: venv
+	rm -rf gpu-carry
+	$(BIN)/python benchmarks/gpu_carry.py gpu-carry
 
 results: venv
 	$(BIN)/python benchmarks/phantom_learning.py --seeds 17 18 19 --controls 17 --keep docs/results/med3d_r1

@@ -86,11 +86,14 @@ def cases(folder: Path, count: int, size_zyx: tuple[int, int, int] = (32, 64, 64
     return [volume_case(folder, seed, size_zyx=size_zyx) for seed in range(count)]
 
 
-def source(some: Sequence[Case], processor: VolumeProcessor, prompt_tokens: int) -> ExactSource:
-    """Return questions about cases."""
-    task = factory.build("task", {"use": "choice", "think": False}, given={}, where="benchmark")
+def source(
+    some: Sequence[Case], processor: VolumeProcessor, prompt_tokens: int, task: str = "choice"
+) -> ExactSource:
+    """Return questions about cases, or demands for their reports."""
+    table = {"use": task, **({"think": False} if task == "choice" else {})}
+    asking = factory.build("task", table, given={}, where="benchmark")
     view = factory.build("view", VIEW, given={}, where="benchmark")
-    return ExactSource([PromptSet(name="choice", task=task, view=view, cases=some)], processor, prompt_tokens)
+    return ExactSource([PromptSet(name=task, task=asking, view=view, cases=some)], processor, prompt_tokens)
 
 
 def build(
@@ -99,7 +102,7 @@ def build(
     bridge_table: Mapping[str, Any] = BRIDGE,
 ) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return a model, the same each time, with its feature bank."""
-    tokenizer = _tokenizer(size.vocabulary)
+    tokenizer = words(size.vocabulary)
     torch.manual_seed(0)
     language = Qwen2ForCausalLM(
         Qwen2Config(
@@ -127,7 +130,7 @@ def build(
     )
 
 
-def _tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+def words(vocabulary: int) -> PreTrainedTokenizerFast:
     """Return the tiny tokenizer with words for the rest of a vocabulary, so that every token can be read."""
     tiny = tiny_tokenizer()
     table = json.loads(tiny.backend_tokenizer.to_str())

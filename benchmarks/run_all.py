@@ -1,6 +1,6 @@
 """Run every benchmark, keep what each gives in docs/results/benchmarks, and write docs/benchmarks.md from it.
 
-python benchmarks/run_all.py [NAME …] [--quick] [--page]        all of them: 40 minutes on 2 idle cores
+python benchmarks/run_all.py [NAME …] [--quick] [--page]        all of them: 45 minutes on 2 idle cores
 
 `--page` runs nothing and writes the page alone.
 """
@@ -27,7 +27,9 @@ NAMES = (
     "scaling",
     "volume_io",
     "data_check",
+    "plan_memory",
 )  # as on the page
+ELSEWHERE = ("gpu_step",)  # measured on a GPU by benchmarks/gpu.sh, shown where its result was kept
 HEAD = """\
 # Benchmarks
 
@@ -104,7 +106,7 @@ def plot(details: Mapping[str, Any]) -> None:
 
 def kept() -> dict[str, Any]:
     """Return the results that are kept, in the page's order."""
-    places = {name: KEPT / f"{name}.json" for name in NAMES}
+    places = {name: KEPT / f"{name}.json" for name in (*NAMES, *ELSEWHERE)}
     return {
         name: json.loads(place.read_text(encoding="utf-8"))
         for name, place in places.items()

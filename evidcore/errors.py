@@ -27,6 +27,10 @@ class DataError(EvidError):
     """A file or a case cannot be used. Names the file, the case and the value."""
 
 
+class NotHere(DataError):
+    """Files have not been fetched yet. Says where they come from; what needs none of them can go on."""
+
+
 class RunError(EvidError):
     """A run cannot start, continue or be trusted. Names the run folder and what to do."""
 

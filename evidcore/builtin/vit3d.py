@@ -17,9 +17,10 @@ from torch.nn import functional
 from evidcore.builtin.convolution_stem import ConvolutionStem
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
-from evidcore.errors import RecipeError
+from evidcore.errors import DataError, RecipeError
 
 LUNG, MEDIASTINUM, BONE = (-1000.0, -200.0), (-160.0, 240.0), (150.0, 1850.0)  # low, high in HU
+WEIGHTS = "weights.safetensors"
 Count = Annotated[int, Ge(1)]
 
 
@@ -28,11 +29,12 @@ class ViT3D(Encoder):
 
     The defaults suit the generated phantoms and train in minutes on two CPU cores. Med3D-R1's encoder is
     `size_zyx = [112, 224, 224]`, `patch_zyx = [8, 16, 16]`, `width = 768`, `layers = 12`, `heads = 12`,
-    `stem = "patch"`.
+    `stem = "patch"`, `class_token = true`.
     """
 
     def __init__(
         self,
+        recipe_folder: Path = Path(),
         *,
         size_zyx: tuple[Count, Count, Count] = (32, 64, 64),
         patch_zyx: tuple[Count, Count, Count] = (4, 8, 8),
@@ -42,10 +44,13 @@ class ViT3D(Encoder):
         heads: Annotated[int, Ge(1)] = 4,
         stem: Literal["patch", "convolution"] = "convolution",
         windows: tuple[tuple[float, float], ...] = (LUNG, MEDIASTINUM, BONE),
+        class_token: bool = False,
+        pretrained: str = "",
     ) -> None:
-        """Build the encoder with random weights.
+        """Build the encoder with random weights; `load_pretrained` reads those that are named.
 
         Args:
+            recipe_folder: where a relative `pretrained` starts.
             size_zyx: usual input size in voxels, a multiple of the patch.
             patch_zyx: voxels that one patch feature stands for.
             spacing_mm_zyx: spacing that volumes are resampled to; empty: the whole field of view, resized.
@@ -55,6 +60,9 @@ class ViT3D(Encoder):
             stem: "patch" projects each patch linearly, as in a plain ViT; "convolution" halves the volume
                 step by step, which needs far fewer cases and minutes (Xiao et al. 2021, arXiv:2106.14881).
             windows: (low, high) in HU, one input channel each; empty: one channel, scaled by percentiles.
+            class_token: let one more token pass through the layers and drop it at the end, as encoders do
+                that were trained with one.
+            pretrained: a folder with `weights.safetensors`, as a `fit` stage writes it; "" for random ones.
 
         Raises:
             RecipeError: if the options do not fit each other.
@@ -75,6 +83,7 @@ class ViT3D(Encoder):
         )
         self.width = width
         self.patch_zyx = patch_zyx
+        self._pretrained = recipe_folder / pretrained / WEIGHTS if pretrained else None
         channels = max(1, len(windows))
         self.stem: nn.Module
         if stem == "patch":
@@ -85,6 +94,7 @@ class ViT3D(Encoder):
         z, y, x = self.grid(size_zyx)
         self.positions = nn.Parameter(torch.empty(1, width, z, y, x))
         nn.init.trunc_normal_(self.positions, std=0.02)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if class_token else None
         self.layers = nn.ModuleList([_layer(width, heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(width) if layers else nn.Identity()
 
@@ -108,9 +118,14 @@ class ViT3D(Encoder):
         if grid != tuple(positions.shape[2:]):
             positions = functional.interpolate(positions, grid, mode="trilinear", align_corners=False)
         features = (features + positions).flatten(2).transpose(1, 2)
+        if self.class_token is not None:
+            features = torch.cat([self.class_token.expand(len(features), 1, -1), features], dim=1)
         for layer in self.layers:
             features = layer(features)
-        return Patches(self.norm(features), grid, self._centres(grid, features.device))
+        features = self.norm(features)
+        if self.class_token is not None:
+            features = features[:, 1:]
+        return Patches(features, grid, self._centres(grid, features.device))
 
     def _centres(self, grid: Grid, device: torch.device) -> Float[Tensor, "patch 3"]:
         steps = [
@@ -143,7 +158,7 @@ class ViT3D(Encoder):
         ),
         shift_voxels: Annotated[int, Ge(0), Le(16)] = 2,
     ) -> None:
-        """Train the encoder on what is known about the cases.
+        """Train the encoder on what is known about the cases, from the named weights if there are any.
 
         Args:
             train: cases to learn from.
@@ -162,6 +177,7 @@ class ViT3D(Encoder):
         """
         from evidcore.builtin.encoder_fit import fit_encoder
 
+        self.load_pretrained()
         fit_encoder(
             self,
             train,
@@ -178,7 +194,41 @@ class ViT3D(Encoder):
 
     def load(self, folder: Path) -> None:
         """Read back the weights that `fit` wrote."""
-        self.load_state_dict(load_file(folder / "weights.safetensors"))
+        self.load_state_dict(load_file(folder / WEIGHTS))
+
+    def missing_weights(self) -> str:
+        """Say that the folder named by `pretrained` holds no weights."""
+        if self._pretrained is None or self._pretrained.is_file():
+            return ""
+        return (
+            f"{self._pretrained}: there is no such file. Put the encoder's weights there "
+            f"(docs/paper_recipes.md)."
+        )
+
+    def load_pretrained(self) -> None:
+        """Read the weights that `pretrained` names.
+
+        Raises:
+            DataError: if the file is missing, or its weights are not those of this encoder; names them.
+        """
+        if self._pretrained is None:
+            return
+        if missing := self.missing_weights():
+            raise DataError(f"model.encoder.pretrained: {missing}")
+        found, wanted = load_file(self._pretrained), self.state_dict()
+        wrong = [
+            f"{name} ({_shape(found.get(name))}, the encoder has {_shape(wanted.get(name))})"
+            for name in sorted(found.keys() | wanted.keys())
+            if _shape(found.get(name)) != _shape(wanted.get(name))
+        ]
+        if wrong:
+            more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
+            raise DataError(
+                f"model.encoder.pretrained: {self._pretrained}: holds other weights than this encoder: "
+                f"{', '.join(wrong[:3])}{more}. Rename and reshape them (docs/paper_recipes.md lists the "
+                f"names), or give the encoder the options that they were trained with."
+            )
+        self.load_state_dict(found)
 
 
 def _layer(width: int, heads: int) -> nn.Module:
@@ -187,6 +237,10 @@ def _layer(width: int, heads: int) -> nn.Module:
         nn.Identity()
     )  # unused without cross-attention; its weights would never get a gradient
     return block
+
+
+def _shape(weight: Tensor | None) -> str:
+    return "none" if weight is None else " x ".join(map(str, weight.shape))
 
 
 def _triple(values: Sequence[float]) -> tuple[float, float, float] | None:

@@ -47,7 +47,11 @@ class Patches:
 
 
 class Encoder(nn.Module, ABC):
-    """Turn volumes into patch features. Core gives: nothing."""
+    """Turn volumes into patch features.
+
+    Core gives: `recipe_folder` (where relative paths start) where a recipe is run; take it with a default,
+    since a model that is read back from a folder knows no recipe.
+    """
 
     input: EncoderInput
     width: int
@@ -65,6 +69,10 @@ class Encoder(nn.Module, ABC):
 
         Called once, where a model is put together from a recipe; never where it is read back from a folder.
         """
+
+    def missing_weights(self) -> str:
+        """Say which weights that the options name are not on this machine, and how to get them; else ""."""
+        return ""
 
 
 class Bridge(nn.Module, ABC):

@@ -21,6 +21,7 @@ from evidcore.page.tables import (
     unit_of_row,
     with_tasks,
 )
+from evidcore.plugins import downloads
 
 Line = Mapping[str, Any]
 UNKNOWN = "unknown"
@@ -220,7 +221,7 @@ def _limits(facts: ModelFacts) -> str:
 def _licences(facts: ModelFacts) -> Iterator[str]:
     for item in facts.packages:
         yield f"- Code of `{item.name}` {item.version}: {item.licence}"
-        for download in item.card.get("downloads", ()):
+        for download in downloads(item.card):
             yield f"  - download: {download}"
     for data in facts.datasets:
         yield f"- Data `{data.component}`: {data.licence}"

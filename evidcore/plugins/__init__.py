@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +171,22 @@ def card(package: str) -> dict[str, Any]:
         raise PluginError(
             f"{package} {dist.version}: the card in its README is not TOML ({cause}). Tell its authors."
         ) from cause
+
+
+def downloads(table: Mapping[str, Any], components: Collection[str] | None = None) -> list[str]:
+    """Return what a card says is downloaded.
+
+    Args:
+        table: the card. An item of its `downloads` is a text, or `{ of = [components], text = "…" }`.
+        components: whose downloads are asked for; those that name no component belong to all. None: all.
+    """
+    found = []
+    for item in table.get("downloads", ()):
+        if isinstance(item, str):
+            found.append(item)
+        elif components is None or set(item["of"]) & set(components):
+            found.append(str(item["text"]))
+    return found
 
 
 def find(kind: str, name: str) -> Offer:

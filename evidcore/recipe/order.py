@@ -134,6 +134,7 @@ def _data(raw: Mapping[str, Any], stage: Mapping[str, Any], at: Path) -> Found:
     """Check what a stage's data entries name."""
     kind = stage.get("kind")
     view = _dict(_dict(raw, "model"), "view").get("use")
+    asked: set[str] = set()
     for place, use in enumerate(_tables(stage.get("data"))):
         here: Path = (*at, "data", place)
         dataset, task, split = use.get("dataset"), use.get("task"), use.get("split")
@@ -151,6 +152,10 @@ def _data(raw: Mapping[str, Any], stage: Mapping[str, Any], at: Path) -> Found:
             yield here, f"task is missing: a {kind} stage asks something about each case."
         if isinstance(task, str) and task:
             yield from _task(raw, task, view, here)
+            if kind in ("evaluate", "audit") and task in asked:
+                text = f"{task!r} is asked above too, and a stage's results are told apart by their tasks."
+                yield (*here, "task"), f"{text} Give this one a table and a name of its own: [task.<name>]."
+            asked.add(task)
 
 
 def _task(raw: Mapping[str, Any], task: str, view: Any, here: Path) -> Found:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoTokenizer
 
 from evidcore.case import TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Fittable, RolloutStrategy
 from evidcore.errors import DataError, RunError
 from evidcore.model import assemble
+from evidcore.model.architecture import shipped
 from evidcore.model.language import build_tokenizer, load_language
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.text_fit import TextFit
@@ -38,7 +40,8 @@ class Standing:
 
 def encoder(parts: Parts, standing: Standing) -> Encoder:
     """Return the recipe's encoder, with the weights of its fit stage where there was one."""
-    built: Encoder = factory.build("encoder", parts.recipe.model.encoder, given={}, where="model.encoder")
+    given = {"recipe_folder": parts.recipe.folder}
+    built: Encoder = factory.build("encoder", parts.recipe.model.encoder, given=given, where="model.encoder")
     if standing.encoder is not None:
         with blame(offer_of(built), f"loading {standing.encoder}"):
             cast(Fittable, built).load(standing.encoder)  # a fit stage wrote it, so it can
@@ -84,8 +87,33 @@ def text_width(parts: Parts) -> int | None:
     source = language_source(parts, Standing())
     if "config" in source:
         return int(source.get("width", options(tiny_config)["width"].default))
+    config = published_config(source)
+    return None if config is None else int(config.hidden_size)
+
+
+def published_config(source: Mapping[str, Any]) -> Any:
+    """Return the text configuration of a published model, None where nothing here knows its shape.
+
+    It is read from the model's folder, from the Hub's cache on this machine, or from the architectures that
+    come with this package.
+    """
     config = _local(AutoConfig, source)
-    return None if config is None else int(config.get_text_config().hidden_size)
+    if config is None and source["id"] in shipped():
+        config = AutoConfig.from_pretrained(shipped()[source["id"]].folder)
+    return None if config is None else config.get_text_config()
+
+
+def missing_weights(source: Mapping[str, Any]) -> str:
+    """Say that a model's weights are not on this machine, and what gets them; "" where they are."""
+    if not source.get("id"):
+        return ""
+    name, revision = source["id"], source["revision"]
+    files = ("model.safetensors", "model.safetensors.index.json")
+    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in files):
+        return ""
+    known = shipped().get(name)
+    size = f" ({known.weights_bytes / 1e9:.2f} GB, {known.licence})" if known else ""
+    return f"weights of {name}{size} are not here. `hf download {name} --revision {revision}` gets them."
 
 
 def tokenizer(parts: Parts) -> Any:

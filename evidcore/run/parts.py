@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from evidcore.case import Case, Prompt, Split
@@ -109,14 +109,18 @@ def build(recipe: Recipe) -> Parts:
     return Parts(recipe=recipe, datasets=datasets, tasks=tasks, services=services, view=view)
 
 
-def check_splits(parts: Parts) -> None:
+def check_splits(parts: Parts, leaving_out: Collection[str] = ()) -> None:
     """Refuse a data set in which a patient is in two of the splits that the recipe uses.
+
+    Args:
+        parts: what the recipe is made of.
+        leaving_out: names of data sets that are not looked at.
 
     Raises:
         DataError: naming the patient, a case of his in each, and the splits.
     """
     uses = {(use.dataset, use.split) for stage in parts.recipe.stages for use in stage.data}
-    for dataset in parts.datasets:
+    for dataset in parts.datasets.keys() - set(leaving_out):
         where: dict[str, tuple[str, str]] = {}
         for split in sorted(split for name, split in uses if name == dataset):
             for case in parts.split(dataset, split):

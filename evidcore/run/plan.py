@@ -1,26 +1,24 @@
-"""What a recipe will need, before it is run: parameters, memory, downloads, and how long it took before."""
+"""What a recipe will need, before it is run: parameters, memory, downloads, and how long it will take."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-
-from evidcore.model.language import load_language
 from evidcore.plugins import card
 from evidcore.recipe import Fit, Grpo, Recipe, Sft, Stage
-from evidcore.recipe.resolve import stage_table
 from evidcore.run import model as models
+from evidcore.run.lengths import Lengths, lengths
 from evidcore.run.lock import used
-from evidcore.run.model import Standing
+from evidcore.run.memory import Memory, Precision
+from evidcore.run.needs import memory, state_bytes
 from evidcore.run.parts import build
 from evidcore.run.record import read_lines
-
-_BYTES = 4  # float32
+from evidcore.run.shapes import shapes
+from evidcore.run.throughput import Throughput
+from evidcore.run.traffic import fetched, sent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +28,11 @@ class PlannedStage:
     stage: str
     work: str  # "500 steps of 12 prompts x 8 answers"
     trained: int | None  # parameters; None: not known before a download
-    memory_gb: float | None  # weights, gradients and optimizer state; activations come on top
+    lengths: Lengths | None  # of its rows; None: it asks nothing
+    memory: Mapping[Precision, Memory] | None  # None: not known before a download, or a component's own
+    state_bytes: int | None  # weights, gradients and AdamW's moments alone
     earlier_s: float | None  # how long this stage took in the newest earlier run here
+    expected_s: float | None  # from measured throughput
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,112 +46,58 @@ class Plan:
     sends: tuple[str, ...]  # what leaves this machine, and where to
 
 
-def plan(recipe: Recipe, runs: Path) -> Plan:
-    """Work out a plan. Builds encoder and bridge; loads no weights and downloads nothing.
+def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Plan:
+    """Work out a plan. Builds the model's shapes; loads no weights and downloads nothing.
 
     Args:
         recipe: what would run.
         runs: where earlier runs lie, for their times.
+        throughput: what was measured where it would run.
     """
     parts = build(recipe)
-    encoder = models.encoder(parts, Standing())
-    language, width = _language(parts)
-    bridge = models.bridge(parts, encoder, width)
-    sizes = {"encoder": _size(encoder), "bridge": _size(bridge), "language": language}
+    made = shapes(parts)
+    tokenizer = models.tokenizer(parts)
     offers = used(recipe)
     cards: dict[str, Mapping[str, Any]] = {
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
     }
-    downloads = [
-        f"{item} ({package})" for package, table in cards.items() for item in table.get("downloads", ())
-    ]
-    source = recipe.model.language
-    if source.id:
-        downloads.append(
-            f"{source.id} at {source.revision}, from the Hugging Face Hub (see its page for the licence)"
+    stages = []
+    for place, stage in enumerate(recipe.stages):
+        name = recipe.stage_name(place)
+        rows = None
+        if not isinstance(stage, Fit) and made.text is not None:
+            rows = lengths(parts, made, tokenizer, stage)
+        expected = None if throughput is None or rows is None else throughput.seconds(stage, made, rows)
+        stages.append(
+            PlannedStage(
+                stage=name,
+                work=_work(stage),
+                trained=made.trained(stage),
+                lengths=rows,
+                memory=None if rows is None else memory(made, stage, rows),
+                state_bytes=state_bytes(made, stage),
+                earlier_s=_earlier(name, runs / recipe.name),
+                expected_s=expected,
+            )
         )
-    downloads += [
-        f"{table['id']} at {table['revision']}, from the Hugging Face Hub, for {where}"
-        for where, table in _tables(recipe)
-        if table.get("id") and table.get("revision")
-    ]
-    stages = tuple(
-        _stage(recipe.stage_name(place), stage, sizes, runs / recipe.name)
-        for place, stage in enumerate(recipe.stages)
-    )
-    sends = tuple(
-        f"texts of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
-        for where, table in _tables(recipe)
-        if table.get("sends_text_away") is True and "url" in table
-    )
-    return Plan(parameters=sizes, stages=stages, packages=cards, downloads=tuple(downloads), sends=sends)
+    return Plan(
+        parameters=made.parameters, stages=tuple(stages), packages=cards,
+        downloads=tuple(fetched(parts, cards)), sends=tuple(sent(recipe)),
+    )  # fmt: skip
 
 
-def _tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every table inside data sets, tasks, services and stages, and where it stands."""
-    sections = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}
-    waiting: list[tuple[str, Any]] = [
-        (f"{section}.{name}", table) for section, tables in sections.items() for name, table in tables.items()
-    ]
-    waiting += [
-        (f"stage.{recipe.stage_name(place)}", stage_table(stage)) for place, stage in enumerate(recipe.stages)
-    ]
-    while waiting:
-        where, value = waiting.pop(0)
-        if isinstance(value, Mapping):
-            yield where, value
-            waiting += [(f"{where}.{key}", item) for key, item in value.items()]
-        elif isinstance(value, list | tuple):
-            waiting += [(f"{where}[{number}]", item) for number, item in enumerate(value)]
-
-
-def _language(parts: Any) -> tuple[int | None, int]:
-    """Return the language model's parameters, if they can be known without a download, and its width."""
-    source = models.language_source(parts, Standing())
-    width = models.text_width(parts)
-    if width is None:
-        return None, 64  # not downloaded yet; the bridge is counted at this width
-    if "config" not in source:
-        config = AutoConfig.from_pretrained(
-            source.get("folder") or source["id"], revision=source.get("revision"), local_files_only=True
-        )
-        with torch.device("meta"):
-            return _size(AutoModelForCausalLM.from_config(config)), width
-    model, _ = load_language(source, texts=models.texts(parts), phrases=parts.findings)
-    return _size(model), width
-
-
-def _size(module: Any) -> int:
-    return sum(weight.numel() for weight in module.parameters())
-
-
-def _stage(name: str, stage: Stage, sizes: Mapping[str, int | None], runs: Path) -> PlannedStage:
-    table = stage_table(stage)
-    whole = None if None in sizes.values() else sum(size or 0 for size in sizes.values())
-    trained: int | None = 0
+def _work(stage: Stage) -> str:
+    """Say what a stage does."""
     if isinstance(stage, Fit):
-        steps = table["options"].get("steps")
-        work = f"fit {stage.component}" + (f", {steps} steps" if steps else "")
-        trained = whole = sizes.get(stage.component.removeprefix("model."))
-    elif isinstance(stage, Sft):
+        steps = stage.options.get("steps")
+        return f"fit {stage.component}" + (f", {steps} steps" if steps else "")
+    if isinstance(stage, Sft):
         work = f"{stage.steps} steps of {stage.rows_per_step} rows"
     elif isinstance(stage, Grpo):
         work = f"{stage.steps} steps of {stage.prompts_per_step} prompts x {stage.answers_per_prompt} answers"
     else:
-        work = ", ".join(f"{use.task} on {use.dataset} {use.split}" for use in stage.data)
-    if isinstance(stage, Sft | Grpo):
-        chosen = [sizes[part] for part in stage.train]
-        trained = None if None in chosen else sum(size or 0 for size in chosen)
-        if stage.lora is not None:
-            trained, work = None, f"{work}, LoRA of rank {stage.lora.rank}"
-    memory = None
-    if whole is not None:
-        state = 3 * (trained or 0)  # gradients and Adam's two moments
-        reference = whole if isinstance(stage, Grpo) and table["trl"].get("beta") else 0
-        memory = round((whole + state + reference) * _BYTES / 1e9, 3)
-    return PlannedStage(
-        stage=name, work=work, trained=trained, memory_gb=memory, earlier_s=_earlier(name, runs)
-    )
+        return ", ".join(f"{use.task} on {use.dataset} {use.split}" for use in stage.data)
+    return work if stage.lora is None else f"{work}, LoRA of rank {stage.lora.rank}"
 
 
 def _earlier(stage: str, runs: Path) -> float | None:

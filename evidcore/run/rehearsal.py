@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evidcore.case import Prompt, VisualPart
-from evidcore.contracts import Encoder
-from evidcore.errors import ContractError, EvidError, RecipeError
+import torch
+
+from evidcore.case import Prompt, TextPart, VisualPart
+from evidcore.contracts import Encoder, Grid
+from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
+from evidcore.model.architecture import shipped
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
-from evidcore.recipe import DataUse, Evaluate, Grpo, Recipe, Sft, Stage
+from evidcore.recipe import DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage
 from evidcore.run import model as models
 from evidcore.run.measuring import labeler_of, metrics_of
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build, check_splits
+from evidcore.run.shapes import UNKNOWN_TEXT_WIDTH, Shapes, adapter_parameters, shapes
 from evidcore.run.stages import scored_as
+from evidcore.run.traffic import tables
 from evidcore.volume import prepare
 
 
@@ -30,22 +35,53 @@ class Rehearsed:
     split: str
     cases: int
     patients: int
-    prompt_tokens: int | None  # of the first prompt; None where the tokenizer was not downloaded yet
+    prompt_tokens: int | None  # of the first prompt; None where nothing is known of the tokenizer
     image_tokens: int | None
     answer_tokens: int | None  # of its gold answer
-    prompt: str  # as the model will read it, a mark for each visual part
+    are_estimated: bool  # text tokens were worked out from letters: the tokenizer is not here
+    prompt: str  # as the model will read it, a mark for each visual part; "" without the tokenizer
 
 
-def rehearse(recipe: Recipe) -> list[Rehearsed]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageWeights:
+    """What a stage trains and what it leaves alone, in parameters; None: known after a download."""
+
+    stage: str
+    trained: int | None
+    frozen: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What was seen of a recipe without training."""
+
+    data: tuple[Rehearsed, ...]
+    parameters: Mapping[str, int | None] | None  # by part; None: a tiny model's words lie in absent data
+    patch_grid_zyx: Grid  # of one usual input of the encoder
+    visual_tokens: int  # that the bridge makes of it
+    stages: tuple[StageWeights, ...]
+    unchecked: tuple[str, ...]  # what needs files that are not here, and how to get them
+
+
+def rehearse(recipe: Recipe) -> Rehearsal:
     """Do all that a run does before training, on the first case of each data entry.
+
+    Encoder and bridge are built on the meta device, a published language model from the shape that is known
+    of it. What needs files that have not been fetched is left out and named.
 
     Raises:
         EvidError: what is wrong, all of a stage's problems at once where they do not hang on each other.
     """
     parts = build(recipe)
-    check_splits(parts)
-    encoder = models.encoder(parts, Standing())
-    tokenizer = models.tokenizer(parts)
+    absent = _absent(parts)
+    check_splits(parts, leaving_out=absent.keys())
+    unchecked = list(dict.fromkeys(absent.values()))
+    with torch.device("meta"):
+        encoder = models.encoder(parts, Standing())
+    unchecked += _weights(parts, encoder)
+    needs_data = bool(absent) and bool(recipe.model.language.config)
+    tokenizer = None if needs_data else models.tokenizer(parts)
+    made = None if needs_data else shapes(parts)
     found, wrong = [], []
     for place, stage in enumerate(recipe.stages):
         name = recipe.stage_name(place)
@@ -54,6 +90,8 @@ def rehearse(recipe: Recipe) -> list[Rehearsed]:
         except EvidError as cause:
             wrong.append(str(cause))
         for number, use in enumerate(stage.data):
+            if use.dataset in absent:
+                continue
             try:
                 seen = _entry(parts, encoder, tokenizer, name, use)
                 found.append(seen)
@@ -67,7 +105,56 @@ def rehearse(recipe: Recipe) -> list[Rehearsed]:
         raise RecipeError(
             f"{recipe.path}: {count}\n" + "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
         )
+    grid = encoder.grid(encoder.input.size_zyx)
+    width = models.text_width(parts)
+    with torch.device("meta"):
+        tokens = models.bridge(parts, encoder, width or UNKNOWN_TEXT_WIDTH).tokens(grid)
+    return Rehearsal(
+        data=tuple(found),
+        parameters=None if made is None else made.parameters,
+        patch_grid_zyx=grid,
+        visual_tokens=tokens,
+        stages=() if made is None else tuple(_stage_weights(recipe, made)),
+        unchecked=tuple(unchecked),
+    )
+
+
+def _absent(parts: Parts) -> dict[str, str]:
+    """Return the data sets whose files have not been fetched, and what each says of it."""
+    found = {}
+    for use in (use for stage in parts.recipe.stages for use in stage.data):
+        try:
+            parts.split(use.dataset, use.split)
+        except NotHere as cause:
+            found[use.dataset] = f"dataset.{use.dataset}: {cause}"
+        except EvidError:
+            pass  # said where the split is used
     return found
+
+
+def _weights(parts: Parts, encoder: Encoder) -> Iterator[str]:
+    """Yield what is said of weights that are not here; those that a fit stage makes are not needed."""
+    fitted = {stage.component for stage in parts.recipe.stages if isinstance(stage, Fit)}
+    said = {
+        "model.encoder": "" if "model.encoder" in fitted else encoder.missing_weights(),
+        "model.language": models.missing_weights(models.language_source(parts, Standing())),
+        **{
+            where: models.missing_weights(table)
+            for where, table in tables(parts.recipe)
+            if table.get("id") and table.get("revision")
+        },
+    }
+    yield from (f"{part}: {text}" for part, text in said.items() if text)
+
+
+def _stage_weights(recipe: Recipe, made: Shapes) -> Iterator[StageWeights]:
+    for place, stage in enumerate(recipe.stages):
+        if isinstance(stage, Sft | Grpo):
+            trained, whole = made.trained(stage), made.whole()
+            if stage.lora is not None and whole is not None and made.text is not None:
+                whole += adapter_parameters(made.text, stage.lora.rank)
+            frozen = None if trained is None or whole is None else whole - trained
+            yield StageWeights(stage=recipe.stage_name(place), trained=trained, frozen=frozen)
 
 
 def _components(parts: Parts, stage: Stage, name: str) -> None:
@@ -106,7 +193,8 @@ def _entry(parts: Parts, encoder: Encoder, tokenizer: Any, stage: str, use: Data
         size = parts.view.size_zyx(part, encoder.input)
         prepare(part.crop, encoder.input, size)  # reads the file
         if width is not None:
-            image_tokens += models.bridge(parts, encoder, width).tokens(encoder.grid(size))
+            with torch.device("meta"):
+                image_tokens += models.bridge(parts, encoder, width).tokens(encoder.grid(size))
     text_tokens, answer_tokens, text = (
         _count(parts, use, prompts[0], tokenizer) if prompts else (None, None, "")
     )
@@ -114,7 +202,8 @@ def _entry(parts: Parts, encoder: Encoder, tokenizer: Any, stage: str, use: Data
         stage=stage, dataset=use.dataset, task=use.task, split=use.split, cases=len(cases),
         patients=len({case.patient or case.id for case in cases}),
         prompt_tokens=None if text_tokens is None else text_tokens + image_tokens,
-        image_tokens=None if width is None else image_tokens, answer_tokens=answer_tokens, prompt=text,
+        image_tokens=None if width is None else image_tokens, answer_tokens=answer_tokens,
+        are_estimated=tokenizer is None and answer_tokens is not None, prompt=text,
     )  # fmt: skip
 
 
@@ -134,7 +223,16 @@ def _count(parts: Parts, use: DataUse, prompt: Prompt, tokenizer: Any) -> tuple[
     if malformed is not None:
         raise ContractError(f"{offer_of(task)}: its own gold answer {gold!r} is malformed: {malformed}.")
     if tokenizer is None:
-        return None, None, ""
+        return *estimated_tokens(parts, prompt, gold), ""
+    return counted_tokens(prompt, gold, tokenizer)
+
+
+def counted_tokens(prompt: Prompt, gold: str, tokenizer: Any) -> tuple[int, int, str]:
+    """Return prompt tokens without the visual ones, answer tokens, and the prompt as text.
+
+    Raises:
+        RecipeError: if the tokenizer has no chat template.
+    """
     content = [
         {"type": "image"} if isinstance(part, VisualPart) else {"type": "text", "text": part.text}
         for part in prompt.parts
@@ -148,6 +246,16 @@ def _count(parts: Parts, use: DataUse, prompt: Prompt, tokenizer: Any) -> tuple[
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     tokens = len(tokenizer(text, add_special_tokens=False).input_ids) - len(prompt.crops())
     return tokens, len(tokenizer(gold, add_special_tokens=False).input_ids) + 1, text
+
+
+def estimated_tokens(parts: Parts, prompt: Prompt, gold: str) -> tuple[int | None, int | None]:
+    """Estimate the text tokens of a prompt and of its answer, None where the vocabulary is not known."""
+    known = shipped().get(parts.recipe.model.language.id)
+    if known is None or known.chat_tokens is None:
+        return None, None
+    written = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
+    around = 2 * len(prompt.crops())  # the tokens before and after each image's
+    return known.chat_tokens + around + known.text_tokens(written), known.text_tokens(gold) + 1
 
 
 def _too_long(seen: Rehearsed, stage: Stage, where: str) -> Iterator[str]:

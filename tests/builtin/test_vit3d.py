@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from evidcore.builtin.convolution_stem import halvings
 from evidcore.builtin.vit3d import ViT3D
-from evidcore.errors import RecipeError
+from evidcore.errors import DataError, RecipeError
 from evidcore.testing.checks_model import check_encoder
 
 TINY = {"size_zyx": (8, 16, 16), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}
@@ -155,3 +155,41 @@ def test_part_of_a_patch_is_refused(tiny):
         tiny.grid((8, 16, 20))
     with pytest.raises(ValueError, match=r"got \(0, 16, 16\)"):
         tiny.grid((0, 16, 16))
+
+
+def test_a_class_token_passes_through_the_layers_and_is_dropped():
+    torch.manual_seed(0)
+    plain, marked = ViT3D(**TINY).eval(), ViT3D(**TINY, class_token=True).eval()
+    marked.load_state_dict({**marked.state_dict(), **plain.state_dict()})
+    given = volumes()
+    assert marked(given).features.shape == plain(given).features.shape
+    assert not torch.allclose(marked(given).features, plain(given).features)  # patches have looked at it
+    check_encoder(marked)
+
+
+def test_named_weights_are_read_from_a_folder_that_starts_at_the_recipe(tmp_path):
+    torch.manual_seed(1)
+    source = ViT3D(**TINY)
+    (tmp_path / "weights").mkdir()
+    save_file(source.state_dict(), tmp_path / "weights" / "weights.safetensors")
+    encoder = ViT3D(tmp_path, **TINY, pretrained="weights")
+    assert encoder.missing_weights() == ""
+    encoder.load_pretrained()
+    for name, weight in encoder.state_dict().items():
+        assert torch.equal(weight, source.state_dict()[name]), name
+
+
+def test_missing_weights_are_named(tmp_path):
+    encoder = ViT3D(tmp_path, **TINY, pretrained="none")
+    place = tmp_path / "none" / "weights.safetensors"
+    assert encoder.missing_weights().startswith(f"{place}: there is no such file")
+    with pytest.raises(DataError, match=rf"model.encoder.pretrained: {place}: there is no such file"):
+        encoder.load_pretrained()
+
+
+def test_weights_of_another_shape_are_refused_with_both_shapes(tmp_path):
+    other = ViT3D(**{**TINY, "width": 24}, class_token=True)
+    save_file(other.state_dict(), tmp_path / "weights.safetensors")
+    encoder = ViT3D(tmp_path, **TINY, pretrained=".")
+    with pytest.raises(DataError, match=r"class_token \(1 x 1 x 24, the encoder has none\)"):
+        encoder.load_pretrained()

@@ -146,6 +146,9 @@ def test_a_mistake_is_printed_without_traceback_and_exits_2(recipe):
 def test_check_reads_first_cases_and_counts_tokens(recipe):
     text = evid("check", recipe).output
     assert "01-sft               chest train, report" in text
+    assert "a volume: 8 x 8 x 8 = 512 patches -> 64 visual tokens" in text
+    assert "M frozen" in text
+    assert "not checked" not in text
     assert "nothing wrong found" in text
     rows = json.loads(evid("check", recipe, "--json").output)["data"]
     assert [row["stage"] for row in rows] == ["01-sft", "02-evaluate"]
@@ -169,8 +172,13 @@ def test_plan_counts_parameters_and_says_what_is_not_known(recipe):
     trained = found["parameters"]["bridge"] + found["parameters"]["language"]
     assert found["stages"][0]["trained"] == trained
     whole = trained + found["parameters"]["encoder"]
-    assert found["stages"][0]["memory_gb"] == round(4 * (whole + 3 * trained) / 1e9, 3)
-    assert "no earlier time" in evid("plan", recipe).output
+    memory = found["stages"][0]["memory"]["float32"]
+    assert memory["weights"] + memory["gradients"] + memory["optimizer"] == 4 * (whole + 3 * trained)
+    assert found["stages"][0]["lengths"]["ground"] == "counted"
+    said = evid("plan", recipe).output
+    assert "no earlier time" in said
+    assert f"{memory['peak'] / 1e9:.2f} GB at the peak in float32: weights" in said
+    assert "tokens (counted in the first prompts)" in said
 
 
 def test_plan_says_what_leaves_the_machine_and_where_to(recipe):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evidcore.errors import ContractError, DataError, PluginError
-from evidcore.plugins import KIND_NAMES, Offer, blame, broken, card, find, offers
+from evidcore.plugins import KIND_NAMES, Offer, blame, broken, card, downloads, find, offers
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,3 +166,12 @@ def test_listing_imports_neither_torch_nor_a_plugin(tmp_path):
         env={"PYTHONPATH": str(tmp_path)},
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_downloads_of_a_card_are_told_for_the_components_in_use():
+    table = {
+        "downloads": ["weights, 2 GB", {"of": ["a", "b"], "text": "a set"}, {"of": ["c"], "text": "another"}]
+    }
+    assert downloads(table) == ["weights, 2 GB", "a set", "another"]
+    assert downloads(table, {"b"}) == ["weights, 2 GB", "a set"]
+    assert downloads({}) == []

@@ -97,6 +97,9 @@ def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
          "line 25, stage.sft.data[0].split: a stage that trains may not see the test split, got 'test'."),
         ('split = "test"', 'split = "tset"', "data[0].split: must be 'train', 'validation' or 'test', got 'tset'."),
         ('split = "test"', 'split = "test", share = 0.5', "share: only stages that train mix their data, got 0.5."),
+        ('{ dataset = "chest", task = "choice", split = "test" }',
+         '{ dataset = "chest", task = "choice" }, { dataset = "chest", task = "choice", split = "test" }',
+         "stage.evaluate.data[1].task: 'choice' is asked above too, and a stage's results are told apart by"),
         ('gate = "format"', 'gate = "fromat"',
          "line 42, stage.grpo.reward[1].gate: must be a reward above this one, got 'fromat'. "
          "Did you mean 'format'? Above: format."),

@@ -252,9 +252,9 @@ def vlm_of(model: Any) -> VolumeVLM:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back a warning about a name by which trl and peft ask transformers, and which is going away."""
+    """Hold back warnings about names by which trl and peft call transformers, and which are going away."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
         yield
 
 

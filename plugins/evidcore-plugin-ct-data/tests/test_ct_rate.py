@@ -11,6 +11,8 @@ from evidcore_plugin_ct_data.miniatures.chest import CT_RATE
 from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.errors import NotHere
+from evidcore.plugins import find
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.volume import read
 
@@ -222,3 +224,13 @@ def test_without_a_place_the_options_are_named(chest):
         "give `path`, a folder that holds it, or `revision`, a commit of https://huggingface.co/datasets/ibr"
         in told
     )
+
+
+def test_a_set_that_was_not_fetched_yet_says_where_it_comes_from(tmp_path):
+    dataset = find("dataset", "ct-rate").load()(tmp_path, tmp_path / "cache", path="none")
+    place = tmp_path / "none"
+    with pytest.raises(
+        NotHere,
+        match=rf"^{place}: there is no such folder, .* It comes from https://huggingface.co/datasets/ib",
+    ):
+        list(dataset.cases("train"))

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from evidcore.errors import DataError
+from evidcore.errors import DataError, NotHere
 from evidcore_plugin_ct_data.archives import Inside, unpack
 from evidcore_plugin_ct_data.hub import NotThere, Repository
 
@@ -64,8 +64,18 @@ class Files:
         return self.folder / name
 
     def table(self, name: str) -> Path:
-        """Return the path of a table, fetched if need be."""
+        """Return the path of a table, fetched if need be.
+
+        Raises:
+            NotHere: if the set's folder does not exist, and no repository is named to fetch it from.
+        """
         place = self.folder / name
+        if self.repository is None and not self.folder.is_dir():
+            raise NotHere(
+                f"{self.folder}: there is no such folder, so the set is not on this machine. It comes from "
+                f"{self.where_from}; docs/layouts.md says what to download. Put it there, or set path to "
+                f"where it lies."
+            )
         if self.repository is not None and not place.exists():
             origins = self.origins(name)
             if any(origin.is_archive for origin in origins):

@@ -113,6 +113,8 @@ def rad_chestct(folder: Path) -> None:
                     "groundglass*lung": 1,
                     "pacemaker_or_defib*heart": 1,
                 }
+            if scan == "tst00004":
+                labels |= {"emphysema*left_upper_lobe": 1}
             rows.append({"NoteAcc_DEID": scan} | labels)
         table(folder / TABLES[split], rows)  # type: ignore[index]
     whose.append({"MRN_DEID": "patient9", "NoteAcc_DEID": "trn99999", "orig_orientation": "1,0,0,0,1,0"})

@@ -1,0 +1,99 @@
+"""What a module holds in memory while it runs, counted on tensors that have a shape and no storage."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Held:
+    """Bytes beside a module's weights and its input."""
+
+    peak_bytes: int  # at any moment of the forward pass
+    kept_bytes: int  # at its end: what the backward pass needs, and the output
+
+
+class _Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the storages that are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive_bytes = self.peak_bytes = 0
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def known(self, tensor: Tensor) -> None:
+        """Count this one no more: it was there before."""
+        self._seen.add(tensor.untyped_storage())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count what it has made."""
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage() not in self._seen:
+                storage = tensor.untyped_storage()
+                self._seen.add(storage)
+                self.alive_bytes += storage.nbytes()
+                weakref.finalize(storage, self._free, storage.nbytes())
+        self.peak_bytes = max(self.peak_bytes, self.alive_bytes)
+        return made
+
+    def _free(self, size_bytes: int) -> None:
+        self.alive_bytes -= size_bytes
+
+
+def held(module: nn.Module, given: Callable[[], Any], *, has_gradients: bool, is_half: bool) -> Held:
+    """Run `module` once on fake tensors, as a CPU would.
+
+    Args:
+        module: on the meta device; left there.
+        given: makes the input; called where tensors are fake.
+        has_gradients: keep what a backward pass would need.
+        is_half: compute in bfloat16 under autocast.
+    """
+    with _fake(module) as weights:
+        inputs = given()
+        count = _Count()
+        for tensor in [*weights, *(item for item in tree_leaves(inputs) if isinstance(item, Tensor))]:
+            count.known(tensor)
+        grads = torch.enable_grad() if has_gradients else torch.no_grad()
+        with grads, torch.autocast("cpu", torch.bfloat16, enabled=is_half), count:
+            output = module(inputs)
+        found = Held(peak_bytes=count.peak_bytes, kept_bytes=count.alive_bytes)
+        del output
+    return found
+
+
+@contextlib.contextmanager
+def _fake(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Give a module's weights shapes on a CPU without storage, for a while."""
+    places = [
+        (owner, table, name, tensor)
+        for owner in module.modules()
+        for table in (owner._parameters, owner._buffers)
+        for name, tensor in table.items()
+        if tensor is not None
+    ]
+    with FakeTensorMode():
+        made: dict[int, Tensor] = {}
+        for _, table, name, tensor in places:
+            if id(tensor) not in made:
+                fake = torch.empty(tensor.shape, dtype=tensor.dtype)
+                made[id(tensor)] = (
+                    nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
+                )
+            table[name] = made[id(tensor)]  # type: ignore[assignment]
+        try:
+            yield list(made.values())
+        finally:
+            for _, table, name, tensor in places:
+                table[name] = tensor  # type: ignore[assignment]

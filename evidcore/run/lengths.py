@@ -1,0 +1,92 @@
+"""How long a recipe's prompts and answers are, before it is run: counted, estimated, or assumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any, Literal
+
+from evidcore.case import Prompt, VisualPart
+from evidcore.errors import NotHere
+from evidcore.recipe import DataUse, Stage
+from evidcore.run.parts import Parts
+from evidcore.run.rehearsal import counted_tokens, estimated_tokens
+from evidcore.run.shapes import Shapes
+
+LOOKED_AT = 16  # prompts of a data entry; the longest counts
+# where the data are not here: a choice question with its rules has some 140 tokens of Qwen2.5, and 95 % of
+# the reports in CT-RATE have below 830
+ASSUMED_PROMPT_TEXT_TOKENS = 256
+ASSUMED_ANSWER_TOKENS = 1024
+Ground = Literal["counted", "estimated", "assumed"]
+GROUNDS: tuple[Ground, ...] = ("counted", "estimated", "assumed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Tokens of a row."""
+
+    prompt_tokens: int  # visual ones included
+    answer_tokens: int  # that may be written, or of the longest gold answer that was looked at
+    volumes: int  # shown in a prompt
+    ground: Ground  # "estimated": from letters; "assumed": the data are not here
+
+
+def lengths(parts: Parts, made: Shapes, tokenizer: Any, stage: Stage) -> Lengths:
+    """Return the longest lengths over a stage's data entries.
+
+    Args:
+        parts: what the recipe is made of.
+        made: its shapes.
+        tokenizer: None where it is not here.
+        stage: one that trains or asks.
+    """
+    found = [_of(parts, made, tokenizer, use) for use in stage.data if use.task]
+    written = getattr(stage, "max_new_tokens", None)
+    return Lengths(
+        prompt_tokens=max(one.prompt_tokens for one in found),
+        answer_tokens=max(one.answer_tokens for one in found) if written is None else written,
+        volumes=max(one.volumes for one in found),
+        ground=max((one.ground for one in found), key=GROUNDS.index),
+    )
+
+
+def _of(parts: Parts, made: Shapes, tokenizer: Any, use: DataUse) -> Lengths:
+    task = parts.tasks[use.task]
+    try:
+        cases = parts.cases(use)
+    except NotHere:
+        cases = []
+    prompts = (prompt for case in cases for prompt in task.prompts(case, parts.view, 0))
+    asked = list(itertools.islice(prompts, LOOKED_AT))
+    seen = [_row(parts, made, tokenizer, prompt, task.gold(prompt)[0]) for prompt in asked]
+    known = [row for row in seen if row is not None]
+    if not known:
+        return Lengths(
+            prompt_tokens=made.visual_tokens + ASSUMED_PROMPT_TEXT_TOKENS,
+            answer_tokens=ASSUMED_ANSWER_TOKENS,
+            volumes=1,
+            ground="assumed",
+        )
+    return Lengths(
+        prompt_tokens=max(row[0] for row in known),
+        answer_tokens=max(row[1] for row in known),
+        volumes=max(len(prompt.crops()) for prompt in asked),
+        ground="counted" if tokenizer is not None else "estimated",
+    )
+
+
+def _row(parts: Parts, made: Shapes, tokenizer: Any, prompt: Prompt, gold: str) -> tuple[int, int] | None:
+    """Return the tokens of a prompt and of its answer, None where nothing is known of the vocabulary."""
+    if tokenizer is None:
+        text, answer = estimated_tokens(parts, prompt, gold)
+    else:
+        text, answer, _ = counted_tokens(prompt, gold, tokenizer)
+    if text is None or answer is None:
+        return None
+    visual = 0
+    for part in prompt.parts:
+        if isinstance(part, VisualPart):
+            size = parts.view.size_zyx(part, made.encoder.input)
+            visual += made.bridge.tokens(made.encoder.grid(size))
+    return text + visual, answer

@@ -1,0 +1,240 @@
+"""Memory of a stage, worked out from shapes before anything is built.
+
+Bytes of tensors on one device that holds the whole model: no sharding, no share of other processes, nothing
+of Python, CUDA's context (about 0.5 GB) or an allocator's gaps. With
+
+    P, T    parameters of the whole model, and of what is trained
+    M, V    of the language model: parameters of its layers' matrices, and words
+    L, h, q, k, f   its layers, width, width of queries and of keys, inner width of the MLP
+    n       positions that the layers see in one forward pass: rows x (prompt + answer); with prompts shared,
+            prompts x (prompt + answers x answer)
+    m       positions whose keys and values are read: n; with prompts shared, rows x (prompt + answer) +
+            prompts x prompt
+    w       cells of the masks: rows x (prompt + answer)^2; with prompts shared, rows x answer x (prompt +
+            answer) + prompts x prompt^2
+    N       positions whose token is predicted in one pass; on a CPU, where the head takes no heed of labels,
+            n, unless prompts are shared
+    a       bytes of a number in matrix products: 4 in float32, 2 in bfloat16
+
+and weights in float32, as both trainers keep them (bfloat16 is autocast around them):
+
+    weights      4 P
+    reference    4 x the parts that are trained: its copy, where beta > 0 without LoRA
+    gradients    4 T
+    optimizer    8 T for AdamW; Muon keeps 4 for each number of a matrix
+    casts        bfloat16 only: 2 M, the layers' matrices as products read them. Kept for the backward pass;
+                 with checkpointed activations and a frozen language model, those of one layer
+    activations  of the language model, kept for the backward pass: L (n b + m 2 q a + w a), where
+                     b = 4 (6 h + 2 q + 4 f)  float32, trained        b = 26 h + 4 q + 8 f  bfloat16, trained
+                     b = 4 (2 h + 2 q + 3 f)  float32, frozen         b = 8 h + 4 q + 6 f   bfloat16, frozen
+                 and q a more where prompts are shared. With checkpointing: 4 n L h, and one layer's.
+                 Of encoder and bridge: found by a pass on tensors without storage (`fake_pass`).
+    head         logits in tiles: min(N, 4096) x 32768 numbers, and h N x 4
+    cache        keys and values of prompts and answers that are sampled together, those of a whole step up
+                 to 256 rows: (prompts x prompt + rows x answer) L 2 k c, with c = 4, or 3 in bfloat16 (keys
+                 are rotated in float32)
+    logits       V x rows x 28: what choosing the next token of each row makes
+
+A stage's peak is the greatest of three moments; each has weights, reference and optimizer besides:
+
+    update       casts + activations + head, and the gradients of the passes before; where one pass makes the
+                 step, gradients take the place of activations one after another: the greater counts
+    sampling     casts + cache + logits (GRPO, evaluate, audit; the latter two in float32)
+    encoding     what a frozen encoder holds for a pass of volumes (`fake_pass`)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from evidcore.model.bank import VOLUMES_PER_PASS
+from evidcore.run.shapes import TextShape
+
+Precision = Literal["float32", "bfloat16"]
+HEAD_TOKENS, HEAD_WORDS = 4096, 32768  # a tile of logits: trl.kernels.chunked_logprob, trl.trainer.utils
+SAMPLED_ROWS = 256  # evidcore.train.trl.sampler
+HEAD_COPIES = 6  # float32 copies of a tile where Triton does not fold it into one: on a CPU
+FLOAT = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What goes through the model together."""
+
+    prompts: int
+    answers: int  # to each prompt
+    prompt_tokens: int
+    answer_tokens: int
+    shares_prompts: bool = False  # one row for a prompt with all its answers, when they are scored
+    passes: int = 1  # forward passes of a step
+
+    @property
+    def sampled_rows(self) -> int:
+        """Answers that are sampled together: those of a whole step, up to the sampler's bound."""
+        return min(self.rows * self.passes, SAMPLED_ROWS)
+
+    @property
+    def rows(self) -> int:
+        """Answers in a pass."""
+        return self.prompts * self.answers
+
+    @property
+    def positions(self) -> int:
+        """Positions that the layers see when answers are scored."""
+        if self.shares_prompts:
+            return self.prompts * (self.prompt_tokens + self.answers * self.answer_tokens)
+        return self.rows * (self.prompt_tokens + self.answer_tokens)
+
+    @property
+    def read(self) -> int:
+        """Positions whose keys and values are read; siblings read their prompt's each for themselves."""
+        apart = self.rows * (self.prompt_tokens + self.answer_tokens)
+        return apart + self.prompts * self.prompt_tokens if self.shares_prompts else apart
+
+    @property
+    def mask_cells(self) -> int:
+        """Pairs of positions of which the masks tell whether one sees the other."""
+        whole = self.prompt_tokens + self.answer_tokens
+        if self.shares_prompts:
+            return self.rows * self.answer_tokens * whole + self.prompts * self.prompt_tokens**2
+        return self.rows * whole**2
+
+    @property
+    def predicted(self) -> int:
+        """Positions whose token is predicted."""
+        return self.rows * self.answer_tokens
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a stage trains."""
+
+    parameters: int
+    matrices: int = 0  # of these, numbers in matrices that Muon takes; 0 with AdamW
+    is_language: bool = False  # in full or by adapters: the layers' inputs are kept
+    copied: int = 0  # parameters of the KL reference's copy
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes by what they hold, and the greatest sum at a moment."""
+
+    weights: int
+    reference: int
+    optimizer: int
+    gradients: int
+    casts: int
+    activations: int  # language model, encoder and bridge
+    head: int
+    cache: int
+    logits: int
+    encoding: int
+    peak: int
+
+
+def training(
+    text: TextShape,
+    parameters: int,
+    trained: Trained,
+    batch: Batch,
+    precision: Precision,
+    *,
+    seen_bytes: int = 0,
+    encoding_bytes: int = 0,
+    is_checkpointed: bool = False,
+    samples: bool = False,
+) -> Memory:
+    """Return what a step of `sft` or `grpo` needs.
+
+    Args:
+        text: shape of the language model.
+        parameters: of the whole model.
+        trained: what is trained.
+        batch: one forward pass.
+        precision: of matrix products.
+        seen_bytes: what encoder and bridge keep for the backward pass.
+        encoding_bytes: what a frozen encoder holds while it encodes.
+        is_checkpointed: whether activations are computed again in the backward pass.
+        samples: whether the stage samples answers.
+    """
+    is_half = precision == "bfloat16"
+    matrices = text.layers * sum(before * after for before, after in text.matrices())
+    kept_layers = 1 if is_checkpointed and not trained.is_language else text.layers
+    casts = 2 * matrices * kept_layers // text.layers if is_half else 0
+    activations = seen_bytes + kept_for_backward(
+        text, batch, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
+    )
+    head = head_bytes(text, batch, precision)
+    weights, reference = FLOAT * parameters, FLOAT * trained.copied
+    gradients = FLOAT * trained.parameters
+    optimizer = 2 * gradients - FLOAT * trained.matrices
+    at_rest = weights + reference + optimizer
+    forward = casts + activations + head
+    update = gradients + forward if batch.passes > 1 else max(gradients, forward)
+    cache = cache_bytes(text, batch, precision) if samples else 0
+    logits = logits_bytes(text, batch) if samples else 0
+    # autocast keeps casts of weights that are trained, the head's among them
+    whole_casts = casts + 2 * text.vocabulary * text.width if is_half and trained.is_language else 0
+    peak = at_rest + max(update, whole_casts + cache + logits, encoding_bytes)
+    return Memory(
+        weights=weights, reference=reference, optimizer=optimizer, gradients=gradients, casts=casts,
+        activations=activations, head=head, cache=cache, logits=logits, encoding=encoding_bytes, peak=peak,
+    )  # fmt: skip
+
+
+def answering(text: TextShape, parameters: int, batch: Batch, *, encoding_bytes: int = 0) -> Memory:
+    """Return what an `evaluate` or `audit` stage needs, which computes in float32."""
+    weights = FLOAT * parameters
+    cache, logits = cache_bytes(text, batch, "float32"), logits_bytes(text, batch)
+    return Memory(
+        weights=weights, reference=0, optimizer=0, gradients=0, casts=0, activations=0, head=0, cache=cache,
+        logits=logits, encoding=encoding_bytes, peak=weights + max(cache + logits, encoding_bytes),
+    )  # fmt: skip
+
+
+def kept_for_backward(
+    text: TextShape, batch: Batch, precision: Precision, *, is_trained: bool, is_checkpointed: bool = False
+) -> int:
+    """Return the bytes that the language model's layers keep: see the module's formula."""
+    h, q, f = text.width, text.query_width, text.inner_width
+    is_half = precision == "bfloat16"
+    number_bytes = 2 if is_half else FLOAT
+    if is_trained:
+        a_position = 26 * h + 4 * q + 8 * f if is_half else FLOAT * (6 * h + 2 * q + 4 * f)
+    else:
+        a_position = 8 * h + 4 * q + 6 * f if is_half else FLOAT * (2 * h + 2 * q + 3 * f)
+    if batch.shares_prompts:  # what answers and prompts attend to is put together again
+        a_position += q * number_bytes
+    a_layer = batch.positions * a_position + (batch.read * 2 * q + batch.mask_cells) * number_bytes
+    if is_checkpointed:
+        return a_layer + text.layers * batch.positions * h * FLOAT
+    return text.layers * a_layer
+
+
+def head_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
+    """Return the bytes of one tile of logits, and of the gradient of the head's input."""
+    scored = batch.predicted if precision == "bfloat16" or batch.shares_prompts else batch.positions
+    rows = min(scored, HEAD_TOKENS)
+    gradient = scored * text.width * FLOAT
+    if precision == "bfloat16":
+        return rows * HEAD_WORDS * 2 + HEAD_WORDS * text.width * 2 + gradient
+    words = min(text.vocabulary, HEAD_WORDS)
+    return rows * (HEAD_WORDS + HEAD_COPIES * words) * FLOAT + gradient
+
+
+def cache_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
+    """Return the bytes of keys and values while answers are sampled."""
+    rows = batch.sampled_rows
+    positions = rows // batch.answers * batch.prompt_tokens + rows * batch.answer_tokens
+    return positions * text.layers * 2 * text.key_width * (3 if precision == "bfloat16" else FLOAT)
+
+
+def logits_bytes(text: TextShape, batch: Batch) -> int:
+    """Return the bytes of choosing the next token: logits and two copies in float32, two in float64."""
+    return batch.sampled_rows * text.vocabulary * (3 * FLOAT + 2 * 8)
+
+
+def encoding_volumes(volumes: int) -> int:
+    """Return how many volumes a frozen encoder is given together: never one alone."""
+    return max(2, min(volumes, VOLUMES_PER_PASS))
