@@ -107,7 +107,7 @@ class Arms:
             value=float(np.mean(measured)),
             by_seed=dict(zip(seeds, measured, strict=True)),
             items=sum(cell.count for cell in cells),
-            patients=len(set.union(*owners)) if self._shared else sum(map(len, owners)),
+            patients=len(frozenset[str]().union(*owners)) if self._shared else sum(map(len, owners)),
             note=_lacking(sum(cell.missing for cell in cells), sum(cell.count for cell in cells)),
         )
         fewest = min(map(len, owners))
@@ -172,15 +172,15 @@ class _Cell:
         kept = [name for name in items[0] if all(some[name].sums is not None for some in items)]
         patients = sorted({item.patient for item in items[0].values()})
         owners = [items[0][name].patient for name in kept]
-        known = [[sums for name in kept if (sums := some[name].sums) is not None] for some in items]
+        known = [[own for name in kept if (own := some[name].sums) is not None] for some in items]
         kinds = {(one.pooling, len(one.numbers)) for some in known for one in some} or {("ratio", 2)}
         if len(kinds) > 1:
             raise ValueError(f"figures of one name must be of one kind, got {sorted(kinds)}")
         ((pooling, width),) = kinds
         places = {patient: place for place, patient in enumerate(patients)}
         sums = tuple(np.zeros((len(patients), width)) for _ in items)
-        for table, some in zip(sums, known, strict=True):
-            for owner, one in zip(owners, some, strict=True):
+        for table, figures in zip(sums, known, strict=True):
+            for owner, one in zip(owners, figures, strict=True):
                 table[places[owner]] += one.numbers
         missing = len(items[0]) - len(kept)
         return cls(tuple(patients), frozenset(owners), pooling, sums, len(kept), missing)
