@@ -38,7 +38,7 @@ def alone(tmp_path_factory):
 def evid(*words):
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == 0, (result.output, result.stderr, result.exception)
-    return result.output
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
