@@ -107,7 +107,7 @@ class Arms:
             value=float(np.mean(measured)),
             by_seed=dict(zip(seeds, measured, strict=True)),
             items=sum(cell.count for cell in cells),
-            patients=len(frozenset[str]().union(*owners)) if self._shared else sum(map(len, owners)),
+            patients=len(frozenset.union(*owners)) if self._shared else sum(map(len, owners)),
             note=_lacking(sum(cell.missing for cell in cells), sum(cell.count for cell in cells)),
         )
         fewest = min(map(len, owners))
