@@ -1,0 +1,73 @@
+"""What is carried to an offline GPU machine: what is asked for and not there, in no case torch."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def carry():
+    spec = importlib.util.spec_from_file_location("gpu_carry", ROOT / "benchmarks" / "gpu_carry.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_carry"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_missing_or_too_old_is_taken_and_torch_is_not(carry):
+    machine = carry.Machine("3.12", {"there": Version("2.0"), "old": Version("1.0"), "unsaid": None})
+    needs = {
+        "there": [Requirement("there>=1")],
+        "old": [Requirement("old>=1"), Requirement("old>=1.5")],
+        "unsaid": [Requirement("unsaid>=9")],
+        "missing": [Requirement("missing")],
+        "torch": [Requirement("torch>=2.11")],
+        "nvidia-cublas": [Requirement("nvidia-cublas")],
+    }
+    assert dict(carry.lacking(needs, machine)) == {
+        "missing": "is not there",
+        "old": "1.0 is there, but old>=1.5 is asked for",
+    }
+
+
+def test_needs_are_followed_to_their_end_for_the_machines_python(carry):
+    needs = carry.wanted(["evidcore"], "3.12")
+    assert {"trl", "transformers", "monai", "pydantic-core", "multiprocess"} <= needs.keys()
+    assert any(str(asked.specifier) for asked in needs["transformers"])
+    assert "pytest" not in needs  # an extra of ours that nobody asked for
+
+
+def test_a_machine_with_too_old_a_torch_is_refused(carry):
+    needs = {"torch": [Requirement("torch>=2.11")]}
+    with pytest.raises(SystemExit, match=r"the machine has torch 2.4, and >=2.11 is needed"):
+        carry.check_torch(needs, carry.Machine("3.12", {"torch": Version("2.4")}))
+    carry.check_torch(needs, carry.Machine("3.12", {"torch": Version("2.11.0+cu130")}))
+
+
+def test_a_list_without_a_fitting_python_is_refused(carry, tmp_path):
+    file = tmp_path / "machine.txt"
+    file.write_text("python==3.10\ntorch==2.11.0\n")
+    with pytest.raises(SystemExit, match=r"has no line python==3.11 or later, got 3.10"):
+        carry.Machine.read(file)
+    file.write_text("# a comment\nPython==3.12\nTyping_Extensions  # as pip says it\n")
+    assert carry.Machine.read(file) == carry.Machine("3.12", {"typing-extensions": None})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_the_script_says_so_and_exits_3(tmp_path):
+    done = subprocess.run(
+        [ROOT / "benchmarks" / "gpu.sh", tmp_path, tmp_path / "out"],
+        env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert f"no CUDA device that the torch of {sys.executable} sees" in done.stderr
+    assert not (tmp_path / "out").exists()
