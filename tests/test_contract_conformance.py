@@ -55,7 +55,7 @@ OPTIONS = {
         "endpoint": {"url": "http://127.0.0.1:9/v1", "model": "tiny", "sends_text_away": True},
     },
     "scorer": {"scorer": {"use": "token-f1"}},
-    "embedding-f1": {"folder": "encoder"},
+    "embedding-f1": {"model": {"folder": "encoder"}},
     "report-consistency": {"scorer": {"use": "findings-f1"}},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
     "m3d-seg": {"path": "published/m3d-seg", "codes": ["0004"]},

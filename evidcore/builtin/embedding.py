@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import torch
 from annotated_types import Ge, Lt
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.builtin.text_models import (
-    Kept,
-    Pretrained,
-    Tokens,
-    fits,
-    load,
-    look,
-    most_tokens,
-    padded,
-    passes,
-)
+from evidcore.builtin.kept import Kept
+from evidcore.builtin.text_encoders import TextEncoder
+from evidcore.builtin.text_models import Pretrained, Tokens, fits
 from evidcore.contracts import Scorer
-from evidcore.errors import DataError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Vector = Float[Tensor, " width"]
 
@@ -53,9 +40,8 @@ class Embedding(Scorer):
         pooling: Literal["mean", "cls"] = "mean",
         zero_at: Annotated[float, Ge(-1), Lt(1)] = -1.0,
     ) -> None:
-        self.who = f"scorer 'embedding' ({model})"
-        self.named, self.recipe_folder, self.pooling, self.zero_at = model, recipe_folder, pooling, zero_at
-        self._loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
+        self.encoder = TextEncoder(model, recipe_folder, f"scorer 'embedding' ({model})")
+        self.pooling, self.zero_at = pooling, zero_at
         self._kept: Kept[Vector | None] = Kept()  # by text
 
     def ready(self) -> None:
@@ -65,7 +51,7 @@ class Embedding(Scorer):
             DataError: if it cannot be used.
             RunError: if its device is not there.
         """
-        self._tokenizer()
+        self.encoder.look()
 
     def __call__(
         self,
@@ -90,52 +76,19 @@ class Embedding(Scorer):
 
     def _embed(self, texts: list[str]) -> list[Vector | None]:
         """Return each text's embedding of length 1, None for white space."""
-        model, tokenizer = self._model()
-        most = most_tokens(self.named, model, tokenizer)
+        tokenizer, most, named = self.encoder.tokenizer, self.encoder.most_tokens, self.encoder.named
         places = [place for place, text in enumerate(texts) if text.strip()]
         tokens: list[Tokens] = [tokenizer(texts[place])["input_ids"] for place in places]
         read: list[tuple[int, Tokens]] = []
         for place, ids, is_short in zip(
-            places, tokens, fits(tokens, most, self.named, self.who), strict=True
+            places, tokens, fits(tokens, most, named, self.encoder.who), strict=True
         ):
             if is_short:
                 read.append((place, ids))
-            elif self.named.too_long == "cut":
+            elif named.too_long == "cut":
                 read.append((place, tokenizer(texts[place], truncation=True, max_length=most)["input_ids"]))
         vectors: list[Vector | None] = [None] * len(texts)
-        for group in passes([len(ids) for _, ids in read], self.named.tokens_per_pass):
-            pooled = self._pooled(model, [read[one][1] for one in group], tokenizer.pad_token_id or 0)
-            for one, vector in zip(group, pooled, strict=True):
-                vectors[read[one][0]] = vector
+        for one, hidden in self.encoder.states([ids for _, ids in read]):
+            pooled = hidden[0] if self.pooling == "cls" else hidden.mean(dim=0)
+            vectors[read[one][0]] = functional.normalize(pooled.double(), dim=-1)
         return vectors
-
-    def _pooled(
-        self, model: PreTrainedModel, texts: Sequence[Tokens], pad: int
-    ) -> Float[Tensor, "text width"]:
-        batch = padded(texts, pad, model.device)
-        with torch.inference_mode():
-            hidden = model(**batch).last_hidden_state.float()
-        if self.pooling == "cls":
-            pooled = hidden[:, 0]
-        else:
-            counts = batch["attention_mask"][..., None]
-            pooled = (hidden * counts).sum(dim=1) / counts.sum(dim=1)
-        return functional.normalize(pooled.double(), dim=-1).cpu()
-
-    def _model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """Return model and tokenizer, loaded when first asked for."""
-        if self._loaded is None:
-            tokenizer = self._tokenizer()
-            # many encoders are published without the pooler, which is not used here
-            model = load("AutoModel", self.named, self.recipe_folder, self.who, unused=["pooler."])
-            self._loaded = model, tokenizer
-        return self._loaded
-
-    def _tokenizer(self) -> PreTrainedTokenizerBase:
-        config, tokenizer = look(self.named, self.recipe_folder, self.who)
-        if config.is_encoder_decoder:
-            raise DataError(
-                f"{self.who}: is an encoder with a decoder ({config.model_type}). Name an encoder, such as "
-                "one of sentence-transformers."
-            )
-        return tokenizer

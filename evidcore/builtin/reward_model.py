@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from evidcore.builtin.kept import Kept
 from evidcore.builtin.text_models import (
-    Kept,
     Pretrained,
     Tokens,
     fits,

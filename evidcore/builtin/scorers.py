@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from evidcore.builtin.kept import Kept
 from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Finding, Score, State
 from evidcore.contracts import Labeler, Scorer, Unread
-
-READ = 8192  # texts whose findings are kept: a group's answers share a report, and cases come again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +95,7 @@ class FindingsF1(Scorer):
     def __init__(self, *, labeler: Labeler | None = None, scope: Literal["all", "candidate"] = "all") -> None:
         self.labeler = labeler or NegationRules()
         self.scope = scope
-        self._kept: dict[str, tuple[Finding, ...]] = {}  # by text, the latest last
+        self._kept: Kept[tuple[Finding, ...] | Unread] = Kept(unless=Unread)  # by text
 
     def __call__(
         self,
@@ -108,21 +107,9 @@ class FindingsF1(Scorer):
 
         None where the labeler could not read one of them.
         """
-        read = self._read([*candidates, *references])
-        pairs = zip(candidates, references, strict=True)
-        return [self._score(read[candidate], read[reference]) for candidate, reference in pairs]
-
-    def _read(self, texts: Sequence[str]) -> dict[str, tuple[Finding, ...] | Unread]:
-        """Return the findings by text, reading at once what is not kept from before."""
-        read: dict[str, tuple[Finding, ...] | Unread] = {
-            text: self._kept.pop(text) for text in dict.fromkeys(texts) if text in self._kept
-        }
-        unknown = [text for text in dict.fromkeys(texts) if text not in read]
-        read.update(zip(unknown, self.labeler.read(unknown), strict=True))
-        self._kept.update({text: found for text, found in read.items() if not isinstance(found, Unread)})
-        for text in list(self._kept)[: max(0, len(self._kept) - READ)]:
-            del self._kept[text]
-        return read
+        read = self._kept.of([*candidates, *references], self.labeler.read)
+        pairs = zip(read[: len(candidates)], read[len(candidates) :], strict=True)
+        return [self._score(*pair) for pair in pairs]
 
     def _score(self, ours: Sequence[Finding] | Unread, theirs: Sequence[Finding] | Unread) -> float | None:
         if isinstance(ours, Unread) or isinstance(theirs, Unread):

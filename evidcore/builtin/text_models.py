@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Value = TypeVar("Value")
 Tokens = Sequence[int]
 
 
@@ -156,13 +155,18 @@ def _folder(folder: Path, who: str) -> Path:
             f"{who}: {str(folder)!r} holds no config.json. Name a folder that save_pretrained wrote, or a "
             "model on the Hub by id and revision."
         )
+    if any(folder.glob("*.safetensors")):
+        return folder
     pickles = sorted(item.name for item in folder.glob("*.bin"))
-    if pickles and not any(folder.glob("*.safetensors")):
+    if pickles:
         raise DataError(
             f"{who}: {str(folder)!r} holds its weights as a pickle ({pickles[0]}), which may run code when "
             "it is read. Take a copy with model.safetensors, as save_pretrained writes it."
         )
-    return folder
+    raise DataError(
+        f"{who}: {str(folder)!r} holds no weights. Put its model.safetensors there, as save_pretrained "
+        "writes it."
+    )
 
 
 def _device(named: Pretrained, who: str) -> torch.device:
@@ -234,23 +238,3 @@ def padded(texts: Sequence[Tokens], pad: int, device: torch.device) -> dict[str,
         ids[row, : len(text)] = torch.tensor(text)
         mask[row, : len(text)] = 1
     return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
-
-
-class Kept(Generic[Value]):
-    """What was worked out for texts; the latest `most` are kept, as a group's answers share a report."""
-
-    def __init__(self, most: int = 8192) -> None:
-        """Begin with nothing."""
-        self.most = most
-        self._held: dict[str, Value] = {}  # the latest last
-
-    def of(self, texts: Sequence[str], work: Callable[[list[str]], Sequence[Value]]) -> list[Value]:
-        """Return a value for each text, working out at once what is not kept."""
-        found = {text: self._held.pop(text) for text in dict.fromkeys(texts) if text in self._held}
-        unknown = [text for text in dict.fromkeys(texts) if text not in found]
-        if unknown:
-            found.update(zip(unknown, work(unknown), strict=True))
-        self._held.update(found)
-        for text in list(self._held)[: max(0, len(self._held) - self.most)]:
-            del self._held[text]
-        return [found[text] for text in texts]

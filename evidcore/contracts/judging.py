@@ -18,6 +18,14 @@ class Reward(ABC):
 
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
+    def ready(self) -> None:
+        """Raise if anything is missing that judging will need; asked before anything is trained.
+
+        Raises:
+            EvidError: names what is missing, and what to type.
+        """
+        return
+
     @abstractmethod
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]

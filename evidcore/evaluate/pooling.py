@@ -6,7 +6,7 @@ is computed anew from the sums of each resample, for both sides of a change from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -81,12 +81,10 @@ def figure_interval(figures: Figures, patients: Sequence[str]) -> Interval | Non
         return None
     if _are_numbers(figures):
         return _mean_interval(_numbers(figures), patients)
-    columns = _columns(figures)
-    if _kind(figures) == "ratio":  # a text that adds 0 to 0 has no say, and its patient bounds nothing
-        has_say = columns[:, 1] > 0
-        owners = [patient for patient, here in zip(patients, has_say, strict=True) if here]
-        return ratio_interval(columns[has_say, 0], columns[has_say, 1], owners)
-    return _bootstrap(value, [columns], patients, lambda sums: _pool(figures)(sums[0]))
+    (columns,), owners = _with_a_say([_columns(figures)], patients)
+    if _kind(figures) == "ratio":
+        return ratio_interval(columns[:, 0], columns[:, 1], owners)
+    return _bootstrap(value, [columns], owners, lambda sums: _pool(figures)(sums[0]))
 
 
 def change_interval(before: Figures, after: Figures, patients: Sequence[str]) -> Interval | None:
@@ -108,8 +106,8 @@ def change_interval(before: Figures, after: Figures, patients: Sequence[str]) ->
     old, new = pooled(before), pooled(after)
     if old is None or new is None:
         return None
-    sides = [_columns(before), _columns(after)]
-    return _bootstrap(new - old, sides, patients, lambda sums: pool(sums[1]) - pool(sums[0]))
+    sides, owners = _with_a_say([_columns(before), _columns(after)], patients)
+    return _bootstrap(new - old, sides, owners, lambda sums: pool(sums[1]) - pool(sums[0]))
 
 
 def change_interval_over_seeds(
@@ -138,14 +136,23 @@ def change_interval_over_seeds(
         return None
     if patients_shared and len({frozenset(owners) for owners in patients}) > 1:
         raise ValueError("patients_shared: every seed must be tested on the same patients, and they differ")
-    value, texts = float(np.mean(known)), sum(map(len, patients))
-    fewest = min(len(set(owners)) for owners in patients)
-    if fewest < FEWEST_PATIENTS:
-        return too_few(value, texts, fewest)
-    sums = [
-        [_by_patient(_columns(side), owners) for side in pair]
+    value = float(np.mean(known))
+    spoken = [
+        _with_a_say([_columns(side) for side in pair], owners)
         for pair, owners in zip(pairs, patients, strict=True)
     ]
+    texts = sum(len(owners) for _, owners in spoken)
+    fewest = min(len(set(owners)) for _, owners in spoken)
+    if fewest < FEWEST_PATIENTS:
+        return too_few(value, texts, fewest)
+    if patients_shared:  # one draw serves all seeds, so each must hold whoever has a say in any
+        judged = {owner for _, owners in spoken for owner in owners}
+        spoken = [
+            _of(judged, [_columns(side) for side in pair], owners)
+            for pair, owners in zip(pairs, patients, strict=True)
+        ]
+    patients = [owners for _, owners in spoken]
+    sums = [[_by_patient(side, owners) for side in sides] for sides, owners in spoken]
     dice = np.random.default_rng(0)
     places = dice.integers(len(pairs), size=(DRAWS, len(pairs)))  # (draw, place) -> seed
     drawn = np.zeros(DRAWS)
@@ -192,6 +199,18 @@ def _bootstrap(
         return Interval(value=value, low=None, high=None, values=texts, patients=clusters, note=note)
     low, high = percentiles(drawn, LEVEL)
     return Interval(value=value, low=low, high=high, values=texts, patients=clusters)
+
+
+def _with_a_say(sides: Sequence[Array], patients: Sequence[str]) -> tuple[list[Array], list[str]]:
+    """Leave out texts that add zeros alone: they move no figure, and their patients bound none."""
+    has_say = np.any([side.any(axis=1) for side in sides], axis=0)
+    owners = [patient for patient, here in zip(patients, has_say, strict=True) if here]
+    return [side[has_say] for side in sides], owners
+
+
+def _of(chosen: Set[str], sides: Sequence[Array], patients: Sequence[str]) -> tuple[list[Array], list[str]]:
+    is_chosen = np.array([patient in chosen for patient in patients])
+    return [side[is_chosen] for side in sides], [patient for patient in patients if patient in chosen]
 
 
 def _by_patient(columns: Array, patients: Sequence[str]) -> Array:

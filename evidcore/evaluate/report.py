@@ -192,8 +192,8 @@ def reference_of(prompt: Prompt, task: Task) -> Report | None:
 
 def _findings(answers: Sequence[ReportAnswer]) -> Measurement:
     """Return F1 as figures: 2 TP over 2 TP + FP + FN."""
-    known = [answer for answer in answers if answer.is_known]
-    names = sorted({name for answer in known for name in answer.present})
+    # of all cases, whether their reports could be read or not: two runs over them have the same list
+    names = sorted({name for answer in answers for name in answer.present})
     texts = []
     for answer in answers:
         if not answer.is_known:

@@ -12,7 +12,7 @@ from evidcore.recipe import shape
 
 Key = tuple[str | int, ...]
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SUBTABLES = ("options", "rollout", "reweighter", "labeler", "lora", "trl")
+_SUBTABLES = ("options", "rollout", "reweighter", "rescue", "labeler", "lora", "trl")
 _LISTS = ("reward", "metric", "tools")
 
 

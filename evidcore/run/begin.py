@@ -18,9 +18,9 @@ from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder, State, create, difference, naming_full_disk, write
 from evidcore.run.lock import lock_table
-from evidcore.run.measuring import check_metrics
 from evidcore.run.parts import build, check_splits
 from evidcore.run.processes import processes
+from evidcore.run.readiness import check_ready
 from evidcore.run.record import Recorder
 
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
@@ -69,7 +69,7 @@ def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: 
         announcer = Announcer.from_names(own, recipe.observers if is_first else ())
         try:
             check_splits(parts)
-            check_metrics(parts)
+            check_ready(parts)
             Execution(folder, parts, {**lock, "run": folder.lock()["run"]}, announcer).all()
         except KeyboardInterrupt:
             _stopped(folder, "interrupted", "")

@@ -1,4 +1,4 @@
-"""Build what an evaluate stage measures texts by, and ask beforehand whether it has what it needs."""
+"""Build what an evaluate stage measures texts by."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 from evidcore.contracts import Labeler, Metric
 from evidcore.evaluate.measuring import NamedMetric
-from evidcore.plugins import blame, factory
-from evidcore.plugins.factory import offer_of
+from evidcore.plugins import factory
 from evidcore.recipe import Evaluate
 from evidcore.run.parts import Parts
 
@@ -32,17 +31,3 @@ def metrics_of(parts: Parts, stage: Evaluate, labeler: Labeler, where: str) -> l
         name, bare = str(table["name"]), str(table["use"]).rpartition("/")[2]
         found.append(NamedMetric(metric=metric, name=name or bare, prefix=f"{name}_" if name else ""))
     return found
-
-
-def check_metrics(parts: Parts) -> None:
-    """Build the metrics of every evaluate stage and ask each whether anything is missing.
-
-    Raises:
-        EvidError: what is missing, and what to type.
-    """
-    for place, stage in enumerate(parts.recipe.stages):
-        if isinstance(stage, Evaluate):
-            name = parts.recipe.stage_name(place)
-            for named in metrics_of(parts, stage, labeler_of(parts, stage, name), name):
-                with blame(offer_of(named.metric), f"looking for what {name} needs"):
-                    named.metric.ready()

@@ -19,6 +19,7 @@ from evidcore.run import model as models
 from evidcore.run.measuring import labeler_of, metrics_of
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build, check_splits
+from evidcore.run.readiness import ask
 from evidcore.run.shapes import UNKNOWN_TEXT_WIDTH, Shapes, adapter_parameters, shapes
 from evidcore.run.stages import scored_as
 from evidcore.run.traffic import tables
@@ -175,7 +176,7 @@ def _components(parts: Parts, stage: Stage, name: str) -> None:
         models.strategy(parts, stage)
     if isinstance(stage, Evaluate):
         for named in metrics_of(parts, stage, labeler_of(parts, stage, name), name):
-            named.metric.ready()
+            ask(named.metric, name)
 
 
 def _entry(parts: Parts, encoder: Encoder, tokenizer: Any, stage: str, use: DataUse) -> Rehearsed:

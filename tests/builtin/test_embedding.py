@@ -71,7 +71,7 @@ def test_a_text_that_says_nothing_is_not_compared(folder):
 def test_a_text_is_read_once(folder):
     judge = scorer(folder)
     first = judge(TEXTS, TEXTS[::-1])
-    model, _ = judge._loaded
+    model, _ = judge.encoder._loaded
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(torch.nan)

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
+from transformers.utils import logging
 
+from evidcore.builtin import embedding_f1
 from evidcore.builtin.embedding_f1 import EmbeddingF1, greedy_f1
-from evidcore.errors import RecipeError
+from evidcore.builtin.text_models import Pretrained
+from evidcore.errors import DataError, RecipeError
 from evidcore.testing import check_scorer, tiny_text_encoder
+
+logging.disable_progress_bar()
 
 PAIRS = (
     ("There is a nodule.", "No nodule is seen."),
@@ -22,12 +24,19 @@ PAIRS = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tiny_text_encoder(tmp_path_factory.mktemp("encoder"))
+    return tiny_text_encoder(tmp_path_factory.mktemp("models") / "bert").parent
+
+
+def scorer(folder, layer=-1, **options):
+    return EmbeddingF1(folder, model=Pretrained(folder="bert", **options), layer=layer)
 
 
 def by_hand(folder, ours, theirs, layer=-1):
     """Match greedily with loops, one text a pass."""
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder / "bert"),
+        AutoModel.from_pretrained(folder / "bert").eval(),
+    )
     vectors = []
     for text in (ours, theirs):
         ids = tokenizer(text, return_tensors="pt").input_ids
@@ -41,14 +50,22 @@ def by_hand(folder, ours, theirs, layer=-1):
     return 2 * precision * recall / (precision + recall)
 
 
-@pytest.mark.parametrize("layer", [-1, 1])
-def test_f1_is_that_of_greedy_matching_by_hand(folder, layer):
-    scorer = EmbeddingF1(folder=str(folder), layer=layer, texts_per_pass=2)
-    found = scorer([ours for ours, _ in PAIRS], [theirs for _, theirs in PAIRS])
-    expected = [by_hand(folder, ours, theirs, layer) for ours, theirs in PAIRS[:3]]
+@pytest.mark.parametrize("layer", [-1, 1, 0])
+@pytest.mark.parametrize("budget", [0, 100])
+def test_f1_is_that_of_greedy_matching_by_hand(folder, layer, budget):
+    ours, theirs = zip(*PAIRS, strict=True)
+    found = scorer(folder, layer, tokens_per_pass=budget)(ours, theirs)
+    expected = [by_hand(folder, *pair, layer) for pair in PAIRS[:3]]
     assert found == pytest.approx([*expected, 0.0, 1.0], abs=1e-5)
     assert found[2] == pytest.approx(1.0)
     assert found[0] < 0.99
+
+
+def test_many_pairs_score_as_few(folder, monkeypatch):
+    ours, theirs = zip(*PAIRS, strict=True)
+    whole = scorer(folder)(ours, theirs)
+    monkeypatch.setattr(embedding_f1, "PAIRS_AT_ONCE", 2)
+    assert scorer(folder)(ours, theirs) == whole
 
 
 def test_f1_of_two_vectors_by_hand():
@@ -60,43 +77,39 @@ def test_f1_of_two_vectors_by_hand():
 
 
 def test_a_long_text_is_read_in_pieces_to_its_end(folder):
-    scorer = EmbeddingF1(folder=str(folder))
     long = "clear lungs. " * 30  # 390 bytes, the model reads 62 at once
-    (vectors,) = scorer._embedded([long])
+    (vectors,) = scorer(folder)._embedded([long])
     assert len(vectors) == len(long)
-    assert scorer([long], [long]) == pytest.approx([1.0])
-    assert scorer([long], [f"{long}nodule"])[0] < 1.0
+    assert scorer(folder)([long], [long]) == pytest.approx([1.0])
+    assert scorer(folder)([long], [f"{long}nodule"])[0] < 1.0
 
 
-def test_it_keeps_the_contract_of_a_scorer(folder):
-    check_scorer(EmbeddingF1(folder=str(folder)))
+def test_the_size_of_a_piece_is_the_recipes(folder):
+    text = "There is a nodule."  # 18 bytes; 3 pieces of 6 beside two special tokens
+    (pieces,) = scorer(folder, most_tokens=8)._embedded([text])
+    alone = scorer(folder)._embedded([text[:6], text[6:12], text[12:]])
+    torch.testing.assert_close(pieces, torch.cat(alone))
+    (whole,) = scorer(folder)._embedded([text])
+    assert not torch.allclose(pieces, whole, atol=1e-3)
 
 
-def test_weights_that_a_folder_lacks_are_never_made_up(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "part")
-    weights = load_file(tmp_path / "part" / "model.safetensors")
-    gone = next(name for name in weights if "layer.1.attention.self.query.weight" in name)
-    del weights[gone]
-    save_file(weights, tmp_path / "part" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RecipeError, match=rf"part lacks 1 of the model's weights, such as '{gone}'"):
-        EmbeddingF1(folder=str(tmp_path / "part"))(["a"], ["b"])
+@pytest.mark.parametrize("budget", [0, 500])
+def test_it_keeps_the_contract_of_a_scorer(folder, budget):
+    check_scorer(scorer(folder, tokens_per_pass=budget))
 
 
-def test_exactly_one_source_is_named():
-    with pytest.raises(RecipeError, match="exactly one of folder and id, got '' and ''"):
-        EmbeddingF1()
-    with pytest.raises(RecipeError, match="exactly one of folder and id, got 'a' and 'b'"):
-        EmbeddingF1(folder="a", id="b")
-    with pytest.raises(RecipeError, match="id and revision go together, got 'org/model' and ''"):
-        EmbeddingF1(id="org/model")
+@pytest.mark.parametrize("too_long", ["cut", "unscored"])
+def test_no_text_is_too_long(folder, too_long):
+    with pytest.raises(RecipeError, match=rf"'embedding-f1' \(bert\): model.too_long = '{too_long}' has no"):
+        scorer(folder, too_long=too_long)
 
 
-def test_what_is_not_here_is_named_and_not_downloaded(tmp_path, folder, monkeypatch):
-    with pytest.raises(RecipeError, match=f"{tmp_path}/none holds no transformers model"):
-        EmbeddingF1(tmp_path, folder="none").ready()
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    revision = "0" * 40
-    with pytest.raises(RecipeError, match=f"hf download org/absent --revision {revision}"):
-        EmbeddingF1(id="org/absent", revision=revision).ready()
-    with pytest.raises(RecipeError, match="hidden states 0 to 2, got 3"):
-        EmbeddingF1(folder=str(folder), layer=3).ready()
+@pytest.mark.parametrize("layer", [3, -4])
+def test_a_layer_that_is_not_there_is_named_before_weights_are_read(folder, layer):
+    with pytest.raises(RecipeError, match=rf"layer must be from -3 to 2, as it has 2 layers .*, got {layer}"):
+        scorer(folder, layer).ready()
+
+
+def test_what_is_missing_is_named(folder):
+    with pytest.raises(DataError, match=r"scorer 'embedding-f1' \(none\): '.*none' holds no config.json"):
+        EmbeddingF1(folder, model=Pretrained(folder="none")).ready()

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from evidcore.builtin.labelers import Phrases
-from evidcore.builtin.scorers import READ, FindingsF1, TokenF1, compare_findings, states
+from evidcore.builtin.scorers import FindingsF1, TokenF1, compare_findings, states
 from evidcore.case import Finding
 from evidcore.contracts import Unread
 from evidcore.testing.checks_text import check_scorer
@@ -92,7 +92,7 @@ def test_a_text_is_read_once_and_an_unread_one_again():
 def test_no_more_texts_are_kept_than_said():
     labeler = Counting()
     scorer = FindingsF1(labeler=labeler)
-    scorer(["first", *map(str, range(READ))], ["last"] * (READ + 1))
+    scorer(["first", *map(str, range(8192))], ["last"] * 8193)
     scorer(["last"], ["first"])
     assert labeler.asked.count("last") == 1
     assert labeler.asked.count("first") == 2

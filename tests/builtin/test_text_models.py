@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
-from evidcore.builtin.text_models import Kept, Pretrained, fits, load, look, padded, passes
+from evidcore.builtin.text_models import Pretrained, fits, load, look, padded, passes
 from evidcore.errors import DataError, RunError
 from evidcore.testing import tiny_language, tiny_reward_model, tiny_text_encoder
 
@@ -21,6 +21,8 @@ def models(tmp_path_factory):
     (folder / "pickled" / "model.safetensors").unlink()
     torch.save({}, folder / "pickled" / "pytorch_model.bin")
     tiny_reward_model(folder / "broken")
+    tiny_reward_model(folder / "weightless")
+    (folder / "weightless" / "model.safetensors").unlink()
     (folder / "broken" / "model.safetensors").write_bytes(b"no weights")
     return folder
 
@@ -45,6 +47,7 @@ def test_a_model_is_named_once_and_with_its_commit(options, message):
     [
         ("nowhere", "scorer x: '.*nowhere' holds no config.json"),
         ("pickled", r"holds its weights as a pickle \(pytorch_model.bin\)"),
+        ("weightless", "scorer x: '.*weightless' holds no weights"),
         ("broken", "scorer x: cannot be loaded: "),
         ("language", "its weights lack 'score.weight' of a Qwen2ForSequenceClassification"),
     ],
@@ -53,7 +56,7 @@ def test_what_cannot_be_used_is_named(models, folder, message):
     named = Pretrained(folder=folder)
     with pytest.raises(DataError, match=message):
         load("AutoModelForSequenceClassification", named, models, "scorer x")
-    if folder in ("nowhere", "pickled"):  # known before any weight is read
+    if folder in ("nowhere", "pickled", "weightless"):  # known before any weight is read
         with pytest.raises(DataError, match=message):
             look(named, models, "scorer x")
 
@@ -114,18 +117,3 @@ def test_a_text_that_is_too_long_is_refused_or_told(caplog):
         told = fits(texts, 8, Pretrained(folder="a", too_long="unscored"), "scorer x")
     assert told == [False, True, False]
     assert "2 of 3 texts are longer than 8 tokens and unscored; the longest has 12" in caplog.text
-
-
-def test_what_was_worked_out_is_kept_up_to_a_bound():
-    asked = []
-
-    def work(texts):
-        asked.append(texts)
-        return [len(text) for text in texts]
-
-    kept = Kept(most=3)
-    assert kept.of(["a", "bb", "a"], work) == [1, 2, 1]
-    assert kept.of(["bb", "ccc", "dddd"], work) == [2, 3, 4]
-    assert kept.of(["bb"], work) == [2]
-    assert kept.of(["a"], work) == [1]
-    assert asked == [["a", "bb"], ["ccc", "dddd"], ["a"]]

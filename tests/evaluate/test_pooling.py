@@ -91,6 +91,32 @@ def test_texts_that_add_nothing_to_a_ratio_bound_nothing():
     assert found.low == pytest.approx(0.025 ** (1 / 20))  # 20 patients in a row, not 40
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("ratio", (1.0, 2.0)), ("difference", (1.0, 2.0, 1.0, 4.0)), ("mean_ratio", (1.0, 2.0, 0.0, 0.0))],
+)
+def test_no_interval_rests_on_patients_who_add_nothing(kind, said):
+    silent = Sums(kind, (0.0,) * len(said))
+    figures = [Sums(kind, said)] * 38 + [silent] * 42  # 19 patients of 40 have a say
+    noted = "too few patients (19 of at least 20)"
+    assert figure_interval(figures, PATIENTS).note == noted
+    assert change_interval(figures, figures, PATIENTS).note == noted
+    one_side = [silent] * 2 + figures[2:]
+    assert change_interval(one_side, figures, PATIENTS).note == noted
+    for shared in (True, False):
+        seeds = change_interval_over_seeds([(figures, figures)] * 2, [PATIENTS] * 2, patients_shared=shared)
+        assert (seeds.note, seeds.values) == (noted, 76)
+
+
+def test_seeds_that_share_patients_may_differ_in_who_has_a_say():
+    silent = Sums("ratio", (0.0, 0.0))
+    early = [*ratios()[:60], *[silent] * 20]
+    late = [*[silent] * 20, *ratios()[:60]]
+    found = change_interval_over_seeds([(early, early), (late, late)], [PATIENTS] * 2, patients_shared=True)
+    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+    assert found.patients == 40
+
+
 def test_the_interval_of_a_difference_agrees_with_a_loop_over_patients():
     first, second = ratios(0.3), ratios()
     figures = [

@@ -11,6 +11,7 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeRef
 from evidcore.contracts import Labeler, Policy, Unread
+from evidcore.evaluate.compare import figure_change
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.evaluate.report import evaluate_report, reference_of
@@ -147,6 +148,23 @@ def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
     found = row_of(result, "findings_f1_micro")
     assert found["value"] == 1.0
     assert "1 of 2 not measured: a text of 6 characters" in found["note"]
+
+
+def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
+    class Shy(Labeler):
+        def __call__(self, text):
+            if text == "secret":
+                raise Unread("a text of 6 characters")
+            return Phrases()(text)
+
+    cases = [case("a", NAMES[:1]), case("b", NAMES[1:2])]  # one alone has a nodule
+    reports = {"a": "There is emphysema.", "b": "There is a lung nodule."}
+    every = evaluated(cases, reports).lines()
+    some = evaluated(cases, {**reports, "b": "secret"}, labeler=Shy()).lines()
+    sizes = {len(line["figures"]["findings_f1_macro"]["mean_ratio"])
+             for line in [*every, *some] if "findings_f1_macro" in line["figures"]}  # fmt: skip
+    assert len(sizes) == 1
+    assert isinstance(figure_change(every, some, "findings_f1_macro").value, float)
 
 
 def test_metrics_hold_reports_against_the_gold_answer():

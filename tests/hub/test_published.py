@@ -44,6 +44,27 @@ def test_a_published_recipe_names_no_place(recipe, tmp_path):
     assert "steps = 4" in text
 
 
+def test_no_table_of_a_stage_keeps_a_local_path(tmp_path):
+    stages = """
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "ward", task = "report" }]
+labeler = { use = "labels-file", path = "/data/doe/labels.json", sha256 = "%s" }
+rescue = { use = "embedding", model = { folder = "/data/doe/encoder" } }
+[[stage.metric]]
+use = "meteor"
+nltk_data = "/data/doe/nltk"
+[[stage.metric]]
+use = "scorer"
+scorer = { use = "embedding-f1", model = { folder = "/data/doe/encoder" } }
+""" % ("0" * 64)
+    (tmp_path / "own.toml").write_text(RECIPE + stages)
+    text = published_recipe(load(tmp_path / "own.toml"))
+    assert "doe" not in text
+    for kept in ('use = "meteor"', "embedding-f1", "labels-file", 'use = "embedding"'):
+        assert kept in text
+
+
 def test_fixed_choices_and_numbers_are_kept(recipe):
     text = published_recipe(recipe)
     table = recipe.datasets["ward"]

@@ -8,8 +8,8 @@ from evidcore.errors import RecipeError
 from evidcore.evaluate.compare import figure_change, figure_names
 from evidcore.recipe import load
 from evidcore.run import run, start
-from evidcore.run.measuring import check_metrics
 from evidcore.run.parts import build
+from evidcore.run.readiness import check_ready
 from evidcore.run.record import read_lines
 from evidcore.testing import Reply, TinyDataset, chat_server, tiny_language
 
@@ -102,7 +102,7 @@ def test_what_a_metric_lacks_is_said_before_anything_runs(recipe, tmp_path):
     lacking = recipe(table(use="meteor", nltk_data="nowhere"))
     said = f"nltk_data: {tmp_path}/nowhere holds no WordNet"
     with pytest.raises(RecipeError, match=said):
-        check_metrics(build(lacking))
+        check_ready(build(lacking))
     folder = start(lacking, tmp_path / "runs")
     with pytest.raises(RecipeError, match=said):
         run(folder)

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Mapping, Sequence
 
 from evidcore.builtin.labelers import labelled
-from evidcore.builtin.metrics.overlap import NO_REFERENCE, reference_of
+from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
 from evidcore.builtin.scorers import states
 from evidcore.case import Finding, Report, Span, Unscored
 from evidcore.contracts import Labeler, Measured, Metric, Sums, Unread, Written

@@ -6,7 +6,7 @@ import collections
 import math
 from collections.abc import Mapping, Sequence
 
-from evidcore.builtin.metrics.overlap import NO_REFERENCE, reference_of
+from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
 from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written

@@ -11,7 +11,7 @@ from typing import Any
 
 from evidcore.builtin.endpoint import ChatClient, Conversation, Endpoint
 from evidcore.builtin.endpoint_answers import Unanswered
-from evidcore.builtin.metrics.overlap import NO_REFERENCE, reference_of
+from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written
 

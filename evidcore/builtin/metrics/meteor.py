@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from evidcore.builtin.metrics.overlap import NO_REFERENCE, reference_of
+from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
 from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
 from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Sums, Written
 
 ORDERS = (1, 2, 3, 4)
-NO_REFERENCE = Unscored(kind="not-applicable", reason="no reference report")
-
-
-def reference_of(text: Written) -> str | None:
-    """Return the reference, None where there is none or it holds no word."""
-    said = text.reference.text if text.reference is not None else ""
-    return said if words(said) else None
 
 
 class Bleu(Metric):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evidcore.builtin.metrics.overlap import NO_REFERENCE, reference_of
+from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
+from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Scorer, Written
 from evidcore.errors import PluginError
@@ -28,19 +29,23 @@ class Scored(Metric):
         self.scorer.ready()
 
     def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
-        """Return the score of each report."""
+        """Return the score of each report; 0 for one without a word, whatever the scorer makes of that."""
         references = [reference_of(text) for text in texts]
-        held = [(text, said) for text, said in zip(texts, references, strict=True) if said is not None]
+        held = [
+            (text, said)
+            for text, said in zip(texts, references, strict=True)
+            if said is not None and words(text.text)
+        ]
         asked = [text.asked for text, _ in held]
         scores = iter(self.scorer([text.text for text, _ in held], [said for _, said in held], asked))
         silent = Unscored(kind="failed", reason="the scorer gave no score")
         found: list[Measured | Unscored] = []
-        for said in references:
-            score = None if said is None else next(scores)
+        for text, said in zip(texts, references, strict=True):
             if said is None:
                 found.append(NO_REFERENCE)
-            else:
-                found.append(silent if score is None else Measured(figures={self._name(): score}))
+                continue
+            score = next(scores) if words(text.text) else 0.0
+            found.append(silent if score is None else Measured(figures={self._name(): score}))
         return found
 
     def _name(self) -> str:

@@ -25,6 +25,7 @@ from evidcore.case import (
     VolumeRef,
 )
 from evidcore.contracts import Scorer
+from evidcore.errors import DataError
 from evidcore.testing import tiny_reward_model
 from evidcore.testing.checks_reward import check_reward
 
@@ -89,6 +90,12 @@ def test_a_raw_score_on_an_edge_falls_where_the_released_code_puts_it(edge):
     for score in (math.nextafter(edge, -9), edge, math.nextafter(edge, 9), edge - 1e-9, edge + 1e-9):
         if abs(score - edge) > 1e-12 or score == edge:
             assert level(as_agreement(score), LEVELS["released"]) == by_released_code(score)
+
+
+def test_it_is_ready_when_its_scorer_is(tmp_path):
+    with pytest.raises(DataError, match=r"scorer 'reward-model' \(none\): '.*none' holds no config.json"):
+        ReportConsistency(scorer=RewardModel(tmp_path, model=Pretrained(folder="none"))).ready()
+    ReportConsistency(scorer=FindingsF1()).ready()
 
 
 @pytest.mark.parametrize(

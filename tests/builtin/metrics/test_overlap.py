@@ -9,7 +9,8 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from evidcore.builtin.metrics.overlap import NO_REFERENCE, Bleu, RougeL
+from evidcore.builtin.metrics.overlap import Bleu, RougeL
+from evidcore.builtin.metrics.references import NO_REFERENCE
 from evidcore.builtin.metrics.words import words
 from evidcore.contracts import Measured
 from evidcore.evaluate.pooling import pooled

@@ -48,6 +48,10 @@ class ReportConsistency(Reward):
         self.compared = _think_and_report if texts == "paper" else _completion_and_option
         self.levels = levels
 
+    def ready(self) -> None:
+        """Ask the scorer whether it has what it needs."""
+        self.scorer.ready()
+
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
