@@ -199,7 +199,8 @@ def test_plan_says_which_models_judges_are_loaded_from(recipe):
     line = f"rescue = {named}"
     recipe.write_text(recipe.read_text().replace('kind = "evaluate"', f'kind = "evaluate"\n{line}', 1))
     (download,) = json.loads(evid("plan", recipe, "--json").output)["downloads"]
-    assert download == ("them/theirs at 0a1b, from the Hugging Face Hub, for stage.02-evaluate.rescue.model")
+    where = "from the Hugging Face Hub, for stage.02-evaluate.rescue.model"
+    assert download == f"them/theirs at 0a1b, {where}: see its page for its size and licence"
 
 
 def test_a_labeler_within_a_stage_knows_the_recipes_folder(recipe, tmp_path):
