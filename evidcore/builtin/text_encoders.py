@@ -30,22 +30,25 @@ class TextEncoder:
 
     def __init__(self, named: Pretrained, recipe_folder: Path, who: str) -> None:
         self.named, self.recipe_folder, self.who = named, recipe_folder, who
+        self._seen: tuple[Any, PreTrainedTokenizerBase] | None = None
         self._loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
 
     def look(self) -> tuple[Any, PreTrainedTokenizerBase]:
-        """Return configuration and tokenizer, without the weights.
+        """Return configuration and tokenizer, without the weights; read once.
 
         Raises:
             DataError: if there are none, or if it is no encoder.
             RunError: if its device is not there.
         """
-        config, tokenizer = look(self.named, self.recipe_folder, self.who)
-        if config.is_encoder_decoder:
-            raise DataError(
-                f"{self.who}: is an encoder with a decoder ({config.model_type}). Name an encoder, such as "
-                "one of sentence-transformers."
-            )
-        return config, tokenizer
+        if self._seen is None:
+            config, tokenizer = look(self.named, self.recipe_folder, self.who)
+            if config.is_encoder_decoder:
+                raise DataError(
+                    f"{self.who}: is an encoder with a decoder ({config.model_type}). Name an encoder, such "
+                    "as one of sentence-transformers."
+                )
+            self._seen = config, tokenizer
+        return self._seen
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
