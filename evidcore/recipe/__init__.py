@@ -14,6 +14,7 @@ from evidcore.recipe.shape import (
     Recipe,
     Sft,
     Stage,
+    data_uses,
 )
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Recipe",
     "Sft",
     "Stage",
+    "data_uses",
     "load",
     "to_toml",
 ]

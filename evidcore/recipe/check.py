@@ -23,6 +23,7 @@ _HOMES: Sequence[tuple[type, str]] = (
     (shape.RewardKeys, "[[stage.reward]]"),
     (shape.MetricKeys, "[[stage.metric]]"),
     (shape.Lora, "a stage's lora"),
+    (shape.Replay, "[stage.replay] of a grpo stage"),
 )
 
 

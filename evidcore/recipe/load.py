@@ -158,7 +158,7 @@ def _freeze(
         bare = {key: value for key, value in table.items() if key != "kind"}
         services[name] = {"kind": kind, **resolved(kind, bare)}
     stages = tuple(_stage(raw, item, services) for item in raw["stage"])
-    named = {use.task for stage in stages for use in stage.data if use.task} - top["task"].keys()
+    named = {use.task for stage in stages for use in shape.data_uses(stage) if use.task} - top["task"].keys()
     direct = {name: resolved("task", {"use": name}) for name in sorted(named)}
     folder = Path(top["recipe_folder"] or path.parent).resolve()
     return shape.Recipe(

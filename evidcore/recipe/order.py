@@ -38,6 +38,8 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str]) -> Found:
         at: Path = ("stage", place)
         kind = stage.get("kind")
         yield from _data(raw, stage, at)
+        if kind == "grpo" and isinstance(stage.get("replay"), Mapping):
+            yield from _data(raw, {**stage["replay"], "kind": kind}, (*at, "replay"))
         if kind == "fit":
             yield from _fit(raw, stage, at, services, has_weights)
         if kind in ("sft", "grpo"):

@@ -12,7 +12,7 @@ from evidcore.recipe import shape
 
 Key = tuple[str | int, ...]
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SUBTABLES = ("options", "rollout", "reweighter", "rescue", "labeler", "lora", "trl")
+_SUBTABLES = ("options", "rollout", "reweighter", "rescue", "labeler", "lora", "trl", "replay")
 _LISTS = ("reward", "metric", "tools")
 
 
@@ -45,8 +45,9 @@ def stage_table(stage: shape.Stage) -> dict[str, Any]:
     """Return a stage as plain tables: what its hash covers and what the resolved copy shows."""
     table = {item.name: getattr(stage, item.name) for item in dataclasses.fields(stage)}
     table["data"] = [dataclasses.asdict(use) for use in stage.data]
-    if table.get("lora") is not None:
-        table["lora"] = dataclasses.asdict(table["lora"])
+    for key in ("lora", "replay"):
+        if table.get(key) is not None:
+            table[key] = dataclasses.asdict(table[key])
     return {
         key: list(item) if isinstance(item, tuple) else item
         for key, item in table.items()

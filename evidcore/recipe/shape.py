@@ -119,6 +119,15 @@ class Sft(TrainingKeys):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Gold answers whose likelihoods a policy is held to while it learns from rewards about other tasks."""
+
+    data: tuple[DataUse, ...]
+    rows_per_step: Annotated[int, Ge(1)] = 8
+    weight: Annotated[float, Gt(0)] = 1.0  # of the divergence from the start, in nats a token
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Grpo(TrainingKeys):
     """Group relative policy optimisation against rewards."""
 
@@ -139,6 +148,7 @@ class Grpo(TrainingKeys):
     volumes: Literal["own", "other-patient"] = (
         "own"  # the second is a control: every case shows another's scan
     )
+    replay: Replay | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,6 +190,14 @@ class Audit:
 
 
 Stage = Fit | Sft | Grpo | Evaluate | Audit
+
+
+def data_uses(stage: Stage) -> tuple[DataUse, ...]:
+    """Return every data entry of a stage, those that it replays among them."""
+    replay = stage.replay if isinstance(stage, Grpo) else None
+    return stage.data if replay is None else (*stage.data, *replay.data)
+
+
 STAGES: Mapping[str, type] = {"fit": Fit, "sft": Sft, "grpo": Grpo, "evaluate": Evaluate, "audit": Audit}
 OWN_KEYS: Mapping[str, type] = {"reward": RewardKeys, "metric": MetricKeys}
 

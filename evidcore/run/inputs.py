@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from evidcore.recipe import Audit, Evaluate, Fit, Recipe, Stage
+from evidcore.recipe import Audit, Evaluate, Fit, Recipe, Stage, data_uses
 from evidcore.recipe.resolve import stage_table
 from evidcore.run import model as models
 from evidcore.run.code import CORE, core_hash, offer_hash, top_module
@@ -75,8 +75,8 @@ def stage_inputs(
         image_tokens: how many embeddings stand for a visual part; only a fit of the language model asks.
     """
     table = stage_table(stage)
-    tasks = {use.task: recipe.tasks[use.task] for use in stage.data if use.task}
-    datasets = {use.dataset: recipe.datasets[use.dataset] for use in stage.data}
+    tasks = {use.task: recipe.tasks[use.task] for use in data_uses(stage) if use.task}
+    datasets = {use.dataset: recipe.datasets[use.dataset] for use in data_uses(stage)}
     services = _services(recipe, table, tasks)
     model: dict[str, Any] = {
         "encoder": recipe.model.encoder,
@@ -158,8 +158,8 @@ def _words(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream: Hash
         return {"dataset": datasets} if stage.component == "model.language" else {}
     if upstream.keys() & {"language", "model"}:
         return {}  # the tokenizer lies beside the weights
-    uses = [dataclasses.asdict(use) for other in recipe.stages for use in other.data]
-    return {"dataset": datasets, "task": recipe.tasks, "data": uses}
+    counted = [dataclasses.asdict(use) for other in recipe.stages for use in data_uses(other)]
+    return {"dataset": datasets, "task": recipe.tasks, "data": counted}
 
 
 def inputs_hash(inputs: Mapping[str, Any], salt: str = "") -> str:

@@ -23,7 +23,7 @@ from evidcore.model.tiny import tiny_config
 from evidcore.model.vlm import VolumeVLM
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of, options
-from evidcore.recipe import DataUse, Grpo
+from evidcore.recipe import DataUse, Grpo, data_uses
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root
 
@@ -194,7 +194,7 @@ def texts(parts: Parts) -> list[str]:
     if not parts.recipe.model.language.config:
         return found  # a pretrained tokenizer knows its words
     for use in (
-        use for stage in parts.recipe.stages for use in stage.data if use.task and use.split == "train"
+        use for stage in parts.recipe.stages for use in data_uses(stage) if use.task and use.split == "train"
     ):
         for case in parts.cases(use)[:500]:
             found.append(str(case.notes.get("impression", "")))

@@ -76,7 +76,11 @@ def _trained(made: Shapes, stage: Sft | Grpo) -> Trained:
                 if stage.lora is None
                 else adapter_parameters(text, stage.lora.rank)
             )
-    has_reference = isinstance(stage, Grpo) and bool(stage.trl.get("beta")) and stage.lora is None
+    has_reference = (
+        isinstance(stage, Grpo)
+        and (bool(stage.trl.get("beta")) or stage.replay is not None)
+        and stage.lora is None
+    )
     copied = sum(made.parameters[part] or 0 for part in stage.train) if has_reference else 0
     return Trained(
         parameters=made.trained(stage) or 0,

@@ -13,7 +13,7 @@ from evidcore.contracts import Dataset, Task, View
 from evidcore.errors import ContractError, DataError
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
-from evidcore.recipe import DataUse, Recipe
+from evidcore.recipe import DataUse, Recipe, data_uses
 from evidcore.recipe.components import build_datasets, build_services, build_tasks
 from evidcore.train.rows import PromptSet
 from evidcore.volume import cache_root
@@ -80,7 +80,7 @@ class Parts:
             )
         return found
 
-    def prompt_sets(self, uses: tuple[DataUse, ...]) -> list[PromptSet]:
+    def prompt_sets(self, data: tuple[DataUse, ...]) -> list[PromptSet]:
         """Return what a training stage draws its rows from."""
         return [
             PromptSet(
@@ -90,7 +90,7 @@ class Parts:
                 cases=self.cases(use),
                 share=use.share,
             )
-            for use in uses
+            for use in data
         ]
 
     @functools.cached_property
@@ -119,10 +119,10 @@ def check_splits(parts: Parts, leaving_out: Collection[str] = ()) -> None:
     Raises:
         DataError: naming the patient, a case of his in each, and the splits.
     """
-    uses = {(use.dataset, use.split) for stage in parts.recipe.stages for use in stage.data}
+    read = {(use.dataset, use.split) for stage in parts.recipe.stages for use in data_uses(stage)}
     for dataset in parts.datasets.keys() - set(leaving_out):
         where: dict[str, tuple[str, str]] = {}
-        for split in sorted(split for name, split in uses if name == dataset):
+        for split in sorted(split for name, split in read if name == dataset):
             for case in parts.split(dataset, split):
                 patient = case.patient or case.id
                 other, case_id = where.setdefault(patient, (split, case.id))

@@ -14,7 +14,7 @@ from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
-from evidcore.recipe import DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage
+from evidcore.recipe import DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage, data_uses
 from evidcore.run import model as models
 from evidcore.run.measuring import labeler_of, metrics_of
 from evidcore.run.model import Standing
@@ -90,17 +90,20 @@ def rehearse(recipe: Recipe) -> Rehearsal:
             _components(parts, stage, name)
         except EvidError as cause:
             wrong.append(str(cause))
-        for number, use in enumerate(stage.data):
+        for number, use in enumerate(data_uses(stage)):
             if use.dataset in absent:
                 continue
+            replayed = number - len(stage.data)
+            where = f"{name}.data[{number}]" if replayed < 0 else f"{name}.replay.data[{replayed}]"
             try:
                 seen = _entry(parts, encoder, tokenizer, name, use)
                 found.append(seen)
                 if isinstance(stage, Evaluate) and use.task:
                     scored_as(parts.tasks[use.task], [next(_asked(parts, use))])
-                wrong += _too_long(seen, stage, f"{name}.data[{number}]")
+                if replayed < 0:
+                    wrong += _too_long(seen, stage, where)
             except EvidError as cause:
-                wrong.append(f"{name}.data[{number}]: {cause}")
+                wrong.append(f"{where}: {cause}")
     if wrong:
         count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
         raise RecipeError(
@@ -123,7 +126,7 @@ def rehearse(recipe: Recipe) -> Rehearsal:
 def _absent(parts: Parts) -> dict[str, str]:
     """Return the data sets whose files have not been fetched, and what each says of it."""
     found = {}
-    for use in (use for stage in parts.recipe.stages for use in stage.data):
+    for use in (use for stage in parts.recipe.stages for use in data_uses(stage)):
         try:
             parts.split(use.dataset, use.split)
         except NotHere as cause:

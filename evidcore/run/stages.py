@@ -97,9 +97,14 @@ def grpo(
             )
         )
     source = PromptSource(parts.prompt_sets(stage.data), seed=parts.recipe.seed, volumes=stage.volumes)
+    replay = None
+    if stage.replay is not None:
+        sets = parts.prompt_sets(stage.replay.data)
+        replay = PromptSource(sets, seed=parts.recipe.seed, volumes=stage.volumes)
     figures = grpo_stage.grpo(
         model, processor, source, rewards, GrpoSettings.of(stage), folder / "checkpoint",
         seed=parts.recipe.seed, announce=announce, strategy=models.strategy(parts, stage), resume=resume,
+        replay=replay,
     )  # fmt: skip
     return {"figures": figures, "rows": []}
 

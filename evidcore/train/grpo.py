@@ -23,12 +23,13 @@ def grpo(
     seed: int,
     announce: Announce,
     strategy: RolloutStrategy | None = None,
+    replay: PromptSource | None = None,
     resume: bool = False,
 ) -> dict[str, float]:
     """Train `model` in place and save it, with its processor, to `folder`.
 
     Args:
-        model: what the stage starts from, and the KL reference where beta is above 0.
+        model: what the stage starts from, and the KL reference where beta is above 0 or rows are replayed.
         processor: its processor.
         source: prompts; `PromptSource(volumes="other-patient")` is the wrong-volume training control.
         rewards: in the recipe's order.
@@ -37,6 +38,7 @@ def grpo(
         seed: of everything random in the stage.
         announce: told the figures and the judged groups of each step.
         strategy: how the answers of a group come about; None is `plain`.
+        replay: prompts whose gold answers are replayed, with `settings.replay`.
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
 
     Returns:
@@ -46,5 +48,5 @@ def grpo(
 
     return run_grpo(
         model, processor, source, rewards, settings, folder, seed=seed, announce=announce, strategy=strategy,
-        resume=resume,
+        replay=replay, resume=resume,
     )  # fmt: skip

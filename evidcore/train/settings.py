@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 from evidcore.contracts import Reward
 from evidcore.recipe.shape import Grpo, RewardKeys, Sft, SharePrompts, TrainingKeys
 from evidcore.recipe.shape import Lora as Lora
+from evidcore.recipe.shape import Replay as Replay
 
 PARTS = ("encoder", "bridge", "language")
 
@@ -88,6 +89,7 @@ class GrpoSettings(StageSettings):
     temperature: float = Grpo.temperature
     max_new_tokens: int = Grpo.max_new_tokens
     reward_time_limit_s: float = Grpo.reward_time_limit_s  # 0: none
+    replay: Replay | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from evidcore.train.settings import Announce, GrpoSettings, NamedReward
 from evidcore.train.trl import stage
 from evidcore.train.trl.logprobs import PromptSharing
 from evidcore.train.trl.optimizers import OptimizerKind
+from evidcore.train.trl.replay import Replay, ReplayTrainer
 from evidcore.train.trl.trainer import GroupTrainer
 
 WHERE = "stage.grpo"
@@ -81,13 +82,15 @@ def run_grpo(
     seed: int,
     announce: Announce,
     strategy: RolloutStrategy | None,
+    replay: PromptSource | None,
     resume: bool,
 ) -> dict[str, float]:
     """See `evidcore.train.grpo.grpo`."""
     check_start(model, processor, source, max_new_tokens=settings.max_new_tokens, where=WHERE)
     trainer = make_trainer(
-        model, processor, source, rewards, settings, folder, seed=seed, announce=announce, strategy=strategy
-    )
+        model, processor, source, rewards, settings, folder, seed=seed, announce=announce,
+        strategy=strategy, replay=replay,
+    )  # fmt: skip
     try:
         figures = stage.train(trainer, folder, resume=resume)
     finally:
@@ -107,6 +110,7 @@ def make_trainer(
     seed: int,
     announce: Announce,
     strategy: RolloutStrategy | None = None,
+    replay: PromptSource | None = None,
     kind: type[GroupTrainer] = GroupTrainer,
     **options: Any,
 ) -> GroupTrainer:
@@ -120,6 +124,11 @@ def make_trainer(
         raise RecipeError(
             f"{WHERE}.trl.{key}: has no effect here: evidcore samples the answers itself; take it out."
         )
+    if settings.replay is not None and replay is not None:
+        keys = settings.replay
+        replayed = Replay(processor, replay, rows_per_step=keys.rows_per_step, weight=keys.weight)
+        replayed.check(owned["gradient_accumulation_steps"] * processes, WHERE)
+        kind, options = ReplayTrainer, {**options, "replay": replayed}
     model.train_only(settings.train)
     with stage.quiet():
         return kind(

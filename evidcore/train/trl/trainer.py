@@ -57,6 +57,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
     """Trains on groups of answers to prompts of a stream."""
 
     step_part = "update"
+    needs_start = False  # whether the model as it was at the start is asked for even where beta is 0
     _buffered_inputs: Any  # trl's: the answers in use, by micro-batch
 
     def __init__(
@@ -113,7 +114,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         )
         args.beta, args.sync_ref_model = beta, sync
         self.train_dataset = Positions(steps_rows)
-        if beta and peft_config is None:
+        if (beta or self.needs_start) and peft_config is None:
             self.beta = beta
             reference = reference_of(model, args)
             self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
