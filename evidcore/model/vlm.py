@@ -268,7 +268,7 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
         mm_token_type_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits of the last `logits_to_keep` positions (0: of all); with labels, the loss."""
+        """Return logits at the last `logits_to_keep` positions (0: all) or at those listed; the loss of labels."""
         output = self.model(
             input_ids=input_ids,
             pixel_values=pixel_values,
@@ -280,7 +280,7 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(output.last_hidden_state[:, slice(None) if logits_to_keep == 0 else kept])
+        logits = self.lm_head(output.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
             size = self.config.text_config.vocab_size

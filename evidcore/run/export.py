@@ -115,6 +115,9 @@ def _stage(stage: Fit | Sft | Grpo) -> str:
     rewards = (
         f", rewards {', '.join(table['use'] for table in stage.reward)}" if isinstance(stage, Grpo) else ""
     )
+    if isinstance(stage, Grpo) and stage.replay is not None:
+        again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in stage.replay.data))
+        rewards += f"; held to its start on {again}"
     lora = f", LoRA of rank {stage.lora.rank}" if stage.lora else ""
     return f"`{stage.kind}` of {', '.join(stage.train)} {on}: {length}{lora}{rewards}"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from evidcore.case import Prompt, VisualPart
 from evidcore.errors import NotHere
-from evidcore.recipe import DataUse, Stage
+from evidcore.recipe import DataUse, Grpo, Stage
 from evidcore.run.parts import Parts
 from evidcore.run.rehearsal import counted_tokens, estimated_tokens
 from evidcore.run.shapes import Shapes
@@ -30,6 +31,7 @@ class Lengths:
     answer_tokens: int  # that may be written, or of the longest gold answer that was looked at
     volumes: int  # shown in a prompt
     ground: Ground  # "estimated": from letters; "assumed": the data are not here
+    replayed: Lengths | None = None  # of the rows that a grpo stage replays, with their gold answers
 
 
 def lengths(parts: Parts, made: Shapes, tokenizer: Any, stage: Stage) -> Lengths:
@@ -41,11 +43,21 @@ def lengths(parts: Parts, made: Shapes, tokenizer: Any, stage: Stage) -> Lengths
         tokenizer: None where it is not here.
         stage: one that trains or asks.
     """
-    found = [_of(parts, made, tokenizer, use) for use in stage.data if use.task]
+    longest = _longest(parts, made, tokenizer, stage.data)
     written = getattr(stage, "max_new_tokens", None)
+    replay = stage.replay if isinstance(stage, Grpo) else None
+    return dataclasses.replace(
+        longest,
+        answer_tokens=longest.answer_tokens if written is None else written,
+        replayed=None if replay is None else _longest(parts, made, tokenizer, replay.data),
+    )
+
+
+def _longest(parts: Parts, made: Shapes, tokenizer: Any, data: Sequence[DataUse]) -> Lengths:
+    found = [_of(parts, made, tokenizer, use) for use in data if use.task]
     return Lengths(
         prompt_tokens=max(one.prompt_tokens for one in found),
-        answer_tokens=max(one.answer_tokens for one in found) if written is None else written,
+        answer_tokens=max(one.answer_tokens for one in found),
         volumes=max(one.volumes for one in found),
         ground=max((one.ground for one in found), key=GROUNDS.index),
     )

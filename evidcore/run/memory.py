@@ -19,7 +19,7 @@ of Python, CUDA's context (about 0.5 GB) or an allocator's gaps. With
 and weights in float32, as both trainers keep them (bfloat16 is autocast around them):
 
     weights      4 P
-    reference    4 x the parts that are trained: its copy, where beta > 0 without LoRA
+    reference    4 x the parts that are trained: its copy, where beta > 0 or rows are replayed, without LoRA
     gradients    4 T
     optimizer    8 T for AdamW; Muon keeps 4 for each number of a matrix
     casts        bfloat16 only: 2 M, the layers' matrices as products read them. Kept for the backward pass;
@@ -29,6 +29,8 @@ and weights in float32, as both trainers keep them (bfloat16 is autocast around 
                      b = 4 (2 h + 2 q + 3 f)  float32, frozen         b = 8 h + 4 q + 6 f   bfloat16, frozen
                  and q a more where prompts are shared. With checkpointing: 4 n L h, and one layer's.
                  Of encoder and bridge: found by a pass on tensors without storage (`fake_pass`).
+    replay       activations of the replayed rows as above, kept at the same time, and for each token of their
+                 answers 5 x 4 V: logits in float32, both log-probabilities, their products, the gradient
     head         logits in tiles: min(N, 4096) x 32768 numbers, and h N x 4
     cache        keys and values of prompts and answers that are sampled together, those of a whole step up
                  to 256 rows: (prompts x prompt + rows x answer) L 2 k c, with c = 4, or 3 in bfloat16 (keys
@@ -55,6 +57,7 @@ Precision = Literal["float32", "bfloat16"]
 HEAD_TOKENS, HEAD_WORDS = 4096, 32768  # a tile of logits: trl.kernels.chunked_logprob, trl.trainer.utils
 SAMPLED_ROWS = 256  # evidcore.train.trl.sampler
 HEAD_COPIES = 6  # float32 copies of a tile where Triton does not fold it into one: on a CPU
+REPLAY_COPIES = 5  # of logits over the whole vocabulary: evidcore.train.trl.replay
 FLOAT = 4
 
 
@@ -126,6 +129,7 @@ class Memory:
     gradients: int
     casts: int
     activations: int  # language model, encoder and bridge
+    replay: int
     head: int
     cache: int
     logits: int
@@ -144,6 +148,7 @@ def training(
     encoding_bytes: int = 0,
     is_checkpointed: bool = False,
     samples: bool = False,
+    replayed: Batch | None = None,
 ) -> Memory:
     """Return what a step of `sft` or `grpo` needs.
 
@@ -157,6 +162,7 @@ def training(
         encoding_bytes: what a frozen encoder holds while it encodes.
         is_checkpointed: whether activations are computed again in the backward pass.
         samples: whether the stage samples answers.
+        replayed: the rows that a pass replays.
     """
     is_half = precision == "bfloat16"
     matrices = text.layers * sum(before * after for before, after in text.matrices())
@@ -170,7 +176,13 @@ def training(
     gradients = FLOAT * trained.parameters
     optimizer = 2 * gradients - FLOAT * trained.matrices
     at_rest = weights + reference + optimizer
-    forward = casts + activations + head
+    replay = 0
+    if replayed is not None:
+        layers = kept_for_backward(
+            text, replayed, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
+        )
+        replay = layers + replayed.predicted * REPLAY_COPIES * FLOAT * text.vocabulary
+    forward = casts + activations + replay + head
     update = gradients + forward if batch.passes > 1 else max(gradients, forward)
     cache = cache_bytes(text, batch, precision) if samples else 0
     logits = logits_bytes(text, batch) if samples else 0
@@ -179,7 +191,8 @@ def training(
     peak = at_rest + max(update, whole_casts + cache + logits, encoding_bytes)
     return Memory(
         weights=weights, reference=reference, optimizer=optimizer, gradients=gradients, casts=casts,
-        activations=activations, head=head, cache=cache, logits=logits, encoding=encoding_bytes, peak=peak,
+        activations=activations, replay=replay, head=head, cache=cache, logits=logits,
+        encoding=encoding_bytes, peak=peak,
     )  # fmt: skip
 
 
@@ -188,8 +201,9 @@ def answering(text: TextShape, parameters: int, batch: Batch, *, encoding_bytes:
     weights = FLOAT * parameters
     cache, logits = cache_bytes(text, batch, "float32"), logits_bytes(text, batch)
     return Memory(
-        weights=weights, reference=0, optimizer=0, gradients=0, casts=0, activations=0, head=0, cache=cache,
-        logits=logits, encoding=encoding_bytes, peak=weights + max(cache + logits, encoding_bytes),
+        weights=weights, reference=0, optimizer=0, gradients=0, casts=0, activations=0, replay=0, head=0,
+        cache=cache, logits=logits, encoding=encoding_bytes,
+        peak=weights + max(cache + logits, encoding_bytes),
     )  # fmt: skip
 
 

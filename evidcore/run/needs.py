@@ -27,15 +27,20 @@ def memory(made: Shapes, stage: Stage, rows: Lengths) -> dict[Precision, Memory]
         return None
     batch = _batch(stage, rows)
     if isinstance(stage, Evaluate | Audit):
-        encoding = _seen(made, batch, rows.volumes, "float32", ())[1]
+        encoding = _seen(made, batch.prompts * rows.volumes, "float32", ())[1]
         return {"float32": answering(text, whole, batch, encoding_bytes=encoding)}
     trained = _trained(made, stage)
+    replayed = _replayed(stage, batch, rows)
+    shown = batch.prompts * rows.volumes
+    if replayed is not None and rows.replayed is not None:
+        shown += replayed.prompts * rows.replayed.volumes
     found: dict[Precision, Memory] = {}
     for precision in ("float32", "bfloat16"):
-        kept, encoding = _seen(made, batch, rows.volumes, precision, stage.train)
+        kept, encoding = _seen(made, shown, precision, stage.train)
         found[precision] = training(
             text, whole, trained, batch, precision,
             seen_bytes=kept, encoding_bytes=encoding, samples=isinstance(stage, Grpo),
+            replayed=replayed,
             is_checkpointed=bool(
                 stage.trl.get("activation_checkpointing") or stage.trl.get("gradient_checkpointing")
             ),
@@ -59,6 +64,16 @@ def _batch(stage: Sft | Grpo | Evaluate | Audit, rows: Lengths) -> Batch:
     return Batch(
         prompts=together, answers=answers, prompt_tokens=rows.prompt_tokens,
         answer_tokens=rows.answer_tokens, shares_prompts=shares, passes=step // together,
+    )  # fmt: skip
+
+
+def _replayed(stage: Sft | Grpo, batch: Batch, rows: Lengths) -> Batch | None:
+    """Return the rows that one pass replays."""
+    if not isinstance(stage, Grpo) or stage.replay is None or rows.replayed is None:
+        return None
+    return Batch(
+        prompts=stage.replay.rows_per_step // batch.passes, answers=1,
+        prompt_tokens=rows.replayed.prompt_tokens, answer_tokens=rows.replayed.answer_tokens,
     )  # fmt: skip
 
 
@@ -90,13 +105,11 @@ def _trained(made: Shapes, stage: Sft | Grpo) -> Trained:
     )
 
 
-def _seen(
-    made: Shapes, batch: Batch, volumes: int, precision: Precision, train: tuple[str, ...]
-) -> tuple[int, int]:
-    """Return the bytes that encoder and bridge keep for the backward pass, and those that encoding holds."""
+def _seen(made: Shapes, count: int, precision: Precision, train: tuple[str, ...]) -> tuple[int, int]:
+    """Return the bytes that encoder and bridge keep for a backward pass, and those held while encoding."""
     encoder, bridge = made.encoder, made.bridge
     shape = (encoder.input.channels, *encoder.input.size_zyx)
-    is_half, count = precision == "bfloat16", batch.prompts * volumes
+    is_half = precision == "bfloat16"
     is_live = "encoder" in train
     encoder.requires_grad_(is_live)
     bridge.requires_grad_("bridge" in train)

@@ -95,6 +95,8 @@ def _work(stage: Stage) -> str:
         work = f"{stage.steps} steps of {stage.rows_per_step} rows"
     elif isinstance(stage, Grpo):
         work = f"{stage.steps} steps of {stage.prompts_per_step} prompts x {stage.answers_per_prompt} answers"
+        if stage.replay is not None:
+            work += f", {stage.replay.rows_per_step} rows replayed"
     else:
         return ", ".join(f"{use.task} on {use.dataset} {use.split}" for use in stage.data)
     return work if stage.lora is None else f"{work}, LoRA of rank {stage.lora.rank}"

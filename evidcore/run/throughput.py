@@ -54,5 +54,9 @@ class Throughput:
             step = stage.prompts_per_step * stage.answers_per_prompt
         else:
             return None
-        tokens = stage.steps * step * (rows.prompt_tokens + rows.answer_tokens)
+        a_step = step * (rows.prompt_tokens + rows.answer_tokens)
+        if isinstance(stage, Grpo) and stage.replay is not None and rows.replayed is not None:
+            again = rows.replayed
+            a_step += stage.replay.rows_per_step * (again.prompt_tokens + again.answer_tokens)
+        tokens = stage.steps * a_step
         return tokens / self.tokens_per_s[stage.kind]

@@ -46,6 +46,16 @@ def test_padding_on_either_side_changes_no_logit(small):
     torch.testing.assert_close(padded, alone, rtol=1e-4, atol=1e-4)
 
 
+def test_logits_of_the_last_positions_and_of_listed_ones_are_those_of_all(small):
+    inputs = inputs_of(small)
+    with torch.no_grad():
+        every = small.model(**inputs).logits
+        last = small.model(**inputs, logits_to_keep=2).logits
+        listed = small.model(**inputs, logits_to_keep=torch.tensor([5, 3])).logits
+    torch.testing.assert_close(last, every[:, -2:])
+    torch.testing.assert_close(listed, every[:, [5, 3]])
+
+
 def test_a_folder_gives_back_the_same_model_through_every_door(small, tmp_path):
     with torch.no_grad():
         expected = small.model(**inputs_of(small)).logits

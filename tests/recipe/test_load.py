@@ -37,7 +37,15 @@ def test_a_recipe_is_read_with_every_default(write):
 
 
 def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_path):
-    recipe = load(write(), ["stage.grpo.reward[0].weight=0.25", "stage.sft.lora={rank=4}"])
+    recipe = load(
+        write(),
+        [
+            "stage.grpo.reward[0].weight=0.25",
+            "stage.sft.lora={rank=4}",
+            "stage.grpo.replay={data=[{dataset='chest',task='report',limit=9}],weight=2}",
+        ],
+    )
+    assert recipe.stages[1].replay.data[0].limit == 9
     copy = tmp_path / "elsewhere" / "resolved.toml"
     copy.parent.mkdir()
     copy.write_text(to_toml(recipe), encoding="utf-8")
@@ -135,6 +143,12 @@ def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
         ('use = "findings-f1"', 'use = "findings-f2"', "line 9, service.judge.use: must name one component of"),
         ("steps = 2", "steps = 2\ntrl = { seed = 3 }", "stage.grpo.trl.seed: the recipe says it with `seed`"),
         ("steps = 4", "steps = 4\nlora = { rank = 0 }", "stage.sft.lora.rank: must be greater than or equal to 1, got 0."),
+        ("steps = 2", "steps = 2\nreplay = { data = [{ dataset = 'chest' }] }",
+         "stage.grpo.replay.data[0]: task is missing: a grpo stage asks something about each case."),
+        ("steps = 2", "steps = 2\nreplay = { data = [{ dataset = 'chset', task = 'report', split = 'test' }] }",
+         "stage.grpo.replay.data[0].dataset: no dataset is called 'chset'. Did you mean 'chest'?"),
+        ("steps = 2", "steps = 2\nreplay = { data = [{ dataset = 'chest', task = 'report' }], weight = 0 }",
+         "stage.grpo.replay.weight: must be greater than 0, got 0."),
         ("steps = 4", "steps = 4\nmomentum = 0.9", "stage.sft.momentum: is Muon's. Leave it out, or write optimizer = 'muon'"),
         ('train = ["bridge", "language"]\ndata = [\n', 'train = ["bridge", "bridge", "language"]\ndata = [\n',
          "stage.sft.train: names a part twice, got ['bridge', 'bridge', 'language']."),

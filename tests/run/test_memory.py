@@ -131,6 +131,16 @@ def test_gradients_count_beside_activations_only_where_a_step_has_several_passes
     assert single.peak == 4000 + 800 + single.activations + single.head
 
 
+def test_replayed_rows_are_kept_beside_the_others_with_five_copies_of_their_logits():
+    trained = Trained(parameters=100, copied=100)
+    again = Batch(prompts=2, answers=1, prompt_tokens=30, answer_tokens=9)
+    without = training(TEXT, 1000, trained, BATCH, "float32")
+    found = training(TEXT, 1000, trained, BATCH, "float32", replayed=again)
+    layers = kept_for_backward(TEXT, again, "float32", is_trained=False)
+    assert found.replay == layers + 2 * 9 * 5 * 4 * 128
+    assert found.peak - without.peak == found.replay
+
+
 def test_evaluation_computes_in_float32_and_trains_nothing():
     found = answering(TEXT, 1000, BATCH)
     assert found.peak == 4000 + found.cache + found.logits

@@ -90,13 +90,13 @@ class ReplayTrainer(GroupTrainer):
         batch = self.replay.batch(self.state.global_step, number, passes * processes)
         is_answer = batch.pop("labels")[:, 1:] != IGNORED
         begin = int(is_answer.any(dim=0).nonzero()[0])  # of the first answer; before it no logits are needed
-        device = self.accelerator.device
-        inputs: dict[str, Any] = {name: value.to(device) for name, value in batch.items()}
-        inputs["logits_to_keep"] = torch.arange(begin, is_answer.shape[1], device=device)
+        is_answer = is_answer[:, begin:].to(self.accelerator.device)
+        inputs: dict[str, Any] = {name: value.to(is_answer.device) for name, value in batch.items()}
+        inputs |= {"use_cache": False, "logits_to_keep": is_answer.shape[1] + 1}  # the last predicts nothing
         with torch.no_grad(), self._start() as start:
-            wanted = start(**inputs, use_cache=False).logits
-        given = model(**inputs, use_cache=False).logits
-        return row_divergence(wanted, given, is_answer[:, begin:].to(device)).mean()
+            wanted = start(**inputs).logits[:, :-1]
+        given = model(**inputs).logits[:, :-1]
+        return row_divergence(wanted, given, is_answer).mean()
 
     @contextlib.contextmanager
     def _start(self) -> Iterator[Any]:
