@@ -268,7 +268,7 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
         mm_token_type_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits at the last `logits_to_keep` positions (0: all) or at those listed; the loss of labels."""
+        """Return logits at the last `logits_to_keep` positions (0: all) or those listed; loss with labels."""
         output = self.model(
             input_ids=input_ids,
             pixel_values=pixel_values,
