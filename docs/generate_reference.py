@@ -83,6 +83,7 @@ def recipe() -> Iterator[str]:
         "[[stage.reward]], beside the component's own keys": shape.RewardKeys,
         "[[stage.metric]], beside the component's own keys": shape.MetricKeys,
         "stage.lora": shape.Lora,
+        "[stage.replay] of a grpo stage": shape.Replay,
     }
     for title, form in tables.items():
         hints = typing.get_type_hints(form, include_extras=True)
