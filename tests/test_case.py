@@ -1,10 +1,10 @@
-"""The strings that stand for pixels on their way through trainers."""
+"""What plain data refuses, and the strings that stand for pixels on their way through trainers."""
 
 from __future__ import annotations
 
 import pytest
 
-from evidcore.case import Crop, VolumeRef
+from evidcore.case import Crop, Query, VolumeRef
 
 REFS = [
     VolumeRef(path="a b/scan#1.nii.gz"),
@@ -37,3 +37,11 @@ def test_another_string_is_refused(uri, says):
     with pytest.raises(ValueError, match="not a crop") as error:
         Crop.parse_uri(uri)
     assert says in str(error.value)
+
+
+def test_a_query_that_means_nothing_or_something_else_is_refused():
+    with pytest.raises(ValueError, match="query 'q1' must name the masks that answer it, got none"):
+        Query(id="q1", text="Show it.", masks=())
+    with pytest.raises(ValueError, match=r"query 'q2' means \('liver',\), which must be among \('spleen',\)"):
+        Query(id="q2", text="Show it.", masks=("liver",), among=("spleen",))
+    assert Query(id="q3", text="Show it.", masks=("liver",)).among == ()

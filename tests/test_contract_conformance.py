@@ -39,6 +39,12 @@ OPTIONS = {
     "implant": {"source": {"use": "folder", "path": "."}, "kinds": ["stone"], "prevalence": 1.0},
     "vit3d": {"size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24},
     "timm-slices": {"size": 32, "slices": 2},
+    "phantom-abdomen": {
+        "train_cases": 3,
+        "validation_cases": 2,
+        "test_cases": 2,
+        "size_zyx": [20, 48, 64],
+    },
     "phantom-chest": {
         "train_cases": 6,
         "validation_cases": 3,
@@ -67,6 +73,7 @@ FITS = {
 }
 # Another table that must give other cases.
 OTHERS = {
+    "phantom-abdomen": {"seed": 18},
     "phantom-chest": {"seed": 18},
     "folder": {"intensity": "arbitrary"},
     **{name: {"limit": 1} for name in WRITERS},

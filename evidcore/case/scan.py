@@ -129,6 +129,27 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Query:
+    """Words that mean something in a case, and the masks that answer them.
+
+    Unlike a question it has no options: names of masks are never shown to a model.
+    """
+
+    id: str  # unique in its case
+    text: str
+    masks: tuple[str, ...]  # names among the case's masks; together they are what is meant
+    among: tuple[str, ...] = ()  # masks that the words alone do not tell apart; those meant among them
+    kind: str | None = None  # results are told by it
+
+    def __post_init__(self) -> None:
+        """Refuse a query that means nothing, or something that it could not."""
+        if not self.masks:
+            raise ValueError(f"query {self.id!r} must name the masks that answer it, got none")
+        if self.among and not set(self.masks) <= set(self.among):
+            raise ValueError(f"query {self.id!r} means {self.masks}, which must be among {self.among}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
     """A scan with what is known about it; data, not a question.
 
@@ -142,6 +163,7 @@ class Case:
     findings: tuple[Finding, ...] = ()
     masks: Mapping[str, MaskRef] = dataclasses.field(default_factory=dict)  # by finding or organ name
     questions: tuple[Question, ...] = ()
+    queries: tuple[Query, ...] = ()
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # e.g. the impression text
 
     def state_of(self, finding: str) -> State | None:

@@ -21,6 +21,7 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
     - findings are of the declared vocabulary;
     - spans lie inside their report;
     - answers lie among their options;
+    - queries have ids of their own and mean masks of their case;
     - volumes can be read and masks lie on their grid;
     - the fingerprint is a text that stays, and another one for other cases.
 
@@ -88,6 +89,13 @@ def _case_is_sound(dataset: Dataset, case: Case) -> None:
         agrees = not question.true_options or question.answer in question.true_options
         found = f"answer {question.answer} is not in {question.true_options} of {question.id!r} {where}"
         require(agrees, dataset, "the answer is among the options that hold", found)
+    ids = [query.id for query in case.queries]
+    require(len(set(ids)) == len(ids), dataset, "queries have ids of their own", f"got {ids} {where}")
+    for query in case.queries:
+        unknown = sorted({*query.masks, *query.among} - case.masks.keys())
+        require(
+            not unknown, dataset, "queries mean masks of their case", f"{query.id!r} names {unknown} {where}"
+        )
 
 
 def _volumes_are_readable(dataset: Dataset, case: Case) -> None:

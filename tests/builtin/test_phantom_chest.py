@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.phantom import store
+from evidcore.builtin.phantom import drawing, store
 from evidcore.builtin.phantom.chest import PhantomChest
 from evidcore.builtin.phantom.render import Population, draw
 from evidcore.errors import DataError
@@ -224,9 +224,7 @@ def test_a_cache_that_is_a_file_is_named(tmp_path):
 
 
 def test_a_worker_stops_when_its_parent_is_gone(tmp_path):
-    from evidcore.builtin.phantom import render
-
-    render.write(
+    drawing.write(
         POPULATION, "train", range(3), tmp_path, parent=os.getpid()
     )  # not the parent of this process
     assert not list(tmp_path.iterdir())

@@ -4,7 +4,7 @@ import itertools
 import numpy as np
 import pytest
 
-from evidcore.case import Finding, MaskRef, Question, Report, Span, VolumeRef
+from evidcore.case import Finding, MaskRef, Query, Question, Report, Span, VolumeRef
 from evidcore.testing import TinyDataset, check_dataset
 
 
@@ -53,6 +53,17 @@ class OtherOptionHolds(Changed):
     def change(self, case):
         question = Question(id="q", text="?", options=("yes", "no"), answer=0, true_options=(1,))
         return dataclasses.replace(case, questions=(question,))
+
+
+class NoSuchMask(Changed):
+    def change(self, case):
+        return dataclasses.replace(case, queries=(Query(id="q", text="Show it.", masks=("tail",)),))
+
+
+class SameQuery(Changed):
+    def change(self, case):
+        query = Query(id="q", text="Show it.", masks=(next(iter(case.masks)),))
+        return dataclasses.replace(case, queries=(query, query))
 
 
 class NoVolume(Changed):
@@ -133,6 +144,8 @@ def test_cases_without_patients_pass(tmp_path):
         (LongSpan, r"spans lie inside their report. got 0\.\.9 in 3 characters \(case 'case-0'\)"),
         (NoSuchOption, r"answers lie among their options. got \[2\] for 2 options of 'q' \(case 'case-0'\)"),
         (OtherOptionHolds, r"the answer is among the options that hold. answer 0 is not in \(1,\) of 'q'"),
+        (NoSuchMask, r"queries mean masks of their case. 'q' names \['tail'\] \(case 'case-0'\)"),
+        (SameQuery, r"queries have ids of their own. got \['q', 'q'\] \(case 'case-0'\)"),
         (NoVolume, r"a case has volumes. got none \(case 'case-0'\)"),
         (LostVolume, r"volumes can be read. case 'case-0' raised DataError: lost\.nii\.gz: "),
         (SmallMask, r"masks lie on the grid .* mask 'heart' of case 'case-0' raised .*shape \(3, 4, 5\)"),

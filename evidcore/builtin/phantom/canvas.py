@@ -1,15 +1,15 @@
-"""The voxel grid of a phantom, shapes on it, and a body while it is drawn."""
+"""The voxel grid of a chest phantom, shapes on it, and a body while it is drawn."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
 
-Volume = np.ndarray[Any, np.dtype[np.float32]]
-Region = np.ndarray[Any, np.dtype[np.bool_]]
+from evidcore.builtin.phantom import shapes
+from evidcore.builtin.phantom.shapes import Region, Volume
+
 Point = np.ndarray[Any, np.dtype[np.float64]]  # z, y, x in voxels
 
 SIZE_ZYX = (32, 64, 64)
@@ -30,25 +30,12 @@ def voxels_zyx(radius_mm: float) -> tuple[float, float, float]:
 
 def level(centre: tuple[float, float, float], radii: tuple[float, float, float]) -> Volume:
     """Return the squared distance from `centre` in units of `radii` (voxels): below 1 inside."""
-    z, y, x = (np.square((axis - c) / r) for axis, c, r in zip((zs, ys, xs), centre, radii, strict=True))
-    return np.asarray(z + (y + x), dtype=np.float32)
-
-
-@functools.cache
-def _interpolation(cells: int, size: int) -> Volume:
-    at = np.linspace(0, cells - 1, size)
-    low = np.minimum(np.floor(at).astype(int), max(cells - 2, 0))
-    matrix = np.zeros((size, cells), np.float32)
-    matrix[np.arange(size), low] = 1 - (at - low)
-    matrix[np.arange(size), np.minimum(low + 1, cells - 1)] += at - low
-    return matrix
+    return shapes.level((zs, ys, xs), centre, radii)
 
 
 def smooth_field(rng: np.random.Generator, cells: tuple[int, int, int]) -> Volume:
     """Return unit noise on a coarse grid of `cells`, interpolated to the volume."""
-    coarse = rng.standard_normal(cells, dtype=np.float32)
-    to_z, to_y, to_x = (_interpolation(c, n) for c, n in zip(cells, SIZE_ZYX, strict=True))
-    return np.asarray(to_y @ np.tensordot(to_z, coarse, axes=1) @ to_x.T, dtype=np.float32)
+    return shapes.smooth_field(rng, cells, SIZE_ZYX)
 
 
 @dataclasses.dataclass

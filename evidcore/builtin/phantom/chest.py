@@ -13,8 +13,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.phantom.drawing import SPLITS
 from evidcore.builtin.phantom.questions import Item, balanced_items
-from evidcore.builtin.phantom.render import SPLITS, Population
+from evidcore.builtin.phantom.render import Population
 from evidcore.builtin.phantom.store import ensure, source_hash
 from evidcore.builtin.phantom.wording import question
 from evidcore.case import Case, Finding, MaskRef, Question, Report, Span, Split, VolumeRef
@@ -79,7 +80,7 @@ class PhantomChest(Dataset):
             "population": dataclasses.asdict(self._population),
             "counts": dict(self._counts),
             "questions": self._questions_per_finding,
-            "source": source_hash(),
+            "source": source_hash(self._population),
         }
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 

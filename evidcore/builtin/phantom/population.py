@@ -9,6 +9,7 @@ import numpy as np
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.phantom.canvas import LEFT, RIGHT
+from evidcore.builtin.phantom.priors import chances
 from evidcore.builtin.phantom.signs import SIDED
 
 # Hidden patient types. Every finding belongs to one, so that text predicts all findings equally well.
@@ -36,17 +37,8 @@ class Patient:
 
 
 def probabilities(prevalence: float, prior_strength: float) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return how likely each finding is for each type of patient, shape (indication, finding).
-
-    Averaged over the types, which are equally frequent, each finding has probability `prevalence` whatever
-    the prior strength. At strength 1 it is five times as likely (at most 0.9) in its own type of patient.
-    """
-    types = len(INDICATIONS)
-    own = max(prevalence, min(0.9, 5 * prevalence))
-    other = (prevalence - own / types) * types / (types - 1)
-    belongs = np.array([[name in names for name in CT_RATE_FINDINGS] for names in INDICATIONS.values()])
-    extreme = np.where(belongs, own, other)
-    return np.asarray(prevalence + (extreme - prevalence) * prior_strength, dtype=np.float64)
+    """Return how likely each finding is for each type of patient, shape (indication, finding)."""
+    return chances(CT_RATE_FINDINGS, INDICATIONS, prevalence=prevalence, prior_strength=prior_strength)
 
 
 def draw_patient(rng: np.random.Generator, *, prevalence: float, prior_strength: float) -> Patient:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -13,22 +14,25 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from evidcore.builtin.phantom import render
+from evidcore.builtin.phantom.drawing import Population, write
 from evidcore.errors import DataError
 
 SMALL = 48  # cases that are drawn sooner than a second process has started
 
 
-def source_hash() -> str:
-    """Return a hash of the code that draws: changed code never meets volumes of the old one."""
+def source_hash(population: Population) -> str:
+    """Return a hash of the code that draws: changed code never meets volumes of the old one.
+
+    It covers the files beside this one, and those beside the module that draws the population.
+    """
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for file in [*sorted(here.glob("*.py")), here.parent / "findings.py"]:
+    here, own = Path(__file__).parent, Path(inspect.getfile(type(population))).parent
+    for file in [*sorted({*here.glob("*.py"), *own.glob("*.py")}), here.parent / "findings.py"]:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def ensure(root: Path, population: render.Population, split: str, count: int) -> Path:
+def ensure(root: Path, population: Population, split: str, count: int) -> Path:
     """Return the folder that holds a split; draw it if it is not there.
 
     The folder gets its name only when everything in it is complete, so a killed process leaves nothing that
@@ -37,7 +41,12 @@ def ensure(root: Path, population: render.Population, split: str, count: int) ->
     Raises:
         DataError: if the disk is full or cannot be written; names the folder.
     """
-    asked = {**dataclasses.asdict(population), "split": split, "count": count, "source": source_hash()}
+    asked = {
+        **dataclasses.asdict(population),
+        "split": split,
+        "count": count,
+        "source": source_hash(population),
+    }
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
     done, partial = root / key, root / f".{key}.partial"
     if done.exists():
@@ -55,20 +64,21 @@ def ensure(root: Path, population: render.Population, split: str, count: int) ->
     except OSError as cause:
         shutil.rmtree(partial, ignore_errors=True)
         raise DataError(
-            f"{root}: the {count} phantoms of split {split!r} could not be written ({cause}). They take "
-            f"about {count * 0.3:.0f} MB; free some space, or set EVID_CACHE to another folder."
+            f"{root}: the {count} phantoms of split {split!r} could not be written ({cause}). They "
+            f"take about {count * population.case_mb:.0f} MB; free some space, or set EVID_CACHE to another "
+            f"folder."
         ) from cause
     return done
 
 
-def draw(population: render.Population, split: str, count: int, folder: Path, *, workers: int) -> None:
+def draw(population: Population, split: str, count: int, folder: Path, *, workers: int) -> None:
     """Draw a split into `folder`, with `workers` processes if that is more than one.
 
     Raises:
         OSError: if a file could not be written, here or in a worker.
     """
     if workers < 2:
-        render.write(population, split, range(count), folder, parent=0)
+        write(population, split, range(count), folder, parent=0)
         return
     running = [_start(population, split, range(worker, count, workers), folder) for worker in range(workers)]
     try:
@@ -82,7 +92,7 @@ def draw(population: render.Population, split: str, count: int, folder: Path, *,
             process.wait()
 
 
-def _start(population: render.Population, split: str, numbers: range, folder: Path) -> subprocess.Popen[str]:
+def _start(population: Population, split: str, numbers: range, folder: Path) -> subprocess.Popen[str]:
     # A plain process rather than a pool's, which would import the caller's main module again, torch and all.
     work = {
         "population": dataclasses.asdict(population),
@@ -92,7 +102,7 @@ def _start(population: render.Population, split: str, numbers: range, folder: Pa
         "parent": os.getpid(),
     }
     return subprocess.Popen(
-        [sys.executable, "-m", render.__name__, json.dumps(work)],
+        [sys.executable, "-m", type(population).__module__, json.dumps(work)],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},

@@ -43,6 +43,29 @@ class Sentence:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Written:
+    """Sentences as one text: where each lies with its label, and where each finding is first named."""
+
+    text: str
+    spans: tuple[tuple[int, int, str], ...]  # start, end, label
+    places: dict[str, tuple[int, int]]  # finding -> start, end
+
+
+def written(lines: Sequence[Sentence]) -> Written:
+    """Put sentences into one text."""
+    text, spans = "", []
+    places: dict[str, tuple[int, int]] = {}
+    for line in lines:
+        start = len(text) + 1 if text else 0
+        text = f"{text} {line.text}" if text else line.text
+        spans.append((start, len(text), line.label))
+        if line.finding is not None:
+            named = start + line.offset
+            places.setdefault(line.finding, (named, named + len(line.finding)))
+    return Written(text=text, spans=tuple(spans), places=places)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown:
     """A finding that a phantom shows."""
 

@@ -1,0 +1,1 @@
+"""Abdominal phantoms: organs, lesions in them, reports, and queries that name neither."""

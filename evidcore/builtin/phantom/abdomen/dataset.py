@@ -1,0 +1,190 @@
+"""Data set `phantom-abdomen`: generated abdominal CTs, and queries that name no organ.
+
+A case carries its queries as `Case.queries`: each is a text and the names of the case's masks that together
+answer it, so a task needs nothing from this module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, MinLen
+
+from evidcore.builtin.phantom.abdomen.facts import Facts
+from evidcore.builtin.phantom.abdomen.lesions import FINDINGS
+from evidcore.builtin.phantom.abdomen.queries import chosen, text_of
+from evidcore.builtin.phantom.abdomen.referents import KINDS, QueryKind
+from evidcore.builtin.phantom.abdomen.render import QUERIES, Population
+from evidcore.builtin.phantom.abdomen.scene import ORGANS, label_of
+from evidcore.builtin.phantom.drawing import SPLITS
+from evidcore.builtin.phantom.store import ensure, source_hash
+from evidcore.case import Case, Finding, MaskRef, Query, Report, Span, Split, VolumeRef
+from evidcore.contracts import Dataset
+
+
+class PhantomAbdomen(Dataset):
+    """Abdominal phantoms with exact masks of organs and lesions, reports, and queries that must be looked up.
+
+    Volumes are in HU, portal venous phase, 300 x 288 x 384 mm whatever the number of voxels. Masks are the
+    organs ("left kidney"), their lesions included; the findings that are present ("kidney cyst"); and each of
+    several lesions of a kind ("kidney cyst 2"; the number says nothing of size or place). `notes["lesions"]`
+    tells of each lesion its mask, organ, side, size, volume and nature, all measured on the masks. The
+    patients of the splits are drawn from separate random streams, so they are disjoint.
+    """
+
+    findings = FINDINGS
+
+    def __init__(
+        self,
+        cache_folder: Path,
+        *,
+        train_cases: Annotated[int, Ge(0)] = 600,
+        validation_cases: Annotated[int, Ge(0)] = 100,
+        test_cases: Annotated[int, Ge(0)] = 150,
+        seed: Annotated[int, Ge(0)] = 17,
+        prior_strength: Annotated[float, Ge(0), Le(1)] = 0.0,
+        subtlety: Annotated[float, Gt(0), Le(20)] = 1.0,
+        prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.25,
+        queries_per_case: Annotated[int, Ge(0)] = 4,
+        kinds: Annotated[tuple[QueryKind, ...], MinLen(1)] = KINDS,
+        size_zyx: tuple[
+            Annotated[int, Ge(20), Le(160)], Annotated[int, Ge(48), Le(512)], Annotated[int, Ge(64), Le(512)]
+        ] = (40, 96, 128),
+    ) -> None:
+        """Describe the set; nothing is drawn before cases are asked for.
+
+        Args:
+            cache_folder: where volumes are kept, in a folder named by the hash of all options.
+            train_cases: patients to learn from.
+            validation_cases: patients to choose by.
+            test_cases: patients to measure on.
+            seed: every seed is another population.
+            prior_strength: how well text alone predicts findings and places. At 0 it does not. Above 0 each
+                patient has an indication ("jaundice, pain on the left"), which stands in the queries and in
+                the case's notes; at 1 a finding is five times as likely, at most 90 %, under its own
+                indication, and with probability 0.95 a kidney's lesion is on the side of the pain, as is the
+                largest lesion of an organ seen from the others.
+            subtlety: multiplies the noise (12 to 22 HU); the contrast-to-noise ratio of every lesion falls.
+            prevalence: probability of each finding; in 45 of 100 there is a second lesion of the kind.
+            queries_per_case: most queries about a case, each of another kind. Of a kind whose words leave two
+                masks open, the one on the left is meant as often as the one on the right.
+            kinds: which queries are asked.
+            size_zyx: voxels of a volume; the same patients on a finer or coarser grid.
+        """
+        self._cache_folder = cache_folder
+        self._counts: Mapping[str, int] = {
+            "train": train_cases,
+            "validation": validation_cases,
+            "test": test_cases,
+        }
+        self._population = Population(
+            seed=seed,
+            prior_strength=prior_strength,
+            subtlety=subtlety,
+            prevalence=prevalence,
+            size_zyx=size_zyx,
+        )
+        self._queries_per_case = queries_per_case
+        self._kinds = kinds
+
+    def fingerprint(self) -> str:
+        """Return a short hash of all options and of the code that draws."""
+        known = {
+            "population": dataclasses.asdict(self._population),
+            "counts": dict(self._counts),
+            "queries": [self._queries_per_case, self._kinds],
+            "source": source_hash(self._population),
+        }
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split; draws them first if they are not in the cache."""
+        count = self._counts[split]
+        if not count:
+            return
+        folder = ensure(self._cache_folder / "phantom-abdomen", self._population, split, count)
+        known = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+        facts = [Facts.read(each["facts"]) for each in known]
+        queries = self._queries(split, facts, [each["indication"] for each in known])
+        for number, told in enumerate(known):
+            yield self._case(folder, split, number, told, facts[number], queries[number])
+
+    def _queries(self, split: str, facts: list[Facts], indications: list[str]) -> list[tuple[Query, ...]]:
+        streams = [self._population.stream(split, number, QUERIES) for number in range(len(facts))]
+        balancing = np.random.default_rng([self._population.seed, SPLITS.index(split), 1 << 32])
+        asked = chosen(facts, self._kinds, self._queries_per_case, streams, balancing)
+        told = self._population.prior_strength > 0
+        return [
+            tuple(
+                Query(
+                    id=f"query-{place}",
+                    text=text_of(referent, stream, indication if told else None),
+                    masks=referent.masks,
+                    among=referent.among,
+                    kind=referent.kind,
+                )
+                for place, referent in enumerate(referents)
+            )
+            for referents, stream, indication in zip(asked, streams, indications, strict=True)
+        ]
+
+    def _case(
+        self,
+        folder: Path,
+        split: str,
+        number: int,
+        known: Mapping[str, Any],
+        facts: Facts,
+        queries: tuple[Query, ...],
+    ) -> Case:
+        stem = folder / f"{number:05d}"
+        spans = tuple(Span(start=start, end=end, label=label) for start, end, label in known["spans"])
+        notes: dict[str, Any] = {
+            "impression": known["impression"],
+            "lesions": [dataclasses.asdict(lesion) for lesion in facts.lesions],
+        }
+        if self._population.prior_strength > 0:
+            notes["indication"] = known["indication"]
+        return Case(
+            id=f"{split}-{number:05d}",
+            patient=f"phantom-{self._population.seed}-{split}-{number:05d}",
+            volumes=(VolumeRef(path=str(stem.with_suffix(".nii")), intensity="hu"),),
+            report=Report(text=known["report"], spans=spans),
+            findings=tuple(_finding(item) for item in known["findings"]),
+            masks=_masks(str(stem.with_suffix(".npz")), facts),
+            queries=queries,
+            notes=notes,
+        )
+
+
+def _finding(item: Mapping[str, Any]) -> Finding:
+    start, end = item["span"]
+    return Finding(
+        name=item["name"],
+        state="present" if item["present"] else "absent",
+        side=item["side"],
+        size_mm=item["size_mm"],
+        span=Span(start=start, end=end, label="abnormal" if item["present"] else "normal"),
+    )
+
+
+def _masks(path: str, facts: Facts) -> dict[str, MaskRef]:
+    """Return the masks by name: organs, findings, then the lesions that share one."""
+    masks = {
+        organ: MaskRef(path=path, key="organs", label=label_of(organ))
+        for organ in ORGANS
+        if facts.organs_ml[organ]
+    }
+    for label, finding in enumerate(FINDINGS, start=1):
+        if facts.of_finding(finding):
+            masks[finding] = MaskRef(path=path, key="findings", label=label)
+    for label, lesion in enumerate(facts.lesions, start=1):
+        if lesion.mask not in masks:
+            masks[lesion.mask] = MaskRef(path=path, key="lesions", label=label)
+    return masks
