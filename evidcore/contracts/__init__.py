@@ -28,10 +28,12 @@ from evidcore.contracts.model import (
 from evidcore.contracts.segmenting import (
     BoxPrompt,
     MaskPrompt,
+    MaskRequest,
     PointPrompt,
     Segmenter,
     SegmenterPrompt,
     SegmenterSession,
+    refuse_unusable,
 )
 
 KINDS: Mapping[str, type] = {
@@ -63,6 +65,7 @@ __all__ = [
     "Grid",
     "Labeler",
     "MaskPrompt",
+    "MaskRequest",
     "Measured",
     "Metric",
     "Patches",
@@ -85,4 +88,5 @@ __all__ = [
     "Unread",
     "View",
     "Written",
+    "refuse_unusable",
 ]

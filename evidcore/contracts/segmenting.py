@@ -11,12 +11,20 @@ import numpy as np
 
 from evidcore.case import Box, VolumeRef
 
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Window = tuple[int, int]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BoxPrompt:
     """A box on an axial slice."""
 
     box: Box
+
+    @property
+    def z(self) -> int:
+        """The slice it lies on."""
+        return self.box.z
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,34 +36,143 @@ class PointPrompt:
     x: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class MaskPrompt:
-    """A mask on an axial slice, shape (y, x)."""
+    """A mask on an axial slice, boolean, shape (y, x). Equal prompts hold equal voxels."""
 
     z: int
-    mask: np.ndarray[Any, np.dtype[np.bool_]]
+    mask: Mask
+
+    def __eq__(self, other: object) -> bool:
+        """Compare slice and voxels."""
+        return isinstance(other, MaskPrompt) and self.z == other.z and np.array_equal(self.mask, other.mask)
+
+    def __hash__(self) -> int:
+        """Hash slice and voxels."""
+        return hash((self.z, self.mask.shape, self.mask.tobytes()))
 
 
 SegmenterPrompt = BoxPrompt | PointPrompt | MaskPrompt
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskRequest:
+    """One mask that is asked of a session: the prompts are objects that are OR-ed; z from start to stop."""
+
+    prompts: tuple[SegmenterPrompt, ...]
+    z_window: Window | None = None
 
 
 class SegmenterSession(ABC):
     """A segmenter that has looked at one volume; prompts on it are cheap."""
 
     @abstractmethod
-    def mask(
-        self, prompts: Sequence[SegmenterPrompt], z_window: tuple[int, int] | None = None
-    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return the mask, shape (z, y, x) on the volume's grid, False outside `z_window` (start, stop).
+    def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
+        """Segment the objects that are prompted, together.
+
+        Args:
+            prompts: one an object, in voxels of the volume. An object is segmented as if it were alone.
+            z_window: slices from start to stop, stop excluded, that hold every prompt; None: all slices.
+
+        Returns:
+            The objects OR-ed, bool, shape (z, y, x) on the volume's grid, False outside `z_window`. It is
+            the caller's: writing into it changes no later mask.
 
         Raises:
-            ValueError: if a prompt cannot be used (outside the volume, empty); never an empty mask instead.
+            ValueError: if a prompt cannot be used, as `refuse_unusable` says; never an empty mask instead.
         """
+
+    def masks(self, requests: Sequence[MaskRequest]) -> list[Mask]:
+        """Answer many requests, for instance those of all rollouts of a prompt; equal ones are asked once.
+
+        A segmenter that is faster on many at a time overrides this.
+
+        Returns:
+            What `mask` gives for each request, in their order.
+
+        Raises:
+            ValueError: if a prompt of any request cannot be used.
+        """
+        found: dict[MaskRequest, Mask] = {}
+        for request in requests:
+            if request not in found:
+                found[request] = self.mask(request.prompts, request.z_window)
+        return [found[request].copy() for request in requests]
 
 
 class Segmenter(ABC):
-    """Turn prompts on slices into 3D masks. Core gives: `cache_folder`."""
+    """Turn prompts on slices into 3D masks. Core gives: `cache_folder`, `recipe_folder`."""
 
     @abstractmethod
     def session(self, volume: VolumeRef) -> SegmenterSession:
-        """Open `volume`."""
+        """Open `volume`.
+
+        Raises:
+            DataError: if the volume cannot be used (missing, corrupted, NaN); names the file.
+        """
+
+
+def refuse_unusable(
+    prompts: Sequence[SegmenterPrompt],
+    z_window: Window | None,
+    shape_zyx: tuple[int, int, int],
+    path: str = "prompts",
+) -> None:
+    """Raise if prompts cannot be used on a volume; every session refuses the same ones.
+
+    Args:
+        prompts: as given to `mask`.
+        z_window: as given to `mask`.
+        shape_zyx: the volume's shape.
+        path: where messages say it is, for instance the volume's file.
+
+    Raises:
+        ValueError: if there is no prompt, the window holds no slice or one that the volume lacks, or a prompt
+            lies outside the volume or the window, is empty, or is a mask of another grid or type; names the
+            value and what would be right.
+    """
+    z, y, x = shape_zyx
+    if not prompts:
+        raise ValueError(f"{path}: no prompt was given. Give at least one box, point or mask.")
+    start, stop = z_window or (0, z)
+    if not 0 <= start < stop <= z:
+        raise ValueError(f"{path}: the window {z_window} must hold slices of the volume, which has 0 to {z}.")
+    for prompt in prompts:
+        wrong = _unusable(prompt, (z, y, x))
+        if wrong:
+            raise ValueError(f"{path}: {wrong}")
+        if not start <= prompt.z < stop:
+            raise ValueError(
+                f"{path}: the window {z_window} lacks slice {prompt.z}, on which a prompt lies. "
+                f"Widen it, or leave the prompt out."
+            )
+
+
+def _unusable(prompt: SegmenterPrompt, shape_zyx: tuple[int, int, int]) -> str:
+    """Say what is wrong with a prompt and what would be right; "" for nothing."""
+    z, y, x = shape_zyx
+    if not 0 <= prompt.z < z:
+        return f"there is no slice {prompt.z} for {_named(prompt)}: the volume has slices 0 to {z - 1}."
+    match prompt:
+        case BoxPrompt(box=box):
+            if not (0 <= box.y0 < box.y1 <= y and 0 <= box.x0 < box.x1 <= x):
+                return (
+                    f"{box} must hold voxels of a slice, which has {y} x {x} (y, x). Boxes run from start "
+                    f"to stop, stop excluded."
+                )
+        case PointPrompt():
+            if not (0 <= prompt.y < y and 0 <= prompt.x < x):
+                return f"{prompt} must be a voxel of a slice, which has {y} x {x} (y, x)."
+        case MaskPrompt(mask=mask):
+            if mask.dtype != np.bool_ or mask.shape != (y, x):
+                return (
+                    f"the mask on slice {prompt.z} must be bool of the slice's shape {(y, x)} (y, x), got "
+                    f"{mask.dtype} of {mask.shape}. Resample it onto the volume's grid."
+                )
+            if not mask.any():
+                return f"the mask on slice {prompt.z} holds no voxel. Give one that shows the object."
+    return ""
+
+
+def _named(prompt: SegmenterPrompt) -> str:
+    return "a mask" if isinstance(prompt, MaskPrompt) else str(prompt)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
+import nibabel
 import numpy as np
 import numpy.typing as npt
 
@@ -11,13 +15,20 @@ from evidcore.case import Box, VolumeRef
 from evidcore.contracts import (
     BoxPrompt,
     MaskPrompt,
+    MaskRequest,
     PointPrompt,
     Segmenter,
     SegmenterPrompt,
     SegmenterSession,
 )
-from evidcore.testing.clauses import refusal, require
+from evidcore.contracts.segmenting import Window
+from evidcore.errors import DataError
+from evidcore.testing.clauses import broken, raises_nothing, refusal, require
 from evidcore.volume import read_geometry
+
+Shape = tuple[int, int, int]
+Asked = tuple[list[SegmenterPrompt], Window | None]
+ROUNDING = 0.001  # of the voxels: objects that are computed together may differ by rounding
 
 
 def check_segmenter(
@@ -34,8 +45,10 @@ def check_segmenter(
 
     - a mask is boolean, on the volume's grid, and not empty for a prompt that can be used;
     - nothing lies outside the window;
-    - equal prompts get equal masks, whatever was asked between;
-    - a prompt that cannot be used raises a ValueError;
+    - equal prompts get equal masks, whatever was asked between and whatever the caller does with a mask;
+    - the objects of one call are OR-ed, and `masks` gives what `mask` gives, in the order of the requests;
+    - a prompt or a window that cannot be used raises a ValueError;
+    - a volume that is missing or holds NaN raises a DataError that names the file;
     - an easy object is found.
 
     Args:
@@ -54,7 +67,7 @@ def check_segmenter(
         require(sound, segmenter, "a mask is boolean, on the volume's grid", found)
         clause = "a prompt that can be used gives no empty mask"
         require(bool(mask.any()), segmenter, clause, f"got one for {prompt}")
-        z = prompt.box.z if isinstance(prompt, BoxPrompt) else prompt.z
+        z = prompt.z
         for window in ((z, z + 1), (max(0, z - 1), min(shape[0], z + 2))):
             inside = session.mask([prompt], window)
             beyond = int(inside[: window[0]].sum() + inside[window[1] :].sum())
@@ -68,9 +81,13 @@ def check_segmenter(
             (session.mask([prompt]) != mask).sum() + (segmenter.session(volume).mask([prompt]) != mask).sum()
         )
         require(apart == 0, segmenter, "equal prompts get equal masks", f"{apart} voxels differ for {prompt}")
-    clause = "a prompt that cannot be used raises a ValueError"
-    for bad in _unusable(shape):
-        refusal(segmenter, clause, f"{bad}", _not_segmented(session, bad))
+    _together(segmenter, session, prompts, shape)
+    _written_into(segmenter, session, prompts[0])
+    clause = "a prompt or a window that cannot be used raises a ValueError"
+    for bad, span in _unusable(shape):
+        given = f"{bad}" if span is None else f"the window {span} with {bad}"
+        refusal(segmenter, clause, given, _raised(partial(session.mask, bad, span)))
+    _bad_volumes(segmenter, shape)
 
 
 def prompts_from(mask: npt.NDArray[np.bool_]) -> list[SegmenterPrompt]:
@@ -90,10 +107,66 @@ def prompts_from(mask: npt.NDArray[np.bool_]) -> list[SegmenterPrompt]:
     ]
 
 
-def _unusable(shape: tuple[int, int, int]) -> list[list[SegmenterPrompt]]:
+def _together(
+    segmenter: Segmenter, session: SegmenterSession, prompts: Sequence[SegmenterPrompt], shape: Shape
+) -> None:
+    """Ask for every prompt and for all of them at once, some twice, some within a window."""
+    z = prompts[0].z
+    near = (max(0, z - 1), min(shape[0], z + 2))
+    both = [*prompts, _elsewhere(prompts[0], shape)]
+    requests = [
+        MaskRequest(prompts=tuple(both)),
+        *(MaskRequest(prompts=(prompt,)) for prompt in prompts),
+        MaskRequest(prompts=(prompts[0],), z_window=near),
+        MaskRequest(prompts=(prompts[0],)),
+    ]
+    clause = "`masks` gives what `mask` gives, in the order of the requests"
+    with raises_nothing(segmenter, clause, f"{len(requests)} requests"):
+        answered = session.masks(requests)
+    require(len(answered) == len(requests), segmenter, clause, f"{len(answered)} masks for {len(requests)}")
+    for place, (request, mask) in enumerate(zip(requests, answered, strict=True)):
+        alone = session.mask(request.prompts, request.z_window)
+        apart = int((mask != alone).sum()) if mask.shape == alone.shape else alone.size
+        require(apart <= ROUNDING * alone.size, segmenter, clause, f"request {place}: {apart} voxels differ")
+    union = np.logical_or.reduce([session.mask([prompt]) for prompt in both])
+    apart = int((session.mask(both) != union).sum())
+    clause = "the objects of one call are OR-ed"
+    require(apart <= ROUNDING * union.size, segmenter, clause, f"{apart} voxels differ from the union")
+
+
+def _elsewhere(prompt: SegmenterPrompt, shape: Shape) -> BoxPrompt:
+    """Return a box on the prompt's slice, in the quarter farthest from it."""
+    _, height, width = shape
+    match prompt:
+        case BoxPrompt(box=box):
+            y, x = box.y0, box.x0
+        case PointPrompt(y=y, x=x):
+            pass
+        case MaskPrompt(mask=mask):
+            y, x = (int(place) for place in np.argwhere(mask)[0])
+    y0, x0 = (0 if 2 * y >= height else height // 2), (0 if 2 * x >= width else width // 2)
+    box = Box(z=prompt.z, y0=y0, y1=y0 + max(1, height // 2), x0=x0, x1=x0 + max(1, width // 2))
+    return BoxPrompt(box=box)
+
+
+def _written_into(segmenter: Segmenter, session: SegmenterSession, prompt: SegmenterPrompt) -> None:
+    clause = "a mask is the caller's: writing into it changes no later mask"
+    twice = [MaskRequest(prompts=(prompt,))] * 2
+    for is_alone in (True, False):
+        given = session.mask([prompt]) if is_alone else session.masks(twice)[0]
+        before = given.copy()
+        with raises_nothing(segmenter, clause, "writing"):
+            given[:] = ~given
+        again = session.mask([prompt]) if is_alone else session.masks(twice)[0]
+        apart = int((again != before).sum())
+        require(apart == 0, segmenter, clause, f"{apart} voxels differ for {prompt}")
+
+
+def _unusable(shape: Shape) -> list[Asked]:
     z, y, x = shape
     middle = (y // 2, x // 2)
-    return [
+    point = PointPrompt(z=0, y=middle[0], x=middle[1])
+    prompts: list[list[SegmenterPrompt]] = [
         [],
         [BoxPrompt(box=Box(z=z, y0=0, y1=2, x0=0, x1=2))],
         [BoxPrompt(box=Box(z=-1, y0=0, y1=2, x0=0, x1=2))],
@@ -104,11 +177,36 @@ def _unusable(shape: tuple[int, int, int]) -> list[list[SegmenterPrompt]]:
         [MaskPrompt(z=0, mask=np.zeros((y, x), dtype=np.bool_))],
         [MaskPrompt(z=0, mask=np.ones((y + 1, x), dtype=np.bool_))],
     ]
+    windows: list[Window] = [(0, 0), (1, 0), (-1, z), (0, z + 1)]
+    if z > 1:
+        windows.append((1, z))  # the point's slice is not in it
+    asked: list[Asked] = [(bad, None) for bad in prompts]
+    return asked + [([point], window) for window in windows]
 
 
-def _not_segmented(session: SegmenterSession, prompts: Sequence[SegmenterPrompt]) -> Exception | None:
+def _bad_volumes(segmenter: Segmenter, shape: Shape) -> None:
+    clause = "a volume that cannot be used raises a DataError that names the file"
+    with tempfile.TemporaryDirectory() as folder:
+        nan = Path(folder) / "nan.nii"
+        array = np.zeros(shape[::-1], dtype=np.float32)
+        array[0, 0, 0] = np.nan
+        nibabel.save(nibabel.Nifti1Image(array, np.diag([-2.0, -2.0, 5.0, 1.0])), nan)
+        point = PointPrompt(z=0, y=0, x=0)
+        for path, what in ((nan, "a volume with NaN"), (Path(folder) / "gone.nii", "a missing file")):
+            error = _raised(partial(_opened, segmenter, path, point))
+            if error is None:
+                broken(segmenter, clause, f"{what} was accepted")
+            named = isinstance(error, DataError) and path.name in str(error)
+            require(named, segmenter, clause, f"{what} raised {type(error).__name__}: {error}")
+
+
+def _opened(segmenter: Segmenter, path: Path, point: PointPrompt) -> npt.NDArray[np.bool_]:
+    return segmenter.session(VolumeRef(path=str(path))).mask([point])
+
+
+def _raised(ask: Callable[[], object]) -> Exception | None:
     try:
-        session.mask(prompts)
+        ask()
     except Exception as error:
         return error
     return None

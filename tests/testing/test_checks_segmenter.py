@@ -1,7 +1,15 @@
+import nibabel
 import numpy as np
 import pytest
 
-from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, Segmenter, SegmenterSession
+from evidcore.contracts import (
+    BoxPrompt,
+    MaskPrompt,
+    PointPrompt,
+    Segmenter,
+    SegmenterSession,
+    refuse_unusable,
+)
 from evidcore.testing import check_segmenter, prompts_from, volume_case
 from evidcore.volume import read, read_mask
 
@@ -13,8 +21,7 @@ class Region(SegmenterSession):
         self.soft = read(ref).array > -400
 
     def mask(self, prompts, z_window=None):
-        if not prompts:
-            raise ValueError("no prompt")
+        self.refuse(prompts, z_window)
         out = np.zeros(self.soft.shape, dtype=bool)
         for prompt in prompts:
             out |= self.grown(self.seed(prompt))
@@ -22,28 +29,24 @@ class Region(SegmenterSession):
         out[:start] = out[stop:] = False
         return out
 
+    def refuse(self, prompts, z_window):
+        refuse_unusable(prompts, z_window, self.soft.shape)
+
     def seed(self, prompt):
         seed = np.zeros(self.soft.shape, dtype=bool)
-        z, y, x = self.soft.shape
         match prompt:
             case BoxPrompt(box=box):
-                if not (0 <= box.z < z and 0 <= box.y0 < box.y1 <= y and 0 <= box.x0 < box.x1 <= x):
-                    raise ValueError(f"{box} is not in a volume of {self.soft.shape}")
                 seed[box.z, box.y0 : box.y1, box.x0 : box.x1] = True
             case PointPrompt(z=pz, y=py, x=px):
-                if not (0 <= pz < z and 0 <= py < y and 0 <= px < x):
-                    raise ValueError(f"{prompt} is not in a volume of {self.soft.shape}")
                 seed[pz, max(0, py - 2) : py + 3, max(0, px - 2) : px + 3] = True
             case MaskPrompt(z=pz, mask=mask):
-                if mask.shape != (y, x) or not mask.any():
-                    raise ValueError(f"a mask of {mask.shape} with {mask.sum()} voxels")
                 seed[pz] = mask
         return seed
 
     def grown(self, seed):
         column = seed.any(axis=0)
         soft = self.soft & column
-        out = seed & self.soft
+        out = seed & self.soft if (seed & self.soft).any() else seed
         for z in list(range(1, len(out))) + list(range(len(out) - 2, -1, -1)):
             for near in {max(z - 1, 0), min(z + 1, len(out) - 1)}:
                 out[z] |= soft[z] & out[near]
@@ -92,13 +95,56 @@ def lenient(self, prompts, z_window=None):
         return np.zeros(self.soft.shape, dtype=bool)
 
 
-def unchecked(self, prompt):
-    seed = np.zeros(self.soft.shape, dtype=bool)
-    if isinstance(prompt, BoxPrompt):
-        box = prompt.box
-        seed[box.z, box.y0 : box.y1, box.x0 : box.x1] = True
-        return seed
-    return Region.seed(self, prompt)
+def unchecked(self, prompts, z_window):
+    if not prompts:
+        raise ValueError("no prompt")
+
+
+def windowless(self, prompts, z_window):
+    refuse_unusable(prompts, None, self.soft.shape)
+
+
+def first_alone(self, prompts, z_window=None):
+    self.refuse(prompts, z_window)
+    return Region.mask(self, prompts[:1], z_window)
+
+
+def backwards(self, requests):
+    return Region.masks(self, requests)[::-1]
+
+
+def once(self, requests):
+    return Region.masks(self, list(dict.fromkeys(requests)))
+
+
+def shared(self, prompts, z_window=None):
+    """Keep masks, and hand out the kept array itself."""
+    if not hasattr(self, "kept"):
+        self.kept = {}
+    key = (tuple(prompts), z_window)
+    if key not in self.kept:
+        self.kept[key] = Region.mask(self, prompts, z_window)
+    return self.kept[key]
+
+
+def frozen(self, prompts, z_window=None):
+    found = Region.mask(self, prompts, z_window)
+    found.setflags(write=False)
+    return found
+
+
+def aliased(self, requests):
+    if not hasattr(self, "kept"):
+        self.kept = {}
+    for request in requests:
+        if request not in self.kept:
+            self.kept[request] = self.mask(request.prompts, request.z_window)
+    return [self.kept[request] for request in requests]
+
+
+def unread(self, ref):
+    """Read the voxels as they are, NaN too."""
+    self.soft = np.asarray(nibabel.load(ref.path).dataobj).transpose(2, 1, 0) > -400
 
 
 def everything(self, seed):
@@ -138,7 +184,18 @@ def test_a_sound_segmenter_passes(nodule):
             r"equal prompts get equal masks. \d+ voxels differ for BoxPrompt",
         ),
         (mutant("Lenient", mask=lenient), r"cannot be used raises a ValueError. \[\] was accepted"),
-        (mutant("Unchecked", seed=unchecked), r"cannot be used .*Box\(z=12.* raised IndexError: index 12"),
+        (mutant("Unchecked", refuse=unchecked), r"cannot be used .*Box\(z=12.* raised IndexError: index 12"),
+        (
+            mutant("Windowless", refuse=windowless),
+            r"cannot be used .* the window \(0, 0\) with .* was accepted",
+        ),
+        (mutant("FirstAlone", mask=first_alone), r"one call are OR-ed. \d+ voxels differ from the union"),
+        (mutant("Backwards", masks=backwards), r"in the order of the requests. request \d: \d+ voxels"),
+        (mutant("Once", masks=once), r"in the order of the requests. 5 masks for 6"),
+        (mutant("Shared", mask=shared), r"changes no later mask. 3072 voxels differ for BoxPrompt"),
+        (mutant("Frozen", mask=frozen), r"changes no later mask. writing raised ValueError"),
+        (mutant("Aliased", masks=aliased), r"changes no later mask. 3072 voxels differ for BoxPrompt"),
+        (mutant("Unread", __init__=unread), r"names the file. a volume with NaN was accepted"),
         (mutant("Everything", grown=everything), r"an easy object is found. Dice 0\.\d\d for BoxPrompt"),
     ],
 )
