@@ -45,6 +45,7 @@ OPTIONS = {
         "test_cases": 2,
         "size_zyx": [20, 48, 64],
     },
+    "slice-propagator": {"size": 32, "width": 8},
     "phantom-chest": {
         "train_cases": 6,
         "validation_cases": 3,
@@ -70,6 +71,7 @@ OPTIONS = {
 FITS = {
     "vit3d": {"steps": 2, "cases_per_step": 2, "supervision": ("contrastive", "labels")},
     "timm-slices": {"steps": 2, "cases_per_step": 2},
+    "slice-propagator": {"steps": 2, "objects_per_step": 2},
 }
 # Another table that must give other cases.
 OTHERS = {
@@ -103,7 +105,7 @@ class World:
             "labeler": {"recipe_folder": self.folder},
             "scorer": {"recipe_folder": self.folder},
             "metric": {"recipe_folder": self.folder, "labeler": NegationRules()},
-            "segmenter": {"cache_folder": self.folder / "cache"},
+            "segmenter": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
             "bridge": {"width": 24, "text_width": 32, "grid_zyx": (4, 2, 2)},
             "tool": {"view": Volume()},
             "rollout": {"tools": [CropTool(Volume())]},
@@ -352,7 +354,11 @@ def conform_segmenter(name, build, world):
     case = world.cases[0]
     (mask,) = case.masks.values()
     truth = read_mask(mask, like=read(case.volumes[0]))
-    testing.check_segmenter(build(), case.volumes[0], testing.prompts_from(truth), truth=truth)
+    segmenter = build()
+    if name in FITS:  # it has no weights before
+        options = {**FITS[name], "steps": 150}
+        segmenter.fit(world.cases, world.cases, world.folder / name, 1, lambda figures: None, **options)
+    testing.check_segmenter(segmenter, case.volumes[0], testing.prompts_from(truth), truth=truth)
 
 
 def conform_reader(name, build, world):

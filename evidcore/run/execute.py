@@ -21,6 +21,8 @@ import torch
 
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
+from evidcore.plugins import blame
+from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Sft, Stage, load
 from evidcore.run import stages
 from evidcore.run.controls import run_controls
@@ -53,8 +55,7 @@ class Execution:
             key = self.stage(self.recipe.stage_name(place), stage)
             self.upstream = after(stage, key, self.upstream)
             self.standing = stands_after(self.standing, stage, self.folder.store / key / "checkpoint")
-            for name, checkpoint in self.standing.services.items():
-                self.parts.services[name].load(checkpoint)
+            load_services(self.parts, self.standing)
         if self.lock["run"]["with_controls"]:
             run_controls(self, started_from)
 
@@ -213,6 +214,14 @@ def stands_after(standing: Standing, stage: Stage, checkpoint: Path) -> Standing
     if isinstance(stage, Sft | Grpo):
         return dataclasses.replace(standing, model=checkpoint)
     return standing
+
+
+def load_services(parts: Parts, standing: Standing) -> None:
+    """Give services what fit stages made of them."""
+    for name, checkpoint in standing.services.items():
+        service = parts.services[name]
+        with blame(offer_of(service), f"loading {checkpoint}"):
+            service.load(checkpoint)
 
 
 def final_standing(folder: RunFolder) -> Standing:

@@ -10,7 +10,7 @@ from typing import Any
 from evidcore.errors import RunError
 from evidcore.recipe import Audit, Evaluate, load
 from evidcore.run import stages
-from evidcore.run.execute import final_standing
+from evidcore.run.execute import final_standing, load_services
 from evidcore.run.folder import RunFolder, naming_full_disk, write
 from evidcore.run.parts import build
 
@@ -47,7 +47,8 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
             f"{folder.path}: its recipe has no evaluate stage, so there are no questions to ask. Add one."
         )
     last = measured[-1]
-    parts = build(recipe)
+    parts, standing = build(recipe), final_standing(folder)
+    load_services(parts, standing)
     uses = [dataclasses.replace(use, limit=limit or use.limit) for use in last.data]
     asked = tuple(use for use in uses if stages.has_options(parts, use))
     if not asked:
@@ -60,7 +61,7 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
         work = folder.working(name)
         work.mkdir(parents=True, exist_ok=True)
         (work / "answers.jsonl").unlink(missing_ok=True)
-        result = {"stage": name, "kind": "audit", **stages.audit(parts, final_standing(folder), stage, work)}
+        result = {"stage": name, "kind": "audit", **stages.audit(parts, standing, stage, work)}
         (work / "answers.jsonl").replace(folder.path / "answers" / f"{name}.jsonl")
         write(folder.path / "results" / f"{name}.json", json.dumps(result, indent=1) + "\n")
         work.rmdir()
