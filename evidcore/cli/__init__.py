@@ -41,6 +41,7 @@ def main() -> None:
 
 from evidcore.cli import (  # noqa: E402  # they add commands to main
     ablating,
+    auditing,
     components,
     data,
     data_prepare,
@@ -53,6 +54,7 @@ from evidcore.cli import (  # noqa: E402  # they add commands to main
 
 __all__ = [
     "ablating",
+    "auditing",
     "components",
     "data",
     "data_prepare",

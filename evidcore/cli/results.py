@@ -15,7 +15,7 @@ _run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 
 @main.group()
 def audit() -> None:
-    """Ask whether a score is earned by the pixels."""
+    """Ask whether a score is earned by the pixels, and what a segmenter can give."""
 
 
 @audit.command()

@@ -1,0 +1,108 @@
+"""How a figure changes with the distance from a prompt, as inline SVG: a line for each row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from evidcore.page.markup import Html, join, tag
+from evidcore.page.numbers import Unit, written
+
+_WIDTH, _HEIGHT = 360, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 40
+_SPREAD = 5  # px between the intervals of one distance
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fall:
+    """One line: a value for each distance, None where nothing was measured."""
+
+    label: str
+    values: Sequence[float | None]
+    lows: Sequence[float | None]
+    highs: Sequence[float | None]
+
+
+def by_distance(
+    title: str,
+    rows: Sequence[Fall],
+    distances: Sequence[str],
+    *,
+    axis: str,
+    unit: Unit,
+    caption: object,
+    top: float | None = None,
+) -> Html:
+    """Draw lines over each other, near to far; distances stand side by side at equal steps.
+
+    Args:
+        title: what is drawn.
+        rows: at most six lines.
+        distances: names of the steps.
+        axis: what the steps are.
+        unit: how values are written.
+        caption: what is seen, in a sentence.
+        top: end of the value axis; as high as the highest value if left out.
+    """
+    drawn = [value for row in rows for value in (*row.values, *row.highs) if value is not None]
+    ceiling = top if top is not None else 1.05 * max([*drawn, 1e-6])
+
+    def x_at(place: int, row: int) -> float:
+        step = (_WIDTH - _LEFT - _RIGHT) / len(distances)
+        return _LEFT + step * (place + 0.5) + _SPREAD * (row - (len(rows) - 1) / 2)
+
+    def y_at(value: float) -> float:
+        share = min(max(value / ceiling, 0.0), 1.0)
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - share)
+
+    marks: list[Html] = []
+    for quarter in range(5):
+        value = ceiling * quarter / 4
+        y = f"{y_at(value):.1f}"
+        marks.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
+        said = f"{100 * value:.0f} %" if unit == "rate" else f"{value:.3g}"
+        marks.append(tag("text", said, x=_LEFT - 6, y=f"{y_at(value) + 3.5:.1f}", class_="y"))
+    for place, name in enumerate(distances):
+        x = f"{x_at(place, 0) + _SPREAD * (len(rows) - 1) / 2:.1f}"
+        marks.append(tag("text", name, x=x, y=_HEIGHT - 24, text_anchor="middle"))
+    middle = f"{(_LEFT + _WIDTH - _RIGHT) / 2:.1f}"
+    marks.append(tag("text", axis, x=middle, y=_HEIGHT - 6, text_anchor="middle"))
+    for number, row in enumerate(rows):
+        tone = f"s{number}"
+        known = [(place, value) for place, value in enumerate(row.values) if value is not None]
+        points = join((f"{x_at(place, number):.1f} {y_at(value):.1f}" for place, value in known), "L")
+        if len(known) > 1:
+            marks.append(tag("path", d=f"M{points}", class_=f"mean {tone}"))
+        for place, value in known:
+            x, low, high = f"{x_at(place, number):.1f}", row.lows[place], row.highs[place]
+            if low is not None and high is not None:
+                ends = f"M{x} {y_at(low):.1f}L{x} {y_at(high):.1f}"
+                marks.append(tag("path", d=ends, class_=f"raw {tone}"))
+            hint = tag("title", f"{row.label}, {distances[place]}: {written(value, unit)}")
+            marks.append(tag("circle", hint, cx=x, cy=f"{y_at(value):.1f}", r=3, class_=tone))
+    svg = tag(
+        "svg", *marks, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img",
+        aria_label=_spoken(title, rows, distances, unit),
+    )  # fmt: skip
+    keys = [tag("span", row.label, class_=f"key s{number}") for number, row in enumerate(rows)]
+    return tag(
+        "figure",
+        tag("figcaption", tag("b", title), tag("span", caption, class_="faint")),
+        svg,
+        tag("span", *keys, class_="keys"),
+        class_="curve",
+    )
+
+
+def _spoken(title: str, rows: Sequence[Fall], distances: Sequence[str], unit: Unit) -> str:
+    said = []
+    for row in rows:
+        known = [
+            (name, value) for name, value in zip(distances, row.values, strict=True) if value is not None
+        ]
+        if known:
+            (near, first), (far, last) = known[0], known[-1]
+            said.append(
+                f"{row.label} from {written(first, unit)} at {near} to {written(last, unit)} at {far}"
+            )
+    return f"{title}: {'; '.join(said)}"

@@ -1,0 +1,83 @@
+"""`evid audit segmenter` through the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from evidcore.cli import main
+from evidcore.testing import volume_case
+
+
+def evid(*arguments, exit_code=0):
+    result = CliRunner().invoke(main, [str(item) for item in arguments])
+    assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("set")
+    with (folder / "cases.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "volume", "patient", "split", "masks"])
+        for seed in range(3):
+            case = volume_case(folder, 2 * seed)  # even ones show a nodule
+            masks = f"nodule=case-{2 * seed}.npz#lung nodule" if seed < 2 else ""
+            table.writerow([case.id, f"case-{2 * seed}.nii.gz", case.patient, "test", masks])
+    return folder
+
+
+def test_it_writes_what_it_prints_and_a_page(folder, tmp_path):
+    out = tmp_path / "audit"
+    said = evid("audit", "segmenter", folder, "--jitter", "0.5", "--out", out).output
+    assert "set" in said
+    assert "2 objects of 2 patients" in said
+    assert "passed over: 1 cases without masks, 0 empty masks" in said
+    assert "No intervals: too few patients (2 of at least 20)." in said
+    result = json.loads((out / "audit.json").read_text())
+    (dataset,) = result["datasets"].values()
+    (dice,) = [
+        row["value"]
+        for row in dataset["rows"]
+        if (row["segmenter"], row["prompt"], row["metric"], row["distance_slices"])
+        == ("region-growing", "oracle box", "dice", None)
+    ]
+    assert f"{dice:.3f}" in said
+    assert dice > 0.8
+    page = (out / "index.html").read_text()
+    assert "region-growing, oracle box" in page
+
+
+def test_segmenters_are_named_or_given_as_tables_and_compared(folder):
+    table = '{ use = "region-growing", smoothing_steps = 0 }'
+    options = ["--segmenter", "region-growing", "--segmenter", table, "--jitter", "", "--limit", "1"]
+    result = json.loads(evid("audit", "segmenter", folder, *options, "--json").output)
+    names = [item["name"] for item in result["segmenters"]]
+    assert names == ["region-growing", table]
+    (dataset,) = result["datasets"].values()
+    compared = [row for row in dataset["rows"] if row["metric"] == "dice_difference"]
+    assert {row["segmenter"] for row in compared} == {f"{table} minus region-growing"}
+    assert {record["case"] for record in dataset["records"]} == {"case-0"}
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "message"),
+    [
+        (("--split", "train"), 2, r"the train split has no cases (train 0, validation 0, test 3)"),
+        (("--mask", "liver"), 2, "none of the 3 cases has a mask called liver"),
+        (("--segmenter", "medsam9"), 2, "medsam9"),
+        (("--segmenter", "{ use = }"), 2, "--segmenter { use = }: is no TOML table"),
+        (("--segmenter", "{ drift_mm = 3.0 }"), 2, "has no use"),
+        (("--segmenter", '{ use = "region-growing", drift = 3.0 }'), 2, "Did you mean 'drift_mm'?"),
+        (("--segmenter", "service.eyes"), 2, "has no such segmenter. It has: none."),
+        (("--jitter", "0.5,2"), 2, "must be different shares above 0 and up to 1, got '0.5,2'"),
+        (("--jitter", "half"), 2, "must be numbers with commas between, got 'half'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(folder, options, exit_code, message):
+    result = evid("audit", "segmenter", folder, *options, exit_code=exit_code)
+    assert message in " ".join(result.stderr.split())
