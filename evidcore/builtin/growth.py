@@ -130,11 +130,15 @@ def around_point(plane: Plane, y: int, x: int) -> tuple[Region, Model]:
 
 
 def of_mask(plane: Plane, mask: Region) -> tuple[Region, Model]:
-    """Return a known region and the intensities that are usual in it."""
-    values = plane[mask]
+    """Return a known region, and the interval of intensities whose connected region is most like it."""
+    roi, _ = _surroundings(plane, leash(0, mask, 0.0))
+    local, known = plane[roi], mask[roi]
+    values = local[known]
     centre = float(np.median(values))
-    width = max(2.5 * _spread(values), _least_width(plane))
-    return mask.copy(), Model(centre - width, centre + width)
+    tried = [Model(centre - width, centre + width) for width in _widths(local, values)]
+    found = [connected(local, model, known) for model in tried]
+    scores = [2 * float((one & known).sum()) / float(one.sum() + known.sum()) for one in found]
+    return mask.copy(), tried[_middle_of_plateau(scores)]
 
 
 def leash(z: int, region: Region, reach: float) -> Box:

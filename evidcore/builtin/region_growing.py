@@ -45,10 +45,10 @@ class RegionGrowing(Segmenter):
 
     On the prompted slice the region is connected and its intensities lie in one interval. For a box the
     interval is the one whose region fills the box and spills least beyond it; for a point the one at which
-    the region changes least as the interval widens; for a mask the one that holds the mask. On each next
-    slice the region is grown anew, in the same interval, from where the last one was; it ends where little
-    of it is left. A box that is off its object is filled by something else, or less: the mask follows the
-    box.
+    the region changes least as the interval widens; for a mask the one whose region is most like it. On each
+    next slice the region is grown anew, in the same interval, from where the last one was; it ends where
+    little of it is left. A box that is off its object is filled by something else, or less: the mask follows
+    the box.
 
     It needs no training and knows no anatomy: it is the floor that a learned segmenter should beat.
     """

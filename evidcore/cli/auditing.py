@@ -212,7 +212,8 @@ def _print(result: Mapping[str, Any]) -> None:
             )
         console.print(_overview(item["rows"]))
         for metric, title in (("dice", "Dice"), ("surface_mm", "Distance between the outlines, mm,")):
-            console.print(_by_distance(item["rows"], metric, title, result["distances"]))
+            console.print(f"\n{title} by slices from the prompt")
+            console.print(_by_distance(item["rows"], metric, result["distances"]))
         for line in _differences(item["rows"]):
             console.print(line)
 
@@ -220,7 +221,7 @@ def _print(result: Mapping[str, Any]) -> None:
 def _overview(rows: Sequence[Mapping[str, Any]]) -> Table:
     from rich.table import Table
 
-    table = Table("segmenter", "prompt", box=None, pad_edge=False, title_justify="left")
+    table = Table("segmenter", "prompt", box=None, pad_edge=False)
     for _, head in _SHOWN:
         table.add_column(head, justify="right")
     pairs = dict.fromkeys((r["segmenter"], r["prompt"]) for r in rows if r["metric"] != "dice_difference")
@@ -234,13 +235,10 @@ def _overview(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _by_distance(
-    rows: Sequence[Mapping[str, Any]], metric: str, title: str, distances: Sequence[str]
-) -> Table:
+def _by_distance(rows: Sequence[Mapping[str, Any]], metric: str, distances: Sequence[str]) -> Table:
     from rich.table import Table
 
-    table = Table("segmenter", "prompt", box=None, pad_edge=False, title_justify="left")
-    table.title = f"\n{title} by slices from the prompt"
+    table = Table("segmenter", "prompt", box=None, pad_edge=False)
     for name in distances:
         table.add_column(name, justify="right")
     some = [row for row in rows if row["metric"] == metric and row["distance_slices"]]
@@ -258,7 +256,8 @@ def _differences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in some:
         spread = f" ({row['low']:+.3f} to {row['high']:+.3f})" if row["low"] is not None else ""
         yield f"  {row['segmenter']}: {row['prompt']}: {row['value']:+.3f}{spread}"
-    for note in sorted({row["note"] for row in rows if row["note"].startswith("too few")}):
+    whole = [row["note"] for row in rows if row["metric"] == "dice" and not row["distance_slices"]]
+    for note in dict.fromkeys(note for note in whole if note.startswith("too few")):
         yield f"No intervals: {note}."
 
 
