@@ -28,6 +28,7 @@ NAMES = (
     "volume_io",
     "data_check",
     "plan_memory",
+    "propagation",
 )  # as on the page
 ELSEWHERE = ("gpu_step",)  # measured on a GPU by benchmarks/gpu.sh, shown where its result was kept
 HEAD = """\

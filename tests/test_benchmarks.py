@@ -129,7 +129,7 @@ def test_an_arm_that_fails_stops_the_others():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["startup", "rewards", "grpo_step", "sft_step"])
+@pytest.mark.parametrize("name", ["startup", "rewards", "grpo_step", "sft_step", "propagation"])
 def test_a_benchmark_runs(name):
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--json"],

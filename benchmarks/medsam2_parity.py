@@ -1,0 +1,125 @@
+"""How far `medsam2` lies from the predictor of SAM 2.1, in logits, with the same weights on the same volume.
+
+python benchmarks/medsam2_parity.py        2 cores, about 2 minutes, no download
+
+The predictor's own low-resolution logits were stored once: plugins/evidcore-plugin-medsam2/tests/golden. The
+weights are seeded, so large that errors of rounding grow: in float32 they differ from library to library, in
+float64 what is left is the predictor's own. The volume is a phantom. Both reach `medsam2` as a user's do: a
+checkpoint in the layout of SAM 2.1, a volume in a file. Printed is the table of the README.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import numpy as np
+import torch
+from evidcore_plugin_medsam2.pixels import pixels
+from evidcore_plugin_medsam2.seeded import original_tensors, seeded_model
+from evidcore_plugin_medsam2.segmenter import MedSam2
+from evidcore_plugin_medsam2.stock import StockSession
+from evidcore_plugin_medsam2.tracking import Target
+from evidcore_plugin_medsam2.weights import SIZE_PX, published_config
+
+from evidcore.case import Box, VolumeRef
+from evidcore.contracts import BoxPrompt, MaskPrompt
+
+GOLDEN = Path(__file__).parents[1] / "plugins/evidcore-plugin-medsam2/tests/golden/lowres_logits_512.npz"
+DEPTH, KEY = 9, 4
+X0, Y0, X1, Y1 = 218, 268, 302, 332  # corners of the box, of which the mask lacks the last row and column
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    key_most: float  # of the absolute differences on the prompt's slice
+    tracked_most: float  # on the other slices
+    tracked_mean: float
+    size: float  # mean absolute logit of the predictor on those
+    signs: float  # share of equal signs, all slices
+
+    def line(self) -> str:
+        """Return it in Markdown."""
+        return (
+            f"| {self.name} | {self.key_most:.1e} | {self.tracked_most:.1e} | {self.tracked_mean:.1e} "
+            f"| {self.size:.2f} | {self.signs:.6f} |"
+        )
+
+
+def phantom() -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the volume, shape (z, y, x): an ellipsoid in a field of waves."""
+    z, y, x = np.meshgrid(np.arange(DEPTH), np.arange(SIZE_PX), np.arange(SIZE_PX), indexing="ij")
+    inside = ((x - 260) / 40) ** 2 + ((y - 300) / 30) ** 2 + ((z - KEY) / 3.0) ** 2 < 1
+    shown = 60 + 40 * np.sin(x / 37.0) * np.cos(y / 53.0) + 8 * z + 90 * inside
+    return np.clip(shown, 0, 255).astype(np.uint8)
+
+
+def prompts() -> dict[str, BoxPrompt | MaskPrompt]:
+    """Return what was asked of the predictor."""
+    mask = np.zeros((SIZE_PX, SIZE_PX), dtype=np.bool_)
+    mask[Y0:Y1, X0:X1] = True
+    box = Box(z=KEY, y0=Y0, y1=Y1 + 1, x0=X0, x1=X1 + 1)
+    return {"box": BoxPrompt(box=box), "mask": MaskPrompt(z=KEY, mask=mask)}
+
+
+def compare(
+    name: str, found: np.ndarray[Any, np.dtype[np.float32]], golden: np.ndarray[Any, np.dtype[np.float32]]
+) -> Row:
+    """Return a line of the table, of logits (slice, y, x)."""
+    off = np.abs(found - golden)
+    tracked = np.arange(DEPTH) != KEY
+    return Row(
+        name=name,
+        key_most=float(off[KEY].max()),
+        tracked_most=float(off[tracked].max()),
+        tracked_mean=float(off[tracked].mean()),
+        size=float(np.abs(golden[tracked]).mean()),
+        signs=float(((found > 0) == (golden > 0)).mean()),
+    )
+
+
+def measure(folder: Path, golden: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]) -> list[Row]:
+    """Return the table; files go into `folder`."""
+    checkpoint = folder / "seeded.pt"
+    torch.save({"model": original_tensors(seeded_model(published_config()))}, checkpoint)
+    np.save(folder / "phantom.npy", phantom())
+    volume = VolumeRef(
+        path=str(folder / "phantom.npy"), intensity="arbitrary", axes="SPL", spacing_mm_zyx=(3.0, 1.0, 1.0)
+    )
+    options = {"file": checkpoint.name, "propagate": "box", "arbitrary": "bytes", "device": "cpu"}
+    rows = []
+    for dtype in ("float64", "float32"):
+        segmenter = MedSam2(folder, folder, dtype=dtype, **options)
+        tracker = segmenter.session(volume).tracker
+        for name, prompt in prompts().items():
+            (logits,) = tracker.track([Target(prompt=prompt, start=0, stop=DEPTH)])
+            rows.append(compare(f"{name} prompt, {dtype}", logits.numpy(), golden[name]))
+    seen = torch.stack([pixels(plane, SIZE_PX) for plane in phantom()])
+    stock = StockSession(segmenter.network().model, seen, (SIZE_PX, SIZE_PX))
+    for name, prompt in prompts().items():
+        rows.append(compare(f"{name} prompt, transformers in float32", stock.track(prompt), golden[name]))
+    return rows
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["EVID_CACHE"] = str(Path(name) / "cache")
+        rows = measure(Path(name), np.load(GOLDEN))
+    print("| | prompt's slice, most | tracked, most | tracked, mean | mean logit | signs that agree |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for row in rows:
+        print(row.line())
+
+
+if __name__ == "__main__":
+    main()

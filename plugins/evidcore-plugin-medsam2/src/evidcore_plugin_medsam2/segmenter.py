@@ -1,0 +1,153 @@
+"""Segmenter `medsam2`: prompts on slices to 3D masks by a frozen MedSAM2."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+
+from evidcore.case import VolumeRef
+from evidcore.contracts import Segmenter
+from evidcore.errors import RecipeError, RunError
+from evidcore.volume import keep
+from evidcore.volume.content import volume_key
+from evidcore_plugin_medsam2.feature_files import FeatureFiles, weights_digest
+from evidcore_plugin_medsam2.kept import Kept
+from evidcore_plugin_medsam2.network import Network
+from evidcore_plugin_medsam2.session import Arbitrary, Session, Settings
+from evidcore_plugin_medsam2.tracking import Propagate
+from evidcore_plugin_medsam2.weights import Source
+
+GPU_ROWS, GPU_SLICES = 16, 8  # a pass on a GPU; on the CPU one at a time is as fast, and the same bits always
+WINDOW_HU = (-160.0, 240.0)  # level 40, width 400
+
+
+class MedSam2(Segmenter):
+    """Track what a box, a point or a mask shows on a slice through the slices above and below.
+
+    Every slice is encoded once per volume and every prompt answered once per window, whoever asks; both are
+    kept in memory up to `kept_gb`. On the CPU a mask is the same bits whatever else is asked with it; on a
+    GPU, where objects pass together in bfloat16, a few voxels of an edge may differ.
+
+    Args:
+        file: a checkpoint in the layout of SAM 2.1, such as a copy of MedSAM2_latest.pt; relative paths start
+            at the recipe.
+        folder: any SAM 2.1 in transformers' format, in place of a file.
+        id: a repository on the Hugging Face Hub, where neither file nor folder is named.
+        revision: its commit.
+        checkpoint: a file in it, in the layout of SAM 2.1; empty: it is in transformers' format.
+        propagate: "mask" as in MedVol-R1: the mask that a box or point gives on its slice becomes the prompt
+            that is tracked; "box": the box or point itself is.
+        window_hu: what becomes black and white, in HU.
+        arbitrary: how volumes without HU are shown: "percentiles", from the 0.5th to the 99.5th, or "bytes",
+            values 0 to 255 as they are, for volumes that were windowed before.
+        device: "auto" is the accelerator where there is one, else the CPU.
+        dtype: what it computes in; "auto" is bfloat16 on a GPU, as released, and float32 on the CPU. float64
+            is for comparisons: in float32 each library rounds otherwise.
+        kept_gb: slices' features and masks that are kept in memory.
+        disk_gb: slices' features that are also kept in the cache folder, for other runs and processes.
+        half_features: keep features in float16, which takes half the room and rounds.
+        rows_per_pass: how many ways of objects pass at once; 0: 16 on a GPU, 1 on the CPU.
+
+    Source:
+        MedSAM2, arXiv:2504.03600; github AdvancingEther/MedVol-R1 @051b20f.
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        file: str = "",
+        folder: str = "",
+        id: str = "wanglab/MedSAM2",
+        revision: str = "e4a6f35edd7e091619cbc0750f462f1574e23955",
+        checkpoint: str = "MedSAM2_latest.pt",
+        propagate: Propagate = "mask",
+        window_hu: tuple[float, float] = WINDOW_HU,
+        arbitrary: Arbitrary = "percentiles",
+        device: str = "auto",
+        dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto",
+        kept_gb: Annotated[float, Ge(0)] = 2.0,
+        disk_gb: Annotated[float, Ge(0)] = 0.0,
+        half_features: bool = False,
+        rows_per_pass: Annotated[int, Ge(0)] = 0,
+    ) -> None:
+        if window_hu[0] >= window_hu[1]:
+            raise RecipeError(f"medsam2: window_hu is [low, high], low below high; got {list(window_hu)}.")
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", device):
+            raise RecipeError(f"medsam2: device must be auto, cpu, cuda or cuda:<number>, got {device!r}.")
+        if file or folder:
+            self.source = Source(file=file, folder=folder)
+        else:
+            self.source = Source(id=id, revision=revision, name=checkpoint)
+        self._recipe_folder, self._device, self._dtype = recipe_folder, device, dtype
+        self._propagate, self._window_hu, self._arbitrary = propagate, window_hu, arbitrary
+        self._half_features, self._rows_per_pass = half_features, rows_per_pass
+        self.kept = Kept(int(kept_gb * 1e9))
+        self.files = FeatureFiles(cache_folder / "medsam2", int(disk_gb * 1e9)) if disk_gb else None
+        self._lock = threading.Lock()
+        self._network: Network | None = None
+        self._digest: str | None = None  # of the weights, for files
+
+    def session(self, volume: VolumeRef) -> Session:
+        """Open `volume`; the model is loaded for the first.
+
+        Raises:
+            DataError: if the volume or the weights cannot be used.
+            RunError: if the device is not there.
+        """
+        network = self.network()
+        kept = keep(volume)
+        is_gpu = network.device.type != "cpu"
+        settings = Settings(
+            window_hu=self._window_hu,
+            arbitrary=self._arbitrary,
+            propagate=self._propagate,
+            features_in=torch.float16 if self._half_features else network.real,
+            rows_per_pass=self._rows_per_pass or (GPU_ROWS if is_gpu else 1),
+            slices_per_pass=GPU_SLICES if is_gpu else 1,
+        )
+        key = self._key(volume, network)
+        return Session(network, kept, key, self.kept, self.files, self._lock, settings)
+
+    def network(self) -> Network:
+        """Return the model, loaded when first asked for.
+
+        Raises:
+            DataError: if its weights cannot be used.
+            RunError: if the device is not there.
+        """
+        with self._lock:
+            if self._network is None:
+                device = self._found_device()
+                usual = "bfloat16" if device.type == "cuda" else "float32"
+                dtype = getattr(torch, usual if self._dtype == "auto" else self._dtype)
+                self._network = Network(self.source.load(self._recipe_folder), device, dtype)
+            return self._network
+
+    def _key(self, volume: VolumeRef, network: Network) -> str:
+        """Return what names a volume as this segmenter shows and sees it."""
+        key = volume_key(volume)
+        if self.files is None:
+            return key
+        if self._digest is None:
+            self._digest = weights_digest(network.model)
+        shown = (key, self._digest, self._window_hu, self._arbitrary, self._half_features, str(network.dtype))
+        return hashlib.blake2b(repr(shown).encode(), digest_size=16).hexdigest()
+
+    def _found_device(self) -> torch.device:
+        if self._device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = torch.device(self._device)
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise RunError(
+                f"medsam2: device {self._device!r} is not there; torch sees {torch.cuda.device_count()} "
+                "GPUs. Write device = 'auto'."
+            )
+        return device

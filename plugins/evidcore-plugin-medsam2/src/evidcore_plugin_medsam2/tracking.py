@@ -1,0 +1,202 @@
+"""Objects from the slices of their prompts through their windows, both ways with a memory of their own.
+
+The order of events for one object: its prompt is decoded on its slice; with `propagate = "mask"` what comes
+out is a mask prompt in its place; the slice is remembered; then each way starts from that memory alone. A row
+is one way of one object; rows are independent, so rows of any slices and both ways go through the network
+together, each step to the next slice of its way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterPrompt
+from evidcore_plugin_medsam2.network import Found, Network, Remembered, View
+from evidcore_plugin_medsam2.pixels import to_model, to_slice
+
+Propagate = Literal["mask", "box"]
+Item = TypeVar("Item")
+
+ON_OBJECT, FIRST_CORNER, LAST_CORNER = 1, 2, 3  # labels of points: the prompt encoder of SAM 2.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """One object: its prompt, and the slices from start to stop that it is looked for on."""
+
+    prompt: SegmenterPrompt
+    start: int
+    stop: int
+
+    def key(self) -> Hashable:
+        """Return what names it without holding the mask of a prompt."""
+        if not isinstance(self.prompt, MaskPrompt):
+            return self
+        bits = np.packbits(self.prompt.mask).tobytes()
+        return self.prompt.z, hashlib.blake2b(bits, digest_size=16).digest(), self.start, self.stop
+
+    def ways(self) -> list[range]:
+        """Return the slices up and down from the prompt's, nearest first; none if there is none."""
+        up, down = range(self.prompt.z + 1, self.stop), range(self.prompt.z - 1, self.start - 1, -1)
+        return [way for way in (up, down) if way]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Row:
+    """One way of one object."""
+
+    target: int
+    slices: range
+    span: int  # over which pointers are dated
+
+
+class Tracker:
+    """Tracks objects of one volume."""
+
+    def __init__(
+        self,
+        network: Network,
+        look: Callable[[Sequence[int]], View],
+        shape_yx: tuple[int, int],
+        *,
+        propagate: Propagate,
+        rows_per_pass: int,
+    ) -> None:
+        """Take what tracking needs.
+
+        Args:
+            network: the model.
+            look: gives what the encoder sees in slices, a row each.
+            shape_yx: of a slice.
+            propagate: what is tracked, the mask on the prompt's slice or the box itself.
+            rows_per_pass: how many rows go through the network together.
+        """
+        self.network, self.look, self.shape_yx = network, look, shape_yx
+        self.propagate, self.rows_per_pass = propagate, rows_per_pass
+
+    def track(self, targets: Sequence[Target]) -> list[Float[Tensor, "slice low_y low_x"]]:
+        """Return the low-resolution logits of each object on the slices of its window."""
+        with self.network.computing():
+            found: list[Found] = []
+            memories: list[Remembered] = []
+            for part in _parts(targets, self.rows_per_pass):
+                view = self.look([target.prompt.z for target in part])
+                first = self._prompted(part, view)
+                memory = self.network.remember(view, first, is_prompted=True)
+                rows = [slice(number, number + 1) for number in range(len(part))]
+                found += [first.rows(row) for row in rows]
+                memories += [memory.rows(row) for row in rows]
+            low_yx = found[0].logits.shape[1:] if found else (0, 0)
+            logits = [torch.empty(target.stop - target.start, *low_yx) for target in targets]
+            for target, first, out in zip(targets, found, logits, strict=True):
+                out[target.prompt.z - target.start] = first.logits[0].float().cpu()
+            for ways in _parts(self._rows(targets), self.rows_per_pass):
+                for step, tracked in enumerate(self._steps(ways, memories)):
+                    for way, low in zip(ways, tracked.float().cpu(), strict=False):  # those still under way
+                        logits[way.target][way.slices[step] - targets[way.target].start] = low
+        return logits
+
+    def _rows(self, targets: Sequence[Target]) -> list[_Row]:
+        """Return all ways, the longest first, so that those still under way are always the first."""
+        most = self.network.model.config.max_object_pointers_in_encoder
+        rows = [
+            _Row(target=number, slices=way, span=min(target.stop - target.start, most) - 1)
+            for number, target in enumerate(targets)
+            for way in target.ways()
+        ]
+        return sorted(rows, key=lambda row: -len(row.slices))
+
+    def _steps(
+        self, rows: Sequence[_Row], memories: Sequence[Remembered]
+    ) -> Iterator[Float[Tensor, "row low_y low_x"]]:
+        """Yield the logits of the rows that are still under way, slice by slice."""
+        network = self.network
+        prompted = Remembered(
+            features=torch.cat([memories[row.target].features for row in rows], dim=1),
+            pointer=torch.cat([memories[row.target].pointer for row in rows]),
+        )
+        spans = torch.tensor([row.span for row in rows], dtype=torch.float32, device=network.device)
+        passed: list[Remembered] = []
+        for step in range(len(rows[0].slices)):
+            going = sum(len(row.slices) > step for row in rows)
+            view = self.look([row.slices[step] for row in rows[:going]])
+            still = slice(going)
+            passed = [one.rows(still) for one in passed]
+            found = network.follow(view, prompted.rows(still), passed, spans[still])
+            yield found.logits
+            if step + 1 < len(rows[0].slices):
+                passed.append(network.remember(view, found, is_prompted=False))
+                passed = self._needed(passed)
+
+    def _needed(self, passed: list[Remembered]) -> list[Remembered]:
+        """Let go of the features of slices that only their pointers are still needed of."""
+        old = len(passed) - self.network.memories - 1
+        if old < 0:
+            return passed
+        empty = passed[old].features[:0]
+        passed[old] = dataclasses.replace(passed[old], features=empty)
+        return passed
+
+    def _prompted(self, targets: Sequence[Target], view: View) -> Found:
+        """Return each object on the slice of its prompt, in the order of `targets`."""
+        masks: dict[int, Bool[Tensor, "1 y x"]] = {}
+        found: dict[int, Found] = {}
+        for kind in (BoxPrompt, PointPrompt):  # a box is two points, and a pass takes equally many of all
+            numbers = [number for number, one in enumerate(targets) if isinstance(one.prompt, kind)]
+            if not numbers:
+                continue
+            marks = [_points(targets[number].prompt) for number in numbers]
+            height, width = self.shape_yx
+            places = torch.tensor([[place for place, _ in mark] for mark in marks], dtype=torch.float32)
+            places = places * self.network.size_px / torch.tensor([width, height])
+            labels = torch.tensor([[label for _, label in mark] for mark in marks], dtype=torch.int32)
+            some = self.network.from_points(_rows_of(view, numbers), places, labels)
+            for row, number in enumerate(numbers):
+                found[number] = some.rows(slice(row, row + 1))
+                masks[number] = to_slice(found[number].logits, self.shape_yx)
+        for number, target in enumerate(targets):
+            if isinstance(target.prompt, MaskPrompt):
+                masks[number] = torch.from_numpy(target.prompt.mask.copy())[None]
+        taken = [number for number in masks if self.propagate == "mask" or number not in found]
+        if taken:
+            size_px, device = self.network.size_px, self.network.device
+            shown = torch.cat([to_model(masks[number], size_px).to(device) for number in taken])
+            some = self.network.from_masks(_rows_of(view, taken), shown)
+            found |= {number: some.rows(slice(row, row + 1)) for row, number in enumerate(taken)}
+        ordered = [found[number] for number in range(len(targets))]
+        return Found(
+            logits=torch.cat([one.logits for one in ordered]),
+            pointer=torch.cat([one.pointer for one in ordered]),
+            is_there=torch.cat([one.is_there for one in ordered]),
+        )
+
+
+def _points(prompt: SegmenterPrompt) -> list[tuple[tuple[int, int], int]]:
+    """Return a prompt as points (x, y) with labels; corners are voxels of the box, as in training."""
+    match prompt:
+        case BoxPrompt(box=box):
+            return [((box.x0, box.y0), FIRST_CORNER), ((box.x1 - 1, box.y1 - 1), LAST_CORNER)]
+        case PointPrompt(y=y, x=x):
+            return [((x, y), ON_OBJECT)]
+        case MaskPrompt():
+            raise TypeError("a mask is no points")
+
+
+def _rows_of(view: View, numbers: Sequence[int]) -> View:
+    if len(numbers) == len(view.coarse):
+        return view
+    chosen = torch.tensor(numbers, device=view.coarse.device)
+    return View(fine=view.fine[chosen], middle=view.middle[chosen], coarse=view.coarse[chosen])
+
+
+def _parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

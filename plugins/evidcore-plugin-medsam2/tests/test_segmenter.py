@@ -1,0 +1,348 @@
+import logging
+import re
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from evidcore_plugin_medsam2.pixels import greys, pixels, to_slice
+from evidcore_plugin_medsam2.seeded import SMALL_PX, original_tensors, seeded_model, small_config
+from evidcore_plugin_medsam2.segmenter import MedSam2
+from evidcore_plugin_medsam2.stock import StockSession
+
+from evidcore.case import Box, VolumeRef
+from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
+from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.plugins import card, downloads, find
+from evidcore.plugins.factory import build
+from evidcore.testing import check_segmenter
+
+SHAPE = (7, 60, 90)
+BOX = BoxPrompt(box=Box(z=3, y0=20, y1=40, x0=30, x1=60))
+POINT = PointPrompt(z=2, y=30, x=44)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a small model in transformers' format and a volume."""
+    folder = tmp_path_factory.mktemp("home")
+    seeded_model(small_config()).save_pretrained(folder / "small")
+    write(folder / "scan.nii.gz", values())
+    return folder
+
+
+def values():
+    z, y, x = np.meshgrid(*map(np.arange, SHAPE), indexing="ij")
+    inside = ((x - 45) / 12) ** 2 + ((y - 30) / 9) ** 2 < 1
+    return (-100 + 60 * np.sin(x / 6) * np.cos(y / 7) + 5 * z + 180 * inside).astype(np.int16)
+
+
+def write(path, array):
+    nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-1.0, -1.0, 3.0, 1.0])), path)
+
+
+def segmenter(home, **options):
+    return MedSam2(home, home / "cache", folder="small", **options)
+
+
+def scan(home, name="scan.nii.gz", **marks):
+    return VolumeRef(path=str(home / name), **marks)
+
+
+class Passes:
+    """Counts how often a part of the network is run."""
+
+    def __init__(self, segmenter, part):
+        self.count = 0
+        getattr(segmenter.network().model, part).register_forward_hook(self.more)
+
+    def more(self, *_):
+        self.count += 1
+
+
+def test_it_keeps_the_contract(home):
+    shown = np.zeros(SHAPE[1:], dtype=bool)
+    shown[22:38, 34:56] = True
+    check_segmenter(segmenter(home), scan(home), [BOX, POINT, MaskPrompt(z=1, mask=shown)])
+
+
+def test_it_is_offered_and_built_from_a_table(home):
+    table = {"use": "medsam2", "folder": "small", "window_hu": [-200, 300], "propagate": "box"}
+    made = build("segmenter", table, given={"recipe_folder": home, "cache_folder": home}, where="segmenter")
+    assert made.session(scan(home)).mask([BOX]).any()
+    assert find("segmenter", "medsam2").package == "evidcore-plugin-medsam2"
+
+
+def test_a_mask_is_what_the_stock_session_finds_in_the_windowed_volume(home):
+    made = segmenter(home, propagate="box")
+    found = made.session(scan(home)).mask([BOX])
+    shown = [pixels(greys(plane, -160, 240), SMALL_PX) for plane in values()]
+    logits = StockSession(made.network().model, torch.stack(shown), SHAPE[1:]).track(BOX)
+    wanted = to_slice(torch.from_numpy(logits), SHAPE[1:]).numpy()
+    assert (found == wanted).mean() > 0.9999
+    assert 0.01 < wanted.mean() < 0.99
+
+
+def test_objects_of_a_request_are_ored(home):
+    session = segmenter(home).session(scan(home))
+    both = session.mask([BOX, POINT])
+    np.testing.assert_array_equal(both, session.mask([BOX]) | session.mask([POINT]))
+    assert both.sum() > session.mask([BOX]).sum()
+
+
+def test_many_requests_are_answered_as_one_by_one(home):
+    requests = [
+        MaskRequest(prompts=(BOX,)),
+        MaskRequest(prompts=(POINT, BOX), z_window=(1, 6)),
+        MaskRequest(prompts=(BOX,)),
+        MaskRequest(prompts=(POINT,), z_window=(2, 3)),
+    ]
+    alone = segmenter(home).session(scan(home))
+    wanted = [alone.mask(request.prompts, request.z_window) for request in requests]
+    for found, one in zip(segmenter(home).session(scan(home)).masks(requests), wanted, strict=True):
+        np.testing.assert_array_equal(found, one)
+    assert not wanted[3][3:].any()
+    assert segmenter(home).session(scan(home)).masks([]) == []
+
+
+def test_a_mask_is_the_callers_own(home):
+    session = segmenter(home).session(scan(home))
+    first = session.mask([BOX])
+    kept = first.copy()
+    first[:] = False
+    np.testing.assert_array_equal(session.mask([BOX]), kept)
+
+
+def test_each_slice_is_encoded_once_and_each_prompt_answered_once(home):
+    made = segmenter(home)
+    encoded, followed = Passes(made, "vision_encoder"), Passes(made, "memory_attention")
+    made.session(scan(home)).mask([BOX], (2, 5))
+    assert (encoded.count, followed.count) == (3, 2)  # the window's slices alone
+    made.session(scan(home)).mask([BOX, BOX], (2, 5))
+    assert (encoded.count, followed.count) == (3, 2)
+    made.session(scan(home)).mask([POINT])
+    assert (encoded.count, followed.count) == (7, 2 + 6)
+    made.session(scan(home)).mask([BOX])  # another window is another question
+    assert (encoded.count, followed.count) == (7, 8 + 6)
+
+
+def test_what_is_kept_stays_below_its_limit_and_changes_no_mask(home):
+    roomy = segmenter(home)
+    wanted = roomy.session(scan(home)).mask([BOX])
+    one_slice = roomy.session(scan(home)).look([0]).size_bytes
+    tight = segmenter(home, kept_gb=2.5 * one_slice / 1e9)
+    np.testing.assert_array_equal(tight.session(scan(home)).mask([BOX]), wanted)
+    assert 0 < tight.kept.bytes <= 2.5 * one_slice
+    none = segmenter(home, kept_gb=0.0)
+    np.testing.assert_array_equal(none.session(scan(home)).mask([BOX]), wanted)
+    assert none.kept.bytes == 0
+
+
+def test_features_in_half_precision_take_half_the_room_and_move_few_voxels(home):
+    exact, half = segmenter(home), segmenter(home, half_features=True)
+    one, other = (made.session(scan(home)).mask([BOX]) for made in (exact, half))
+    assert (one == other).mean() > 0.99
+    masks = np.packbits(one).nbytes
+    assert half.kept.bytes - masks == (exact.kept.bytes - masks) / 2
+
+
+def test_features_outlive_the_process_where_the_recipe_says_so(home, tmp_path):
+    def made(**options):
+        options = {"folder": "small", "disk_gb": 1.0, **options}
+        return MedSam2(home, tmp_path, **options)
+
+    first = made()
+    wanted = first.session(scan(home)).mask([BOX], (2, 5))
+    files = sorted((tmp_path / "medsam2").iterdir())
+    assert len(files) == 3
+    later = made()
+    encoded = Passes(later, "vision_encoder")
+    np.testing.assert_array_equal(later.session(scan(home)).mask([BOX], (2, 5)), wanted)
+    assert encoded.count == 0
+    for other in ({"window_hu": (-100.0, 100.0)}, {"half_features": True}):
+        made(**other).session(scan(home)).mask([BOX], (3, 4))
+    assert len(list((tmp_path / "medsam2").iterdir())) == 5  # each sees something else
+
+
+def test_a_damaged_file_is_made_again_and_told(home, tmp_path, caplog):
+    def mask():
+        return MedSam2(home, tmp_path, folder="small", disk_gb=1.0).session(scan(home)).mask([BOX], (3, 4))
+
+    wanted = mask()
+    (file,) = (tmp_path / "medsam2").iterdir()
+    sound = file.read_bytes()
+    file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    np.testing.assert_array_equal(mask(), wanted)
+    assert f"{file}: is damaged" in caplog.text
+    assert file.read_bytes() == sound
+
+
+def test_files_stay_below_their_limit(home, tmp_path):
+    size = MedSam2(home, tmp_path, folder="small").session(scan(home)).look([0]).size_bytes
+    made = MedSam2(home, tmp_path, folder="small", disk_gb=3.5 * size / 1e9)
+    made.session(scan(home)).mask([BOX])
+    files = list((tmp_path / "medsam2").iterdir())
+    assert len(files) == 3
+    assert sum(file.stat().st_size for file in files) <= 3.5 * size
+
+
+def test_volumes_of_equal_content_share_what_is_kept(home, tmp_path):
+    made = segmenter(home)
+    encoded = Passes(made, "vision_encoder")
+    made.session(scan(home)).mask([BOX])
+    (tmp_path / "copy.nii.gz").write_bytes((home / "scan.nii.gz").read_bytes())
+    made.session(scan(tmp_path, "copy.nii.gz")).mask([BOX])
+    assert encoded.count == SHAPE[0]
+    made.session(scan(home, intensity="arbitrary")).mask([BOX])
+    assert encoded.count == 2 * SHAPE[0]
+
+
+def test_the_window_of_intensities_is_an_option(home):
+    wide = segmenter(home, window_hu=(-1000.0, 1000.0)).session(scan(home))
+    assert (wide.mask([BOX]) != segmenter(home).session(scan(home)).mask([BOX])).any()
+
+
+def test_arbitrary_intensities_are_shown_by_their_percentiles(home, tmp_path):
+    array = values().astype(np.float32)
+    low, high = np.percentile(array, [0.5, 99.5])
+    write(tmp_path / "mr.nii.gz", array / 1024)  # a power of two: the greys are the same to the bit
+    write(tmp_path / "same.nii.gz", array)
+    hu = segmenter(home, window_hu=(float(low), float(high))).session(scan(tmp_path, "same.nii.gz"))
+    mr = segmenter(home).session(scan(tmp_path, "mr.nii.gz", intensity="arbitrary"))
+    np.testing.assert_array_equal(mr.look([3]).coarse, hu.look([3]).coarse)
+
+
+def test_a_volume_of_one_value_is_grey_and_no_error(home, tmp_path):
+    write(tmp_path / "flat.nii.gz", np.full(SHAPE, 7, dtype=np.int16))
+    session = segmenter(home).session(scan(tmp_path, "flat.nii.gz", intensity="arbitrary"))
+    assert session.mask([BOX]).shape == SHAPE
+
+
+def test_bytes_are_taken_as_they_are_and_nothing_else_is(home, tmp_path):
+    shown = np.stack([greys(plane, -160, 240) for plane in values()])
+    write(tmp_path / "bytes.nii.gz", shown)
+    session = segmenter(home, arbitrary="bytes").session(
+        scan(tmp_path, "bytes.nii.gz", intensity="arbitrary")
+    )
+    np.testing.assert_array_equal(session.mask([BOX]), segmenter(home).session(scan(home)).mask([BOX]))
+    session = segmenter(home, arbitrary="bytes").session(scan(home, intensity="arbitrary"))
+    least, most = values()[3].min(), values()[3].max()
+    with pytest.raises(DataError, match=rf"slice 3 has values from {least} to {most}, .+ takes 0 to 255"):
+        session.mask([BOX])
+
+
+def test_a_prompt_that_cannot_be_used_is_refused_before_anything_is_computed(home):
+    made = segmenter(home)
+    encoded = Passes(made, "vision_encoder")
+    session = made.session(scan(home))
+    bad = {
+        "x1=91": BoxPrompt(box=Box(z=3, y0=0, y1=2, x0=80, x1=91)),
+        "no slice 7": BoxPrompt(box=Box(z=7, y0=0, y1=2, x0=0, x1=2)),
+        r"y=60": PointPrompt(z=0, y=60, x=0),
+        r"\(7, 60\)": MaskPrompt(z=0, mask=np.ones((7, 60), dtype=bool)),
+        "holds no voxel": MaskPrompt(z=0, mask=np.zeros(SHAPE[1:], dtype=bool)),
+    }
+    for told, prompt in bad.items():
+        with pytest.raises(ValueError, match=rf"scan\.nii\.gz: .*{told}"):
+            session.masks([MaskRequest(prompts=(BOX,)), MaskRequest(prompts=(prompt,))])
+    for window in ((4, 6), (0, 8), (3, 3)):
+        with pytest.raises(ValueError, match=rf"scan\.nii\.gz: .*{re.escape(str(window))}"):
+            session.mask([BOX], window)
+    assert encoded.count == 0
+
+
+def test_a_volume_that_cannot_be_used_is_named(home, tmp_path):
+    array = values().astype(np.float32)
+    array[2, 5, 9] = np.nan
+    write(tmp_path / "holes.nii.gz", array)
+    with pytest.raises(DataError, match=r"holes\.nii\.gz: 1 of 37800 voxels are NaN .+ z=2, y=5, x=9"):
+        segmenter(home).session(scan(tmp_path, "holes.nii.gz"))
+    with pytest.raises(DataError, match=r"gone\.nii\.gz: there is no such file"):
+        segmenter(home).session(scan(tmp_path, "gone.nii.gz"))
+
+
+def test_the_model_is_loaded_once_and_when_it_is_needed(home, tmp_path):
+    made = segmenter(home)
+    assert made.network() is made.network()
+    with pytest.raises(DataError, match=r"gone: holds no config\.json"):
+        MedSam2(home, home, folder="gone").session(scan(home))
+    with pytest.raises(DataError, match=r"gone\.pt: there is no such file"):
+        MedSam2(home, home, file="gone.pt").session(scan(home))
+
+
+def test_a_small_checkpoint_is_refused_for_the_published_size(home, tmp_path):
+    torch.save({"model": original_tensors(seeded_model(small_config()))}, tmp_path / "small.pt")
+    with pytest.raises(DataError, match=r"no_mem_embed \(1, 1, 128\) instead of \(1, 1, 256\)"):
+        MedSam2(tmp_path, tmp_path, file="small.pt").network()
+
+
+def test_a_folder_that_lacks_weights_or_is_another_model_is_refused(home, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "config.json").write_text((home / "small" / "config.json").read_text())
+    with pytest.raises(DataError, match=r"odd: cannot be loaded: .+save_pretrained"):
+        MedSam2(tmp_path, tmp_path, folder="odd").network()
+    tensors = load_file(home / "small" / "model.safetensors")
+    del tensors["no_memory_embedding"]
+    tensors["extra"] = torch.zeros(1)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    logging.disable(logging.WARNING)  # transformers prints a table of its own
+    try:
+        with pytest.raises(DataError, match=r"1 missing: no_memory_embedding; 1 unexpected: extra"):
+            MedSam2(tmp_path, tmp_path, folder="odd").network()
+    finally:
+        logging.disable(logging.NOTSET)
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(DataError, match=r"of type 'bert'"):
+        MedSam2(tmp_path, tmp_path, folder="odd").network()
+
+
+def test_weights_that_are_not_at_hand_say_how_to_get_them(home, monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(
+        DataError, match=r"wanglab/MedSAM2@e4a6f35\w+/MedSAM2_latest\.pt: cannot be loaded"
+    ) as caught:
+        MedSam2(home, home).session(scan(home))
+    assert "hf download wanglab/MedSAM2 MedSAM2_latest.pt --revision e4a6f35" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"file": "a.pt", "folder": "b"}, RecipeError, r"file or folder, not both; got 'a\.pt' and 'b'"),
+        ({"id": "someone/sam2", "revision": ""}, RecipeError, r"id = 'someone/sam2', revision = ''"),
+        ({"window_hu": (240.0, -160.0)}, RecipeError, r"low below high; got \[240\.0, -160\.0\]"),
+        ({"device": "gpu"}, RecipeError, r"got 'gpu'"),
+    ],
+)
+def test_options_that_contradict_are_refused(home, options, error, told):
+    with pytest.raises(error, match=told):
+        MedSam2(home, home, **options)
+
+
+def test_a_device_that_is_not_there_is_told(home):
+    with pytest.raises(
+        RunError, match=rf"'cuda:99' is not there; torch sees {torch.cuda.device_count()} GPUs"
+    ):
+        segmenter(home, device="cuda:99").network()
+
+
+def test_loading_leaves_the_random_numbers_where_they_are(home):
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    segmenter(home).network()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_the_card_tells_what_is_downloaded():
+    (told,) = downloads(card("evidcore-plugin-medsam2"), ["medsam2"])
+    for word in ("wanglab/MedSAM2", "e4a6f35edd7e091619cbc0750f462f1574e23955", "156 MB", "research"):
+        assert word in told
