@@ -22,7 +22,7 @@ DEFAULT_METRICS = ("bleu", "rouge-l", "cider", "abnormal-recall")  # seconds, no
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Marks a field whose value is a component's table (`{ use = "…", … }`)."""
+    """Marks a field whose value is a component's table (`{ use = "…" }`) or, in a text, a service's name."""
 
     name: str
 
@@ -176,6 +176,9 @@ class Evaluate:
     )
     metric: tuple[Annotated[Table, Kind("metric")], ...] = dataclasses.field(
         default_factory=lambda: tuple({"use": name} for name in DEFAULT_METRICS)  # measure reports
+    )
+    segmenter: Annotated[Table | str, Kind("segmenter")] = dataclasses.field(
+        default_factory=lambda: {"use": "region-growing"}  # makes masks of boxes that answers name
     )
 
 
