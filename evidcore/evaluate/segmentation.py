@@ -2,8 +2,8 @@
 
 What is counted how:
 
-- An answer from which no box on a slice can be read has Dice 0, and so has one that the segmenter refuses.
-  Their shares are printed; leaving them out would reward silence.
+- An answer from which no box on a slice can be read, by a tolerant reader, has Dice 0, and so has one that
+  the segmenter refuses. Their shares are printed; leaving them out would reward silence.
 - `dsc` and `iou` are means over questions. `iou_from_dsc` is DSC / (2 - DSC) of the mean DSC, which papers
   print as IoU; it is not the mean IoU.
 - `oracle_dsc` is what the same segmenter makes of the gold boxes: no answer can be expected to beat it.
@@ -23,21 +23,16 @@ from evidcore.case import Answer, Evidence, Prompt, VolumeRef
 from evidcore.contracts import MaskRequest, Policy, Segmenter, Task
 from evidcore.errors import ContractError
 from evidcore.evaluate.choice import Condition, batches, unknown_patients
+from evidcore.evaluate.mask_figures import BY_PART, UNITS, MaskFigures, mask_figures
 from evidcore.evaluate.measuring import Measurement, TextFigures
-from evidcore.evaluate.overlap import Mask, mask_overlap, matched_iou
 from evidcore.evaluate.propagation import masks_of, request
 from evidcore.evaluate.reference_lines import cluster, row
 from evidcore.evaluate.statistics import mean_interval
 from evidcore.evaluate.target_mask import target_mask
 from evidcore.plugins import blame
 from evidcore.plugins.factory import offer_of
-from evidcore.volume import Volume, read
+from evidcore.volume import read
 
-UNITS = {
-    "dsc": "score", "iou": "score", "oracle_dsc": "score", "oracle_iou": "score", "unparsable_rate": "rate",
-    "unusable_rate": "rate", "key_slice_area": "score", "key_slice_off_mm": "plain", "box_iou": "score",
-}  # fmt: skip
-BY_PART = ("dsc", "iou", "oracle_dsc", "unparsable_rate")
 _AT_ONCE = 8  # masks of one volume in memory
 
 
@@ -68,6 +63,11 @@ class SegmentationAnswer:
         """Return the patient, or the case where no patient is known."""
         return cluster(self.patient, self.case_id)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return what the answer's figures are told by beside all questions: its target, and its kind."""
+        return (self.target, *([f"{self.kind} (kind)"] if self.kind else []))
+
     def line(self) -> dict[str, Any]:
         """Return the JSON form."""
         lists = ("boxes", "masks", "images")
@@ -94,6 +94,10 @@ class SegmentationResult:
         found = [row(self.name, "format_rate", formed, note=note)]
         for item in self.measured.rows(self.name, patients):
             found += [item, _as_iou(item)] if item["metric"] == "dsc" else [item]
+        for part in sorted({part for answer in self.answers for part in answer.parts}):
+            places = [place for place, answer in enumerate(self.answers) if part in answer.parts]
+            about_it = _of_part(part, [self.measured.texts[place] for place in places])
+            found += about_it.rows(self.name, [patients[place] for place in places])
         return found
 
 
@@ -135,7 +139,7 @@ def evaluate_segmentation(
     by_volume: dict[VolumeRef, list[int]] = {}
     for place, one in enumerate(asked):
         by_volume.setdefault(one.prompt.case.volumes[0], []).append(place)
-    found: dict[int, _Measured] = {}
+    found: dict[int, MaskFigures] = {}
     for ref, places in by_volume.items():
         about_it = [asked[place] for place in places]
         found |= zip(places, _measure(ref, about_it, segmenter), strict=True)
@@ -193,16 +197,7 @@ class _Asked:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Measured:
-    """The figures of one answer, what it lacks, and why the segmenter refused it."""
-
-    figures: Mapping[str, float]
-    missing: Mapping[str, str]
-    refused: str | None
-
-
-def _measure(ref: VolumeRef, asked: Sequence[_Asked], segmenter: Segmenter) -> Iterator[_Measured]:
+def _measure(ref: VolumeRef, asked: Sequence[_Asked], segmenter: Segmenter) -> Iterator[MaskFigures]:
     """Yield the figures of all questions about a volume."""
     offer = offer_of(segmenter)
     with blame(offer, f"opening {ref.path}"):
@@ -223,67 +218,50 @@ def _measure(ref: VolumeRef, asked: Sequence[_Asked], segmenter: Segmenter) -> I
                         f"{offer} failed on prompt {one.prompt.id!r}, {ref.path}: {type(mask).__name__}: "
                         f"{mask}. Report this to the authors of {offer.package}; the traceback is below."
                     ) from mask
-            yield _figures(one, target_mask(one.prompt, volume), volume, own, best)
+            target = target_mask(one.prompt, volume)
+            yield mask_figures(one.said, one.gold, target, own, best, volume.spacing_mm_zyx[0])
 
 
-def _figures(
-    asked: _Asked, target: Mask, volume: Volume, own: Mask | Exception | None, best: Mask | Exception
-) -> _Measured:
-    said, gold = asked.said, asked.gold
-    figures = {"unparsable_rate": float(said is None), "unusable_rate": float(isinstance(own, Exception))}
-    missing: dict[str, str] = {}
-    for names, mask in ((("dsc", "iou"), own), (("oracle_dsc", "oracle_iou"), best)):
-        if mask is best and isinstance(mask, Exception):
-            missing |= dict.fromkeys(names, f"the segmenter cannot use the gold boxes: {mask}")
-        elif mask is None or isinstance(mask, Exception):
-            figures |= dict.fromkeys(names, 0.0)
-        elif (overlap := mask_overlap(mask, target)) is not None:
-            figures |= dict(zip(names, overlap, strict=True))
-        else:
-            missing |= dict.fromkeys(names, "the target's mask is empty, and so is the segmenter's")
-    areas = target.sum(axis=(1, 2))
-    if said is None:
-        figures |= {"key_slice_area": 0.0, "box_iou": 0.0}
-        missing["key_slice_off_mm"] = "the answer names no slice"
-    else:
-        z, gold_z = said.boxes[0].z, gold.boxes[0].z
-        moved = [dataclasses.replace(box, z=gold_z) for box in said.boxes]
-        figures["key_slice_area"] = float(areas[z] / areas.max()) if areas.any() else 0.0
-        figures["key_slice_off_mm"] = abs(z - gold_z) * volume.spacing_mm_zyx[0]
-        figures["box_iou"] = matched_iou(moved, gold.boxes)
-    return _Measured(
-        figures=figures, missing=missing, refused=str(own) if isinstance(own, Exception) else None
-    )
-
-
-def _measurement(answers: Sequence[SegmentationAnswer], measured: Sequence[_Measured]) -> Measurement:
-    """Return the figures with their parts by target, and what tables say beside them."""
+def _measurement(answers: Sequence[SegmentationAnswer], measured: Sequence[MaskFigures]) -> Measurement:
+    """Return the figures, and what tables say beside them; texts hold them by part too."""
     texts = []
     for answer, one in zip(answers, measured, strict=True):
         parts = {
             f"{name}/{part}": one.figures[name]
-            for part in _told_by(answer)
+            for part in answer.parts
             for name in BY_PART
             if name in one.figures
         }
         texts.append(TextFigures(figures={**one.figures, **parts}, unscored=one.missing))
-    parts_told = sorted({part for answer in answers for part in _told_by(answer)})
-    names = [*UNITS, *(f"{name}/{part}" for part in parts_told for name in BY_PART)]
-    held = [name for name in names if any(name in text.figures for text in texts)]
     counts = collections.Counter(
         kind for answer in answers for kind in ("unparsable", "refused") if getattr(answer, kind) is not None
     )
     zeros = f"{counts['unparsable']} unparsable and {counts['refused']} refused of {len(answers)} count as 0"
+    held = [name for name in UNITS if any(name in text.figures for text in texts)]
     return Measurement(
         texts=tuple(texts),
-        units={name: UNITS[name.partition("/")[0]] for name in held},
+        units={name: UNITS[name] for name in held},
         notes={"dsc": zeros, "oracle_dsc": "gold boxes through the same segmenter: the ceiling of dsc"},
-        sources={name: name.partition("/")[0] for name in held},
+        sources={name: name for name in held},
     )
 
 
-def _told_by(answer: SegmentationAnswer) -> list[str]:
-    return [answer.target, *([f"{answer.kind} (kind)"] if answer.kind else [])]
+def _of_part(part: str, texts: Sequence[TextFigures]) -> Measurement:
+    """Return the figures of the answers about a part."""
+    names = {f"{name}/{part}": name for name in BY_PART}
+    held = {name: bare for name, bare in names.items() if any(name in text.figures for text in texts)}
+    return Measurement(
+        texts=tuple(
+            TextFigures(
+                figures={name: text.figures[name] for name in held if name in text.figures},
+                unscored={bare: text.unscored[bare] for bare in BY_PART if bare in text.unscored},
+            )
+            for text in texts
+        ),
+        units={name: UNITS[bare] for name, bare in held.items()},
+        notes={},
+        sources=held,
+    )
 
 
 def _as_iou(dsc: Mapping[str, Any]) -> dict[str, Any]:

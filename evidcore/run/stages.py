@@ -114,6 +114,7 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
     """Answer every question of the data entries, greedily."""
     labeler = labeler_of(parts, stage, "stage.evaluate")
     metrics = metrics_of(parts, stage, labeler, "stage.evaluate")
+    segmenter = segmenter_of(parts, stage, "stage.evaluate")
     model, processor = models.current(parts, standing)
     policy = VLMPolicy(model, processor, prompts_per_pass=stage.prompts_per_batch, seed=parts.recipe.seed)
     rescue: Scorer = factory.build(
@@ -140,8 +141,8 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
             asked = asked or prompts
         elif kind == "segmentation":
             segmentation = evaluate_segmentation(
-                policy, prompts, task, segmenter_of(parts, stage, "stage.evaluate"),
-                max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch,
+                policy, prompts, task, segmenter, max_new_tokens=stage.max_new_tokens,
+                batch_size=stage.prompts_per_batch,
             )  # fmt: skip
             rows += segmentation.rows()
             append(answers, segmentation.lines())

@@ -137,6 +137,8 @@ def test_dice_and_iou_are_of_the_whole_volume_worked_by_hand(segmenter, case_of)
     # kidneys: the left is right, the right is not answered
     assert rows["dsc/kidney"]["value"] == rows["dsc/organ (kind)"]["value"] == pytest.approx((1 + 0) / 2)
     assert rows["dsc"]["value"] == pytest.approx((liver + 1 + 0) / 3)
+    assert [rows[name]["questions"] for name in ("dsc", "dsc/liver", "dsc/kidney")] == [3, 1, 2]
+    assert rows["dsc/liver"]["note"] == "too few patients (1 of at least 20)"
     liver_iou = 32 * 6 / (64 * 6 + 32 * 12 - 32 * 6)
     assert rows["iou"]["value"] == pytest.approx((liver_iou + 1 + 0) / 3)
 

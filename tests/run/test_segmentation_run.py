@@ -135,7 +135,7 @@ def test_a_run_is_scored_by_its_masks_and_scored_again_by_others_without_trainin
     for task in ("cold-start", "reasoning"):
         for metric in ("format_rate", "dsc", "iou", "iou_from_dsc", "oracle_dsc", "unparsable_rate"):
             assert rows[task, metric]["value"] is not None, metric
-        assert rows[task, "oracle_dsc"]["value"] > 0.3
+        assert rows[task, "oracle_dsc"]["value"] > 0.1
         assert "too few patients (2 of at least 20)" in rows[task, "dsc"]["note"]
     assert {"dsc/lung nodule", "dsc/pleural effusion"} <= {metric for _, metric in rows}
     lines = (first.path / "rollouts" / "02-grpo.jsonl").read_text(encoding="utf-8").splitlines()
