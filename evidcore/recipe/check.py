@@ -112,11 +112,11 @@ class Walk:
         """Check one value against the type of its field."""
         origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
         if origin is typing.Annotated and any(isinstance(item, shape.Kind) for item in inner[1:]):
-            kind = next(item.name for item in inner[1:] if isinstance(item, shape.Kind))
-            if isinstance(value, str) and str in typing.get_args(inner[0]):
-                self.service(kind, value, path)
+            kind = next(item for item in inner[1:] if isinstance(item, shape.Kind))
+            if isinstance(value, str) and kind.or_service:
+                self.service(kind.name, value, path)
             else:
-                self.component(kind, value, path)
+                self.component(kind.name, value, path)
         elif annotation is shape.Stage:
             self.stage(value, path)
         elif dataclasses.is_dataclass(annotation) and isinstance(annotation, type):

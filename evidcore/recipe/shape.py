@@ -22,9 +22,10 @@ DEFAULT_METRICS = ("bleu", "rouge-l", "cider", "abnormal-recall")  # seconds, no
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Marks a field whose value is a component's table (`{ use = "…" }`) or, in a text, a service's name."""
+    """Marks a field whose value is a component's table (`{ use = "…", … }`)."""
 
     name: str
+    or_service: bool = False  # or the name of a service of that kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,7 +178,7 @@ class Evaluate:
     metric: tuple[Annotated[Table, Kind("metric")], ...] = dataclasses.field(
         default_factory=lambda: tuple({"use": name} for name in DEFAULT_METRICS)  # measure reports
     )
-    segmenter: Annotated[Table | str, Kind("segmenter")] = dataclasses.field(
+    segmenter: Annotated[Table | str, Kind("segmenter", or_service=True)] = dataclasses.field(
         default_factory=lambda: {"use": "region-growing"}  # makes masks of boxes that answers name
     )
 
