@@ -48,7 +48,8 @@ def matched_iou(found: Sequence[Box], wanted: Sequence[Box]) -> float:
     if not found or not wanted:
         return 0.0
     table = np.array([[box_iou(one, other) for other in wanted] for one in found])
-    return float(table[linear_sum_assignment(table, maximize=True)].sum()) / max(table.shape)
+    shared = table[linear_sum_assignment(table, maximize=True)].sum()
+    return float(shared) / max(len(found), len(wanted))
 
 
 def _area(box: Box) -> int:

@@ -126,7 +126,7 @@ class BoxOverlap(Reward):
         said = said_by(rollout)
         if said is None or not said.boxes:
             return Score(value=0.0, reason=rollout.answer.malformed or "no box is named")
-        z = target["slice"] if self.at == "gold" else said.slice
+        z = int(target["slice"]) if self.at == "gold" else said.boxes[0].z
         right = boxes_on(target, z)
         if not right:
             return Score(value=0.0, reason=f"slice {z} does not show the target, so it has no box there")
@@ -149,6 +149,6 @@ def not_asked(rollout: Rollout) -> Unscored:
     return Unscored(kind="not-applicable", reason=reason)
 
 
-def boxes_on(target: Mapping[str, Any], z: int | None) -> list[Box]:
+def boxes_on(target: Mapping[str, Any], z: int) -> list[Box]:
     """Return the right boxes of a shown slice."""
     return [Box(**box) for box in target["boxes"].get(str(z), ())]
