@@ -133,12 +133,14 @@ def test_an_empty_mask_is_not_asked_for(case, task_of):
 
 
 def test_a_target_that_no_shown_slice_shows_is_not_asked_for_and_the_log_says_so_once(case, task_of, caplog):
-    task, view = task_of(ask="masks", names=("stone",)), Slices(slices=4)
+    masks = case.masks | {"stone 2": case.masks["stone"]}
+    case = dataclasses.replace(case, masks=masks)
+    task, view = task_of(ask="masks", names=("stone", "stone 2")), Slices(slices=4)
     with caplog.at_level(logging.WARNING):
         assert [*task.prompts(case, view, 0), *task.prompts(case, view, 1)] == []
     assert [record.getMessage() for record in caplog.records] == [
         "reasoning-segmentation: case c7, query stone: none of the 4 slices shown shows the target, so it "
-        "is not asked. Show more slices."
+        "is not asked, nor is any other of which this holds. Show more slices."
     ]
 
 

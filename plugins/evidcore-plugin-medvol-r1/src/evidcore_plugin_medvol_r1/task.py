@@ -107,7 +107,7 @@ class ReasoningSegmentation(Task):
         self._descriptions = recipe_folder / descriptions if descriptions else None
         self._rule = Rule(parts=tuple(sorted(parts.items())), smallest_part=smallest_part)
         self._cache_folder = cache_folder
-        self._told: set[tuple[str, str]] = set()
+        self._has_told = False
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask for every target that is seen on a shown slice."""
@@ -122,11 +122,12 @@ class ReasoningSegmentation(Task):
             z = gold_slice(target.areas, slices, RANKED_SLICES)
             if z is not None:
                 found.append(self._prompt(case, shown, slices, query, _plain(target, slices, z)))
-            elif target.areas and (case.id, query.id) not in self._told:
-                self._told.add((case.id, query.id))
+            elif target.areas and not self._has_told:
+                self._has_told = True
                 log.warning(
                     "reasoning-segmentation: case %s, query %s: none of the %d slices shown shows the "
-                    "target, so it is not asked. Show more slices.", case.id, query.id, len(slices),
+                    "target, so it is not asked, nor is any other of which this holds. Show more slices.",
+                    case.id, query.id, len(slices),
                 )  # fmt: skip
         return found
 
