@@ -17,6 +17,7 @@ from evidcore.builtin.endpoint import Endpoint
 from evidcore.builtin.folder import Folder
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.metrics.judge import DIMENSIONS
+from evidcore.builtin.region_growing import RegionGrowing
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.text_models import Pretrained
@@ -66,6 +67,8 @@ OPTIONS = {
     "embedding-f1": {"model": {"folder": "encoder"}},
     "medsam2": {"folder": "sam2"},
     "report-consistency": {"scorer": {"use": "findings-f1"}},
+    "reasoning-segmentation": {"ask": "masks"},
+    "volume-consistency": {"segmenter": {"use": "region-growing"}},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
     "m3d-seg": {"path": "published/m3d-seg", "codes": ["0004"]},
 }
@@ -110,6 +113,11 @@ class World:
             "metric": {"recipe_folder": self.folder, "labeler": NegationRules()},
             "segmenter": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
             "bridge": {"width": 24, "text_width": 32, "grid_zyx": (4, 2, 2)},
+            "task": {
+                "view": Slices(),
+                "recipe_folder": self.folder,
+                "cache_folder": self.folder / "cache",
+            },
             "tool": {"view": Volume()},
             "rollout": {"tools": [CropTool(Volume())]},
         }.get(kind, {})
@@ -169,6 +177,7 @@ def bare(offer, world):
     asked = [name for name in inspect.signature(made).parameters if name in given]
     inner = {
         "scorer": lambda table: FindingsF1(),
+        "segmenter": lambda table: RegionGrowing(),
         "endpoint": lambda table: Endpoint(**table),
         "model": lambda table: Pretrained(**table) if isinstance(table, dict) else table,
         "source": lambda table: Folder(world.folder, world.folder / "cache", path=table["path"]),
@@ -220,7 +229,7 @@ def conform_reweighter(name, build, world):
 
 def conform_reward(name, build, world):
     reward = build()
-    good, bad = (answers_about_reports if name == "report-findings" else answers_to_questions)(world)
+    good, bad = ANSWERS.get(name, answers_to_questions)(world)
     testing.check_reward(reward, good, None if name == "random" else bad, earlier=right_and_well_formed)
 
 
@@ -261,6 +270,27 @@ def answers_about_reports(world):
         good += testing.answer_group(task, prompt, [gold, gold], group)
         bad += testing.answer_group(task, prompt, [lies, ""], group)
     return good, bad
+
+
+def answers_with_boxes(world):
+    """The gold boxes of each mask, and answers that name none."""
+    table = {"use": "reasoning-segmentation", "ask": "masks"}
+    task = factory.build("task", table, given=world.given("task"), where="test")
+    good, bad = [], []
+    for group, case in enumerate(world.cases):
+        (prompt,) = task.prompts(case, Slices(), 0)
+        gold, _ = task.gold(prompt)
+        good += testing.answer_group(task, prompt, [gold, gold], group)
+        bad += testing.answer_group(task, prompt, ["<think>No.</think>", ""], group)
+    return good, bad
+
+
+ANSWERS = {
+    "report-findings": answers_about_reports,
+    **dict.fromkeys(
+        ("box-overlap", "evidence-format", "key-slice", "volume-consistency"), answers_with_boxes
+    ),
+}
 
 
 def conform_view(name, build, world):

@@ -11,7 +11,15 @@ from evidcore.contracts.data import View
 
 
 class Task(ABC):
-    """Ask about cases and read the answers. Core gives: nothing."""
+    """Ask about cases and read the answers.
+
+    Core gives: `view`, whose box convention is spoken, `recipe_folder` (relative paths start there),
+    `cache_folder`.
+
+    What a prompt's `reference` holds decides how an evaluate stage scores its answers: `options` and `letter`
+    make a choice; a gold answer that is read as a report makes a report; `masks`, the names of the case's
+    masks that answer together, with a gold answer that is read as boxes on a slice, makes a segmentation.
+    """
 
     needs_slice_tags: ClassVar[bool] = False
 

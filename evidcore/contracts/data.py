@@ -60,3 +60,11 @@ class View(ABC):
         Raises:
             ValueError: if the box lies outside what was shown; names it.
         """
+
+    def from_source(self, part: VisualPart, box: Box) -> Sequence[float] | None:
+        """Return voxels of the source volume in the view's convention, None where the view has no such way.
+
+        Raises:
+            ValueError: if the box lies outside what was shown; names it.
+        """
+        return None

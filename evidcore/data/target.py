@@ -55,7 +55,8 @@ def open_tasks(target: Path) -> dict[str, Task]:
     """Build the tasks of a recipe, by name."""
     recipe = load(target)
     given = _given(recipe)
-    return build_tasks(recipe, given, build_services(recipe, given))
+    view = factory.build("view", recipe.model.view, given={}, where="model.view")
+    return build_tasks(recipe, {**given, "view": view}, build_services(recipe, given))
 
 
 def _given(recipe: Recipe) -> dict[str, Path]:

@@ -75,7 +75,10 @@ def _is_choice(annotation: Any) -> bool:
 
 def _stage(stage: Any) -> Any:
     """Return a stage whose component tables hold no local path."""
-    tables = ("options", "reweighter", "rollout", "reward", "tools", "rescue", "labeler", "metric", "trl")
+    tables = (
+        "options", "reweighter", "rollout", "reward", "tools", "rescue", "labeler", "metric", "segmenter",
+        "trl",
+    )  # fmt: skip
     return dataclasses.replace(
         stage, **{name: without_paths(getattr(stage, name)) for name in tables if name in vars(stage)}
     )

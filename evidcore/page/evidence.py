@@ -126,7 +126,7 @@ def _reference(reference: Mapping[str, Any], known: Known | None) -> Html | None
             "div", tag("dt", key), tag("dd", ", ".join(map(str, value)) if isinstance(value, list) else value)
         )
         for key, value in shown.items()
-        if value is not None
+        if value is not None and not isinstance(value, Mapping)
     ]
     return tag("dl", *pairs, class_="facts small") if pairs else None
 

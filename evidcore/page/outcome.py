@@ -21,6 +21,8 @@ _AT_A_GLANCE = (
     "verdict_log_likelihood_accuracy",
     "format_rate",
     "abnormal_recall",
+    "dsc",
+    "oracle_dsc",
     "probe_accuracy",
 )
 

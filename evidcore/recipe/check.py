@@ -10,7 +10,7 @@ from typing import Any
 
 from evidcore.errors import did_you_mean
 from evidcore.plugins import offers
-from evidcore.plugins.factory import SERVICE_KINDS, check, own_keys, show, validate
+from evidcore.plugins.factory import SERVICE_KINDS, Option, check, check_options, own_keys, show, validate
 from evidcore.recipe import order, shape
 
 Path = tuple[str | int, ...]
@@ -112,8 +112,11 @@ class Walk:
         """Check one value against the type of its field."""
         origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
         if origin is typing.Annotated and any(isinstance(item, shape.Kind) for item in inner[1:]):
-            kind = next(item.name for item in inner[1:] if isinstance(item, shape.Kind))
-            self.component(kind, value, path)
+            kind = next(item for item in inner[1:] if isinstance(item, shape.Kind))
+            if isinstance(value, str) and kind.or_service:
+                self.service(kind.name, value, path)
+            else:
+                self.component(kind.name, value, path)
         elif annotation is shape.Stage:
             self.stage(value, path)
         elif dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
@@ -148,6 +151,12 @@ class Walk:
             self._say((*path, "kind"), text)
             return
         self.table(shape.STAGES[kind], value, path)
+
+    def service(self, kind: str, name: str, path: Path) -> None:
+        """Check the name of a service that stands in the place of a component's table."""
+        option = Option(name=kind, type=str, default=None, kind=kind)
+        for mistake in check_options({kind: option}, {kind: name}, "", self.services):
+            self._say(path, mistake.text)
 
     def component(self, kind: str, value: Any, path: Path) -> None:
         """Check a component's table by its signature."""

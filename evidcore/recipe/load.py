@@ -198,7 +198,7 @@ def _value(annotation: Any, value: Any) -> Any:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     kind = next((item.name for item in inner[1:] if isinstance(item, shape.Kind)), None)
     if origin is typing.Annotated and kind is not None:
-        return _component(kind, value)
+        return value if isinstance(value, str) else _component(kind, value)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         return (
             annotation(**_fill(annotation, value))

@@ -12,7 +12,9 @@ from evidcore.recipe import shape
 
 Key = tuple[str | int, ...]
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SUBTABLES = ("options", "rollout", "reweighter", "rescue", "labeler", "lora", "trl", "replay")
+_SUBTABLES = (
+    "options", "rollout", "reweighter", "rescue", "labeler", "segmenter", "lora", "trl", "replay",
+)  # fmt: skip
 _LISTS = ("reward", "metric", "tools")
 
 
@@ -57,7 +59,7 @@ def stage_table(stage: shape.Stage) -> dict[str, Any]:
 
 def _stage(recipe: shape.Recipe, place: int, stage: shape.Stage) -> list[str]:
     table = stage_table(stage)
-    subtables = {key: table.pop(key) for key in _SUBTABLES if key in table}
+    subtables = {key: table.pop(key) for key in _SUBTABLES if isinstance(table.get(key), Mapping)}
     lists = {key: table.pop(key) for key in _LISTS if key in table}
     at: Key = ("stage", place)
     out = _entries(recipe, at, table)

@@ -57,9 +57,10 @@ def _type(annotation: Any) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    kind = next((item.name for item in inner[1:] if isinstance(item, shape.Kind)), None)
+    kind = next((item for item in inner[1:] if isinstance(item, shape.Kind)), None)
     if kind is not None:
-        return {"$ref": f"#/$defs/{kind}"}
+        table = {"$ref": f"#/$defs/{kind.name}"}
+        return {"anyOf": [table, {"type": "string"}]} if kind.or_service else table
     if annotation is shape.Stage:
         return {"anyOf": [_table(form) for form in shape.STAGES.values()]}
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):

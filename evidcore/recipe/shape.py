@@ -25,6 +25,7 @@ class Kind:
     """Marks a field whose value is a component's table (`{ use = "…", … }`)."""
 
     name: str
+    or_service: bool = False  # or the name of a service of that kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,9 @@ class Evaluate:
     )
     metric: tuple[Annotated[Table, Kind("metric")], ...] = dataclasses.field(
         default_factory=lambda: tuple({"use": name} for name in DEFAULT_METRICS)  # measure reports
+    )
+    segmenter: Annotated[Table | str, Kind("segmenter", or_service=True)] = dataclasses.field(
+        default_factory=lambda: {"use": "region-growing"}  # makes masks of boxes that answers name
     )
 
 

@@ -23,6 +23,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {  # of the core, that a stage of this
     "evaluate": (
         "evidcore.evaluate.choice",
         "evidcore.evaluate.report",
+        "evidcore.evaluate.segmentation",
         "evidcore.evaluate.thinking",
         "evidcore.evaluate.probe",
         *_MODEL,

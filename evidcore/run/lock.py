@@ -74,6 +74,7 @@ def stage_offers(table: Mapping[str, Any]) -> Iterator[Offer]:
         ("rollout", "rollout"),
         ("reward", "reward"),
         ("labeler", "labeler"),
+        ("segmenter", "segmenter"),
         ("metric", "metric"),
         ("tools", "tool"),
         ("rescue", "scorer"),

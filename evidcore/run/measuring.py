@@ -1,14 +1,15 @@
-"""Build what an evaluate stage measures texts by."""
+"""Build what an evaluate stage measures answers by."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from evidcore.contracts import Labeler, Metric
+from evidcore.contracts import Labeler, Metric, Segmenter
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.plugins import factory
 from evidcore.recipe import Evaluate
 from evidcore.run.parts import Parts
+from evidcore.volume import cache_root
 
 
 def labeler_of(parts: Parts, stage: Evaluate, where: str) -> Labeler:
@@ -31,3 +32,16 @@ def metrics_of(parts: Parts, stage: Evaluate, labeler: Labeler, where: str) -> l
         name, bare = str(table["name"]), str(table["use"]).rpartition("/")[2]
         found.append(NamedMetric(metric=metric, name=name or bare, prefix=f"{name}_" if name else ""))
     return found
+
+
+def segmenter_of(parts: Parts, stage: Evaluate, where: str) -> Segmenter:
+    """Return what makes masks of the boxes that answers name: a service, or one of the stage's own."""
+    segmenter: Segmenter
+    if isinstance(stage.segmenter, str):
+        segmenter = parts.services[stage.segmenter]
+    else:
+        given = {"recipe_folder": parts.recipe.folder, "cache_folder": cache_root()}
+        segmenter = factory.build(
+            "segmenter", stage.segmenter, given=given, where=f"{where}.segmenter", services=parts.services
+        )
+    return segmenter

@@ -104,8 +104,8 @@ def build(recipe: Recipe) -> Parts:
     given = {"recipe_folder": recipe.folder, "cache_folder": cache_root()}
     services = build_services(recipe, given)
     datasets = build_datasets(recipe, given)
-    tasks = build_tasks(recipe, given, services)
     view = factory.build("view", recipe.model.view, given={}, where="model.view")
+    tasks = build_tasks(recipe, {**given, "view": view}, services)
     return Parts(recipe=recipe, datasets=datasets, tasks=tasks, services=services, view=view)
 
 

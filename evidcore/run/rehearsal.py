@@ -16,7 +16,7 @@ from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
 from evidcore.recipe import DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage, data_uses
 from evidcore.run import model as models
-from evidcore.run.measuring import labeler_of, metrics_of
+from evidcore.run.measuring import labeler_of, metrics_of, segmenter_of
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build, check_splits
 from evidcore.run.readiness import ask
@@ -180,6 +180,7 @@ def _components(parts: Parts, stage: Stage, name: str) -> None:
     if isinstance(stage, Evaluate):
         for named in metrics_of(parts, stage, labeler_of(parts, stage, name), name):
             ask(named.metric, name)
+        segmenter_of(parts, stage, name)
 
 
 def _entry(parts: Parts, encoder: Encoder, tokenizer: Any, stage: str, use: DataUse) -> Rehearsed:

@@ -19,13 +19,14 @@ from evidcore.evaluate.choice import evaluate_choice
 from evidcore.evaluate.probe import encoder_features, linear_probe
 from evidcore.evaluate.reference_lines import reference_lines, training_prompts
 from evidcore.evaluate.report import evaluate_report
+from evidcore.evaluate.segmentation import evaluate_segmentation
 from evidcore.evaluate.thinking import measure_thinking
 from evidcore.model.policy import VLMPolicy
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Sft
 from evidcore.run import model as models
-from evidcore.run.measuring import labeler_of, metrics_of
+from evidcore.run.measuring import labeler_of, metrics_of, segmenter_of
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts
 from evidcore.run.record import append
@@ -113,6 +114,7 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
     """Answer every question of the data entries, greedily."""
     labeler = labeler_of(parts, stage, "stage.evaluate")
     metrics = metrics_of(parts, stage, labeler, "stage.evaluate")
+    segmenter = segmenter_of(parts, stage, "stage.evaluate")
     model, processor = models.current(parts, standing)
     policy = VLMPolicy(model, processor, prompts_per_pass=stage.prompts_per_batch, seed=parts.recipe.seed)
     rescue: Scorer = factory.build(
@@ -125,7 +127,8 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
     asked: list[Prompt] = []
     for use in stage.data:
         prompts, task = parts.prompts(use), parts.tasks[use.task]
-        if scored_as(task, prompts) == "choice":
+        kind = scored_as(task, prompts)
+        if kind == "choice":
             choice = evaluate_choice(
                 policy, prompts, task, max_new_tokens=stage.max_new_tokens,
                 batch_size=stage.prompts_per_batch, rescue=rescue,
@@ -136,6 +139,13 @@ def evaluate(parts: Parts, standing: Standing, stage: Evaluate, folder: Path) ->
             lines[use.task] = blind.figures()
             append(answers, thought.beside([answer.line() for answer in choice.answers]))
             asked = asked or prompts
+        elif kind == "segmentation":
+            segmentation = evaluate_segmentation(
+                policy, prompts, task, segmenter, max_new_tokens=stage.max_new_tokens,
+                batch_size=stage.prompts_per_batch,
+            )  # fmt: skip
+            rows += segmentation.rows()
+            append(answers, segmentation.lines())
         else:
             report = evaluate_report(
                 policy, prompts, task, max_new_tokens=stage.max_new_tokens, labeler=labeler, metrics=metrics,
@@ -188,11 +198,14 @@ def has_options(parts: Parts, use: DataUse) -> bool:
     return all(prompt.reference.get("options") for prompt in some)
 
 
-def scored_as(task: Task, prompts: Sequence[Prompt]) -> Literal["choice", "report"]:
-    """Return what answers can be scored as: choices have options, a report's gold answer is read as one.
+def scored_as(task: Task, prompts: Sequence[Prompt]) -> Literal["choice", "report", "segmentation"]:
+    """Return what answers can be scored as.
+
+    Choices have options; a report's gold answer is read as one; that of a segmentation as boxes on a slice,
+    beside the names of the masks that answer.
 
     Raises:
-        RecipeError: if they can be scored as neither; names task and prompt.
+        RecipeError: if they can be scored as none of these; names task and prompt.
     """
     prompt = next((one for one in prompts if not one.reference.get("options")), None)
     if prompt is None:
@@ -201,10 +214,13 @@ def scored_as(task: Task, prompts: Sequence[Prompt]) -> Literal["choice", "repor
         read = task.parse(prompt, task.gold(prompt)[0])
     if read.report is not None:
         return "report"
+    if read.evidence is not None and read.evidence.boxes and prompt.reference.get("masks"):
+        return "segmentation"
     raise RecipeError(
         f"task {prompt.task!r} ({offer_of(task)}): prompt {prompt.id!r} has no options, and its gold answer "
-        "is read as no report, so an evaluate stage cannot score it. Evaluate a task that asks for a "
-        "choice or a report, such as 'choice' or 'report', and leave this one to sft and grpo."
+        "is read as no report and as no boxes of named masks, so an evaluate stage cannot score it. Evaluate "
+        "a task that asks for a choice, a report or a segmentation, such as 'choice', 'report' or "
+        "'reasoning-segmentation', and leave this one to sft and grpo."
     )
 
 

@@ -26,7 +26,7 @@ def check_view(
     - what is shown lies inside the case's own volumes;
     - where slices are tagged, the text before each names its index;
     - an encoder is given the size that is announced;
-    - boxes come back as voxels of what was shown;
+    - boxes come back as voxels of what was shown, and voxels as boxes where the view knows the way;
     - a box outside raises a ValueError.
 
     Args:
@@ -87,6 +87,10 @@ def _boxes_come_back(
         meant = [y0 + (y1 - y0) * top, y0 + (y1 - y0) * bottom, x0 + (x1 - x0) * right, x0 + (x1 - x0) * left]
         off = max(abs(one - two) for one, two in zip((box.y0, box.y1, box.x0, box.x1), meant, strict=True))
         require(off <= 1.0, view, clause, f"{given} gave {box}, off by {off:.1f} voxels")
+        shown = view.from_source(part, box)
+        if shown is not None:
+            again = view.to_source(part, shown)
+            require(again == box, view, "voxels come back as boxes", f"{box} became {shown}, then {again}")
     if placed == 0 and z1 - z0 == 1:
         broken(view, clause, f"no box has a place on slice {z0}")
     for given in outside if placed else ():

@@ -5,6 +5,7 @@ import pytest
 
 from evidcore.errors import RecipeError
 from evidcore.recipe import Evaluate, Grpo, Sft, load, to_toml
+from evidcore.recipe.schema import recipe_schema
 from evidcore.recipe.shape import DEFAULT_METRICS
 
 
@@ -308,3 +309,48 @@ def test_a_resolved_recipe_keeps_its_metrics(write, tmp_path):
     recipe = load(write((LAST, f"{LAST}\n{named}")))
     (tmp_path / "again.toml").write_text(to_toml(recipe))
     assert load(tmp_path / "again.toml").stages == recipe.stages
+
+
+GROWER = ("[service.judge]", '[service.grower]\nuse = "region-growing"\n\n[service.judge]')
+
+
+def test_an_evaluate_stage_grows_regions_unless_it_names_a_segmenter_or_a_service(write, tmp_path):
+    assert load(write()).stages[-1].segmenter["use"] == "region-growing"
+    for given in ('segmenter = "grower"', 'segmenter = { use = "region-growing" }'):
+        recipe = load(write(GROWER, (LAST, f"{LAST}\n{given}")))
+        (tmp_path / "again.toml").write_text(to_toml(recipe))
+        assert load(tmp_path / "again.toml").stages == recipe.stages
+    assert load(write(GROWER, (LAST, f'{LAST}\nsegmenter = "grower"'))).stages[-1].segmenter == "grower"
+
+
+def test_a_segmenter_is_swapped_from_the_command_line(write, install):
+    body = "from evidcore.builtin.region_growing import RegionGrowing as It\n"
+    install("evid-other", "segmenter", "other", body)
+    for given in ("", 'segmenter = { use = "region-growing" }', 'segmenter = "grower"'):
+        path = write(GROWER, (LAST, f"{LAST}\n{given}"))
+        recipe = load(path, ['stage.evaluate.segmenter={use="other"}'])
+        assert recipe.stages[-1].segmenter["use"] == "other"
+        assert recipe.stages[:-1] == load(path).stages[:-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('"growr"', "segmenter: no service is called 'growr'. Did you mean 'grower'? Services of this kind: grower. "
+         "A segmenter of its own: { use = 'growr' }."),
+        ('"judge"', "segmenter: must be a segmenter, but service 'judge' is a scorer."),
+        ('{ use = "region-growin" }', "segmenter.use: no segmenter is called 'region-growin'. Did you mean"),
+        ("3", "segmenter: must be a table that names a component, { use = '…' }, got 3."),
+    ],
+)  # fmt: skip
+def test_a_segmenter_that_is_none_is_refused_with_its_line(write, given, said):
+    found = mistakes(write(GROWER, (LAST, f"{LAST}\nsegmenter = {given}")))
+    assert f"line 50, stage.evaluate.{said}" in found[1]
+
+
+def test_the_schema_allows_a_segmenter_as_a_table_or_as_a_service():
+    stages = recipe_schema()["properties"]["stage"]["items"]["anyOf"]
+    (evaluate,) = [one for one in stages if one["properties"]["kind"] == {"const": "evaluate"}]
+    table = {"$ref": "#/$defs/segmenter"}
+    assert evaluate["properties"]["segmenter"] == {"anyOf": [table, {"type": "string"}]}
+    assert evaluate["properties"]["labeler"] == {"$ref": "#/$defs/labeler"}

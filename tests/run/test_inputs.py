@@ -78,6 +78,19 @@ def test_a_service_counts_where_it_is_named(recipe):
     assert key(asking, 4, upstream=fitted) == key(asking, 4, upstream={**fitted, "service.words": "v"})
 
 
+def test_another_segmenter_of_an_evaluation_trains_nothing_again(recipe):
+    grower = {"kind": "segmenter", "use": "region-growing"}
+    known = changed(recipe, services={"grower": grower})
+    by_service, by_table = (
+        changed(known, stages=(*recipe.stages[:4], dataclasses.replace(recipe.stages[4], segmenter=one)))
+        for one in ("grower", {**recipe.stages[4].segmenter, "x": 1})
+    )
+    coarse = changed(by_service, services={"grower": {**grower, "x": 1}})
+    for other in (by_service, by_table, coarse):
+        assert all(key(known, place) == key(other, place) for place in range(4))
+    assert len({key(one, 4) for one in (known, by_service, by_table, coarse)}) == 4
+
+
 def test_a_task_counts_where_it_is_asked(recipe):
     other = changed(recipe, tasks={**recipe.tasks, "report": {**recipe.tasks["report"], "x": 1}})
     stands = {"language": "x", "model": "y"}

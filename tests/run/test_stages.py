@@ -1,10 +1,12 @@
 """What an evaluate stage can score."""
 
+import dataclasses
+
 import pytest
 
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
-from evidcore.case import Answer, Case, Finding, Question, Report, VolumeRef
+from evidcore.case import Answer, Box, Case, Evidence, Finding, Question, Report, VolumeRef
 from evidcore.errors import RecipeError
 from evidcore.plugins.factory import build
 from evidcore.run.stages import scored_as
@@ -48,3 +50,21 @@ def test_a_task_that_reads_neither_is_refused_by_name(side):
     )
     with pytest.raises(RecipeError, match=said):
         scored_as(side, prompts)
+
+
+class Boxed(Side):
+    """Asks for a box."""
+
+    def parse(self, prompt, completion):
+        box = Box(z=0, y0=0, y1=1, x0=0, x1=1)
+        return Answer(text=completion, evidence=Evidence(slice=0, boxes=(box,)))
+
+
+def test_boxes_are_a_segmentation_where_masks_are_named_that_answer(offered):
+    offered("evid-boxed", "[evidcore.task]\nboxed = evid_boxed:It\n", It=Boxed)
+    task = build("task", {"use": "boxed"}, given={}, where="test")
+    (prompt,) = task.prompts(CASE, Volume(), 0)
+    named = dataclasses.replace(prompt, reference={"masks": ["liver"]})
+    assert scored_as(task, [named]) == "segmentation"
+    with pytest.raises(RecipeError, match="as no report and as no boxes of named masks"):
+        scored_as(task, [prompt])

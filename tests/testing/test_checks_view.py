@@ -125,6 +125,11 @@ class NoMessage(TwoSlices):
         return super().to_source(part, box)
 
 
+class BackWrong(TwoSlices):
+    def from_source(self, part, box):
+        return (0, 0, 100, 100)
+
+
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     return volume_case(tmp_path_factory.mktemp("case"))
@@ -147,6 +152,7 @@ def test_a_sound_view_passes(sound, case):
         (OwnSize, r"the size that is announced. got \(1, 24, 24\), the encoder takes \(8, 16, 16\)"),
         (Flipped, r"boxes come back as voxels.* \(0, 50, 25, 100\) gave Box.*, off by 12\.0 voxels"),
         (NextSlice, r"boxes come back as voxels.* gave Box\(z=4.*, shown is \(3, 4, 0, 16, 0, 16\)"),
+        (BackWrong, r"voxels come back as boxes. Box.* became \(0, 0, 100, 100\), then Box"),
         (Nowhere, "boxes come back as voxels.* no box has a place on slice 3"),
         (Clips, r"a box outside raises a ValueError. \(0, 0, 101, 10\) was accepted"),
         (WrongError, r"a box outside raises a ValueError. \(0, 0, 101, 10\) raised AssertionError"),

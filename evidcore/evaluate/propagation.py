@@ -1,0 +1,60 @@
+"""Ask a segmenter for many masks of a volume at once, and find out what went wrong with each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from evidcore.case import Box
+from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
+from evidcore.evaluate.overlap import Mask
+
+
+class HalfMask(Exception):
+    """What a segmenter returned is no mask of the whole volume. Says what it is."""
+
+
+def request(boxes: Sequence[Box], z_window: tuple[int, int] | None = None) -> MaskRequest:
+    """Return the request for one mask of all boxes; their order does not matter."""
+    ordered = sorted(boxes, key=lambda box: (box.z, box.y0, box.x0, box.y1, box.x1))
+    return MaskRequest(prompts=tuple(BoxPrompt(box=box) for box in dict.fromkeys(ordered)), z_window=z_window)
+
+
+def masks_of(
+    session: SegmenterSession, requests: Sequence[MaskRequest], shape_zyx: tuple[int, int, int]
+) -> list[Mask | Exception]:
+    """Return a mask for each request, shape (z, y, x), or what kept it from being made.
+
+    Everything is asked in one call, so that equal requests and slices are computed once. Where that call
+    fails, each request is asked alone, and only the faulty ones are lost.
+
+    Args:
+        session: on the volume.
+        requests: may repeat.
+        shape_zyx: of the volume.
+    """
+    wanted = list(requests)
+    if not wanted:
+        return []
+    found: list[Mask | Exception]
+    try:
+        found = [*session.masks(wanted)]
+        if len(found) != len(wanted):
+            return [HalfMask(f"{len(found)} masks for {len(wanted)} requests")] * len(wanted)
+    except Exception as cause:
+        found = [cause] if len(wanted) == 1 else [_alone(session, one) for one in wanted]
+    return [one if isinstance(one, Exception) else _whole(one, shape_zyx) for one in found]
+
+
+def _alone(session: SegmenterSession, wanted: MaskRequest) -> Mask | Exception:
+    try:
+        return session.mask(wanted.prompts, wanted.z_window)
+    except Exception as cause:  # handed to the caller, who knows what a failure means
+        return cause
+
+
+def _whole(mask: Mask, shape_zyx: tuple[int, int, int]) -> Mask | Exception:
+    if mask.shape != shape_zyx or mask.dtype != np.bool_:
+        return HalfMask(f"a mask of {mask.dtype} {mask.shape} for a volume of {shape_zyx} (z, y, x)")
+    return mask

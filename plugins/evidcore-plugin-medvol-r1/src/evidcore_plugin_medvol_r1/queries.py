@@ -1,0 +1,90 @@
+"""What is asked about a case, and which of its masks answer: queries that came along, or each mask."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Case
+from evidcore.errors import DataError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is asked about a case."""
+
+    id: str
+    text: str
+    masks: tuple[str, ...] = ()  # of the case, which answer together; empty where nobody knows
+    kind: str | None = None
+
+    @property
+    def target(self) -> str:
+        """Return what the masks are called, without the number of a lesion: "cyst" for "cyst 2"."""
+        return " + ".join(dict.fromkeys(re.sub(r" \d+$", "", name) for name in self.masks))
+
+
+def given(case: Case) -> list[Asked]:
+    """Return the queries that came with a case.
+
+    Raises:
+        DataError: if a query names a mask that the case lacks; names both.
+    """
+    for query in case.queries:
+        if missing := next((name for name in query.masks if name not in case.masks), None):
+            listing = ", ".join(sorted(case.masks)) or "none"
+            raise DataError(
+                f"case {case.id!r}: query {query.id!r} is answered by mask {missing!r}, which the case lacks."
+                f" It has: {listing}. Correct the data set."
+            )
+    return [Asked(id=query.id, text=query.text, masks=query.masks, kind=query.kind) for query in case.queries]
+
+
+def by_mask(
+    case: Case, names: Sequence[str], descriptions: Mapping[str, Sequence[str]], seed: int
+) -> list[Asked]:
+    """Ask for each mask of a case: by its name, or by one of its descriptions.
+
+    Args:
+        case: whose masks are asked about.
+        names: masks that are asked about; all of the case if empty.
+        descriptions: mask name -> texts of which one is drawn.
+        seed: of the draw.
+    """
+    found = []
+    for name in names or case.masks:
+        if name in case.masks:
+            spoken = name.replace("_", " ")
+            texts = descriptions.get(name) or descriptions.get(spoken) or (f"the {spoken}",)
+            text = random.Random(f"reasoning-segmentation/{seed}/{case.id}/{name}").choice(texts)
+            found.append(Asked(id=name, text=text, masks=(name,)))
+    return found
+
+
+def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
+    """Read a JSON file of mask names with their descriptions, as M3D's `term_dictionary.json`.
+
+    Raises:
+        DataError: if it cannot be used; names the file and the entry.
+    """
+    try:
+        table: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise DataError(
+            f"{path}: cannot be read as JSON ({cause}). Give descriptions = 'FILE', an object of mask names "
+            'with a list of texts each, {"liver": ["the largest gland"]}.'
+        ) from cause
+    if not isinstance(table, dict):
+        raise DataError(f"{path}: must be an object of mask names, got {type(table).__name__}.")
+    for name, texts in table.items():
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                f"{path}: {name!r} must have a list of texts, got {json.dumps(texts)[:60]}. "
+                "Correct the entry."
+            )
+    return {name: tuple(texts) for name, texts in table.items()}

@@ -1,0 +1,154 @@
+"""Rewards `evidence-format`, `key-slice` and `box-overlap`: what can be judged without a segmenter.
+
+They read the truth from the prompt's reference, as task `reasoning-segmentation` writes it, and open no file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+
+from evidcore.case import Box, Evidence, Rollout, Score, Unscored, Verdict
+from evidcore.contracts import Reward
+from evidcore.evaluate.overlap import matched_iou
+from evidcore_plugin_medvol_r1.reading import read
+
+Scores = Sequence[Score | Unscored | None]
+
+
+class EvidenceFormat(Reward):
+    """Share of the answer format that is kept: R_f of MedVol-R1.
+
+    Args:
+        levels: "graded", as the released code, is the mean of four shares: nothing but think and answer; a
+            think text; an object that can be read; the share of its boxes that are boxes in 0..1000.
+            "binary", as the paper's figure, is 1 where the strict format holds, else 0. Where the task asks
+            for no thinking, the second share is left out.
+
+    Source:
+        Wang et al. 2026, MedVol-R1, arXiv:2605.26621, figure 1; github AdvancingEther/MedVol-R1 @051b20f,
+        reward_function/ctorg.py.
+    """
+
+    def __init__(self, *, levels: Literal["graded", "binary"] = "graded") -> None:
+        self.levels = levels
+
+    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
+        """Judge each answer by itself."""
+        return [self._judge(rollout) for rollout in rollouts]
+
+    def _judge(self, rollout: Rollout) -> Score | Unscored:
+        reference = rollout.prompt.reference
+        if "shown" not in reference:
+            return not_asked(rollout)
+        found = read(rollout.text, reference["shown"], think=reference["think"])
+        graded = sum(found.parts.values()) / len(found.parts)
+        value = graded if self.levels == "graded" else float(found.fault is None)
+        return Score(value=value, parts=found.parts, reason=found.fault or "")
+
+
+class KeySlice(Reward):
+    """The target's area on the named slice over the largest that could have been named: R_a of MedVol-R1.
+
+    Args:
+        over: the largest area "local", within `reach` slices of the named one, as the released code, where
+            it is near 1 on any plateau and a slice at the target's tip is paid for by its neighbours;
+            "global", on any slice of the volume, as the code's older variant; "shown", on the slices that
+            were shown, so that 1 can always be reached.
+        reach: slices to either side, with "local".
+
+    Source:
+        Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
+    """
+
+    def __init__(
+        self, *, over: Literal["local", "global", "shown"] = "local", reach: Annotated[int, Ge(0)] = 5
+    ) -> None:
+        self.over = over
+        self.reach = reach
+
+    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
+        """Judge each answer by itself."""
+        return [self._judge(rollout) for rollout in rollouts]
+
+    def _judge(self, rollout: Rollout) -> Score | Unscored:
+        target = rollout.prompt.reference.get("target")
+        if target is None:
+            return not_asked(rollout)
+        said = said_by(rollout)
+        if said is None or said.slice is None:
+            return Score(value=0.0, reason=rollout.answer.malformed or "no slice is named")
+        areas = {int(z): int(area) for z, area in target["areas"].items()}
+        z, among = said.slice, self._among(said.slice, areas, rollout.prompt.reference["shown"])
+        largest, area = max((areas.get(at, 0) for at in among), default=0), areas.get(z, 0)
+        if not area:
+            return Score(value=0.0, reason=f"slice {z} does not show the target")
+        where = f"within {self.reach} slices" if self.over == "local" else f"of the {self.over} slices"
+        where = "on any slice" if self.over == "global" else where
+        return Score(
+            value=area / largest,
+            parts={"area_voxels": float(area), "largest_voxels": float(largest)},
+            reason=f"slice {z} shows {area} voxels of at most {largest} {where}",
+        )
+
+    def _among(self, z: int, areas: Mapping[int, int], shown: Sequence[int]) -> Sequence[int]:
+        if self.over == "local":
+            return range(z - self.reach, z + self.reach + 1)
+        return [*areas] if self.over == "global" else shown
+
+
+class BoxOverlap(Reward):
+    """IoU of boxes matched one to one, over the larger number of boxes: R_s of MedVol-R1.
+
+    Args:
+        at: whose boxes are right. "gold" takes those of the gold slice whatever slice was named, as the
+            released code: the right place in the plane is paid on a slice that does not show the target.
+            "predicted" takes those of the named slice, as the code's older variant.
+
+    Source:
+        Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
+    """
+
+    def __init__(self, *, at: Literal["gold", "predicted"] = "gold") -> None:
+        self.at = at
+
+    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
+        """Judge each answer by itself."""
+        return [self._judge(rollout) for rollout in rollouts]
+
+    def _judge(self, rollout: Rollout) -> Score | Unscored:
+        target = rollout.prompt.reference.get("target")
+        if target is None:
+            return not_asked(rollout)
+        said = said_by(rollout)
+        if said is None or not said.boxes:
+            return Score(value=0.0, reason=rollout.answer.malformed or "no box is named")
+        z = int(target["slice"]) if self.at == "gold" else said.boxes[0].z
+        right = boxes_on(target, z)
+        if not right:
+            return Score(value=0.0, reason=f"slice {z} does not show the target, so it has no box there")
+        value = matched_iou([dataclasses.replace(box, z=z) for box in said.boxes], right)
+        return Score(
+            value=value,
+            parts={"boxes": float(len(said.boxes)), "right_boxes": float(len(right))},
+            reason=f"{len(said.boxes)} boxes for {len(right)} on slice {z}, IoU {value:.2f}",
+        )
+
+
+def said_by(rollout: Rollout) -> Evidence | None:
+    """Return what an answer points at, None where nothing could be read."""
+    return rollout.answer.evidence
+
+
+def not_asked(rollout: Rollout) -> Unscored:
+    """Return the verdict on an answer to another task."""
+    reason = f"prompt {rollout.prompt.id!r} asks for no segmentation, or nobody knows the answer"
+    return Unscored(kind="not-applicable", reason=reason)
+
+
+def boxes_on(target: Mapping[str, Any], z: int) -> list[Box]:
+    """Return the right boxes of a shown slice."""
+    return [Box(**box) for box in target["boxes"].get(str(z), ())]

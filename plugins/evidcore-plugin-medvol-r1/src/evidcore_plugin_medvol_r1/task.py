@@ -1,0 +1,231 @@
+"""Task `reasoning-segmentation`: name the slice that shows something best, and box it there."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Lt
+
+from evidcore.builtin.views import is_slice
+from evidcore.case import Answer, Box, Case, Evidence, Prompt, Span, TextPart, VisualPart
+from evidcore.contracts import Task, View
+from evidcore.errors import DataError, PluginError
+from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
+from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, read
+from evidcore_plugin_medvol_r1.target import (
+    PARTS,
+    RANKED_SLICES,
+    SMALLEST_PART,
+    Rule,
+    Target,
+    gold_slice,
+    measure,
+)
+
+log = logging.getLogger(__name__)
+
+THINK_TEXT = "It is the {target}, seen best on slice {slice}."
+_FORM = '<answer>{"slice": 12, "bbox_2d_list": [[100, 250, 300, 400]]}</answer>'
+_SHORT = {False: "Name one slice and box it there.", True: "Think, then name one slice and box it there."}
+_CHOOSE = (
+    "Choose the one slice, of those shown, on which this is seen most clearly, and box every instance of it "
+    "there; one box around many small fragments. Coordinates x0, y0, x1, y1 run from 0 to 1000 over it. "
+)
+_RULES = {
+    False: f"{_CHOOSE}Answer exactly in this form, with no other key:\n{_FORM}",
+    True: (
+        f"{_CHOOSE}First think in one or two short sentences. Answer exactly in this form, with no other "
+        f"key:\n<think>…</think>{_FORM}"
+    ),
+}
+
+
+class ReasoningSegmentation(Task):
+    """Ask for the object that a text means, often without naming it; the answer is a slice and boxes on it.
+
+    The gold slice is the upper median of the ten shown slices on which the target is largest, the gold
+    boxes are tight. Of a target that no shown slice shows, or that has no voxel, nothing is asked; the log
+    says so of the first. Differences from the released code: slices without the target never enter the
+    median; areas and parts are counted on the volume's own grid, "200 pixels of 512 x 512" as that share of a
+    slice; boxes are whole voxels, start included, stop excluded.
+
+    Args:
+        view: shows the case; it must tag slices.
+        recipe_folder: where a relative `descriptions` starts.
+        cache_folder: keeps what was measured of masks.
+        think: ask for `<think>…</think>` before the answer. Without, answers alone are written and read, as
+            in the paper's supervised stage.
+        rules: spell the answer format out in the prompt, for models that were not trained on it.
+        ask: "queries" asks those that came with the case; "masks" asks for each mask.
+        names: with "masks", those that are asked about; all of a case if left out.
+        descriptions: with "masks", a JSON file of mask names with texts, of which one is drawn; a mask that
+            it lacks is asked for by its name.
+        parts: most boxes on a slice for masks of several instances; one for every other mask.
+        smallest_part: share of a slice's area that an instance needs for a box of its own.
+        think_text: what gold answers think, about `{target}` and `{slice}`.
+
+    Source:
+        Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
+    """
+
+    needs_slice_tags = True
+
+    def __init__(
+        self,
+        view: View,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        think: bool = True,
+        rules: bool = False,
+        ask: Literal["queries", "masks"] = "queries",
+        names: tuple[str, ...] = (),
+        descriptions: str = "",
+        parts: Mapping[str, Annotated[int, Ge(1)]] = PARTS,
+        smallest_part: Annotated[float, Ge(0), Lt(1)] = SMALLEST_PART,
+        think_text: str = THINK_TEXT,
+    ) -> None:
+        try:
+            written = think_text.format(target="liver", slice=1).strip()
+        except (KeyError, IndexError, ValueError) as cause:
+            raise ValueError(
+                f"think_text knows {{target}} and {{slice}} alone, got {think_text!r}"
+            ) from cause
+        if not written or "<" in written:
+            raise ValueError(f"think_text must be words without tags, got {think_text!r}")
+        self.view = view
+        self.think = think
+        self.rules = rules
+        self.asked = ask
+        self.names = names
+        self.think_text = think_text
+        self._descriptions = recipe_folder / descriptions if descriptions else None
+        self._rule = Rule(parts=tuple(sorted(parts.items())), smallest_part=smallest_part)
+        self._cache_folder = cache_folder
+        self._has_told = False
+
+    def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
+        """Ask for every target that is seen on a shown slice."""
+        queries = given(case) if self.asked == "queries" else self._by_mask(case, seed)
+        if not queries:
+            return ()
+        shown = view.render(case)
+        slices = [part.crop.box_zyx[0] for part in _slices(shown, case) if part.crop.box_zyx]
+        found = []
+        for query in queries if slices else ():
+            target = measure(case, query.masks, self._rule, self._cache_folder)
+            z = gold_slice(target.areas, slices, RANKED_SLICES)
+            if z is not None:
+                found.append(self._prompt(case, shown, slices, query, _plain(target, slices, z)))
+            elif target.areas and not self._has_told:
+                self._has_told = True
+                log.warning(
+                    "reasoning-segmentation: case %s, query %s: none of the %d slices shown shows the "
+                    "target, so it is not asked, nor is any other of which this holds. Show more slices.",
+                    case.id, query.id, len(slices),
+                )  # fmt: skip
+        return found
+
+    def ask(self, case: Case, view: View) -> Sequence[Prompt]:
+        """Ask what someone put; which mask answers is not known."""
+        shown = view.render(case)
+        slices = [part.crop.box_zyx[0] for part in _slices(shown, case) if part.crop.box_zyx]
+        put = [Asked(id=question.id, text=question.text) for question in case.questions]
+        return [self._prompt(case, shown, slices, query, None) for query in put]
+
+    def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
+        """Return the gold slice and its boxes, after a sentence of thought where thinking is asked for."""
+        target = prompt.reference["target"]
+        z = target["slice"]
+        part = self._part(prompt, z)
+        boxes = [self._shown_box(part, Box(**box)) for box in target["boxes"][str(z)]]
+        answer = f"<answer>{json.dumps({SLICE: z, BOXES: boxes})}</answer>"
+        if not self.think:
+            return answer, ()
+        thought = self.think_text.format(target=prompt.reference["finding"], slice=z)
+        return f"<think>{thought}</think>{answer}", ()
+
+    def parse(self, prompt: Prompt, completion: str) -> Answer:
+        """Read slice and boxes as far as they can be read; `malformed` holds the strict reader's reason."""
+        found = read(completion, prompt.reference["shown"], think=self.think)
+        evidence = None
+        if found.slice is not None:
+            part = self._part(prompt, found.slice)
+            placed = [self.view.to_source(part, box) for box in found.boxes]
+            boxes = tuple(dict.fromkeys(box for box in placed if box is not None))
+            evidence = Evidence(slice=found.slice, boxes=boxes)
+        return Answer(text=completion, malformed=found.fault, think=found.think, evidence=evidence)
+
+    def _by_mask(self, case: Case, seed: int) -> list[Asked]:
+        return by_mask(case, self.names, self._texts, seed)
+
+    @functools.cached_property
+    def _texts(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self._descriptions is None else read_descriptions(self._descriptions)
+
+    def _prompt(
+        self, case: Case, shown: Sequence[Any], slices: list[int], query: Asked, target: dict[str, Any] | None
+    ) -> Prompt:
+        said = (_RULES if self.rules else _SHORT)[self.think]
+        return Prompt(
+            id=f"{case.id}:{query.id}",
+            case=case,
+            task="reasoning-segmentation",
+            parts=(*shown, TextPart(text=f"{query.text}\n{said}")),
+            reference={
+                "query": query.text,
+                "masks": list(query.masks),
+                "finding": query.target,
+                "kind": query.kind,
+                "think": self.think,
+                "shown": slices,
+                "target": target,
+            },
+        )
+
+    def _part(self, prompt: Prompt, z: int) -> VisualPart:
+        """Return the part that shows slice `z` of the prompt's own case, whatever pixels the prompt shows."""
+        own = _slices(prompt.parts, prompt.case) or _slices(self.view.render(prompt.case), prompt.case)
+        return next(part for part in own if part.crop.box_zyx and part.crop.box_zyx[0] == z)
+
+    def _shown_box(self, part: VisualPart, box: Box) -> list[int]:
+        """Return a box in whole numbers of 0..1000, at least 1 wide and high."""
+        given = self.view.from_source(part, box)
+        if given is None:
+            raise PluginError(
+                f"view {type(self.view).__name__} cannot say where voxels lie on a slice that it shows, so no"
+                " gold box can be written. Use view = { use = 'slices' }, or give the view a `from_source`."
+            )
+        x0, y0, x1, y1 = (round(edge) for edge in given)
+        x0, y0 = min(x0, FULL - 1), min(y0, FULL - 1)
+        return [x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)]
+
+
+def _slices(parts: Sequence[Any], case: Case) -> list[VisualPart]:
+    """Return the parts that show slices of the case's volume.
+
+    Raises:
+        DataError: if the case has several volumes.
+    """
+    if len(case.volumes) != 1:
+        raise DataError(
+            f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
+            "Ask about cases with one volume."
+        )
+    shown = [part for part in parts if isinstance(part, VisualPart) and is_slice(part.crop)]
+    return [part for part in shown if part.crop.volume in case.volumes]
+
+
+def _plain(target: Target, slices: Sequence[int], z: int) -> dict[str, Any]:
+    """Return a target as plain JSON: areas of every slice, boxes of the shown ones, and the gold slice."""
+    boxes = {
+        str(at): [{"z": box.z, "y0": box.y0, "y1": box.y1, "x0": box.x0, "x1": box.x1} for box in some]
+        for at, some in target.boxes.items()
+        if at in slices
+    }
+    return {"slice": z, "areas": {str(at): area for at, area in target.areas.items()}, "boxes": boxes}

@@ -1,0 +1,184 @@
+"""Hand-worked: the liver has 10 z voxels on slices z = 4 to 15, the kidneys lie on 3 to 6, the left to 8.
+
+A slice is 40 x 50 voxels, so 0..1000 has 25 a row and 20 a column.
+"""
+
+import dataclasses
+
+import pytest
+from evidcore_plugin_medvol_r1.rewards import BoxOverlap, EvidenceFormat, KeySlice
+
+from evidcore.case import Unscored
+from evidcore.testing.checks_reward import check_reward
+
+RIGHT_BOX, LEFT_BOX = (100, 500, 300, 700), (700, 500, 900, 750)  # rows 20 to 27 and 20 to 29
+
+
+def liver_box(z):
+    """Rows 5 to 4 + z, columns 2 to 11."""
+    return (40, 125, 240, 125 + 25 * z)
+
+
+GOOD = '<think>Here.</think><answer>{"slice": 5, "bbox_2d_list": [[1, 2, 3, 4]]}</answer>'
+
+
+def value_of(reward, rollout):
+    return reward([rollout], {})[0].value
+
+
+@pytest.mark.parametrize(
+    ("text", "graded", "binary"),
+    [
+        (GOOD, 1.0, 1.0),
+        (GOOD.replace("[1, 2, 3, 4]", "[1, 2, 3, 4], [9, 9, 9, 9]"), 3.5 / 4, 0.0),
+        (GOOD.replace("[[1, 2, 3, 4]]", "[[1, 2, 3, 4000]]"), 3 / 4, 0.0),
+        (f"Well. {GOOD}", 3 / 4, 0.0),  # its only fault is a word in front
+        (GOOD.replace("Here.", ""), 3 / 4 - 1 / 4, 0.0),  # an empty think text breaks two shares
+        (GOOD.replace("<think>Here.</think>", ""), 2 / 4, 0.0),
+        (
+            GOOD.replace('"slice": 5', '"slice": 99'),
+            1.0,
+            0.0,
+        ),  # graded, as released: the slice does not count
+        (GOOD.replace("}", ', "why": 1}'), 1.0, 0.0),
+        ("<think>Here.</think><answer>[]</answer>", 2 / 4, 0.0),  # it names nothing, and earns half
+        ("<think>Here.</think><answer>liver</answer>", 2 / 4, 0.0),
+        ("liver", 0.0, 0.0),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_format_is_the_mean_of_four_shares_or_all_or_nothing(asked, text, graded, binary):
+    _, answered = asked()
+    assert value_of(EvidenceFormat(), answered(text=text)) == pytest.approx(graded)
+    assert value_of(EvidenceFormat(levels="binary"), answered(text=text)) == binary
+
+
+def test_format_says_which_share_is_missing(asked):
+    _, answered = asked()
+    (score,) = EvidenceFormat()([answered(text=GOOD.replace("[1, 2, 3, 4]", "[1, 2, 3, 4], [5]"))], {})
+    assert score.parts == {"tags": 1.0, "think": 1.0, "json": 1.0, "boxes": 0.5}
+    assert score.reason == "the box [5] must be four numbers x0, y0, x1, y1"
+
+
+def test_without_thinking_three_shares_are_left(asked):
+    _, answered = asked(think=False)
+    assert value_of(EvidenceFormat(), answered(text=GOOD.replace("<think>Here.</think>", ""))) == 1.0
+    assert value_of(EvidenceFormat(), answered(text=GOOD)) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("z", "local", "globally"),
+    [
+        (15, 1.0, 1.0),  # the largest slice
+        (12, 12 / 15, 12 / 15),  # 10 z voxels on slice z; 15 lies within 5
+        (9, 9 / 14, 9 / 15),
+        (4, 4 / 9, 4 / 15),  # the target's tip: its neighbours are small, so it is paid well
+        (3, 0.0, 0.0),  # one slice off
+        (19, 0.0, 0.0),
+    ],
+)
+def test_key_slice_is_area_over_the_largest_nearby_or_anywhere(asked, z, local, globally):
+    _, answered = asked("gland")
+    assert value_of(KeySlice(), answered(z, (1, 2, 3, 4))) == pytest.approx(local)
+    assert value_of(KeySlice(over="global"), answered(z, (1, 2, 3, 4))) == pytest.approx(globally)
+
+
+def test_key_slice_over_the_slices_shown_can_always_reach_1(asked):
+    _, answered = asked("gland", slices=4)  # 2, 7, 12, 17
+    assert value_of(KeySlice(over="shown"), answered(12, (1, 2, 3, 4))) == 1.0
+    assert value_of(KeySlice(over="shown"), answered(7, (1, 2, 3, 4))) == pytest.approx(7 / 12)
+    assert value_of(KeySlice(over="global"), answered(12, (1, 2, 3, 4))) == pytest.approx(12 / 15)
+
+
+@pytest.mark.parametrize("reach", [0, 1, 3, 30])
+def test_the_local_window_is_counted_in_slices_to_either_side(asked, reach):
+    _, answered = asked("gland")
+    for z in range(4, 16):
+        largest = max(
+            area for at, area in {at: 10 * at for at in range(4, 16)}.items() if abs(at - z) <= reach
+        )
+        assert value_of(KeySlice(reach=reach), answered(z, (1, 2, 3, 4))) == pytest.approx(10 * z / largest)
+
+
+def test_key_slice_needs_no_box_and_says_what_it_saw(asked):
+    _, answered = asked("gland")
+    (score,) = KeySlice()([answered(12)], {})
+    assert score.reason == "slice 12 shows 120 voxels of at most 150 within 5 slices"
+    assert score.parts == {"area_voxels": 120.0, "largest_voxels": 150.0}
+    (score,) = KeySlice()([answered(text="liver")], {})
+    assert (score.value, score.reason) == (0.0, "no tags, expected <think></think><answer></answer>")
+
+
+def test_boxes_are_matched_one_to_one_whatever_their_order(asked):
+    _, answered = asked()
+    reward = BoxOverlap()
+    assert value_of(reward, answered(6, LEFT_BOX, RIGHT_BOX)) == 1.0
+    assert value_of(reward, answered(6, RIGHT_BOX, LEFT_BOX)) == 1.0
+    assert value_of(reward, answered(6, LEFT_BOX)) == 0.5  # one of two
+    assert value_of(reward, answered(6, LEFT_BOX, RIGHT_BOX, (0, 0, 40, 50))) == pytest.approx(2 / 3)
+    assert value_of(reward, answered(6, LEFT_BOX, LEFT_BOX)) == 0.5  # said twice, counted once
+
+
+def test_half_a_box_beside_is_half_over_one_and_a_half(asked):
+    _, answered = asked()
+    x0, y0, x1, y1 = LEFT_BOX
+    moved = (x0 + 100, y0, x1 + 100, y1)  # by 5 of its 10 columns: 50 voxels shared, 150 covered
+    assert value_of(BoxOverlap(), answered(6, moved, RIGHT_BOX)) == pytest.approx((1 / 3 + 1) / 2)
+    inner = (x0, y0, x1, y0 + 125)  # 5 of 10 rows
+    assert value_of(BoxOverlap(), answered(6, inner, RIGHT_BOX)) == pytest.approx((1 / 2 + 1) / 2)
+
+
+def test_at_the_gold_slice_a_slice_that_shows_nothing_is_paid_in_full_and_at_the_predicted_one_not(asked):
+    """The released code pays for boxes that lie right in the plane, on a slice without the target."""
+    _, answered = asked()
+    nowhere = answered(18, LEFT_BOX, RIGHT_BOX)
+    assert value_of(BoxOverlap(at="gold"), nowhere) == 1.0
+    (score,) = BoxOverlap(at="predicted")([nowhere], {})
+    assert (score.value, score.reason) == (0.0, "slice 18 does not show the target, so it has no box there")
+
+
+def test_at_the_predicted_slice_a_right_box_on_another_slice_is_right(asked):
+    _, answered = asked("gland")  # its gold slice is 11: 11 rows; slice 15 has 15
+    there = answered(15, liver_box(15))
+    assert value_of(BoxOverlap(at="predicted"), there) == 1.0
+    assert value_of(BoxOverlap(at="gold"), there) == pytest.approx(11 / 15)
+
+
+def test_no_box_earns_nothing(asked):
+    _, answered = asked()
+    for text in ("kidneys", '<think>x</think><answer>{"slice": 6, "bbox_2d_list": [[9, 9, 9, 9]]}</answer>'):
+        (score,) = BoxOverlap()([answered(text=text)], {})
+        assert score.value == 0.0
+        assert score.reason
+
+
+@pytest.mark.parametrize("reward", [EvidenceFormat(), KeySlice(), BoxOverlap()])
+def test_other_tasks_are_not_applicable(asked, reward):
+    _, answered = asked()
+    one = answered(6, LEFT_BOX)
+    other = dataclasses.replace(one, prompt=dataclasses.replace(one.prompt, reference={"letter": "A"}))
+    assert reward([other], {}) == [
+        Unscored(
+            kind="not-applicable",
+            reason="prompt 'c7:filters' asks for no segmentation, or nobody knows the answer",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        EvidenceFormat(), EvidenceFormat(levels="binary"), KeySlice(), KeySlice(over="global"),
+        KeySlice(over="shown"), BoxOverlap(), BoxOverlap(at="predicted"),
+    ],
+)  # fmt: skip
+def test_they_keep_the_contract_of_a_reward(asked, reward):
+    _, liver = asked("gland")
+    _, kidneys = asked("filters")
+    gold = liver_box(11)
+    good = [liver(15, gold), liver(14, gold), kidneys(6, LEFT_BOX, group=1), kidneys(5, RIGHT_BOX, group=1)]
+    bad = [
+        liver(text="<answer>[]</answer>"), liver(text="12"), kidneys(text="<think>x</think>", group=1),
+        kidneys(text="", group=1),
+    ]  # fmt: skip
+    check_reward(reward, good, bad)

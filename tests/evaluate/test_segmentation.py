@@ -1,0 +1,306 @@
+"""Boxes 'z y0 y1 x0 x1' on a scan of 12 x 16 x 16 voxels, filled from top to bottom by a segmenter."""
+
+import json
+
+import nibabel
+import numpy as np
+import pytest
+
+from evidcore.case import Answer, Box, Case, Evidence, MaskRef, Prompt, VolumeRef
+from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
+from evidcore.errors import ContractError, DataError
+from evidcore.evaluate.compare import figure_change, figure_names
+from evidcore.evaluate.items import row_items
+from evidcore.evaluate.overlap import mask_overlap
+from evidcore.evaluate.propagation import HalfMask, masks_of, request
+from evidcore.evaluate.segmentation import evaluate_segmentation
+from evidcore.plugins.factory import build
+
+SHAPE = (12, 16, 16)
+
+
+class Boxed(Task):
+    def prompts(self, case, view, seed):
+        return [
+            Prompt(
+                id=f"{case.id}:{name}", case=case, task="boxed", parts=(),
+                reference={
+                    "masks": [name], "finding": name.split()[-1], "kind": "organ" if " " in name else None,
+                },
+            )
+            for name in case.masks
+        ]  # fmt: skip
+
+    def gold(self, prompt):
+        return GOLD[prompt.reference["masks"][0]], ()
+
+    def parse(self, prompt, completion):
+        try:
+            z, y0, y1, x0, x1 = map(int, completion.split())
+        except ValueError:
+            return Answer(text=completion, malformed=f"no box: {completion!r}")
+        box = Box(z=z, y0=y0, y1=y1, x0=x0, x1=x1)
+        return Answer(text=completion, evidence=Evidence(slice=z, boxes=(box,)))
+
+
+GOLD = {"liver": "6 2 10 2 10", "left kidney": "4 12 14 12 14", "right kidney": "4 12 14 2 4"}
+
+
+class Tower(SegmenterSession):
+    """Fills a box on every slice; refuses one that is a single voxel."""
+
+    asked = 0
+
+    def mask(self, prompts, z_window=None):
+        Tower.asked += 1
+        mask = np.zeros(SHAPE, dtype=bool)
+        for prompt in prompts:
+            box = prompt.box
+            if (box.y1 - box.y0) * (box.x1 - box.x0) == 1:
+                raise ValueError(f"{box} is too small")
+            mask[:, box.y0 : box.y1, box.x0 : box.x1] = True
+        return mask
+
+
+class Towers(Segmenter):
+    session_class = Tower
+
+    def session(self, volume):
+        return self.session_class()
+
+
+class Written(Policy):
+    def __init__(self, texts):
+        self.texts = texts
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        return [self.texts[prompt.id] for prompt in prompts]
+
+    def log_likelihoods(self, prompts, completions):
+        raise NotImplementedError("boxes are read, not weighed")
+
+
+@pytest.fixture
+def segmenter(offered):
+    def made(session=Tower):
+        offered("evid-tower", "[evidcore.segmenter]\ntower = evid_tower:It\n", It=Towers)
+        segmenter = build("segmenter", {"use": "tower"}, given={}, where="test")
+        segmenter.session_class = session
+        return segmenter
+
+    return made
+
+
+@pytest.fixture
+def case_of(tmp_path):
+    def made(name, patient=None):
+        folder = tmp_path / name
+        folder.mkdir()
+        masks = {organ: np.zeros(SHAPE, dtype=bool) for organ in GOLD}
+        masks["liver"][3:9, 2:10, 2:10] = True  # 6 of 12 slices of the gold box
+        masks["left kidney"][:, 12:14, 12:14] = True  # all of them
+        masks["right kidney"][4, 12:14, 2:4] = True
+        air = np.full(SHAPE[::-1], -1000, dtype=np.int16)
+        nibabel.save(nibabel.Nifti1Image(air, np.diag([-2.0, -2.0, 5.0, 1.0])), folder / "a.nii")
+        np.savez(folder / "masks.npz", **masks)
+        return Case(
+            id=name,
+            patient=patient or name,
+            volumes=(VolumeRef(path=str(folder / "a.nii")),),
+            masks={organ: MaskRef(path=str(folder / "masks.npz"), key=organ) for organ in GOLD},
+        )
+
+    return made
+
+
+def evaluated(segmenter, cases, texts):
+    prompts = [prompt for case in cases for prompt in Boxed().prompts(case, None, 0)]
+    return evaluate_segmentation(Written(texts), prompts, Boxed(), segmenter, max_new_tokens=9)
+
+
+def by_metric(result):
+    return {row["metric"]: row for row in result.rows()}
+
+
+ANSWERS = {
+    "a:liver": "3 2 10 2 6",  # half the box on another slice
+    "a:left kidney": "4 12 14 12 14",
+    "a:right kidney": "somewhere",
+}
+
+
+def test_dice_and_iou_are_of_the_whole_volume_worked_by_hand(segmenter, case_of):
+    rows = by_metric(evaluated(segmenter(), [case_of("a")], ANSWERS))
+    # liver: 8 x 8 on 6 slices; the answer's tower 8 x 4 on 12 slices, 6 of which meet it
+    liver = 2 * 32 * 6 / (64 * 6 + 32 * 12)
+    assert rows["dsc/liver"]["value"] == pytest.approx(liver)
+    # kidneys: the left is right, the right is not answered
+    assert rows["dsc/kidney"]["value"] == rows["dsc/organ (kind)"]["value"] == pytest.approx((1 + 0) / 2)
+    assert rows["dsc"]["value"] == pytest.approx((liver + 1 + 0) / 3)
+    assert [rows[name]["questions"] for name in ("dsc", "dsc/liver", "dsc/kidney")] == [3, 1, 2]
+    assert rows["dsc/liver"]["note"] == "too few patients (1 of at least 20)"
+    liver_iou = 32 * 6 / (64 * 6 + 32 * 12 - 32 * 6)
+    assert rows["iou"]["value"] == pytest.approx((liver_iou + 1 + 0) / 3)
+
+
+def test_the_iou_that_papers_print_stands_beside_the_mean_iou_and_is_another_number(segmenter, case_of):
+    rows = by_metric(evaluated(segmenter(), [case_of("a")], ANSWERS))
+    dsc = rows["dsc"]["value"]
+    assert rows["iou_from_dsc"]["value"] == pytest.approx(dsc / (2 - dsc))
+    assert rows["iou_from_dsc"]["value"] < rows["iou"]["value"]
+    assert rows["iou_from_dsc"]["note"].startswith("DSC / (2 - DSC) of the mean DSC")
+
+
+def test_unparsable_answers_count_as_0_and_their_share_is_told(segmenter, case_of):
+    result = evaluated(segmenter(), [case_of("a")], dict.fromkeys(ANSWERS, "somewhere"))
+    rows = by_metric(result)
+    for metric in ("dsc", "iou", "key_slice_area", "box_iou", "format_rate"):
+        assert rows[metric]["value"] == 0.0, metric
+    assert rows["unparsable_rate"]["value"] == 1.0
+    assert rows["dsc"]["note"].startswith("3 unparsable and 0 refused of 3 count as 0")
+    assert "key_slice_off_mm" not in {row["metric"] for row in result.rows() if row["value"] is not None}
+    assert result.answers[0].unparsable == "no box: 'somewhere'"
+
+
+def test_a_box_that_the_segmenter_refuses_counts_as_0_and_is_told_apart(segmenter, case_of):
+    result = evaluated(segmenter(), [case_of("a")], ANSWERS | {"a:liver": "6 2 3 2 3"})
+    rows = by_metric(result)
+    assert (rows["dsc/liver"]["value"], rows["unusable_rate"]["value"]) == (0.0, pytest.approx(1 / 3))
+    assert rows["dsc"]["note"].startswith("1 unparsable and 1 refused of 3 count as 0")
+    assert result.answers[0].refused == "Box(z=6, y0=2, y1=3, x0=2, x1=3) is too small"
+    assert (result.answers[0].unparsable, result.answers[1].refused) == (None, None)
+
+
+def test_the_ceiling_is_what_the_same_segmenter_makes_of_the_gold_boxes(segmenter, case_of):
+    rows = by_metric(evaluated(segmenter(), [case_of("a")], ANSWERS))
+    liver, left, right = 2 * 64 * 6 / (64 * 6 + 64 * 12), 1.0, 2 * 4 / (4 + 4 * 12)
+    assert rows["oracle_dsc"]["value"] == pytest.approx((liver + left + right) / 3)
+    assert rows["oracle_dsc/liver"]["value"] == pytest.approx(liver)
+    assert "the ceiling of dsc" in rows["oracle_dsc"]["note"]
+
+
+def test_slices_and_boxes_have_figures_of_their_own(segmenter, case_of):
+    cases = [case_of("a")]
+    rows = by_metric(evaluated(segmenter(), cases, ANSWERS | {"a:liver": "11 2 10 2 6"}))
+    assert rows["key_slice_area"]["value"] == pytest.approx((0 + 1 + 0) / 3)  # slice 11 shows no liver
+    assert rows["key_slice_off_mm"]["value"] == pytest.approx((5 * 5.0 + 0) / 2)  # of those who name one
+    assert rows["key_slice_off_mm"]["note"].startswith("1 of 3 not measured: the answer names no slice")
+    assert rows["box_iou"]["value"] == pytest.approx((0.5 + 1 + 0) / 3)  # in the plane
+
+
+def test_every_line_holds_its_figures_and_rows_can_be_paired(segmenter, case_of):
+    cases, tower = [case_of(f"p{number}") for number in range(24)], segmenter()
+    gold = {f"{case.id}:{organ}": GOLD[organ] for case in cases for organ in GOLD}
+    worse = gold | {f"{case.id}:liver": "6 2 10 2 6" for case in cases[::2]}
+    before, after = (evaluated(tower, cases, texts) for texts in (worse, gold))
+    old, new = ([json.loads(json.dumps(line)) for line in one.lines()] for one in (before, after))
+    change = figure_change(old, new, "dsc")
+    liver = [2 * 32 * 6 / (64 * 6 + 32 * 12), 2 * 64 * 6 / (64 * 6 + 64 * 12)]
+    assert change.value == pytest.approx((liver[1] - liver[0]) / 6)  # every second case, one of three
+    assert change.patients == 24
+    assert change.low > 0
+    assert {"dsc", "iou", "oracle_dsc", "box_iou", "dsc/liver"} <= set(figure_names(old, new))
+    for row in after.rows():
+        items = row_items(new, row)
+        if row["metric"] == "iou_from_dsc":
+            assert items == {}  # no sum over answers
+        else:
+            sums = [item.sums.numbers for item in items.values() if item.sums is not None]
+            assert sum(above for above, _ in sums) / sum(below for _, below in sums) == pytest.approx(
+                row["value"]
+            )
+
+
+def test_intervals_are_of_patients_and_none_stands_where_they_are_too_few(segmenter, case_of):
+    cases = [case_of(f"c{number}", patient=f"p{number // 2}") for number in range(44)]
+    texts = {
+        f"{case.id}:{organ}": "6 2 10 2 6" if number % 3 and organ == "liver" else GOLD[organ]
+        for number, case in enumerate(cases)
+        for organ in GOLD
+    }
+    tower = segmenter()
+    rows = by_metric(evaluated(tower, cases, texts))
+    assert (rows["dsc"]["questions"], rows["dsc"]["patients"]) == (132, 22)
+    assert rows["dsc"]["low"] < rows["dsc"]["value"] < rows["dsc"]["high"]
+    for end in ("value", "low", "high"):
+        assert rows["iou_from_dsc"][end] == pytest.approx(rows["dsc"][end] / (2 - rows["dsc"][end]))
+    few = by_metric(evaluated(tower, cases[:6], texts))
+    assert few["dsc"]["low"] is few["iou_from_dsc"]["low"] is None
+    assert "too few patients (3 of at least 20)" in few["dsc"]["note"]
+
+
+class Broken(Tower):
+    def mask(self, prompts, z_window=None):
+        if prompts[0].box.y0 == 2:
+            raise RuntimeError("out of memory")
+        return super().mask(prompts, z_window)
+
+
+class Flat(Tower):
+    def mask(self, prompts, z_window=None):
+        return super().mask(prompts, z_window).any(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (
+            Broken,
+            r"segmenter 'tower' from evid-tower 1.0 failed on prompt 'a:liver'.*RuntimeError: out of memory",
+        ),
+        (
+            Flat,
+            r"1.0 failed on prompt 'a:liver'.*a mask of bool \(16, 16\) for a volume of \(12, 16, 16\)",
+        ),
+    ],
+)
+def test_a_segmenter_that_fails_stops_the_evaluation_and_is_named(segmenter, case_of, session, said):
+    with pytest.raises(ContractError, match=said):
+        evaluated(segmenter(session), [case_of("a")], ANSWERS)
+
+
+def test_a_mask_that_the_case_lacks_is_named(segmenter, case_of):
+    case = case_of("a")
+    (prompt, *_) = Boxed().prompts(case, None, 0)
+    prompt.reference["masks"] = ["spleen"]
+    GOLD["spleen"] = GOLD["liver"]
+    said = (
+        "case 'a': prompt 'a:liver' is answered by mask 'spleen', which the case lacks. It has: left kidney"
+    )
+    try:
+        with pytest.raises(DataError, match=said):
+            evaluate_segmentation(Written(ANSWERS), [prompt], Boxed(), segmenter(), max_new_tokens=9)
+    finally:
+        del GOLD["spleen"]
+
+
+def test_without_questions_there_is_nothing_to_evaluate(segmenter):
+    with pytest.raises(ValueError, match="no segmentation to evaluate"):
+        evaluated(segmenter(), [], {})
+
+
+def test_of_many_requests_only_the_faulty_ones_are_lost():
+    box, small = Box(z=3, y0=1, y1=4, x0=1, x1=4), Box(z=3, y0=1, y1=2, x0=1, x1=2)
+    first, lost, last = masks_of(Tower(), [request([box]), request([small]), request([box])], SHAPE)
+    assert isinstance(lost, ValueError)
+    assert mask_overlap(first, last) == (1.0, 1.0)
+    assert masks_of(Tower(), [], SHAPE) == []
+    assert isinstance(masks_of(Tower(), [request([small])], SHAPE)[0], ValueError)
+
+
+def test_equal_requests_are_equal_whatever_the_order_of_their_boxes():
+    boxes = [Box(z=3, y0=1, y1=4, x0=x, x1=x + 1) for x in range(4)]
+    assert request(boxes) == request([*boxes[::-1], boxes[0]])
+    assert request(boxes) != request(boxes, (0, 5))
+
+
+class Short(Tower):
+    def masks(self, requests):
+        return [self.mask(one.prompts) for one in requests][1:]
+
+
+def test_too_few_masks_are_no_masks():
+    box = Box(z=3, y0=1, y1=4, x0=1, x1=4)
+    found = masks_of(Short(), [request([box])] * 3, SHAPE)
+    assert [type(one) for one in found] == [HalfMask] * 3
+    assert str(found[0]) == "2 masks for 3 requests"

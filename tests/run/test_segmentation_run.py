@@ -1,0 +1,159 @@
+"""A run that learns to answer with a slice and boxes, is scored by masks, and is scored again by others."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from evidcore.builtin.vit3d import ViT3D
+from evidcore.cli.summary import summary
+from evidcore.contracts import Segmenter, SegmenterSession
+from evidcore.page import write_page
+from evidcore.recipe import load
+from evidcore.run import run, start
+from evidcore.testing import volume_case
+from evidcore.volume import read_geometry
+
+RECIPE = """\
+schema = 1
+name = "boxes"
+seed = 17
+
+[dataset.chest]
+use = "folder"
+path = "data"
+
+[task.cold-start]
+use = "reasoning-segmentation"
+ask = "masks"
+think = false
+
+[task.reasoning]
+use = "reasoning-segmentation"
+ask = "masks"
+
+[service.grower]
+use = "region-growing"
+
+[model]
+language = { config = "tiny", width = 32, layers = 1 }
+view = { use = "slices", slices = 4 }
+encoder = { use = "by-slice", size_zyx = [4, 16, 16], patch_zyx = [1, 8, 8], width = 24 }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "sft"
+train = ["encoder", "bridge", "language"]
+data = [{ dataset = "chest", task = "cold-start" }, { dataset = "chest", task = "reasoning" }]
+steps = 30
+rows_per_step = 4
+learning_rate = 1e-2
+
+[[stage]]
+kind = "grpo"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "reasoning" }]
+steps = 1
+prompts_per_step = 2
+answers_per_prompt = 2
+learning_rate = 1e-3
+max_new_tokens = 64
+[[stage.reward]]
+use = "evidence-format"
+name = "format"
+[[stage.reward]]
+use = "key-slice"
+[[stage.reward]]
+use = "box-overlap"
+[[stage.reward]]
+use = "volume-consistency"
+segmenter = "grower"
+
+[[stage]]
+kind = "evaluate"
+data = [
+  { dataset = "chest", task = "cold-start", split = "test" },
+  { dataset = "chest", task = "reasoning", split = "test" },
+]
+max_new_tokens = 64
+segmenter = { use = "region-growing" }
+"""
+
+
+def by_slice(*, size_zyx: tuple[int, int, int], patch_zyx: tuple[int, int, int], width: int) -> ViT3D:
+    """Build an encoder whose patches are one voxel high, so that it can be given a slice alone."""
+    encoder = ViT3D(size_zyx=size_zyx, patch_zyx=patch_zyx, width=width)
+    encoder.input = dataclasses.replace(encoder.input, any_depth=True)
+    return encoder
+
+
+class Nothing(SegmenterSession):
+    def __init__(self, shape):
+        self.shape = shape
+
+    def mask(self, prompts, z_window=None):
+        return np.zeros(self.shape, dtype=bool)
+
+
+class Nowhere(Segmenter):
+    """Finds nothing, so that every DSC is 0."""
+
+    def session(self, volume):
+        return Nothing(read_geometry(volume).shape_zyx)
+
+
+@pytest.fixture
+def root(tmp_path, offered):
+    offered("evid-by-slice", "[evidcore.encoder]\nby-slice = evid_by_slice:It\n", It=by_slice)
+    offered("evid-nowhere", "[evidcore.segmenter]\nnowhere = evid_nowhere:It\n", It=Nowhere)
+    (tmp_path / "data").mkdir()
+    with (tmp_path / "data" / "cases.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "volume", "patient", "split", "report", "masks"])
+        for number, split in enumerate(["train"] * 4 + ["validation"] + ["test"] * 2):
+            case = volume_case(tmp_path / "data", number)
+            masks = ";".join(f"{name}=case-{number}.npz#{name}" for name in case.masks)
+            table.writerow([case.id, f"case-{number}.nii.gz", case.patient, split, case.report.text, masks])
+    (tmp_path / "boxes.toml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path
+
+
+def result_of(folder, stage):
+    return json.loads((folder.path / "results" / f"{stage}.json").read_text(encoding="utf-8"))
+
+
+def rows_of(folder):
+    return {(row["name"], row["metric"]): row for row in result_of(folder, "03-evaluate")["rows"]}
+
+
+def test_a_run_is_scored_by_its_masks_and_scored_again_by_others_without_training(root):
+    first = start(load(root / "boxes.toml"), root / "runs")
+    run(first)
+    rows = rows_of(first)
+    for task in ("cold-start", "reasoning"):
+        for metric in ("format_rate", "dsc", "iou", "iou_from_dsc", "oracle_dsc", "unparsable_rate"):
+            assert rows[task, metric]["value"] is not None, metric
+        assert rows[task, "oracle_dsc"]["value"] > 0.1
+        assert "too few patients (2 of at least 20)" in rows[task, "dsc"]["note"]
+    assert {"dsc/lung nodule", "dsc/pleural effusion"} <= {metric for _, metric in rows}
+    lines = (first.path / "rollouts" / "02-grpo.jsonl").read_text(encoding="utf-8").splitlines()
+    judged = [set(one["rewards"]) for line in lines for one in json.loads(line)["rollouts"]]
+    assert judged == [{"format", "key-slice", "box-overlap", "volume-consistency"}] * 4
+
+    swapped = load(root / "boxes.toml", ['stage.evaluate.segmenter={use="nowhere"}'])
+    second = start(swapped, root / "runs")
+    run(second)
+    again = rows_of(second)
+    assert again["reasoning", "oracle_dsc"]["value"] == 0.0
+    assert again["reasoning", "format_rate"]["value"] == rows["reasoning", "format_rate"]["value"]
+    for stage, is_same in (("01-sft", True), ("02-grpo", True), ("03-evaluate", False)):
+        keys = {result_of(each, stage)["inputs"] for each in (first, second)}
+        assert (len(keys) == 1) == is_same, stage
+
+    said = "\n".join(summary(first)["lines"])
+    page = write_page(first.path).read_text(encoding="utf-8")
+    for metric in ("dsc", "iou from dsc", "oracle dsc", "unparsable rate", "box iou"):
+        assert metric in said
+        assert metric in page
