@@ -14,6 +14,7 @@ import numpy as np
 
 from evidcore.builtin.body import coarse, outline
 from evidcore.builtin.boxes import Region
+from evidcore.builtin.overlap import dice
 from evidcore.volume import Volume
 
 DISTANCES = (
@@ -105,11 +106,6 @@ def shape_of(
         leaves_body=None if outside is None else float(outside > OUTSIDE),
         splits=float(any(_parts(one) > count for one, count in counted)),
     )
-
-
-def dice(first: Region, second: Region) -> float:
-    """Return twice the overlap over the sum of sizes; one of them must not be empty."""
-    return float(2 * (first & second).sum() / (first.sum() + second.sum()))
 
 
 def surface_mm(first: Region, second: Region, spacing_mm_yx: Sequence[float]) -> float:

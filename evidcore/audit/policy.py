@@ -17,7 +17,8 @@ from typing import Any
 from evidcore.case import Crop, Prompt
 from evidcore.contracts import Policy, Task
 from evidcore.errors import DataError
-from evidcore.evaluate.choice import ChoiceAnswer, ChoiceResult, Condition, evaluate_choice
+from evidcore.evaluate.answered import Condition
+from evidcore.evaluate.choice import ChoiceAnswer, ChoiceResult, evaluate_choice
 from evidcore.evaluate.reference_lines import ReferenceLines, cluster_of, reference_lines, row
 from evidcore.evaluate.statistics import Interval, mean_interval, paired_interval
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.audit.drift import Drift, Shape, body_of, dice, distance_names, drift, shape_of
+from evidcore.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of
 from evidcore.audit.oracle import ORACLE_BOX, Asked, oracle_boxes, reachable, ways_to_ask
 from evidcore.builtin.boxes import Region, parts
+from evidcore.builtin.overlap import dice
 from evidcore.case import Case
 from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterSession
 from evidcore.errors import DataError

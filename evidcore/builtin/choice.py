@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
+from evidcore.builtin.tags import TAG, inside, shortened, tag_fault
 from evidcore.case import Answer, Case, Prompt, Question, Span, TextPart
 from evidcore.contracts import Task, View
 
@@ -29,7 +30,6 @@ _ASKED_RULES = {
         "and write nothing outside it."
     ),
 }
-_TAG = re.compile(r"</?[A-Za-z_]+>")
 _SAYING = r"(?:answer|option|choice)(?:\s+is)?\s*[:=]?"
 
 
@@ -156,8 +156,8 @@ class Choice(Task):
         return Answer(
             text=completion,
             malformed=malformed,
-            think=_inside(completion, "think"),
-            choice=(_inside(completion, "answer") or "").strip() if malformed is None else None,
+            think=inside(completion, "think"),
+            choice=(inside(completion, "answer") or "").strip() if malformed is None else None,
             lenient_choice=lenient_letter(completion, letters, prompt.reference["options"]),
         )
 
@@ -193,42 +193,19 @@ def _reference(case: Case, question: Question) -> Mapping[str, Any]:
     }
 
 
-def _inside(text: str, tag: str) -> str | None:
-    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-    return found.group(1).strip() if found else None
-
-
 def strict_fault(completion: str, letters: str, *, think: bool) -> str | None:
     """Return why `completion` breaks the strict format, None where it holds.
 
     Strict: the whole text is one non-empty think pair (if asked for) and one answer pair with a single
     letter; only white space around and inside the pairs is forgiven.
     """
-    wanted = ["<think>", "</think>"] * think + ["<answer>", "</answer>"]
-    tags = _TAG.findall(completion)
-    if tags != wanted:
-        if not tags:
-            return f"no tags, expected {''.join(wanted)}"
-        if unknown := next((tag for tag in tags if tag not in wanted), None):
-            return f"unexpected tag {unknown}"
-        if twice := next((tag for tag in wanted if tags.count(tag) > 1), None):
-            return f"{tags.count(twice)} times {twice}, expected once"
-        if missing := next((tag for tag in wanted if tag not in tags), None):
-            return f"no {missing}"
-        return f"tags in the order {''.join(tags)}, expected {''.join(wanted)}"
-    pieces = [piece.strip() for piece in _TAG.split(completion)]
-    inner, outer = pieces[1::2], pieces[0::2]
-    if stray := next((piece for piece in outer if piece), None):
-        return f"text outside the tags: {_shortened(stray)!r}"
-    if think and not inner[0]:
-        return "the think text is empty"
-    if inner[-1] not in letters or len(inner[-1]) != 1:
-        return f"the answer is {_shortened(inner[-1])!r}, expected one letter of {letters}"
+    fault = tag_fault(completion, think=think)
+    if fault is not None:
+        return fault
+    answer = inside(completion, "answer") or ""
+    if answer not in letters or len(answer) != 1:
+        return f"the answer is {shortened(answer)!r}, expected one letter of {letters}"
     return None
-
-
-def _shortened(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else text[:most] + "…"
 
 
 def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str | None:
@@ -240,7 +217,7 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     """
     bare = re.split(r"<answer>", completion, flags=re.IGNORECASE)
     text = bare[-1] if len(bare) > 1 else re.split(r"</think>", completion, flags=re.IGNORECASE)[-1]
-    text = _TAG.sub(" ", text).strip()
+    text = TAG.sub(" ", text).strip()
     one = f"[{letters}{letters.lower()}]"
     if found := re.fullmatch(rf"[(\[]?({one})[)\].:]?", text):
         return found.group(1).upper()

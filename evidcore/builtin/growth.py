@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import SimpleITK as sitk
 
+from evidcore.builtin.overlap import dice
 from evidcore.case import Box
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]  # (y, x)
@@ -54,6 +54,8 @@ def smooth(plane: np.ndarray[Any, Any], steps: int) -> Plane:
     Source:
         Perona & Malik 1990, Scale-space and edge detection using anisotropic diffusion, IEEE PAMI 12.
     """
+    import SimpleITK as sitk  # 0.3 s, and every recipe names a segmenter by default
+
     values = plane.astype(np.float32)
     noise = _spread(np.diff(values, axis=1)) / np.sqrt(2)
     if not steps or noise == 0:
@@ -71,6 +73,8 @@ def smooth(plane: np.ndarray[Any, Any], steps: int) -> Plane:
 
 def connected(plane: Plane, model: Model, seeds: Region) -> Region:
     """Return the voxels of an intensity that hang together with any seed; seeds of others count for none."""
+    import SimpleITK as sitk
+
     places = np.argwhere(seeds & model.holds(plane))
     if not len(places):
         return np.zeros_like(seeds)
@@ -137,7 +141,7 @@ def of_mask(plane: Plane, mask: Region) -> tuple[Region, Model]:
     centre = float(np.median(values))
     tried = [Model(centre - width, centre + width) for width in _widths(local, values)]
     found = [connected(local, model, known) for model in tried]
-    scores = [2 * float((one & known).sum()) / float(one.sum() + known.sum()) for one in found]
+    scores = [dice(one, known) for one in found]
     return mask.copy(), tried[_middle_of_plateau(scores)]
 
 

@@ -18,6 +18,7 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from evidcore.builtin import overlap
 from evidcore.builtin.boxes import Region, moved, parts, tight_box
 from evidcore.builtin.encoder_fit import rate
 from evidcore.builtin.propagation import Frame, Windows, inputs, shown
@@ -230,5 +231,5 @@ def _validation_dice(
                 return found
             z = int(part.sum(axis=(1, 2)).argmax())
             mask = segmenter.session(case.volumes[0]).mask([BoxPrompt(box=tight_box(part[z], z))])
-            found.append(float(2 * (mask & part).sum() / (mask.sum() + part.sum())))
+            found.append(overlap.dice(mask, part))
     return found

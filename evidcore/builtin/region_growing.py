@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Annotated
@@ -101,8 +102,8 @@ class GrowingSession(SegmenterSession):
         self._path = path
         self._growth = growth
         self._smoothing_steps = smoothing_steps
-        self._planes: OrderedDict[int, Plane] = OrderedDict()
-        self._objects: OrderedDict[SegmenterPrompt, _Object] = OrderedDict()
+        self.plane = functools.lru_cache(maxsize=_PLANES)(self._smoothed)
+        self._object = functools.lru_cache(maxsize=_OBJECTS)(self._grown)
 
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
         """Segment the objects together; see `SegmenterSession.mask`."""
@@ -115,14 +116,9 @@ class GrowingSession(SegmenterSession):
                 found[z] |= region
         return found
 
-    def _object(self, prompt: SegmenterPrompt) -> _Object:
-        if prompt not in self._objects:
-            region, model = self._on_prompted_slice(prompt)
-            self._objects[prompt] = _Object(self, prompt.z, region, model)
-        self._objects.move_to_end(prompt)
-        while len(self._objects) > _OBJECTS:
-            self._objects.popitem(last=False)
-        return self._objects[prompt]
+    def _grown(self, prompt: SegmenterPrompt) -> _Object:
+        region, model = self._on_prompted_slice(prompt)
+        return _Object(self, prompt.z, region, model)
 
     def _on_prompted_slice(self, prompt: SegmenterPrompt) -> tuple[Region, Model]:
         plane = self.plane(prompt.z)
@@ -134,14 +130,9 @@ class GrowingSession(SegmenterSession):
             case MaskPrompt(mask=mask):
                 return of_mask(plane, mask)
 
-    def plane(self, z: int) -> Plane:
-        """Return a smoothed slice, shape (y, x)."""
-        if z not in self._planes:
-            self._planes[z] = smooth(self._volume.array[z], self._smoothing_steps)
-        self._planes.move_to_end(z)
-        while len(self._planes) > _PLANES:
-            self._planes.popitem(last=False)
-        return self._planes[z]
+    def _smoothed(self, z: int) -> Plane:
+        """Return a slice, shape (y, x)."""
+        return smooth(self._volume.array[z], self._smoothing_steps)
 
     def leash(self, z: int, region: Region) -> Box:
         """Return how far an object may get on other slices."""

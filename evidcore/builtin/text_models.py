@@ -15,7 +15,8 @@ from annotated_types import Ge
 from jaxtyping import Int
 from torch import Tensor
 
-from evidcore.errors import DataError, RunError
+from evidcore.builtin.device import device_of
+from evidcore.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def look(named: Pretrained, recipe_folder: Path, who: str) -> tuple[Any, PreTrai
     """
     import transformers
 
-    _device(named, who)
+    device_of(named.device, who)
     name = str(_folder(recipe_folder / named.folder, who)) if named.folder else named.id
     revision = named.revision or None
     with _naming(who):
@@ -113,7 +114,7 @@ def load(
     """
     import transformers
 
-    device = _device(named, who)
+    device = device_of(named.device, who)
     name = str(_folder(recipe_folder / named.folder, who)) if named.folder else named.id
     with _naming(who), torch.random.fork_rng(devices=[]):
         model, found = getattr(transformers, kind).from_pretrained(
@@ -167,18 +168,6 @@ def _folder(folder: Path, who: str) -> Path:
         f"{who}: {str(folder)!r} holds no weights. Put its model.safetensors there, as save_pretrained "
         "writes it."
     )
-
-
-def _device(named: Pretrained, who: str) -> torch.device:
-    if named.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(named.device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise RunError(
-            f"{who}: device {named.device!r} is not there; torch sees {torch.cuda.device_count()} GPUs. "
-            "Write device = 'auto'."
-        )
-    return device
 
 
 def most_tokens(named: Pretrained, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

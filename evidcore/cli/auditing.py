@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from evidcore.cli.data import follow
+from evidcore.cli.data import folder_intensity, follow
 from evidcore.cli.results import audit
 from evidcore.errors import DataError, RecipeError
 
@@ -70,13 +70,7 @@ def _shares(context: click.Context, option: click.Parameter, value: str) -> tupl
 )
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases of the split; 0 = all.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the ways in which boxes are moved.")
-@click.option(
-    "--intensity",
-    type=click.Choice(["hu", "arbitrary"]),
-    default="hu",
-    show_default=True,
-    help="Of a folder: what its values are. A recipe says it itself.",
-)
+@folder_intensity
 @click.option("--out", type=click.Path(path_type=Path), help="Write audit.json and index.html here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def segmenter(

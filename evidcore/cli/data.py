@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 _EVERY_S = 10.0  # plain lines come at most this often
 
+folder_intensity = click.option(
+    "--intensity",
+    type=click.Choice(["hu", "arbitrary"]),
+    default="hu",
+    show_default=True,
+    help="Of a folder: what its values are. A recipe says it itself.",
+)
+
 
 @main.group()
 def data() -> None:
@@ -30,13 +38,7 @@ def data() -> None:
 @data.command()
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
-@click.option(
-    "--intensity",
-    type=click.Choice(["hu", "arbitrary"]),
-    default="hu",
-    show_default=True,
-    help="Of a folder: what its values are. A recipe says it itself.",
-)
+@folder_intensity
 @click.option(
     "--processes", type=click.IntRange(min=1), help="How many read volumes at once. Default: one a core."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from evidcore.cli.data import data, follow
+from evidcore.cli.data import data, folder_intensity, follow
 
 if TYPE_CHECKING:
     from evidcore.contracts import Labeler, Task
@@ -37,13 +37,7 @@ def _comma(context: click.Context, option: click.Parameter, value: str | None) -
     help="Only these ways of asking: given, 'random distractors', negatives, or a task of the recipe.",
 )
 @click.option("--labeler", metavar="NAME", help="Labels the sentences of reports that carry no labels.")
-@click.option(
-    "--intensity",
-    type=click.Choice(["hu", "arbitrary"]),
-    default="hu",
-    show_default=True,
-    help="Of a folder: what its values are.",
-)
+@folder_intensity
 @click.option("--id", "id_column", default="", help="Of a CSV: the column with the case's name.")
 @click.option("--patient", default="", help="Of a CSV: the column with the patient.")
 @click.option("--split", default="", help="Of a CSV: the column with the split. Without, all is train.")

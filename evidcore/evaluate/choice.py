@@ -14,31 +14,22 @@ forms of it:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.scorers import TokenF1
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Scorer, Task
-from evidcore.evaluate.reference_lines import ReferenceLines, cluster, row
+from evidcore.evaluate.answered import Answered, Condition, batches, unknown_patients
+from evidcore.evaluate.reference_lines import ReferenceLines, row
 from evidcore.evaluate.statistics import mean_interval, ratio_interval
-
-Condition = Literal["own", "other-patient", "blank"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceAnswer:
+class ChoiceAnswer(Answered):
     """One question answered: a line of `answers/<stage>.jsonl`."""
 
-    prompt_id: str
-    case_id: str
-    patient: str | None
-    task: str
-    condition: Condition
-    prompt: str  # what was asked, as text
-    text: str  # what was answered
-    malformed: str | None
     choice: str | None
     lenient_choice: str | None
     rescue_choice: str | None
@@ -47,11 +38,6 @@ class ChoiceAnswer:
     answer: str  # the right letter
     finding: str  # what it stands for
     images: tuple[str, ...]
-
-    @property
-    def cluster(self) -> str:
-        """Return the patient, or the case where no patient is known."""
-        return cluster(self.patient, self.case_id)
 
     @property
     def correct(self) -> bool:
@@ -176,18 +162,6 @@ def evaluate_choice(
                 )
             )
     return ChoiceResult(name=name or prompts[0].task, answers=tuple(answers))
-
-
-def unknown_patients(patients: Iterable[str | None]) -> str:
-    """Return the note that a table needs where intervals take cases for patients, else nothing."""
-    count = sum(patient is None for patient in patients)
-    return f"{count} questions on cases without a known patient, each case taken for one" if count else ""
-
-
-def batches(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
-    """Yield `prompts` in pieces of at most `size`."""
-    for start in range(0, len(prompts), size):
-        yield prompts[start : start + size]
 
 
 def rescued(text: str, prompt: Prompt, similarity: Scorer) -> str | None:

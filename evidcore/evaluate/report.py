@@ -10,36 +10,23 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.scorers import states
 from evidcore.case import Answer, Prompt, Report, Span, State
 from evidcore.contracts import Labeler, Policy, Sums, Task, Unread, Written
-from evidcore.evaluate.choice import Condition, batches, unknown_patients
+from evidcore.evaluate.answered import Answered, Condition, batches, unknown_patients
 from evidcore.evaluate.measuring import Measurement, NamedMetric, TextFigures, measure
-from evidcore.evaluate.reference_lines import cluster, row
+from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.statistics import mean_interval
 
 F1_MICRO, F1_MACRO = "findings_f1_micro", "findings_f1_macro"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportAnswer:
+class ReportAnswer(Answered):
     """One report written: a line of `answers/<stage>.jsonl`."""
 
-    prompt_id: str
-    case_id: str
-    patient: str | None
-    task: str
-    condition: Condition
-    prompt: str  # what was asked, as text
-    text: str  # what was answered
-    malformed: str | None
     affirmed: tuple[str, ...]  # findings that the report says are present
     present: tuple[str, ...]  # findings that are
     absent: tuple[str, ...]  # findings that are known not to be
     unread: str | None  # why the labeler could not read the report
     images: tuple[str, ...]
-
-    @property
-    def cluster(self) -> str:
-        """Return the patient, or the case where no patient is known."""
-        return cluster(self.patient, self.case_id)
 
     @property
     def is_known(self) -> bool:

@@ -22,11 +22,11 @@ from typing import Any
 from evidcore.case import Answer, Evidence, Prompt, VolumeRef
 from evidcore.contracts import MaskRequest, Policy, Segmenter, Task
 from evidcore.errors import ContractError
-from evidcore.evaluate.choice import Condition, batches, unknown_patients
+from evidcore.evaluate.answered import Answered, Condition, batches, unknown_patients
 from evidcore.evaluate.mask_figures import BY_PART, UNITS, MaskFigures, mask_figures
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.propagation import masks_of, request
-from evidcore.evaluate.reference_lines import cluster, row
+from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.statistics import mean_interval
 from evidcore.evaluate.target_mask import target_mask
 from evidcore.plugins import blame
@@ -37,17 +37,9 @@ _AT_ONCE = 8  # masks of one volume in memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentationAnswer:
+class SegmentationAnswer(Answered):
     """One question answered: a line of `answers/<stage>.jsonl`."""
 
-    prompt_id: str
-    case_id: str
-    patient: str | None
-    task: str
-    condition: Condition
-    prompt: str  # what was asked, as text
-    text: str  # what was answered
-    malformed: str | None
     unparsable: str | None  # why no box on a slice could be read
     refused: str | None  # why the segmenter could not use the boxes
     slice: int | None
@@ -57,11 +49,6 @@ class SegmentationAnswer:
     kind: str | None  # of the query; results are told by it too
     masks: tuple[str, ...]  # the case's masks that answer
     images: tuple[str, ...]
-
-    @property
-    def cluster(self) -> str:
-        """Return the patient, or the case where no patient is known."""
-        return cluster(self.patient, self.case_id)
 
     @property
     def parts(self) -> tuple[str, ...]:

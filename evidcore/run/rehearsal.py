@@ -90,17 +90,15 @@ def rehearse(recipe: Recipe) -> Rehearsal:
             _components(parts, stage, name)
         except EvidError as cause:
             wrong.append(str(cause))
-        for number, use in enumerate(data_uses(stage)):
+        for where, use in _entries(stage, name):
             if use.dataset in absent:
                 continue
-            replayed = number - len(stage.data)
-            where = f"{name}.data[{number}]" if replayed < 0 else f"{name}.replay.data[{replayed}]"
             try:
                 seen = _entry(parts, encoder, tokenizer, name, use)
                 found.append(seen)
                 if isinstance(stage, Evaluate) and use.task:
                     scored_as(parts.tasks[use.task], [next(_asked(parts, use))])
-                if replayed < 0:
+                if any(use is own for own in stage.data):  # what is replayed is not written
                     wrong += _too_long(seen, stage, where)
             except EvidError as cause:
                 wrong.append(f"{where}: {cause}")
@@ -121,6 +119,13 @@ def rehearse(recipe: Recipe) -> Rehearsal:
         stages=() if made is None else tuple(_stage_weights(recipe, made)),
         unchecked=tuple(unchecked),
     )
+
+
+def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse]]:
+    """Yield a stage's data entries and where they stand."""
+    yield from ((f"{name}.data[{number}]", use) for number, use in enumerate(stage.data))
+    if isinstance(stage, Grpo) and stage.replay is not None:
+        yield from ((f"{name}.replay.data[{number}]", use) for number, use in enumerate(stage.replay.data))
 
 
 def _absent(parts: Parts) -> dict[str, str]:

@@ -11,6 +11,7 @@ import nibabel
 import numpy as np
 import numpy.typing as npt
 
+from evidcore.builtin.overlap import dice
 from evidcore.case import Box, VolumeRef
 from evidcore.contracts import (
     BoxPrompt,
@@ -74,8 +75,9 @@ def check_segmenter(
             clause = "nothing lies outside the window"
             require(beyond == 0, segmenter, clause, f"{beyond} voxels beyond slices {window[0]}..{window[1]}")
         if truth is not None:
-            dice = 2 * float((mask & truth).sum()) / float(mask.sum() + truth.sum())
-            require(dice >= least_dice, segmenter, "an easy object is found", f"Dice {dice:.2f} for {prompt}")
+            likeness = dice(mask, truth)
+            clause = "an easy object is found"
+            require(likeness >= least_dice, segmenter, clause, f"Dice {likeness:.2f} for {prompt}")
     for prompt, mask in zip(prompts, masks, strict=True):
         apart = int(
             (session.mask([prompt]) != mask).sum() + (segmenter.session(volume).mask([prompt]) != mask).sum()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,16 +10,15 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.phantom.dataset import Phantoms
 from evidcore.builtin.phantom.drawing import SPLITS
 from evidcore.builtin.phantom.questions import Item, balanced_items
 from evidcore.builtin.phantom.render import Population
-from evidcore.builtin.phantom.store import ensure, source_hash
 from evidcore.builtin.phantom.wording import question
-from evidcore.case import Case, Finding, MaskRef, Question, Report, Span, Split, VolumeRef
-from evidcore.contracts import Dataset
+from evidcore.case import Case, MaskRef, Question, Split
 
 
-class PhantomChest(Dataset):
+class PhantomChest(Phantoms[Population]):
     """Chest phantoms whose signs, words and priors are known and adjustable.
 
     Volumes are 32 x 64 x 64 voxels of 10 x 5.5 x 5.5 mm in HU. Every finding that a case is labelled with can
@@ -31,6 +27,7 @@ class PhantomChest(Dataset):
     """
 
     findings = CT_RATE_FINDINGS
+    folder_name = "phantom-chest"
 
     def __init__(
         self,
@@ -63,34 +60,21 @@ class PhantomChest(Dataset):
                 the other splits have as many per case. Each finding is right as often as any other, under
                 each letter as often, and a distractor three times as often as it is right.
         """
-        self._cache_folder = cache_folder
-        self._counts: Mapping[str, int] = {
-            "train": train_cases,
-            "validation": validation_cases,
-            "test": test_cases,
-        }
-        self._population = Population(
+        population = Population(
             seed=seed, prior_strength=prior_strength, subtlety=subtlety, prevalence=prevalence
         )
+        counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
+        super().__init__(cache_folder, population, counts)
         self._questions_per_finding = questions_per_finding
 
-    def fingerprint(self) -> str:
-        """Return a short hash of all options and of the code that draws."""
-        known = {
-            "population": dataclasses.asdict(self._population),
-            "counts": dict(self._counts),
-            "questions": self._questions_per_finding,
-            "source": source_hash(self._population),
-        }
-        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    def _asked(self) -> Mapping[str, Any]:
+        return {"questions": self._questions_per_finding}
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of a split; draws them first if they are not in the cache."""
-        count = self._counts[split]
-        if not count:
+        if not self._counts[split]:
             return
-        folder = ensure(self._cache_folder / "phantom-chest", self._population, split, count)
-        known = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+        folder, known = self._drawn(split)
         asked = self._questions(split, known)
         for number, facts in enumerate(known):
             yield self._case(folder, split, number, facts, asked.get(number, ()))
@@ -111,39 +95,10 @@ class PhantomChest(Dataset):
     def _case(
         self, folder: Path, split: str, number: int, facts: Mapping[str, Any], asked: tuple[Question, ...]
     ) -> Case:
-        stem = folder / f"{number:05d}"
-        findings = tuple(
-            Finding(
-                name=item["name"],
-                state="present" if item["present"] else "absent",
-                side=item["side"],
-                size_mm=item["size_mm"],
-                span=Span(start=item["span"][0], end=item["span"][1], label=_label(item["present"])),
-            )
-            for item in facts["findings"]
-        )
-        spans = tuple(Span(start=start, end=end, label=label) for start, end, label in facts["spans"])
-        notes = {"impression": facts["impression"]}
-        if self._population.prior_strength > 0:
-            notes["indication"] = facts["indication"]
-        return Case(
-            id=f"{split}-{number:05d}",
-            patient=f"phantom-{self._population.seed}-{split}-{number:05d}",
-            volumes=(VolumeRef(path=str(stem.with_suffix(".nii")), intensity="hu"),),
-            report=Report(text=facts["report"], spans=spans),
-            findings=findings,
-            masks={
-                item.name: MaskRef(path=str(stem.with_suffix(".npz")), key=item.name)
-                for item in findings
-                if item.state == "present"
-            },
-            questions=asked,
-            notes=notes,
-        )
-
-
-def _label(present: bool) -> str:
-    return "abnormal" if present else "normal"
+        common = self._common(folder, split, number, facts)
+        present = [item.name for item in common["findings"] if item.state == "present"]
+        path = str(folder / f"{number:05d}.npz")
+        return Case(**common, masks={name: MaskRef(path=path, key=name) for name in present}, questions=asked)
 
 
 def _question(item: Item, split: str, place: int, text: str) -> Question:

@@ -37,6 +37,7 @@ class Population(ABC):
     """The options that decide what a set's phantoms look like; its fields are of JSON's types."""
 
     seed: int
+    prior_strength: float
 
     @property
     @abstractmethod

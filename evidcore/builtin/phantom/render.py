@@ -26,7 +26,6 @@ from evidcore.builtin.phantom.wording import Shown, impression, sentences, writt
 class Population(drawing.Population):
     """The options that decide what a chest phantom looks like."""
 
-    prior_strength: float
     subtlety: float
     prevalence: float
 

@@ -7,8 +7,6 @@ answer it, so a task needs nothing from this module.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,13 +20,12 @@ from evidcore.builtin.phantom.abdomen.queries import chosen, text_of
 from evidcore.builtin.phantom.abdomen.referents import KINDS, QueryKind
 from evidcore.builtin.phantom.abdomen.render import QUERIES, Population
 from evidcore.builtin.phantom.abdomen.scene import ORGANS, label_of
+from evidcore.builtin.phantom.dataset import Phantoms
 from evidcore.builtin.phantom.drawing import SPLITS
-from evidcore.builtin.phantom.store import ensure, source_hash
-from evidcore.case import Case, Finding, MaskRef, Query, Report, Span, Split, VolumeRef
-from evidcore.contracts import Dataset
+from evidcore.case import Case, MaskRef, Query, Split
 
 
-class PhantomAbdomen(Dataset):
+class PhantomAbdomen(Phantoms[Population]):
     """Abdominal phantoms with exact masks of organs and lesions, reports, and queries that must be looked up.
 
     Volumes are in HU, portal venous phase, 300 x 288 x 384 mm whatever the number of voxels. Masks are the
@@ -39,6 +36,7 @@ class PhantomAbdomen(Dataset):
     """
 
     findings = FINDINGS
+    folder_name = "phantom-abdomen"
 
     def __init__(
         self,
@@ -77,39 +75,26 @@ class PhantomAbdomen(Dataset):
             kinds: which queries are asked.
             size_zyx: voxels of a volume; the same patients on a finer or coarser grid.
         """
-        self._cache_folder = cache_folder
-        self._counts: Mapping[str, int] = {
-            "train": train_cases,
-            "validation": validation_cases,
-            "test": test_cases,
-        }
-        self._population = Population(
+        population = Population(
             seed=seed,
             prior_strength=prior_strength,
             subtlety=subtlety,
             prevalence=prevalence,
             size_zyx=size_zyx,
         )
+        counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
+        super().__init__(cache_folder, population, counts)
         self._queries_per_case = queries_per_case
         self._kinds = kinds
 
-    def fingerprint(self) -> str:
-        """Return a short hash of all options and of the code that draws."""
-        known = {
-            "population": dataclasses.asdict(self._population),
-            "counts": dict(self._counts),
-            "queries": [self._queries_per_case, self._kinds],
-            "source": source_hash(self._population),
-        }
-        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    def _asked(self) -> Mapping[str, Any]:
+        return {"queries": [self._queries_per_case, self._kinds]}
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of a split; draws them first if they are not in the cache."""
-        count = self._counts[split]
-        if not count:
+        if not self._counts[split]:
             return
-        folder = ensure(self._cache_folder / "phantom-abdomen", self._population, split, count)
-        known = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+        folder, known = self._drawn(split)
         facts = [Facts.read(each["facts"]) for each in known]
         queries = self._queries(split, facts, [each["indication"] for each in known])
         for number, told in enumerate(known):
@@ -143,35 +128,9 @@ class PhantomAbdomen(Dataset):
         facts: Facts,
         queries: tuple[Query, ...],
     ) -> Case:
-        stem = folder / f"{number:05d}"
-        spans = tuple(Span(start=start, end=end, label=label) for start, end, label in known["spans"])
-        notes: dict[str, Any] = {
-            "impression": known["impression"],
-            "lesions": [dataclasses.asdict(lesion) for lesion in facts.lesions],
-        }
-        if self._population.prior_strength > 0:
-            notes["indication"] = known["indication"]
-        return Case(
-            id=f"{split}-{number:05d}",
-            patient=f"phantom-{self._population.seed}-{split}-{number:05d}",
-            volumes=(VolumeRef(path=str(stem.with_suffix(".nii")), intensity="hu"),),
-            report=Report(text=known["report"], spans=spans),
-            findings=tuple(_finding(item) for item in known["findings"]),
-            masks=_masks(str(stem.with_suffix(".npz")), facts),
-            queries=queries,
-            notes=notes,
-        )
-
-
-def _finding(item: Mapping[str, Any]) -> Finding:
-    start, end = item["span"]
-    return Finding(
-        name=item["name"],
-        state="present" if item["present"] else "absent",
-        side=item["side"],
-        size_mm=item["size_mm"],
-        span=Span(start=start, end=end, label="abnormal" if item["present"] else "normal"),
-    )
+        common = self._common(folder, split, number, known)
+        common["notes"]["lesions"] = [dataclasses.asdict(lesion) for lesion in facts.lesions]
+        return Case(**common, masks=_masks(str(folder / f"{number:05d}.npz"), facts), queries=queries)
 
 
 def _masks(path: str, facts: Facts) -> dict[str, MaskRef]:

@@ -25,7 +25,6 @@ ANATOMY, NOISE, WORDS, QUERIES = range(4)  # streams of a phantom: noise alone d
 class Population(drawing.Population):
     """The options that decide what an abdominal phantom looks like."""
 
-    prior_strength: float
     subtlety: float
     prevalence: float
     size_zyx: tuple[int, int, int]

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
+from evidcore.builtin.device import device_of
 from evidcore.case import VolumeRef
 from evidcore.contracts import Segmenter
-from evidcore.errors import RecipeError, RunError
+from evidcore.errors import RecipeError
 from evidcore.volume import keep
 from evidcore.volume.content import volume_key
 from evidcore_plugin_medsam2.feature_files import FeatureFiles, weights_digest
@@ -125,7 +126,7 @@ class MedSam2(Segmenter):
         """
         with self._lock:
             if self._network is None:
-                device = self._found_device()
+                device = device_of(self._device, "medsam2")
                 usual = "bfloat16" if device.type == "cuda" else "float32"
                 dtype = getattr(torch, usual if self._dtype == "auto" else self._dtype)
                 self._network = Network(self.source.load(self._recipe_folder), device, dtype)
@@ -140,14 +141,3 @@ class MedSam2(Segmenter):
             self._digest = weights_digest(network.model)
         shown = (key, self._digest, self._window_hu, self._arbitrary, self._half_features, str(network.dtype))
         return hashlib.blake2b(repr(shown).encode(), digest_size=16).hexdigest()
-
-    def _found_device(self) -> torch.device:
-        if self._device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        device = torch.device(self._device)
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise RunError(
-                f"medsam2: device {self._device!r} is not there; torch sees {torch.cuda.device_count()} "
-                "GPUs. Write device = 'auto'."
-            )
-        return device

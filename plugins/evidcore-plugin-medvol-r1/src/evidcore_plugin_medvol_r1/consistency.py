@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from evidcore.builtin.overlap import Mask, mask_overlap
 from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict, VolumeRef
 from evidcore.contracts import MaskRequest, Reward, Segmenter
 from evidcore.errors import DataError
-from evidcore.evaluate.overlap import Mask, mask_overlap
 from evidcore.evaluate.propagation import masks_of, request
 from evidcore.evaluate.target_mask import target_mask
 from evidcore.volume import Volume, read

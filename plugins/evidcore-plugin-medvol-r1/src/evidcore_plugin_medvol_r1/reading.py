@@ -16,10 +16,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from evidcore.builtin.tags import inside, tag_fault
+
 SLICE, BOXES, ONE_BOX = "slice", "bbox_2d_list", "bbox_2d"
 FULL = 1000  # the far edge of what is shown
 ShownBox = tuple[float, float, float, float]  # x0, y0, x1, y1 in 0..FULL
-_TAG = re.compile(r"</?[A-Za-z_]+>")
 _TRIES = 64  # places in a text where JSON may begin
 
 
@@ -43,7 +44,7 @@ def read(text: str, shown: Sequence[int], *, think: bool) -> Reading:
         think: thinking was asked for.
     """
     tags = tag_fault(text, think=think)
-    thought = _inside(text, "think")
+    thought = inside(text, "think")
     item = _first_object(_answer_of(text))
     given = [] if item is None else _boxes_of(item)
     boxes = [box for box in given if box_fault(box) is None]
@@ -57,32 +58,12 @@ def read(text: str, shown: Sequence[int], *, think: bool) -> Reading:
         del parts["think"]
     named = None if item is None else _index(item.get(SLICE))
     return Reading(
-        fault=tags or object_fault(_inside(text, "answer") or "", shown),
+        fault=tags or object_fault(inside(text, "answer") or "", shown),
         think=thought,
         slice=named if named in shown else None,
         boxes=tuple(cast(ShownBox, tuple(float(edge) for edge in box)) for box in boxes),
         parts=parts,
     )
-
-
-def tag_fault(text: str, *, think: bool) -> str | None:
-    """Return why the tags break the strict format, None where they do not."""
-    wanted = ["<think>", "</think>"] * think + ["<answer>", "</answer>"]
-    tags = _TAG.findall(text)
-    if tags != wanted:
-        if not tags:
-            return f"no tags, expected {''.join(wanted)}"
-        if unknown := next((tag for tag in tags if tag not in wanted), None):
-            return f"unexpected tag {unknown}"
-        if twice := next((tag for tag in wanted if tags.count(tag) > 1), None):
-            return f"{tags.count(twice)} times {twice}, expected once"
-        if missing := next((tag for tag in wanted if tag not in tags), None):
-            return f"no {missing}"
-        return f"tags in the order {''.join(tags)}, expected {''.join(wanted)}"
-    pieces = [piece.strip() for piece in _TAG.split(text)]
-    if stray := next((piece for piece in pieces[0::2] if piece), None):
-        return f"text outside the tags: {_short(stray)}"
-    return "the think text is empty" if think and not pieces[1] else None
 
 
 def object_fault(answer: str, shown: Sequence[int]) -> str | None:
@@ -178,11 +159,6 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= 1e9 and math.isfinite(value)  # a longer whole number is no float
-
-
-def _inside(text: str, tag: str) -> str | None:
-    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-    return found.group(1).strip() if found else None
 
 
 def _listed(shown: Sequence[int], most: int = 12) -> str:

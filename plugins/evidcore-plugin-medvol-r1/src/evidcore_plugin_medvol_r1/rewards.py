@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from evidcore.case import Box, Evidence, Rollout, Score, Unscored, Verdict
+from evidcore.builtin.overlap import matched_iou
+from evidcore.case import Box, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward
-from evidcore.evaluate.overlap import matched_iou
 from evidcore_plugin_medvol_r1.reading import read
 
 Scores = Sequence[Score | Unscored | None]
@@ -78,7 +78,7 @@ class KeySlice(Reward):
         target = rollout.prompt.reference.get("target")
         if target is None:
             return not_asked(rollout)
-        said = said_by(rollout)
+        said = rollout.answer.evidence
         if said is None or said.slice is None:
             return Score(value=0.0, reason=rollout.answer.malformed or "no slice is named")
         areas = {int(z): int(area) for z, area in target["areas"].items()}
@@ -123,7 +123,7 @@ class BoxOverlap(Reward):
         target = rollout.prompt.reference.get("target")
         if target is None:
             return not_asked(rollout)
-        said = said_by(rollout)
+        said = rollout.answer.evidence
         if said is None or not said.boxes:
             return Score(value=0.0, reason=rollout.answer.malformed or "no box is named")
         z = int(target["slice"]) if self.at == "gold" else said.boxes[0].z
@@ -136,11 +136,6 @@ class BoxOverlap(Reward):
             parts={"boxes": float(len(said.boxes)), "right_boxes": float(len(right))},
             reason=f"{len(said.boxes)} boxes for {len(right)} on slice {z}, IoU {value:.2f}",
         )
-
-
-def said_by(rollout: Rollout) -> Evidence | None:
-    """Return what an answer points at, None where nothing could be read."""
-    return rollout.answer.evidence
 
 
 def not_asked(rollout: Rollout) -> Unscored:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evidcore.builtin.boxes import tight_box
 from evidcore.case import Box, Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume import content_hash, read, read_mask
@@ -103,14 +104,10 @@ def slice_boxes(plane: Mask, z: int, most: int, smallest_px: float) -> tuple[Box
         labels, _ = ndimage.label(plane, structure=np.ones((3, 3)))
         sizes = np.bincount(labels.ravel())[1:]
         large = [part for part in np.argsort(-sizes, kind="stable")[:most] if sizes[part] >= smallest_px]
-        found = ndimage.find_objects(labels)
         if large:
-            return tuple(sorted((_box(z, *found[part]) for part in large), key=lambda box: (box.x0, box.y0)))
-    return (_box(z, *ndimage.find_objects(plane.astype(np.uint8))[0]),)
-
-
-def _box(z: int, rows: slice, columns: slice) -> Box:
-    return Box(z=z, y0=rows.start, y1=rows.stop, x0=columns.start, x1=columns.stop)
+            boxes = [tight_box(labels == part + 1, z) for part in large]
+            return tuple(sorted(boxes, key=lambda box: (box.x0, box.y0)))
+    return (tight_box(plane, z),)
 
 
 @functools.lru_cache(maxsize=2048)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
@@ -224,7 +225,7 @@ def _slices(parts: Sequence[Any], case: Case) -> list[VisualPart]:
 def _plain(target: Target, slices: Sequence[int], z: int) -> dict[str, Any]:
     """Return a target as plain JSON: areas of every slice, boxes of the shown ones, and the gold slice."""
     boxes = {
-        str(at): [{"z": box.z, "y0": box.y0, "y1": box.y1, "x0": box.x0, "x1": box.x1} for box in some]
+        str(at): [dataclasses.asdict(box) for box in some]
         for at, some in target.boxes.items()
         if at in slices
     }

@@ -12,6 +12,11 @@ from evidcore.case import Box
 Mask = npt.NDArray[np.bool_]
 
 
+def dice(one: Mask, other: Mask) -> float:
+    """Return twice the overlap over the sum of sizes; one of the masks must not be empty."""
+    return float(2 * (one & other).sum() / (one.sum() + other.sum()))
+
+
 def mask_overlap(one: Mask, other: Mask) -> tuple[float, float] | None:
     """Return Dice and intersection over union of two masks of one shape; None where both are empty.
 

@@ -1,0 +1,42 @@
+"""The form `<think>…</think><answer>…</answer>`: is it kept, and what stands inside."""
+
+from __future__ import annotations
+
+import re
+
+TAG = re.compile(r"</?[A-Za-z_]+>")
+
+
+def tag_fault(text: str, *, think: bool) -> str | None:
+    """Return why the tags of a text break the strict form, None where they do not.
+
+    Strict: the whole text is one non-empty think pair (if asked for) and one answer pair; only white space
+    around and inside the pairs is forgiven.
+    """
+    wanted = ["<think>", "</think>"] * think + ["<answer>", "</answer>"]
+    tags = TAG.findall(text)
+    if tags != wanted:
+        if not tags:
+            return f"no tags, expected {''.join(wanted)}"
+        if unknown := next((tag for tag in tags if tag not in wanted), None):
+            return f"unexpected tag {unknown}"
+        if twice := next((tag for tag in wanted if tags.count(tag) > 1), None):
+            return f"{tags.count(twice)} times {twice}, expected once"
+        if missing := next((tag for tag in wanted if tag not in tags), None):
+            return f"no {missing}"
+        return f"tags in the order {''.join(tags)}, expected {''.join(wanted)}"
+    pieces = [piece.strip() for piece in TAG.split(text)]
+    if stray := next((piece for piece in pieces[0::2] if piece), None):
+        return f"text outside the tags: {shortened(stray)!r}"
+    return "the think text is empty" if think and not pieces[1] else None
+
+
+def inside(text: str, tag: str) -> str | None:
+    """Return what stands in the first closed pair of a tag, without white space around it."""
+    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return found.group(1).strip() if found else None
+
+
+def shortened(text: str, most: int = 40) -> str:
+    """Return the beginning of a text, as messages show it."""
+    return text if len(text) <= most else text[:most] + "…"

@@ -1,0 +1,43 @@
+"""What every evaluated answer has, whatever it is scored as."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from evidcore.case import Prompt
+from evidcore.evaluate.reference_lines import cluster
+
+Condition = Literal["own", "other-patient", "blank"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answered:
+    """One prompt answered."""
+
+    prompt_id: str
+    case_id: str
+    patient: str | None
+    task: str
+    condition: Condition
+    prompt: str  # what was asked, as text
+    text: str  # what was answered
+    malformed: str | None
+
+    @property
+    def cluster(self) -> str:
+        """Return the patient, or the case where no patient is known."""
+        return cluster(self.patient, self.case_id)
+
+
+def unknown_patients(patients: Iterable[str | None]) -> str:
+    """Return the note that a table needs where intervals take cases for patients, else nothing."""
+    count = sum(patient is None for patient in patients)
+    return f"{count} questions on cases without a known patient, each case taken for one" if count else ""
+
+
+def batches(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
+    """Yield `prompts` in pieces of at most `size`."""
+    for start in range(0, len(prompts), size):
+        yield prompts[start : start + size]
