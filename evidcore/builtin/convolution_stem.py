@@ -15,6 +15,7 @@ class ConvolutionStem(nn.Module):
     """Halve the volume until a voxel stands for a patch, from few channels to many.
 
     The last but one resolution also reaches the output, as its maximum per patch: small signs survive there.
+    Where a patch is one slice high, no slice sees another.
     """
 
     def __init__(self, channels: int, patch_zyx: Grid, width: int) -> None:
@@ -24,16 +25,17 @@ class ConvolutionStem(nn.Module):
         wide = [max(4, third >> (len(strides) - 2 - step)) for step in range(len(strides) - 1)] + [
             width - third
         ]
+        kernel = (1 if patch_zyx[0] == 1 else 3, 3, 3)
         stages: list[nn.Module] = []
         for step, stride in enumerate(strides):
             into = channels if step == 0 else wide[step - 1]
-            stage = [_convolution(into, wide[step], stride, norm="BATCH" if step else None)]
+            stage = [_convolution(into, wide[step], stride, kernel, norm="BATCH" if step else None)]
             if step == len(strides) - 1:
-                stage.append(_residual(wide[step]))
+                stage.append(_residual(wide[step], kernel))
             stages.append(nn.Sequential(*stage))
         self.stages = nn.ModuleList(stages)
         self.pool = nn.MaxPool3d(strides[-1], strides[-1])
-        self.mix = _convolution(wide[-1] + (wide[-2] if len(strides) > 1 else channels), width, 1, kernel=1)
+        self.mix = _convolution(wide[-1] + (wide[-2] if len(strides) > 1 else channels), width, 1, 1)
 
     def forward(
         self, volumes: Float[Tensor, "volume channel z y x"]
@@ -66,7 +68,7 @@ def halvings(patch_zyx: Grid) -> list[Grid]:
 
 
 def _convolution(
-    into: int, out: int, stride: Grid | int, kernel: int = 3, norm: str | None = "BATCH"
+    into: int, out: int, stride: Grid | int, kernel: Grid | int, norm: str | None = "BATCH"
 ) -> nn.Module:
     block: nn.Module = Convolution(
         3,
@@ -82,8 +84,16 @@ def _convolution(
     return block
 
 
-def _residual(width: int) -> nn.Module:
+def _residual(width: int, kernel: Grid) -> nn.Module:
     block: nn.Module = ResidualUnit(
-        3, width, width, subunits=1, act="RELU", norm="BATCH", bias=False, adn_ordering="NA"
+        3,
+        width,
+        width,
+        kernel_size=kernel,
+        subunits=1,
+        act="RELU",
+        norm="BATCH",
+        bias=False,
+        adn_ordering="NA",
     )
     return block

@@ -75,7 +75,8 @@ class Slices(View):
         if not encoder.any_depth:
             raise RecipeError(
                 f"model.view: 'slices' shows one slice at a time, but the encoder takes exactly {depth}. "
-                f'Use view = {{ use = "volume" }}, or a slice-wise encoder such as timm-slices.'
+                f'Use view = {{ use = "volume" }}, or a slice-wise encoder: timm-slices, or vit3d with '
+                f"patch_zyx = [1, 8, 8]."
             )
         return (1, height, width)
 

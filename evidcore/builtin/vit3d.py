@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le, Len
+from einops import rearrange
 from jaxtyping import Float
 from monai.networks.blocks import PatchEmbeddingBlock, TransformerBlock
 from safetensors.torch import load_file
@@ -27,6 +28,7 @@ Count = Annotated[int, Ge(1)]
 class ViT3D(Encoder):
     """Patches of a volume through a stem and transformer layers.
 
+    With patches one slice high it is slice-wise: each slice is encoded alone, and there may be any number.
     The defaults suit the generated phantoms and train in minutes on two CPU cores. Med3D-R1's encoder is
     `size_zyx = [112, 224, 224]`, `patch_zyx = [8, 16, 16]`, `width = 768`, `layers = 12`, `heads = 12`,
     `stem = "patch"`, `class_token = true`.
@@ -52,7 +54,7 @@ class ViT3D(Encoder):
         Args:
             recipe_folder: where a relative `pretrained` starts.
             size_zyx: usual input size in voxels, a multiple of the patch.
-            patch_zyx: voxels that one patch feature stands for.
+            patch_zyx: voxels that one patch feature stands for; 1 along z makes the encoder slice-wise.
             spacing_mm_zyx: spacing that volumes are resampled to; empty: the whole field of view, resized.
             width: features per patch.
             layers: transformer layers after the stem.
@@ -80,6 +82,7 @@ class ViT3D(Encoder):
             size_zyx=size_zyx,
             spacing_mm_zyx=_triple(spacing_mm_zyx),
             windows=tuple((low, high) for low, high in windows),
+            any_depth=patch_zyx[0] == 1,
         )
         self.width = width
         self.patch_zyx = patch_zyx
@@ -92,7 +95,7 @@ class ViT3D(Encoder):
         else:
             self.stem = ConvolutionStem(channels, patch_zyx, width)
         z, y, x = self.grid(size_zyx)
-        self.positions = nn.Parameter(torch.empty(1, width, z, y, x))
+        self.positions = nn.Parameter(torch.empty(1, width, 1 if self.input.any_depth else z, y, x))
         nn.init.trunc_normal_(self.positions, std=0.02)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if class_token else None
         self.layers = nn.ModuleList([_layer(width, heads) for _ in range(layers)])
@@ -111,8 +114,18 @@ class ViT3D(Encoder):
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode prepared volumes; positions are interpolated for a size that is not the usual one."""
-        size = (volumes.shape[2], volumes.shape[3], volumes.shape[4])
-        grid = self.grid(size)
+        count, _, *size = volumes.shape
+        grid = self.grid((size[0], size[1], size[2]))
+        if self.input.any_depth:
+            features = self._features(rearrange(volumes, "v c z y x -> (v z) c 1 y x"), (1, *grid[1:]))
+            features = rearrange(features, "(v z) p w -> v (z p) w", v=count)
+        else:
+            features = self._features(volumes, grid)
+        return Patches(features, grid, self._centres(grid, features.device))
+
+    def _features(
+        self, volumes: Float[Tensor, "volume channel z y x"], grid: Grid
+    ) -> Float[Tensor, "volume patch width"]:
         features = self.stem(volumes)
         positions: Tensor = self.positions
         if grid != tuple(positions.shape[2:]):
@@ -125,7 +138,7 @@ class ViT3D(Encoder):
         features = self.norm(features)
         if self.class_token is not None:
             features = features[:, 1:]
-        return Patches(features, grid, self._centres(grid, features.device))
+        return torch.as_tensor(features)
 
     def _centres(self, grid: Grid, device: torch.device) -> Float[Tensor, "patch 3"]:
         steps = [

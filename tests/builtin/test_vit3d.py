@@ -104,6 +104,17 @@ def test_another_size_interpolates_the_positions(tiny):
     assert patches.centres_mm.mean(0).tolist() == pytest.approx([0, 0, 0])
 
 
+@pytest.mark.parametrize("stem", ["patch", "convolution"])
+def test_with_patches_one_slice_high_it_encodes_each_slice_alone(stem):
+    torch.manual_seed(0)
+    encoder = ViT3D(**(TINY | {"size_zyx": (4, 16, 16), "patch_zyx": (1, 8, 8)}), stem=stem).eval()
+    assert encoder.input.any_depth
+    check_encoder(encoder, depths=(1, 7))
+    whole = volumes(size=(4, 16, 16))
+    apart = [encoder(whole[:, :, z : z + 1]).features for z in range(4)]
+    assert torch.allclose(encoder(whole).features, torch.cat(apart, dim=1), atol=1e-6)
+
+
 def test_weights_come_back_from_a_folder(tiny, tmp_path):
     save_file(tiny.state_dict(), tmp_path / "weights.safetensors")
     other = ViT3D(**TINY, stem="patch" if isinstance(tiny.stem, torch.nn.Conv3d) else "convolution").eval()

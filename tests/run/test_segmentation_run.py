@@ -1,13 +1,11 @@
 """A run that learns to answer with a slice and boxes, is scored by masks, and is scored again by others."""
 
 import csv
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from evidcore.builtin.vit3d import ViT3D
 from evidcore.cli.summary import summary
 from evidcore.contracts import Segmenter, SegmenterSession
 from evidcore.page import write_page
@@ -40,7 +38,7 @@ use = "region-growing"
 [model]
 language = { config = "tiny", width = 32, layers = 1 }
 view = { use = "slices", slices = 4 }
-encoder = { use = "by-slice", size_zyx = [4, 16, 16], patch_zyx = [1, 8, 8], width = 24 }
+encoder = { use = "vit3d", size_zyx = [4, 16, 16], patch_zyx = [1, 8, 8], width = 24 }
 bridge = { use = "projection" }
 
 [[stage]]
@@ -82,13 +80,6 @@ segmenter = { use = "region-growing" }
 """
 
 
-def by_slice(*, size_zyx: tuple[int, int, int], patch_zyx: tuple[int, int, int], width: int) -> ViT3D:
-    """Build an encoder whose patches are one voxel high, so that it can be given a slice alone."""
-    encoder = ViT3D(size_zyx=size_zyx, patch_zyx=patch_zyx, width=width)
-    encoder.input = dataclasses.replace(encoder.input, any_depth=True)
-    return encoder
-
-
 class Nothing(SegmenterSession):
     def __init__(self, shape):
         self.shape = shape
@@ -106,7 +97,6 @@ class Nowhere(Segmenter):
 
 @pytest.fixture
 def root(tmp_path, offered):
-    offered("evid-by-slice", "[evidcore.encoder]\nby-slice = evid_by_slice:It\n", It=by_slice)
     offered("evid-nowhere", "[evidcore.segmenter]\nnowhere = evid_nowhere:It\n", It=Nowhere)
     (tmp_path / "data").mkdir()
     with (tmp_path / "data" / "cases.csv").open("w", newline="") as file:
