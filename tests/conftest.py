@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
+import runpy
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 
@@ -45,6 +49,80 @@ def offered(tmp_path, monkeypatch) -> Iterator[Callable[..., ModuleType]]:
     yield offer
     for name in modules:
         del sys.modules[name]
+
+
+TAKE_SECONDS = [
+    "evidcore.train.grpo",
+    "evidcore.train.sft",
+    "evidcore.run",
+    "evidcore.page",
+    "monai.networks.blocks",
+]
+
+
+class WarmProcess:
+    """A program in a process of its own that began with everything imported; it prints into files."""
+
+    def __init__(self, context, words, folder: Path, environment: dict[str, str], printed: Path) -> None:
+        self._out, self._err = printed.with_suffix(".out"), printed.with_suffix(".err")
+        self._out.touch()
+        given = {
+            "words": [str(word) for word in words], "folder": str(folder), "environment": environment,
+            "out": str(self._out), "err": str(self._err),
+        }  # fmt: skip
+        program = str(Path(__file__).with_name("warm_program.py"))
+        self._process = context.Process(target=runpy.run_path, args=(program, {"GIVEN": given}))
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def communicate(self) -> tuple[str, str]:
+        """Wait for the end and return what was printed."""
+        self._process.join()
+        return self._out.read_text(encoding="utf-8"), self._err.read_text(encoding="utf-8")
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines printed to standard output, as they come, until the end."""
+        with self._out.open(encoding="utf-8") as file:
+            begun = ""
+            while True:
+                has_ended = self.poll() is not None
+                begun += file.read()
+                *whole, begun = begun.split("\n")
+                yield from whole
+                if has_ended:
+                    return
+                time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory) -> Callable[..., WarmProcess]:
+    """Return a function that starts `python WORDS` in a folder, without the seconds that imports take.
+
+    Where a test is about what a fresh interpreter does, `subprocess` is right, not this.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(TAKE_SECONDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        forkserver.ensure_running()
+    printed = tmp_path_factory.mktemp("printed")
+
+    def start(*words: object, folder: Path, **environment: str) -> WarmProcess:
+        number = len(list(printed.iterdir()))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        return WarmProcess(context, words, folder, environment, printed / str(number))
+
+    return start
 
 
 BODY = {"L": (2, 1), "R": (2, -1), "P": (1, 1), "A": (1, -1), "S": (0, 1), "I": (0, -1)}  # axis in z, y, x

@@ -1,15 +1,16 @@
 """The documentation does what it says: recipes load, commands and programs run, quotes are true."""
 
 import dataclasses
+import functools
 import importlib.util
-import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,40 +80,34 @@ def desk(tmp_path_factory):
         if file.is_file():
             (copy / file.name).write_bytes(file.read_bytes())
     subprocess.run([*pip, "--no-build-isolation", "--target", site, copy], check=True)
-    env = {**os.environ, "PYTHONPATH": str(site), "EVID_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    return tmp_path_factory.mktemp("desk"), env
+    return tmp_path_factory.mktemp("desk"), {"PYTHONPATH": str(site), "EVID_CACHE": str(cache)}
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
-def test_programs_and_commands_of_a_page_run_in_its_order(path, desk):
+def test_programs_and_commands_of_a_page_run_in_its_order(path, desk, warm):
     folder, env = desk
+    begin = functools.partial(warm, folder=folder, **env)
     for block in blocks(path):
         if name := block.value("recipe") or block.value("ablation"):
             (folder / name).write_text(block.text)
         elif block.language == "python" and not block.value("file"):
-            done = subprocess.run(
-                [sys.executable, "-c", block.text], cwd=folder, env=env, capture_output=True, text=True
-            )
-            assert done.returncode == 0, f"{block.where}\n{done.stderr}"
+            done = begin("-c", block.text)
+            _, err = done.communicate()
+            assert done.returncode == 0, f"{block.where}\n{err}"
         elif block.language == "console" and "run" in block.words:
-            converse(block, folder, env)
+            converse(block, begin)
 
 
-def converse(block: Block, folder: Path, env: dict[str, str]) -> None:
+def converse(block: Block, begin: Callable[..., Any]) -> None:
     """Give each command of a block and compare what it says; `...` stands for anything."""
     for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
         words = shlex.split(command)
         assert words[0] == "evid", f"{block.where}: only evid is run, got {command!r}"
-        done = subprocess.run(
-            [sys.executable, "-m", "evidcore", *words[1:]],
-            cwd=folder,
-            env=env,
-            capture_output=True,
-            text=True,
-        )
-        said = done.stderr if "fails" in block.words else done.stdout
+        done = begin("-m", "evidcore", *words[1:])
+        out, err = done.communicate()
+        said = err if "fails" in block.words else out
         expected_status = 2 if "fails" in block.words else 1 if "faults" in block.words else 0
-        assert done.returncode == expected_status, f"{block.where}\n{done.stdout}{done.stderr}"
+        assert done.returncode == expected_status, f"{block.where}\n{out}{err}"
         pattern = ".*".join(re.escape(piece) for piece in expected.strip().split("..."))
         assert re.fullmatch(pattern, said.strip(), re.DOTALL), f"{block.where}: {command} said\n{said}"
 

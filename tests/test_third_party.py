@@ -56,11 +56,16 @@ def put_broken(site, package, body, table):
     (site / f"{module}.py").write_text(body)
 
 
-def evid(*words, sites, cwd=None):
-    """Run the command as a user does, with `sites` among the places where packages are installed."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sites)), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "evidcore", *map(str, words)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=env)
+@pytest.fixture
+def evid(warm, tmp_path):
+    def run(*words, sites):
+        """Run the command as a user does, with `sites` among the places where packages are installed."""
+        path = os.pathsep.join(map(str, sites))
+        process = warm("-m", "evidcore", *words, folder=tmp_path, PYTHONPATH=path)
+        out, err = process.communicate()
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    return run
 
 
 def test_the_example_is_two_files():
@@ -68,7 +73,7 @@ def test_the_example_is_two_files():
     assert sorted(files) == ["evid_reward_laterality.py", "pyproject.toml"]
 
 
-def test_listing_names_it_and_runs_nothing_of_it(site):
+def test_listing_names_it_and_runs_nothing_of_it(site, evid):
     done = evid("plugins", "reward", "--json", sites=[site])
     assert done.returncode == 0, done.stderr
     (row,) = [row for row in json.loads(done.stdout)["components"] if row["name"] == "laterality"]
@@ -125,7 +130,7 @@ def broken_site(tmp_path):
     return folder
 
 
-def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(site, broken_site, tmp_path):
+def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(site, broken_site, evid, tmp_path):
     put_broken(tmp_path / "unreadable", "evid-unreadable", *UNREADABLE)
     done = evid("plugins", "reward", sites=[site, broken_site, tmp_path / "unreadable"])
     assert done.returncode == 0, done.stderr
@@ -205,8 +210,8 @@ def recipe(tmp_path):
     return path
 
 
-def test_one_line_of_a_recipe_trains_on_it(site, broken_site, recipe, tmp_path):
-    done = evid("run", recipe, sites=[site, broken_site], cwd=tmp_path)
+def test_one_line_of_a_recipe_trains_on_it(site, broken_site, recipe, evid, tmp_path):
+    done = evid("run", recipe, sites=[site, broken_site])
     assert done.returncode == 0, done.stdout + done.stderr
     (metrics,) = tmp_path.glob("runs/laterality/2*/metrics.jsonl")
     (step,) = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -216,9 +221,9 @@ def test_one_line_of_a_recipe_trains_on_it(site, broken_site, recipe, tmp_path):
     assert "evid-reward-laterality" in (metrics.parent / "lock.toml").read_text()
 
 
-def test_a_broken_one_stops_the_run_that_names_it_with_file_line_and_package(broken_site, recipe, tmp_path):
+def test_a_broken_one_stops_the_run_that_names_it_with_file_line_and_package(broken_site, recipe, evid):
     recipe.write_text(RECIPE.replace('use = "laterality", silent = 0.25', 'use = "cannot-import"'))
-    done = evid("run", recipe, sites=[broken_site], cwd=tmp_path)
+    done = evid("run", recipe, sites=[broken_site])
     assert done.returncode == 2, done.stdout + done.stderr
     assert f"line {RECIPE[: RECIPE.index('reward = ')].count(chr(10)) + 1}" in done.stderr
     assert "evid-cannot-import 0.3 could not be imported: ImportError: needs libgrief.so" in done.stderr

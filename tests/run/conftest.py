@@ -1,10 +1,7 @@
 """A recipe that passes through every kind of stage in seconds, and the command that runs it."""
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -73,27 +70,19 @@ max_new_tokens = 24
 class Evid:
     """The command, in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, warm) -> None:
+        self.folder, self._warm = folder, warm
         self.recipe = folder / "tiny.toml"
         self.recipe.write_text(RECIPE, encoding="utf-8")
 
-    def start(
-        self, *arguments, program=(sys.executable, "-m", "evidcore"), **environment
-    ) -> subprocess.Popen:
-        # a shell's background job ignores Ctrl-C, and its children with it; the programs here shall not
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        return subprocess.Popen(
-            [*program, *map(str, arguments)],
-            cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        )  # fmt: skip
+    def start(self, *arguments, program=("-m", "evidcore"), **environment):
+        return self._warm(*program, *arguments, folder=self.folder, **environment)
 
     def __call__(self, *arguments, exit_code=0, **options) -> subprocess.CompletedProcess:
         process = self.start(*arguments, **options)
         out, err = process.communicate()
         assert process.returncode == exit_code, f"exit {process.returncode}\n{out}\n{err}"
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def run(self, *arguments) -> Path:
         """Run the recipe and return the run folder."""
@@ -101,8 +90,8 @@ class Evid:
 
 
 @pytest.fixture(scope="module")
-def evid(tmp_path_factory) -> Evid:
-    return Evid(tmp_path_factory.mktemp("evid"))
+def evid(tmp_path_factory, warm) -> Evid:
+    return Evid(tmp_path_factory.mktemp("evid"), warm)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -85,15 +83,16 @@ def test_no_case_no_report_and_no_path_is_in_it(small_run, exported, cases):
         assert found == [], path.name
 
 
-def test_the_program_on_the_card_runs(exported, cases, tmp_path):
+def test_the_program_on_the_card_runs(exported, cases, warm):
     program = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)[0]
     scan = exported.parent / "scan.nii"
     shutil.copyfile(cases[0].volumes[0].path, scan)
     program = program.replace('"scan.nii.gz"', repr(str(scan))).replace(
         "max_new_tokens=256", "max_new_tokens=4"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=exported, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = warm("-c", program, folder=exported)
+    _, err = done.communicate()
+    assert done.returncode == 0, err
 
 
 def test_the_front_matter_is_the_hubs(exported):

@@ -1,7 +1,5 @@
 import errno
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -35,7 +33,7 @@ def test_status_is_written_whole(tmp_path):
     assert (found["state"], found["stage"], found["step"], found["message"]) == ("failed", "03-sft", 4, "why")
 
 
-def test_a_folder_is_held_by_one_process(tmp_path):
+def test_a_folder_is_held_by_one_process(tmp_path, warm):
     run = RunFolder(tmp_path)
     run.set_status("running")
     code = (
@@ -43,10 +41,10 @@ def test_a_folder_is_held_by_one_process(tmp_path):
         f"with RunFolder(Path({str(tmp_path)!r})).held(): print('held')"
     )
     with run.held():
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        other = warm("-c", code, folder=tmp_path)
+        assert "another process (pid" in other.communicate()[1]
         assert other.returncode == 1
-        assert "another process (pid" in other.stderr
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "held\n"
+    assert warm("-c", code, folder=tmp_path).communicate()[0] == "held\n"
 
 
 def test_a_link_replaces_what_stood_there(tmp_path):

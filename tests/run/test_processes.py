@@ -1,7 +1,6 @@
 """The same run in one process and in two."""
 
 import json
-import sys
 import tomllib
 
 import pytest
@@ -11,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 def test_two_processes_share_one_run_and_agree_with_one(evid, done):
     # accelerate's own launcher starts a single process on a CPU machine without MPI
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     printed = evid("run", evid.recipe, "--out", "two", "--fresh", program=[*launch, "-m", "evidcore"]).stdout
     folders = list((evid.folder / "two" / "tiny").glob("2*"))
     assert len(folders) == 1

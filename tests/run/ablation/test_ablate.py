@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 import tomllib
 
@@ -241,18 +238,14 @@ def test_a_changed_cell_that_cannot_begin_anew_does_not_count_as_it_was(copied):
     assert cells(copied)["alignment/seed-17"] != before
 
 
-def test_a_killed_ablation_goes_on_where_it_was(done, desk):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "evidcore", "ablate", "bridges.toml"], cwd=desk.folder,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+def test_a_killed_ablation_goes_on_where_it_was(done, desk, warm):
+    process = warm("-m", "evidcore", "ablate", "bridges.toml", folder=desk.folder)
     steps = "working/03-sft/checkpoint/steps/checkpoint-*/complete"
     while process.poll() is None:
         if len(desk.runs) == 2 and list(desk.runs[1].glob(steps)):
             process.kill()
         time.sleep(0.01)
-    assert process.wait() == -signal.SIGKILL, process.stderr.read().decode()
-    process.stderr.close()
+    assert process.poll() == -signal.SIGKILL, process.communicate()
     first, second = desk.runs
     before = (first / "STATUS").read_text()
     half = json.loads((second / "STATUS").read_text())
