@@ -22,7 +22,7 @@ from evidcore.builtin.encoder_objectives import OBJECTIVES, pooled
 from evidcore.builtin.encoder_targets import Targets, finding_names, read_targets
 from evidcore.case import Case
 from evidcore.contracts import Encoder, FitLog
-from evidcore.errors import DataError
+from evidcore.errors import DataError, did_you_mean
 
 WARM_UP_STEPS = 60
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
@@ -42,6 +42,7 @@ def fit_encoder(
     learning_rate: float,
     cases_per_step: int,
     supervision: Sequence[str],
+    structures: tuple[str, ...],
     shift_voxels: int,
 ) -> None:
     """Train `encoder` in place, starting from its present weights; see `ViT3D.fit`.
@@ -63,17 +64,20 @@ def fit_encoder(
             f"none, the first is {silent[0]}. Leave them out, or train by other supervision."
         )
     names = finding_names(train)
+    if structures and "masks" not in supervision:
+        raise DataError('encoder: structures are asked for by supervision = ["masks"], which is not there.')
+    _refuse_unmasked(structures, names, train)
     masks = bool({"zones", "masks"} & set(supervision))
     clock = clock_for(next(encoder.parameters()).device)
     with clock.part("data"):
-        known = read_targets(train, encoder, names, masks=masks, told=_telling(log))
-        held_out = read_targets(validation, encoder, names, masks=False)
+        known = read_targets(train, encoder, names, masks=masks, structures=structures, told=_telling(log))
+        held_out = read_targets(validation, encoder, names, masks=False, structures=structures)
     device = next(encoder.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         grid = encoder.grid(encoder.input.size_zyx)
         heads = nn.ModuleDict({
-            name: OBJECTIVES[name][0](encoder.width, grid, len(names)) for name in supervision
+            name: OBJECTIVES[name][0](encoder.width, grid, len(known.names)) for name in supervision
         }).to(device)
         _train(encoder, heads, known, seed, log, clock, steps, learning_rate, cases_per_step, shift_voxels)
     auc = probe_auc(encoder, known, held_out)
@@ -88,6 +92,20 @@ def fit_encoder(
         "validation_probe_auc": auc,
     }
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+
+
+def _refuse_unmasked(structures: Sequence[str], findings: Sequence[str], cases: Sequence[Case]) -> None:
+    masked = {name for case in cases for name in case.masks}
+    for name in structures:
+        if name in findings:
+            raise DataError(
+                f"encoder: structures names {name!r}, which is a finding and is asked for anyway."
+            )
+        if name not in masked:
+            raise DataError(
+                f"encoder: structures names {name!r}, of which no case has a mask."
+                f"{did_you_mean(name, masked)} Masks there are: {', '.join(sorted(masked)) or 'none'}."
+            )
 
 
 def _telling(log: FitLog) -> Callable[[int, int], None]:

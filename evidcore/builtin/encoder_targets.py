@@ -68,6 +68,7 @@ def read_targets(
     names: tuple[str, ...],
     *,
     masks: bool,
+    structures: tuple[str, ...] = (),
     told: Callable[[int, int], None] = lambda done, count: None,
 ) -> Targets:
     """Read volumes, labels and, if asked for, masks of `cases`, several at a time.
@@ -77,6 +78,8 @@ def read_targets(
         encoder: says what volumes and patches are like.
         names: the findings, in the order of the columns.
         masks: read these too.
+        structures: masks of what is no finding, as organs; columns after the findings. Of a case without
+            such a mask nothing is known.
         told: called after each case with how many are read, of how many.
 
     Raises:
@@ -85,6 +88,7 @@ def read_targets(
     """
     spec = encoder.input
     grid = encoder.grid(spec.size_zyx)
+    structures_from, names = len(names), (*names, *structures)
     count, patches = len(cases), grid[0] * grid[1] * grid[2]
     if masks and not any(case.masks for case in cases):
         raise DataError(
@@ -111,6 +115,13 @@ def read_targets(
         pixels = prepare(Crop(volume=case.volumes[0]), spec)
         volumes[row] = pixels.add_(1).mul_(127.5).round_().to(torch.uint8)
         volume = recall(case.volumes[0]) if masks and case.masks else None
+        if masks:
+            for place in range(structures_from, len(names)):
+                ref = case.masks.get(names[place])
+                unmasked[row, place] = ref is None
+                if ref is not None and volume is not None:
+                    findings[row, place] = 1
+                    shares[row, place] = _patch_shares(read_mask(ref, volume), volume, spec, grid)
         for finding in case.findings:
             place = names.index(finding.name) if finding.name in names else -1
             if place < 0 or finding.state == "uncertain":

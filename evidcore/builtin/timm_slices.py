@@ -129,6 +129,7 @@ class TimmSlices(Encoder):
         learning_rate: Annotated[float, Gt(0)] = 3e-4,
         cases_per_step: Annotated[int, Ge(2)] = 8,
         supervision: tuple[Literal["contrastive", "labels", "zones", "masks"], ...] = ("labels",),
+        structures: tuple[str, ...] = (),
         shift_voxels: Annotated[int, Ge(0), Le(16)] = 4,
     ) -> None:
         """Train the backbone on what is known about the cases, from the named weights if there are any.
@@ -143,6 +144,7 @@ class TimmSlices(Encoder):
             learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
             cases_per_step: cases per update.
             supervision: the objectives, added up, as for `vit3d`.
+            structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
             shift_voxels: training volumes are shifted by up to this many pixels along y and x.
         """
         from evidcore.builtin.encoder_fit import fit_encoder
@@ -160,6 +162,7 @@ class TimmSlices(Encoder):
             learning_rate=learning_rate,
             cases_per_step=cases_per_step,
             supervision=supervision,
+            structures=structures,
             shift_voxels=shift_voxels,
         )
 

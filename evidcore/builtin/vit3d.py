@@ -169,6 +169,7 @@ class ViT3D(Encoder):
             "zones",
             "masks",
         ),
+        structures: tuple[str, ...] = (),
         shift_voxels: Annotated[int, Ge(0), Le(16)] = 2,
     ) -> None:
         """Train the encoder on what is known about the cases, from the named weights if there are any.
@@ -186,6 +187,7 @@ class ViT3D(Encoder):
             supervision: the objectives, added up. "contrastive" matches volumes and reports (CLIP; Med3D-R1's
                 way); "labels" asks for each finding and its side; "zones" for findings by height and side;
                 "masks" for findings by patch. The last two need masks.
+            structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
             shift_voxels: training volumes are shifted by up to this many voxels along y and x.
         """
         from evidcore.builtin.encoder_fit import fit_encoder
@@ -202,6 +204,7 @@ class ViT3D(Encoder):
             learning_rate=learning_rate,
             cases_per_step=cases_per_step,
             supervision=supervision,
+            structures=structures,
             shift_voxels=shift_voxels,
         )
 

@@ -44,12 +44,13 @@ def encoder():
     return ViT3D(**SMALL)
 
 
-def fit(train, validation, folder, *, supervision=("labels",), seed=3, **changes):
+def fit(train, validation, folder, *, supervision=("labels",), structures=(), seed=3, **changes):
     log = []
     model = encoder()
     fit_encoder(
-        model, train, validation, folder, seed, log.append, supervision=supervision, **(OPTIONS | changes)
-    )
+        model, train, validation, folder, seed, log.append, supervision=supervision, structures=structures,
+        **(OPTIONS | changes),
+    )  # fmt: skip
     return model, log
 
 
@@ -94,6 +95,49 @@ def test_patch_shares_are_what_a_loop_counts(train):
                 z, y, x = place // 16, place // 4 % 4, place % 4
                 share = mask[8 * z : 8 * z + 8, 16 * y : 16 * y + 16, 16 * x : 16 * x + 16].mean()
                 assert known.patches[row, names.index(name), place] == math.ceil(share * 255)
+
+
+def test_structures_are_asked_for_by_patch_where_a_case_has_their_mask(train):
+    masked = next(case for case in train if "cardiomegaly" in case.masks)
+    heart = masked.masks["cardiomegaly"]
+    cases = [dataclasses.replace(masked, masks={"heart": heart}), dataclasses.replace(masked, masks={})]
+    names = finding_names(train)
+    plain = read_targets([masked], encoder(), names, masks=True)
+    known = read_targets(cases, encoder(), names, masks=True, structures=("heart",))
+    assert known.names == (*names, "heart")
+    assert torch.equal(known.patches[0, -1], plain.patches[0, names.index("cardiomegaly")])
+    assert known.findings[:, -1].tolist() == [1, -1]
+    assert known.unmasked[:, -1].tolist() == [False, True]
+    assert torch.equal(known.findings[0, :-1], plain.findings[0])
+
+
+def test_a_fit_learns_where_structures_are(train, validation, tmp_path):
+    def named(cases):
+        kept = [case for case in cases if "cardiomegaly" in case.masks]
+        return [dataclasses.replace(case, masks={"heart": case.masks["cardiomegaly"]}) for case in kept]
+
+    changes = {"supervision": ("masks",), "structures": ("heart",), "cases_per_step": 2}
+    _, log = fit(named(train), named(validation), tmp_path, steps=60, **changes)
+    assert log[-1]["loss"] < 0.7 * log[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"structures": ("hart",), "supervision": ("masks",)},
+            "of which no case has a mask.* Masks there are",
+        ),
+        (
+            {"structures": ("cardiomegaly",), "supervision": ("masks",)},
+            "is a finding and is asked for anyway",
+        ),
+        ({"structures": ("heart",)}, r'asked for by supervision = \["masks"\]'),
+    ],
+)
+def test_structures_that_cannot_be_asked_for_are_refused(train, validation, tmp_path, changes, message):
+    with pytest.raises(DataError, match=message):
+        fit(train, validation, tmp_path, **changes)
 
 
 def test_a_declared_spacing_moves_masks_like_volumes(train):
