@@ -150,7 +150,7 @@ def _words(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream: Hash
     """Return what the words of a tiny tokenizer are counted in, beside the stage's own data.
 
     A fit of the language model takes the finding names of all data sets; a stage that starts from a tiny
-    model which no stage has fitted takes the texts of all stages too.
+    model which no stage has fitted takes the training texts of all stages too.
     """
     if not recipe.model.language.config:
         return {}  # a pretrained tokenizer knows its words
@@ -159,7 +159,7 @@ def _words(recipe: Recipe, stage: Stage, lock: Mapping[str, Any], upstream: Hash
         return {"dataset": datasets} if stage.component == "model.language" else {}
     if upstream.keys() & {"language", "model"}:
         return {}  # the tokenizer lies beside the weights
-    counted = [dataclasses.asdict(use) for other in recipe.stages for use in data_uses(other)]
+    counted = [dataclasses.asdict(use) for use in models.word_sources(recipe)]
     return {"dataset": datasets, "task": recipe.tasks, "data": counted}
 
 

@@ -23,7 +23,7 @@ from evidcore.model.tiny import tiny_config
 from evidcore.model.vlm import VolumeVLM
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of, options
-from evidcore.recipe import DataUse, Grpo, data_uses
+from evidcore.recipe import DataUse, Grpo, Recipe, data_uses
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root
 
@@ -188,14 +188,18 @@ def language_source(parts: Parts, standing: Standing) -> dict[str, Any]:
     return source
 
 
+def word_sources(recipe: Recipe) -> tuple[DataUse, ...]:
+    """Return what training stages ask, each once: a tiny tokenizer counts words in it."""
+    uses = [use for stage in recipe.stages for use in data_uses(stage)]
+    return tuple(dict.fromkeys(use for use in uses if use.task and use.split == "train"))
+
+
 def texts(parts: Parts) -> list[str]:
     """Return what a tiny tokenizer counts words in: prompts and answers of the training cases."""
     found = ["user\n", "assistant\n"]
     if not parts.recipe.model.language.config:
         return found  # a pretrained tokenizer knows its words
-    for use in (
-        use for stage in parts.recipe.stages for use in data_uses(stage) if use.task and use.split == "train"
-    ):
+    for use in word_sources(parts.recipe):
         for case in parts.cases(use)[:500]:
             found.append(str(case.notes.get("impression", "")))
             for prompt in parts.tasks[use.task].prompts(case, parts.view, 1):

@@ -110,6 +110,8 @@ def test_a_tiny_tokenizer_depends_on_the_words_of_every_stage(recipe):
     )
     assert key(alone, 0) != key(asked, 0)
     assert key(alone, 0) != key(limited, 0)
+    again = dataclasses.replace(alone.stages[0], steps=7)  # a later stage that asks the same
+    assert key(alone, 0) == key(changed(alone, stages=(*alone.stages, again)), 0)
     for upstream in ({"language": "x"}, {"model": "x"}):  # whose tokenizer it then takes
         assert key(alone, 0, upstream=upstream) == key(asked, 0, upstream=upstream)
 
