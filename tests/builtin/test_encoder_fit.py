@@ -114,7 +114,10 @@ def test_structures_are_asked_for_by_patch_where_a_case_has_their_mask(train):
 def test_a_fit_learns_where_structures_are(train, validation, tmp_path):
     def named(cases):
         kept = [case for case in cases if "cardiomegaly" in case.masks]
-        return [dataclasses.replace(case, masks={"heart": case.masks["cardiomegaly"]}) for case in kept]
+        return [
+            dataclasses.replace(case, masks={"heart": case.masks["cardiomegaly"]}, findings=())
+            for case in kept
+        ]
 
     changes = {"supervision": ("masks",), "structures": ("heart",), "cases_per_step": 2}
     _, log = fit(named(train), named(validation), tmp_path, steps=60, **changes)
