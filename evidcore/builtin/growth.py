@@ -1,4 +1,4 @@
-"""Connected regions of one slice, with SimpleITK's filters: in a box, around a point, beside a known one."""
+"""Connected regions of one slice: in a box, around a point, beside a known one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ CORE = 0.5  # of a box's sides, the middle of which is taken for the object
 CORE_QUANTILES = (0.5, 0.25, 0.75)  # of the core's intensities: where an interval is centred
 WIDTHS = 14  # intervals tried per centre, each wider than the one before by the same factor
 PLATEAU = 0.02  # scores that differ by a smaller share are equal
-MOST_SEEDS = 32
 MAD_TO_SIGMA = 1.4826  # of normally distributed values
 LARGEST = 0.25  # of a slice that what a point stands for may fill
 
@@ -61,30 +60,25 @@ def smooth(plane: np.ndarray[Any, Any], steps: int) -> Plane:
     if not steps or noise == 0:
         return values
     slopes = sum(np.square(slope).mean() for slope in np.gradient(values))
-    diffused = sitk.GradientAnisotropicDiffusion(
-        sitk.GetImageFromArray(values),
-        timeStep=TIME_STEP,
-        conductanceParameter=float(EDGE * noise / np.sqrt(2 * slopes)),  # ITK scales it by the mean slope
-        conductanceScalingUpdateInterval=steps + 1,
-        numberOfIterations=steps,
-    )
-    return np.asarray(sitk.GetArrayFromImage(diffused))
+    diffusion = sitk.GradientAnisotropicDiffusionImageFilter()
+    diffusion.SetNumberOfThreads(1)  # a slice is small: threads cost more than they take off
+    diffusion.SetTimeStep(TIME_STEP)
+    diffusion.SetConductanceParameter(float(EDGE * noise / np.sqrt(2 * slopes)))  # times ITK's mean slope
+    diffusion.SetConductanceScalingUpdateInterval(steps + 1)
+    diffusion.SetNumberOfIterations(steps)
+    return np.asarray(sitk.GetArrayFromImage(diffusion.Execute(sitk.GetImageFromArray(values))))
 
 
-def connected(plane: Plane, model: Model, seeds: Region) -> Region:
-    """Return the voxels of an intensity that hang together with any seed; seeds of others count for none."""
-    import SimpleITK as sitk
+def connected(region: Region, seeds: Region) -> Region:
+    """Return the parts of a region that hold any seed; parts that meet at a corner alone are two."""
+    from scipy import ndimage
 
-    places = np.argwhere(seeds & model.holds(plane))
-    if not len(places):
-        return np.zeros_like(seeds)
-    some = places[np.linspace(0, len(places) - 1, min(MOST_SEEDS, len(places))).astype(int)]
-    image = sitk.GetImageFromArray(plane)
-    # compared as float32, in which the limits may be a little inside those of the model
-    low, high = np.nextafter(np.float32(model.low), -np.inf), np.nextafter(np.float32(model.high), np.inf)
-    seeds_xy = [(int(x), int(y)) for y, x in some]
-    found = sitk.ConnectedThreshold(image, seedList=seeds_xy, lower=float(low), upper=float(high))
-    return np.asarray(sitk.GetArrayFromImage(found), dtype=np.bool_)
+    labels, count = ndimage.label(region)
+    held = np.zeros(count + 1, dtype=np.bool_)
+    held[labels[seeds]] = True
+    held[0] = False  # what is no region
+    found: Region = held[labels]
+    return found
 
 
 def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
@@ -101,11 +95,11 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
         widths = _widths(local, local[core])
         seeds = _seeds(local, core, centre, widths[0])
         tried = [Model(centre - width, centre + width) for width in widths]
-        scores = [_fit(connected(local, model, seeds), inner) for model in tried]
+        scores = [_fit(connected(model.holds(local), seeds), inner) for model in tried]
         chosen = _middle_of_plateau(scores)
         if scores[chosen] > best[0] * (1 + PLATEAU):
             best = (scores[chosen], tried[chosen])
-            found = connected(local, tried[chosen], seeds)
+            found = connected(tried[chosen].holds(local), seeds)
     inside = np.zeros_like(found)
     inside[inner] = found[inner]
     region = np.zeros(plane.shape, dtype=np.bool_)
@@ -125,7 +119,7 @@ def around_point(plane: Plane, y: int, x: int) -> tuple[Region, Model]:
     seeds[y, x] = True
     reach = abs(float(plane[y, x]) - centre)  # the voxel itself must lie in every interval
     tried = [Model(centre - reach - width, centre + reach + width) for width in _widths(plane, near)]
-    regions = [connected(plane, model, seeds) for model in tried]
+    regions = [connected(model.holds(plane), seeds) for model in tried]
     areas = np.array([region.sum() for region in regions], dtype=np.float64)
     fitting = max(1, int((areas <= LARGEST * plane.size).sum()))
     change = np.log(areas[2:fitting] / areas[: max(0, fitting - 2)])  # from the one before to the one after
@@ -140,7 +134,7 @@ def of_mask(plane: Plane, mask: Region) -> tuple[Region, Model]:
     values = local[known]
     centre = float(np.median(values))
     tried = [Model(centre - width, centre + width) for width in _widths(local, values)]
-    found = [connected(local, model, known) for model in tried]
+    found = [connected(model.holds(local), known) for model in tried]
     scores = [dice(one, known) for one in found]
     return mask.copy(), tried[_middle_of_plateau(scores)]
 
@@ -193,10 +187,10 @@ def grow(
         return None
     middle = ndimage.binary_erosion(known) & similar
     seeds = middle if middle.any() else known & similar
-    found = connected(np.where(allowed, local, np.float32(-np.inf)), model, seeds)
+    found = connected(similar, seeds)
     opened = ndimage.binary_opening(np.pad(found, 1, mode="edge"))[1:-1, 1:-1]  # the frame is no edge
     if 2 * opened.sum() > found.sum():  # a thin region is not opened: nothing would be left
-        found = _touching(opened, known)
+        found = connected(opened, known)
     if found.sum() < max(1.0, least):
         return None
     region = np.zeros(before.shape, dtype=np.bool_)
@@ -280,12 +274,3 @@ def _largest(region: Region) -> Region:
     sizes = np.bincount(labels.reshape(-1))
     sizes[0] = 0
     return np.asarray(labels == sizes.argmax())
-
-
-def _touching(region: Region, known: Region) -> Region:
-    """Return the parts of a region that overlap with a known one."""
-    from scipy import ndimage
-
-    labels, _ = ndimage.label(region)
-    held = np.unique(labels[known & region])
-    return np.isin(labels, held[held > 0])
