@@ -22,6 +22,10 @@ from evidcore.evaluate.choice import ChoiceAnswer, ChoiceResult, evaluate_choice
 from evidcore.evaluate.reference_lines import ReferenceLines, cluster_of, reference_lines, row
 from evidcore.evaluate.statistics import Interval, mean_interval, paired_interval
 
+CONDITIONS: Mapping[Condition, str] = {  # what results call them
+    "own": "own volumes", "other-patient": "another patient's volumes", "blank": "blank volumes",
+}  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyAudit:
@@ -44,16 +48,15 @@ class PolicyAudit:
 
     def verdict(self) -> str:
         """Return in words what the figures say, and what they cannot."""
-        return " ".join([_on_margin(self.margin), _on_prior(self.over_prior)]).strip()
+        return verdict(self.margin, self.over_prior)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the results rows: each condition, then the differences, then the reference lines."""
-        names = {"own": "own volumes", "other-patient": "another patient's volumes", "blank": "blank volumes"}
         found = []
         for condition, some in self.results.items():
             note = f"mean over {len(some)} exchanges of volumes" if condition == "other-patient" else ""
             found.append(
-                row(names[condition], "strict_accuracy", self.accuracy(condition), note=note)
+                row(CONDITIONS[condition], "strict_accuracy", self.accuracy(condition), note=note)
                 | {"task": self.name, "condition": condition}
             )
             valid = [
@@ -61,7 +64,7 @@ class PolicyAudit:
                 for answers in zip(*(result.answers for result in some), strict=True)
             ]
             found.append(
-                row(names[condition], "format_rate", mean_interval(valid, self.lines.clusters))
+                row(CONDITIONS[condition], "format_rate", mean_interval(valid, self.lines.clusters))
                 | {"task": self.name, "condition": condition}
             )
         found.append(row(self.name, "grounding_margin", self.margin, note="own minus another patient's"))
@@ -191,8 +194,13 @@ def _mean_correct(results: Sequence[ChoiceResult]) -> tuple[float, ...]:
     return tuple(sum(hits) / len(hits) for hits in zip(*(one.correct() for one in results), strict=True))
 
 
-def _on_margin(margin: Interval) -> str:
-    points = f"{100 * margin.value:+.1f} points"
+def verdict(margin: Interval, over_prior: Interval, what: str = "points") -> str:
+    """Return in words what the margin and the difference from the best blind rule say."""
+    return " ".join([_on_margin(margin, what), _on_prior(over_prior, what)]).strip()
+
+
+def _on_margin(margin: Interval, what: str) -> str:
+    points = f"{100 * margin.value:+.1f} {what}"
     if margin.low is None or margin.high is None:
         return f"Undecided: margin {points}, {margin.note}."
     found = f"margin {points}, 95 % interval {100 * margin.low:+.1f} to {100 * margin.high:+.1f}"
@@ -203,11 +211,11 @@ def _on_margin(margin: Interval) -> str:
     return f"No sign that the volume is used: {found}."
 
 
-def _on_prior(over: Interval) -> str:
+def _on_prior(over: Interval, what: str) -> str:
     if over.low is None or over.high is None:
         return ""
     found = (
-        f"{100 * over.value:+.1f} points against the best blind rule ({100 * over.low:+.1f} to "
+        f"{100 * over.value:+.1f} {what} against the best blind rule ({100 * over.low:+.1f} to "
         f"{100 * over.high:+.1f})"
     )
     if over.low > 0:

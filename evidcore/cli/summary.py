@@ -12,7 +12,8 @@ _SHOWN = (
     "findings_f1_micro", "findings_f1_macro", "bleu_4_corpus", "rouge_l", "cider_d", "meteor",
     "abnormal_recall", "abnormal_recall_late_minus_early", "judge_correctness", "dsc", "iou", "iou_from_dsc",
     "oracle_dsc", "unparsable_rate", "key_slice_area", "box_iou", "probe_accuracy",
-    "probe_auc_mean", "probe_auc_min", "grounding_margin", "other_patient_minus_prior_only",
+    "probe_auc_mean", "probe_auc_min", "blind_dsc", "grounding_margin", "other_patient_minus_prior_only",
+    "other_patient_minus_blind_rule",
     "log_likelihood_change", "verdict_log_likelihood_change",
 )  # fmt: skip
 _LINES = ("uniform_chance", "prior_only", "perfect_perception")

@@ -117,12 +117,26 @@ def evaluate_segmentation(
         DataError: if a mask cannot be read, or a case has no mask of that name; names the case.
         ContractError: if the segmenter fails, or returns no mask of the whole volume; names its package.
     """
-    if not prompts:
-        raise ValueError("there is no segmentation to evaluate")
     texts: list[str] = []
     for some in batches(prompts, batch_size):
         texts += policy.generate(some, max_new_tokens=max_new_tokens)
-    asked = [_Asked.of(prompt, task, text) for prompt, text in zip(prompts, texts, strict=True)]
+    answers = [task.parse(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+    return score_segmentations(prompts, answers, task, segmenter, name=name, condition=condition)
+
+
+def score_segmentations(
+    prompts: Sequence[Prompt],
+    answers: Sequence[Answer],
+    task: Task,
+    segmenter: Segmenter,
+    *,
+    name: str | None = None,
+    condition: Condition = "own",
+) -> SegmentationResult:
+    """Measure answers that were given, as `evaluate_segmentation` does."""
+    if not prompts:
+        raise ValueError("there is no segmentation to evaluate")
+    asked = [_Asked.of(prompt, task, answer) for prompt, answer in zip(prompts, answers, strict=True)]
     by_volume: dict[VolumeRef, list[int]] = {}
     for place, one in enumerate(asked):
         by_volume.setdefault(one.prompt.case.volumes[0], []).append(place)
@@ -131,10 +145,24 @@ def evaluate_segmentation(
         about_it = [asked[place] for place in places]
         found |= zip(places, _measure(ref, about_it, segmenter), strict=True)
     measured = [found[place] for place in range(len(asked))]
-    answers = [one.answered(condition, result.refused) for one, result in zip(asked, measured, strict=True)]
+    given = [one.answered(condition, result.refused) for one, result in zip(asked, measured, strict=True)]
     return SegmentationResult(
-        name=name or prompts[0].task, answers=tuple(answers), measured=_measurement(answers, measured)
+        name=name or prompts[0].task, answers=tuple(given), measured=_measurement(given, measured)
     )
+
+
+def gold_evidence(prompt: Prompt, task: Task) -> Evidence:
+    """Return slice and boxes of the gold answer.
+
+    Raises:
+        ContractError: if the task reads none from what it wrote itself.
+    """
+    gold = task.parse(prompt, task.gold(prompt)[0]).evidence
+    if gold is None or not gold.boxes:
+        raise ContractError(
+            f"task {type(task).__name__}: no box is read from its own gold answer to {prompt.id!r}."
+        )
+    return gold
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,13 +174,8 @@ class _Asked:
     gold: Evidence
 
     @classmethod
-    def of(cls, prompt: Prompt, task: Task, text: str) -> _Asked:
-        gold = task.parse(prompt, task.gold(prompt)[0]).evidence
-        if gold is None or not gold.boxes:
-            raise ContractError(
-                f"task {type(task).__name__}: no box is read from its own gold answer to {prompt.id!r}."
-            )
-        return cls(prompt=prompt, answer=task.parse(prompt, text), gold=gold)
+    def of(cls, prompt: Prompt, task: Task, answer: Answer) -> _Asked:
+        return cls(prompt=prompt, answer=answer, gold=gold_evidence(prompt, task))
 
     @property
     def said(self) -> Evidence | None:

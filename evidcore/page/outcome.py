@@ -10,9 +10,18 @@ from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import interval, number
 from evidcore.page.places import recall_by_place
 from evidcore.page.record import Line, RunRecord
-from evidcore.page.tables import REFERENCE_LINES, is_accuracy, reference_lines, said, unit_of, with_tasks
+from evidcore.page.tables import (
+    REFERENCE_LINES,
+    is_accuracy,
+    reference_lines,
+    said,
+    unit_of,
+    unit_of_row,
+    with_tasks,
+)
 
 Row = Mapping[str, Any]
+_AUDITED = {"strict_accuracy": "right", "dsc": "DSC"}  # what an audit compares, and how it reads
 _TONES = {"own": "own", "other-patient": "other", "blank": "blank"}
 _AT_A_GLANCE = (
     "strict_accuracy",
@@ -68,9 +77,9 @@ def _sentence(record: RunRecord) -> Html:
     said_ = [
         tag(
             "p",
-            tag("b", number(own["value"], "rate")),
-            " right on the cases' own volumes, ",
-            tag("b", number(other["value"], "rate")),
+            tag("b", number(own["value"], unit_of_row(own))),
+            f" {_AUDITED[own['metric']]} on the cases' own volumes, ",
+            tag("b", number(other["value"], unit_of_row(other))),
             " on another patient's: a grounding margin of ",
             tag("b", number(margin["value"], "points")),
             " points (",
@@ -82,8 +91,8 @@ def _sentence(record: RunRecord) -> Html:
         )
         for result in _of_kind(record, "audit")[-1:]
         for task, rows in _by_task(result).items()
-        for own in _strict(rows, "own")
-        for other in _strict(rows, "other-patient")
+        for own in _audited(rows, "own")
+        for other in _audited(rows, "other-patient")
         for margin in rows
         if margin.get("metric") == "grounding_margin"
     ]
@@ -151,7 +160,7 @@ def audit(record: RunRecord) -> Html:
 
 
 def _audit(record: RunRecord, result: Line, task: str, rows: Sequence[Row]) -> Html:
-    conditions = [row for row in rows if row.get("metric") == "strict_accuracy" and row.get("condition")]
+    conditions = [row for condition in _TONES for row in _audited(rows, condition)]
     differences = [row for row in rows if unit_of(str(row.get("metric"))) == "points"]
     drawn = []
     if conditions:
@@ -160,11 +169,10 @@ def _audit(record: RunRecord, result: Line, task: str, rows: Sequence[Row]) -> H
             for row in conditions
         ]
         key = _line_key(conditions, result)
-        drawn.append(lanes(accuracies, start=0.0, stop=1.0, unit="rate", caption=key))
+        unit = unit_of_row(conditions[0])
+        drawn.append(lanes(accuracies, start=0.0, stop=1.0, unit=unit, caption=key))
     if differences:
-        caption = (
-            "Differences of accuracies in points. A margin whose interval covers 0: no sign that it looks."
-        )
+        caption = "Differences in points. A margin whose interval covers 0: no sign that it looks."
         points = [_lane(row, result, _difference(row), "own") for row in differences]
         drawn.append(lanes(points, start=-1.0, stop=1.0, unit="points", caption=caption))
     verdict = (result.get("verdict") or {}).get(task)
@@ -238,6 +246,6 @@ def _by_task(result: Line) -> dict[str, list[Row]]:
     return found
 
 
-def _strict(rows: Sequence[Row], condition: str) -> list[Row]:
-    """Return the strict accuracy under a condition, if it was measured."""
-    return [r for r in rows if r.get("condition") == condition and r.get("metric") == "strict_accuracy"]
+def _audited(rows: Sequence[Row], condition: str) -> list[Row]:
+    """Return the figure that an audit compares, under a condition, if it was measured."""
+    return [r for r in rows if r.get("condition") == condition and r.get("metric") in _AUDITED]

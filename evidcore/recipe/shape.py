@@ -191,6 +191,10 @@ class Audit:
     data: tuple[DataUse, ...]
     max_new_tokens: Annotated[int, Ge(1)] = 256
     prompts_per_batch: Annotated[int, Ge(1)] = 32
+    exchanges: Annotated[int, Ge(1)] = 3  # of volumes between patients; more: narrower margins
+    segmenter: Annotated[Table | str, Kind("segmenter", or_service=True)] = dataclasses.field(
+        default_factory=lambda: {"use": "region-growing"}  # makes masks of boxes that answers name
+    )
 
 
 Stage = Fit | Sft | Grpo | Evaluate | Audit

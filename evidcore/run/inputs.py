@@ -28,7 +28,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {  # of the core, that a stage of this
         "evidcore.evaluate.probe",
         *_MODEL,
     ),
-    "audit": ("evidcore.audit.policy", *_MODEL),
+    "audit": ("evidcore.audit.policy", "evidcore.audit.segmentation", *_MODEL),
 }
 # between recipe and stage: which cases, which settings. They import every stage, so they count alone
 _BETWEEN = ("evidcore.run.model", "evidcore.run.parts", "evidcore.run.stages")
@@ -104,7 +104,7 @@ def stage_inputs(
     ]
     code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer) != CORE}
     modules = (*_MODULES[stage.kind], "evidcore.model.text_fit") if is_language else _MODULES[stage.kind]
-    between = (*_BETWEEN, "evidcore.run.measuring") if isinstance(stage, Evaluate) else _BETWEEN
+    between = (*_BETWEEN, "evidcore.run.measuring") if isinstance(stage, Evaluate | Audit) else _BETWEEN
     code[CORE] = core_hash(offers, modules, alone=between)
     return {
         "stage": table,

@@ -50,12 +50,18 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
     parts, standing = build(recipe), final_standing(folder)
     load_services(parts, standing)
     uses = [dataclasses.replace(use, limit=limit or use.limit) for use in last.data]
-    asked = tuple(use for use in uses if stages.has_options(parts, use))
+    asked = tuple(use for use in uses if stages.can_be_audited(parts, use))
     if not asked:
         raise RunError(
-            f"{folder.path}: its last evaluation asks no questions with options. Evaluate task = 'choice'."
+            f"{folder.path}: its last evaluation asks for no choices and no segmentations. Evaluate task = "
+            "'choice' or 'reasoning-segmentation'."
         )
-    stage = Audit(data=asked, max_new_tokens=last.max_new_tokens, prompts_per_batch=last.prompts_per_batch)
+    stage = Audit(
+        data=asked,
+        max_new_tokens=last.max_new_tokens,
+        prompts_per_batch=last.prompts_per_batch,
+        segmenter=last.segmenter,
+    )
     name = f"{len(recipe.stages) + 1:02d}-audit"
     with folder.held(), naming_full_disk(folder):
         work = folder.working(name)

@@ -7,7 +7,7 @@ from typing import Any
 from evidcore.contracts import Labeler, Metric, Segmenter
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.plugins import factory
-from evidcore.recipe import Evaluate
+from evidcore.recipe import Audit, Evaluate
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root
 
@@ -34,7 +34,7 @@ def metrics_of(parts: Parts, stage: Evaluate, labeler: Labeler, where: str) -> l
     return found
 
 
-def segmenter_of(parts: Parts, stage: Evaluate, where: str) -> Segmenter:
+def segmenter_of(parts: Parts, stage: Evaluate | Audit, where: str) -> Segmenter:
     """Return what makes masks of the boxes that answers name: a service, or one of the stage's own."""
     segmenter: Segmenter
     if isinstance(stage.segmenter, str):

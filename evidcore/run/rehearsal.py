@@ -14,14 +14,14 @@ from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.plugins import blame, factory
 from evidcore.plugins.factory import offer_of
-from evidcore.recipe import DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage, data_uses
+from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage, data_uses
 from evidcore.run import model as models
 from evidcore.run.measuring import labeler_of, metrics_of, segmenter_of
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build, check_splits
 from evidcore.run.readiness import ask
 from evidcore.run.shapes import UNKNOWN_TEXT_WIDTH, Shapes, adapter_parameters, shapes
-from evidcore.run.stages import scored_as
+from evidcore.run.stages import audited_as, scored_as
 from evidcore.run.traffic import tables
 from evidcore.volume import prepare
 
@@ -96,8 +96,9 @@ def rehearse(recipe: Recipe) -> Rehearsal:
             try:
                 seen = _entry(parts, encoder, tokenizer, name, use)
                 found.append(seen)
-                if isinstance(stage, Evaluate) and use.task:
-                    scored_as(parts.tasks[use.task], [next(_asked(parts, use))])
+                if isinstance(stage, Evaluate | Audit) and use.task:
+                    judge = scored_as if isinstance(stage, Evaluate) else audited_as
+                    judge(parts.tasks[use.task], [next(_asked(parts, use))])
                 if any(use is own for own in stage.data):  # what is replayed is not written
                     wrong += _too_long(seen, stage, where)
             except EvidError as cause:
@@ -185,6 +186,7 @@ def _components(parts: Parts, stage: Stage, name: str) -> None:
     if isinstance(stage, Evaluate):
         for named in metrics_of(parts, stage, labeler_of(parts, stage, name), name):
             ask(named.metric, name)
+    if isinstance(stage, Evaluate | Audit):
         segmenter_of(parts, stage, name)
 
 

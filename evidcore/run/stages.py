@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from evidcore.audit.policy import audit_policy
+from evidcore.audit.policy import PolicyAudit, audit_policy
+from evidcore.audit.segmentation import SegmentationAudit, audit_segmentation
 from evidcore.case import Case, Prompt
 from evidcore.contracts import Reweighter, Scorer, Task
 from evidcore.errors import RecipeError
@@ -169,15 +170,23 @@ def audit(parts: Parts, standing: Standing, stage: Audit, folder: Path) -> Resul
     lines: dict[str, Any] = {}
     verdicts = {}
     for use in stage.data:
-        found = audit_policy(
-            policy, parts.prompts(use), parts.tasks[use.task],
-            training=_training(parts, use),
-            max_new_tokens=stage.max_new_tokens, batch_size=stage.prompts_per_batch, seed=parts.recipe.seed,
-        )  # fmt: skip
+        prompts, task = parts.prompts(use), parts.tasks[use.task]
+        settings: dict[str, Any] = {
+            "training": _training(parts, use), "max_new_tokens": stage.max_new_tokens,
+            "batch_size": stage.prompts_per_batch, "exchanges": stage.exchanges, "seed": parts.recipe.seed,
+        }  # fmt: skip
+        found: PolicyAudit | SegmentationAudit
+        if audited_as(task, prompts) == "segmentation":
+            segmenter = segmenter_of(parts, stage, "stage.audit")
+            found = audit_segmentation(policy, prompts, task, segmenter, **settings)
+            answers = found.lines()
+        else:
+            found = audit_policy(policy, prompts, task, **settings)
+            lines[use.task] = found.lines.figures()
+            answers = [answer.line() for answer in found.answers]
         rows += found.rows()
-        lines[use.task] = found.lines.figures()
         verdicts[use.task] = found.verdict()
-        append(folder / "answers.jsonl", [answer.line() for answer in found.answers])
+        append(folder / "answers.jsonl", answers)
     return {"rows": rows, "reference_lines": lines, "verdict": verdicts}
 
 
@@ -192,10 +201,25 @@ def _validation(parts: Parts, uses: Sequence[DataUse]) -> list[Case]:
     return [case for name in datasets for case in parts.split(name, "validation")]
 
 
-def has_options(parts: Parts, use: DataUse) -> bool:
-    """Tell whether a data entry asks questions with options."""
+def can_be_audited(parts: Parts, use: DataUse) -> bool:
+    """Tell whether a data entry asks for choices or segmentations."""
     some = parts.prompts(dataclasses.replace(use, limit=3))
-    return all(prompt.reference.get("options") for prompt in some)
+    return scored_as(parts.tasks[use.task], some) != "report"
+
+
+def audited_as(task: Task, prompts: Sequence[Prompt]) -> Literal["choice", "segmentation"]:
+    """Return what an audit compares answers as.
+
+    Raises:
+        RecipeError: if there is nothing to compare them by; names the task.
+    """
+    kind = scored_as(task, prompts)
+    if kind == "report":
+        raise RecipeError(
+            f"task {prompts[0].task!r} ({offer_of(task)}) asks for reports, and an audit compares choices or "
+            "segmentations. Audit a task such as 'choice' or 'reasoning-segmentation'."
+        )
+    return kind
 
 
 def scored_as(task: Task, prompts: Sequence[Prompt]) -> Literal["choice", "report", "segmentation"]:

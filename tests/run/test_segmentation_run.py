@@ -77,6 +77,12 @@ data = [
 ]
 max_new_tokens = 64
 segmenter = { use = "region-growing" }
+
+[[stage]]
+kind = "audit"
+data = [{ dataset = "chest", task = "reasoning", split = "test" }]
+max_new_tokens = 64
+exchanges = 1
 """
 
 
@@ -128,6 +134,14 @@ def test_a_run_is_scored_by_its_masks_and_scored_again_by_others_without_trainin
         assert rows[task, "oracle_dsc"]["value"] > 0.1
         assert "too few patients (2 of at least 20)" in rows[task, "dsc"]["note"]
     assert {"dsc/lung nodule", "dsc/pleural effusion"} <= {metric for _, metric in rows}
+    audit = result_of(first, "04-audit")
+    audited = {(row["name"], row["metric"]): row for row in audit["rows"]}
+    own = audited["own volumes", "dsc"]
+    assert own["value"] == rows["reasoning", "dsc"]["value"]
+    margin = own["value"] - audited["another patient's volumes", "dsc"]["value"]
+    assert audited["reasoning", "grounding_margin"]["value"] == pytest.approx(margin)
+    assert audited["reasoning", "blind_dsc"]["value"] is not None
+    assert "points of DSC" in audit["verdict"]["reasoning"]
     lines = (first.path / "rollouts" / "02-grpo.jsonl").read_text(encoding="utf-8").splitlines()
     judged = [set(one["rewards"]) for line in lines for one in json.loads(line)["rollouts"]]
     assert judged == [{"format", "key-slice", "box-overlap", "volume-consistency"}] * 4
@@ -144,6 +158,6 @@ def test_a_run_is_scored_by_its_masks_and_scored_again_by_others_without_trainin
 
     said = "\n".join(summary(first)["lines"])
     page = write_page(first.path).read_text(encoding="utf-8")
-    for metric in ("dsc", "iou from dsc", "oracle dsc", "unparsable rate", "box iou"):
+    for metric in ("dsc", "iou from dsc", "oracle dsc", "unparsable rate", "box iou", "grounding margin"):
         assert metric in said
         assert metric in page

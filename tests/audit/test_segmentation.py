@@ -1,0 +1,178 @@
+"""The audit of segmentations, on policies that look, that remember, and that guess."""
+
+import nibabel
+import numpy as np
+import pytest
+
+from evidcore.audit.blind_boxes import blind_answers
+from evidcore.audit.segmentation import audit_segmentation
+from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
+from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
+from evidcore.errors import DataError
+from evidcore.plugins.factory import build
+
+SHAPE = (6, 12, 20)
+
+
+class Boxed(Task):
+    """Asks for the only mask; its place is in the case's notes."""
+
+    def prompts(self, case, view, seed):
+        raise NotImplementedError("prompts are made here")
+
+    def gold(self, prompt):
+        return " ".join(map(str, prompt.case.notes["box"])), ()
+
+    def parse(self, prompt, completion):
+        try:
+            z, y0, y1, x0, x1 = map(int, completion.split())
+        except ValueError:
+            return Answer(text=completion, malformed="no box")
+        return Answer(
+            text=completion, evidence=Evidence(slice=z, boxes=(Box(z=z, y0=y0, y1=y1, x0=x0, x1=x1),))
+        )
+
+
+class Block(SegmenterSession):
+    def mask(self, prompts, z_window=None):
+        mask = np.zeros(SHAPE, dtype=bool)
+        for prompt in prompts:
+            box = prompt.box
+            mask[:, box.y0 : box.y1, box.x0 : box.x1] = True
+        return mask
+
+
+class Blocks(Segmenter):
+    def session(self, volume):
+        return Block()
+
+
+class Looker(Policy):
+    """Boxes what the shown volume shows; over air it says nothing that can be read."""
+
+    def __init__(self, cases):
+        self.shown = {case.volumes[0].path: case.notes["box"] for case in cases}
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        crops = [prompt.crops()[0] for prompt in prompts]
+        return ["?" if crop.blank else " ".join(map(str, self.shown[crop.volume.path])) for crop in crops]
+
+    def log_likelihoods(self, prompts, completions):
+        raise NotImplementedError("boxes are read, not weighed")
+
+
+class Rememberer(Looker):
+    """Boxes what the case's own volume shows, whatever is shown."""
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        return [" ".join(map(str, self.shown[prompt.case.volumes[0].path])) for prompt in prompts]
+
+
+@pytest.fixture
+def segmenter(offered):
+    offered("evid-block", "[evidcore.segmenter]\nblock = evid_block:It\n", It=Blocks)
+    return build("segmenter", {"use": "block"}, given={}, where="test")
+
+
+@pytest.fixture
+def cases(tmp_path):
+    """24 patients, half with the block on the left, half on the right; words tell the height alone."""
+    found = []
+    for number in range(24):
+        side, is_high = number % 2, number // 2 % 2
+        box = (3, 1 + 6 * is_high, 5 + 6 * is_high, 2 + 10 * side, 8 + 10 * side)
+        mask = np.zeros(SHAPE, dtype=bool)
+        mask[:, box[1] : box[2], box[3] : box[4]] = True
+        path = tmp_path / f"{number}.nii"
+        nibabel.save(nibabel.Nifti1Image(np.zeros(SHAPE[::-1], np.int16), np.eye(4)), path)
+        np.savez(tmp_path / f"{number}.npz", block=mask)
+        found.append(
+            Case(
+                id=f"c{number}",
+                patient=f"p{number}",
+                volumes=(VolumeRef(path=str(path)),),
+                masks={"block": MaskRef(path=str(tmp_path / f"{number}.npz"), key="block")},
+                notes={"box": box, "words": "high" if is_high else "low"},
+            )
+        )
+    return found
+
+
+def asked(cases):
+    return [
+        Prompt(
+            id=case.id,
+            case=case,
+            task="boxed",
+            parts=(VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text=case.notes["words"])),
+            reference={"masks": ["block"], "finding": "block"},
+        )
+        for case in cases
+    ]
+
+
+def audited(policy, cases, segmenter, **options):
+    return audit_segmentation(
+        policy, asked(cases), Boxed(), segmenter, training=asked(cases), max_new_tokens=8, **options
+    )
+
+
+def by_metric(found):
+    return {(row["name"], row["metric"]): row for row in found.rows()}
+
+
+def test_a_policy_that_looks_has_a_margin_and_nothing_over_air(cases, segmenter):
+    found = audited(Looker(cases), cases, segmenter, exchanges=2)
+    rows = by_metric(found)
+    assert rows["own volumes", "dsc"]["value"] == 1.0
+    assert rows["blank volumes", "dsc"]["value"] == 0.0
+    assert rows["blank volumes", "unparsable_rate"]["value"] == 1.0
+    other = rows["another patient's volumes", "dsc"]["value"]
+    # of two sides and two heights, another patient shares both by chance
+    assert 0.1 < other < 0.45
+    assert found.margin.value == pytest.approx(1 - other)
+    assert found.margin.low > 0
+    assert "The volume is used" in found.verdict()
+    assert "points of DSC" in found.verdict()
+
+
+def test_a_policy_that_never_looks_has_no_margin_and_is_caught_beating_the_blind_rules(cases, segmenter):
+    found = audited(Rememberer(cases), cases, segmenter, exchanges=1)
+    assert found.margin.value == 0.0
+    assert found.over_blind.value > 0.3
+    assert "something else gives answers away" in found.verdict()
+
+
+def test_the_best_blind_rule_goes_by_the_words(cases, segmenter):
+    found = audited(Looker(cases), cases, segmenter, exchanges=1)
+    assert found.blind_rule == "the usual place of what is asked in these words"
+    row = by_metric(found)["boxed", "blind_dsc"]
+    # the median box lies between left and right: 10 of 20 columns wide spans, 4 rows that are right
+    assert row["value"] == pytest.approx(np.mean(found.blind))
+    assert 0.0 < row["value"] < 0.5
+
+
+def test_a_blind_answer_is_the_median_gold_box_on_the_grid_of_the_case(cases):
+    some = [case for case in cases if case.notes["box"][3] == 2]  # all on one side
+    answers = blind_answers(asked(some), asked(some), Boxed())
+    for prompt, answer in zip(
+        asked(some), answers["the usual place of what is asked in these words"], strict=True
+    ):
+        (box,) = answer.evidence.boxes
+        assert (box.z, box.y0, box.y1, box.x0, box.x1) == prompt.case.notes["box"]
+    (box,) = answers["the usual place"][0].evidence.boxes
+    assert (box.x0, box.x1) == (2, 8)
+
+
+def test_words_that_training_never_used_get_the_usual_place(cases):
+    known, others = asked(cases[:2]), asked(cases[2:4])
+    answers = blind_answers(others, known, Boxed())
+    usual, worded = answers.values()
+    assert [one.evidence for one in usual] == [one.evidence for one in worded]
+    with pytest.raises(ValueError, match="there are none"):
+        blind_answers(others, [], Boxed())
+
+
+def test_one_patient_cannot_be_exchanged(cases, segmenter):
+    with pytest.raises(DataError, match="at least two patients"):
+        audited(Looker(cases[:1]), cases[:1], segmenter)
