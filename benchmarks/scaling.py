@@ -5,7 +5,8 @@ python benchmarks/scaling.py [--json] [--quick]        2 cores, 10 minutes, no d
 Our trainer on a model of hidden 256 and 4 layers, prompts of 256 tokens, answers of 32. Volumes and G are
 measured in one process, whose trainers take steps in turn, in CPU seconds of one thread. The growth is the
 exponent of the power of volumes or of G that fits best: 1 is linear. Processes are measured in wall-clock
-time on the same step of 4 prompts, each process with one thread; that needs two idle cores.
+time on the same step of 4 prompts, each process with one thread; that needs two idle cores. Two processes
+that share nothing, beside them, show what the machine itself gains: two threads of one core are no two cores.
 """
 
 from __future__ import annotations
@@ -85,19 +86,33 @@ def in_process(sizes: Mapping[int, tuple[int, int]], steps: int, folder: Path) -
 
 def in_processes(count: int, steps: int, folder: Path) -> list[float]:
     """Return the wall-clock seconds of the steps of `count` processes that share 4 prompts of 8 answers."""
+    return _seconds(_started(count, steps, folder))
+
+
+def apart(steps: int, folder: Path) -> list[float]:
+    """Return the same of two runs of one process each, at once: what the machine itself can gain."""
+    both = [_started(1, steps, folder / str(number)) for number in range(2)]
+    return [seconds for run in both for seconds in _seconds(run)]
+
+
+def _started(count: int, steps: int, folder: Path) -> subprocess.Popen[str]:
     launch = [
         sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(count),
         "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
         *(["--main_process_port", "0"] if count > 1 else []),
     ]  # fmt: skip
-    done = subprocess.run(
+    return subprocess.Popen(
         [*launch, __file__, "--worker", str(folder), str(steps)],
-        capture_output=True, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONWARNINGS": "ignore"},
     )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(done.stderr[-3000:])
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("[")]
+
+
+def _seconds(run: subprocess.Popen[str]) -> list[float]:
+    out, err = run.communicate()
+    if run.returncode:
+        raise SystemExit(err[-3000:])
+    [line] = [line for line in out.splitlines() if line.startswith("[")]
     return list(json.loads(line))
 
 
@@ -126,16 +141,19 @@ def main() -> None:
         by_volumes = in_process({count: (count, 8) for count in VOLUMES}, steps, folder / "volumes")
         by_answers = in_process({count: (TOGETHER, count) for count in ANSWERS}, steps, folder / "answers")
         by_processes: dict[int, list[float]] = {1: [], 2: []}
+        alone: list[float] = []
         for turn in range(rounds):
+            alone += apart(steps, folder / f"apart-{turn}")
             for count in (1, 2):
                 by_processes[count] += in_processes(count, steps, folder / f"processes-{turn}-{count}")
     figures = [
         *_growth("volumes", by_volumes, at_most=1.1),
         *_growth("G", by_answers, at_most=0.95),
         figure("2 processes", ratios(*_paired(by_processes)), "x 1 process", at_least=GAIN),
+        figure("2 processes that share nothing", _gain_apart(by_processes[1], alone), "x 1 process"),
         *(figure(f"processes: {count}", taken, "s a step") for count, taken in by_processes.items()),
     ]
-    details = {"volumes": by_volumes, "G": by_answers, "processes": by_processes}
+    details = {"volumes": by_volumes, "G": by_answers, "processes": by_processes, "apart": alone}
     tell(__doc__, figures, as_json=given.json, details=details)
 
 
@@ -147,6 +165,12 @@ def _growth(title: str, found: Mapping[int, Sequence[float]], at_most: float) ->
         figure(f"growth with {title}", powers, f"th power of {title}", at_most=at_most),
         *(figure(f"{title}: {count}", taken, "CPU s a step") for count, taken in found.items()),
     ]
+
+
+def _gain_apart(one: Sequence[float], alone: Sequence[float]) -> list[float]:
+    """Return how much more two runs at once get done than one; each step of `one` meets two of theirs."""
+    trios = zip(one, alone[::2], alone[1::2], strict=True)
+    return [taken / first + taken / second for taken, first, second in trios]
 
 
 def _paired(by_processes: Mapping[int, Sequence[float]]) -> tuple[Sequence[float], Sequence[float]]:
