@@ -96,11 +96,8 @@ def apart(steps: int, folder: Path) -> list[float]:
 
 
 def _started(count: int, steps: int, folder: Path) -> subprocess.Popen[str]:
-    launch = [
-        sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(count),
-        "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-        *(["--main_process_port", "0"] if count > 1 else []),
-    ]  # fmt: skip
+    # accelerate's own launcher starts a single process on a CPU machine without MPI
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
     return subprocess.Popen(
         [*launch, __file__, "--worker", str(folder), str(steps)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

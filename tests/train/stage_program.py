@@ -1,5 +1,6 @@
 """A stage as a program of its own: to be killed, resumed and run as several processes by the tests."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Printing:
 
 def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None:
     torch.set_num_threads(1)
+    sys.stdout.write(f"rank {os.environ.get('RANK', '0')}\n")
+    sys.stdout.flush()
     logging.disable_progress_bar()
     work = Path(folder)
     cases = [volume_case(work.parent / "volumes", seed) for seed in range(4)]

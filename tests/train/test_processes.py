@@ -23,17 +23,23 @@ def test_two_processes_train_as_one_does(kind, language_folder, tmp_path):
     found = {}
     for count in (1, 2):
         folder = tmp_path / str(count)
+        # accelerate's own launcher starts a single process on a CPU machine without MPI
         launch = [
-            sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(count),
-            "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-            *(["--main_process_port", "0"] if count > 1 else []),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            str(count),
+        ]
         done = subprocess.run(
             [*launch, PROGRAM, kind, language_folder, folder, "3", "fresh"],
             capture_output=True, text=True, env=environment, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         found[count] = load_file(folder / "model.safetensors")
+        ranks = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("rank")}
+        assert ranks == {str(rank) for rank in range(count)}
         groups = [line.split() for line in done.stdout.splitlines() if line.startswith("groups")]
         assert groups == ([["groups", str(step), "4"] for step in (1, 2, 3)] if kind == "grpo" else [])
     for name, weight in found[1].items():

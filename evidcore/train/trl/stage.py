@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import shutil
 import time
@@ -39,11 +40,12 @@ def process_count() -> int:
     """Return how many processes train together.
 
     Not accelerate's own count alone: asked before a trainer has told accelerate that it is to use CPUs, that
-    is 1 in a group of CPU processes that is there already.
+    is 1 in a group of CPU processes that is there already, or that a launcher has announced.
     """
     if distributed.is_initialized():
         return distributed.get_world_size()
-    return int(accelerate.PartialState().num_processes)
+    announced = int(os.environ.get("WORLD_SIZE", "1"))
+    return max(announced, int(accelerate.PartialState().num_processes))
 
 
 class Positions(Dataset[dict[str, str]]):
