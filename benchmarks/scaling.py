@@ -5,7 +5,7 @@ python benchmarks/scaling.py [--json] [--quick]        2 cores, 10 minutes, no d
 Our trainer on a model of hidden 256 and 4 layers, prompts of 256 tokens, answers of 32. Volumes and G are
 measured in one process, whose trainers take steps in turn, in CPU seconds of one thread. The growth is the
 exponent of the power of volumes or of G that fits best: 1 is linear. Processes are measured in wall-clock
-time on the same step of 4 prompts, each process with one thread; that needs two idle cores. Two processes
+time on the same step of 8 prompts, each process with one thread; that needs two idle cores. Two processes
 that share nothing, beside them, show what the machine itself gains: two threads of one core are no two cores.
 """
 
@@ -34,7 +34,8 @@ from evidcore.train.trl.grpo import make_trainer
 
 SIZE, PROMPT_TOKENS, ANSWER_TOKENS = Size(hidden=256, layers=4), 256, 32
 VOLUMES, ANSWERS = (1, 2, 4, 8), (2, 4, 8, 16, 32)
-TOGETHER = 4  # prompts a step where G or the processes differ
+TOGETHER = 4  # prompts a step where G differs
+DEALT = 8  # prompts a step where the processes differ
 GAIN = 1.6
 
 
@@ -85,7 +86,7 @@ def in_process(sizes: Mapping[int, tuple[int, int]], steps: int, folder: Path) -
 
 
 def in_processes(count: int, steps: int, folder: Path) -> list[float]:
-    """Return the wall-clock seconds of the steps of `count` processes that share 4 prompts of 8 answers."""
+    """Return the wall-clock seconds of the steps of `count` processes that share 8 prompts of 8 answers."""
     return _seconds(_started(count, steps, folder))
 
 
@@ -118,7 +119,7 @@ def worker(folder: Path, steps: int) -> None:
     torch.set_num_threads(1)
     ends: list[float] = []
     own = folder / os.environ.get("RANK", "0")  # volumes of its own: nobody waits for another's files
-    train(own, TOGETHER, 8, steps, lambda: ends.append(time.perf_counter()))
+    train(own, DEALT, 8, steps, lambda: ends.append(time.perf_counter()))
     if ends:
         print(json.dumps(np.diff(ends).tolist()), flush=True)
 
