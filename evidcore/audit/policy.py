@@ -109,12 +109,7 @@ def audit_policy(
         DataError: if volumes cannot be exchanged; names the patient.
         ValueError: if `own` answers other questions.
     """
-    shown: dict[Condition, list[Sequence[Prompt]]] = {
-        "own": [prompts],
-        "other-patient": [exchanged(prompts, seed=seed + number) for number in range(exchanges)],
-    }
-    if blank:
-        shown["blank"] = [[blanked(prompt) for prompt in prompts]]
+    shown = shown_as(prompts, exchanges=exchanges, blank=blank, seed=seed)
     if own is not None and [answer.prompt_id for answer in own.answers] != [prompt.id for prompt in prompts]:
         raise ValueError("`own` holds answers to other questions than those audited")
     called = name or prompts[0].task
@@ -145,6 +140,19 @@ def audit_policy(
         margin=paired_interval(right, wrong, lines.clusters),
         over_prior=paired_interval(wrong, lines.prior_only, lines.clusters),
     )
+
+
+def shown_as(
+    prompts: Sequence[Prompt], *, exchanges: int, blank: bool, seed: int
+) -> dict[Condition, list[Sequence[Prompt]]]:
+    """Return the prompts over own volumes, over those of each exchange, and over air if asked for."""
+    shown: dict[Condition, list[Sequence[Prompt]]] = {
+        "own": [prompts],
+        "other-patient": [exchanged(prompts, seed=seed + number) for number in range(exchanges)],
+    }
+    if blank:
+        shown["blank"] = [[blanked(prompt) for prompt in prompts]]
+    return shown
 
 
 def exchanged(prompts: Sequence[Prompt], *, seed: int = 0) -> list[Prompt]:

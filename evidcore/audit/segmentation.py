@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore.audit.blind_boxes import blind_answers
-from evidcore.audit.policy import CONDITIONS, blanked, exchanged, verdict
+from evidcore.audit.policy import CONDITIONS, shown_as, verdict
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Segmenter, Task
 from evidcore.evaluate.answered import Condition
@@ -104,12 +104,6 @@ def audit_segmentation(
     Raises:
         DataError: if volumes cannot be exchanged; names the patient.
     """
-    shown: dict[Condition, list[Sequence[Prompt]]] = {
-        "own": [prompts],
-        "other-patient": [exchanged(prompts, seed=seed + number) for number in range(exchanges)],
-    }
-    if blank:
-        shown["blank"] = [[blanked(prompt) for prompt in prompts]]
     called = name or prompts[0].task
     results: dict[Condition, tuple[SegmentationResult, ...]] = {
         condition: tuple(
@@ -125,7 +119,7 @@ def audit_segmentation(
             )
             for some in variants
         )
-        for condition, variants in shown.items()
+        for condition, variants in shown_as(prompts, exchanges=exchanges, blank=blank, seed=seed).items()
     }
     by_rule = {
         rule: _mean((score_segmentations(prompts, answers, task, segmenter, name=called),), "dsc")
