@@ -13,7 +13,7 @@ from evidcore.volume import read_geometry
 Place = tuple[float, ...]  # z, y0, y1, x0, x1 as shares of the volume
 RULES: Mapping[str, Callable[[Prompt], object]] = {
     "the usual place": lambda prompt: None,
-    "the usual place of what is asked in these words": lambda prompt: prompt.written(),
+    "the usual place of what is asked in these words": lambda prompt: _words(prompt),
 }
 
 
@@ -44,6 +44,11 @@ def blind_answers(
         everywhere = _median(places)
         found[name] = [_answer(prompt, usual.get(key(prompt), everywhere)) for prompt in prompts]
     return found
+
+
+def _words(prompt: Prompt) -> str:
+    """Return the query, or the whole prompt, in which slices may have numbers of their own."""
+    return str(prompt.reference.get("query") or prompt.written())
 
 
 def _place(prompt: Prompt, task: Task) -> Place:

@@ -1,5 +1,7 @@
 """The audit of segmentations, on policies that look, that remember, and that guess."""
 
+import dataclasses
+
 import nibabel
 import numpy as np
 import pytest
@@ -162,6 +164,22 @@ def test_a_blind_answer_is_the_median_gold_box_on_the_grid_of_the_case(cases):
         assert (box.z, box.y0, box.y1, box.x0, box.x1) == prompt.case.notes["box"]
     (box,) = answers["the usual place"][0].evidence.boxes
     assert (box.x0, box.x1) == (2, 8)
+
+
+def test_the_query_alone_is_what_words_are_not_the_numbers_of_the_slices(cases):
+    def numbered(number, prompt):
+        tag = TextPart(text=f"slice {number}:")
+        return dataclasses.replace(
+            prompt,
+            parts=(tag, *prompt.parts),
+            reference={**prompt.reference, "query": prompt.case.notes["words"]},
+        )
+
+    prompts = [numbered(number, prompt) for number, prompt in enumerate(asked(cases))]
+    answers = blind_answers(prompts, prompts[::-1], Boxed())
+    plain = blind_answers(asked(cases), asked(cases), Boxed())
+    for rule, some in answers.items():
+        assert [one.evidence for one in some] == [one.evidence for one in plain[rule]]
 
 
 def test_words_that_training_never_used_get_the_usual_place(cases):
