@@ -11,9 +11,16 @@ from evidcore.evaluate.segmentation import gold_evidence
 from evidcore.volume import read_geometry
 
 Place = tuple[float, ...]  # z, y0, y1, x0, x1 as shares of the volume
+
+
+def _words(prompt: Prompt) -> str:
+    """Return the query, or the whole prompt, in which slices may have numbers of their own."""
+    return str(prompt.reference.get("query") or prompt.written())
+
+
 RULES: Mapping[str, Callable[[Prompt], object]] = {
     "the usual place": lambda prompt: None,
-    "the usual place of what is asked in these words": lambda prompt: _words(prompt),
+    "the usual place of what is asked in these words": _words,
 }
 
 
@@ -44,11 +51,6 @@ def blind_answers(
         everywhere = _median(places)
         found[name] = [_answer(prompt, usual.get(key(prompt), everywhere)) for prompt in prompts]
     return found
-
-
-def _words(prompt: Prompt) -> str:
-    """Return the query, or the whole prompt, in which slices may have numbers of their own."""
-    return str(prompt.reference.get("query") or prompt.written())
 
 
 def _place(prompt: Prompt, task: Task) -> Place:

@@ -17,7 +17,6 @@ from evidcore.contracts import Policy, Segmenter, Task
 from evidcore.evaluate.answered import Condition
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.segmentation import (
-    SegmentationAnswer,
     SegmentationResult,
     evaluate_segmentation,
     score_segmentations,
@@ -33,22 +32,21 @@ class SegmentationAudit:
 
     name: str
     results: Mapping[Condition, tuple[SegmentationResult, ...]]  # "other-patient" holds one per exchange
-    clusters: tuple[str, ...]
     blind: tuple[float, ...]  # DSC of the best blind rule, by question
     blind_rule: str
     margin: Interval  # own minus other patient
     over_blind: Interval  # other patient minus the best blind rule
 
     @property
-    def answers(self) -> tuple[SegmentationAnswer, ...]:
-        """Return every answer of every condition."""
-        return tuple(answer for some in self.results.values() for result in some for answer in result.answers)
+    def clusters(self) -> tuple[str, ...]:
+        """Return the patient of each question."""
+        return _clusters(self.results["own"])
 
     def verdict(self) -> str:
         """Return in words what the figures say."""
         return verdict(self.margin, self.over_blind, what="points of DSC")
 
-    def lines(self) -> list[dict[str, Any]]:
+    def answer_lines(self) -> list[dict[str, Any]]:
         """Return what `answers/<stage>.jsonl` holds of each answer."""
         return [line for some in self.results.values() for result in some for line in result.lines()]
 
@@ -126,17 +124,20 @@ def audit_segmentation(
         for rule, answers in blind_answers(prompts, training, task).items()
     }
     rule = max(by_rule, key=lambda one: sum(by_rule[one]))
-    clusters = tuple(answer.cluster for answer in results["own"][0].answers)
+    clusters = _clusters(results["own"])
     right, wrong = _mean(results["own"], "dsc"), _mean(results["other-patient"], "dsc")
     return SegmentationAudit(
         name=called,
         results=results,
-        clusters=clusters,
         blind=by_rule[rule],
         blind_rule=rule,
         margin=paired_interval(right, wrong, clusters),
         over_blind=paired_interval(wrong, by_rule[rule], clusters),
     )
+
+
+def _clusters(results: Sequence[SegmentationResult]) -> tuple[str, ...]:
+    return tuple(answer.cluster for answer in results[0].answers)
 
 
 def _mean(results: Sequence[SegmentationResult], metric: str) -> tuple[float, ...]:

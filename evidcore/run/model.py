@@ -189,7 +189,7 @@ def language_source(parts: Parts, standing: Standing) -> dict[str, Any]:
 
 
 def word_sources(recipe: Recipe) -> tuple[DataUse, ...]:
-    """Return what training stages ask, each once: a tiny tokenizer counts words in it."""
+    """Return what is asked about training cases, each once: a tiny tokenizer counts words in it."""
     uses = [use for stage in recipe.stages for use in data_uses(stage)]
     return tuple(dict.fromkeys(use for use in uses if use.task and use.split == "train"))
 

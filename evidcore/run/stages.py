@@ -179,7 +179,7 @@ def audit(parts: Parts, standing: Standing, stage: Audit, folder: Path) -> Resul
         if audited_as(task, prompts) == "segmentation":
             segmenter = segmenter_of(parts, stage, "stage.audit")
             found = audit_segmentation(policy, prompts, task, segmenter, **settings)
-            answers = found.lines()
+            answers = found.answer_lines()
         else:
             found = audit_policy(policy, prompts, task, **settings)
             lines[use.task] = found.lines.figures()
