@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.phantom import drawing, store
 from evidcore.builtin.phantom.chest import PhantomChest
 from evidcore.builtin.phantom.render import Population, draw
@@ -83,6 +84,22 @@ def test_report_spans_tile_the_text_with_the_normal_first(cases):
         spans = case.report.spans
         assert [span.label for span in spans] == sorted((span.label for span in spans), reverse=True)
         assert " ".join(case.report.text[span.start : span.end] for span in spans) == case.report.text
+
+
+def test_reports_may_leave_absent_findings_unnamed(cases, cache):
+    dataset = PhantomChest(cache, **(SMALL | {"names_absent": False}))
+    terse = list(dataset.cases("test"))
+    labeler = NegationRules()
+    for one, case in zip(terse, cases, strict=True):
+        assert np.array_equal(read(one.volumes[0]).array, read(case.volumes[0]).array)
+        read_back = {finding.name for finding in labeler.read([one.report.text])[0]}
+        assert read_back == set(one.present()) == set(case.present())
+        named = [finding.name for finding in one.findings if finding.span is not None]
+        assert tuple(named) == one.present()
+        labels = [span.label for span in one.report.spans]
+        assert labels == sorted(labels, reverse=True)
+        assert labels.count("abnormal") == len(named)
+        assert labels.count("normal") >= 6
 
 
 def test_splits_share_no_patient_and_no_picture(cache):

@@ -41,6 +41,7 @@ class PhantomChest(Phantoms[Population]):
         subtlety: Annotated[float, Gt(0), Le(20)] = 1.0,
         prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.2,
         questions_per_finding: Annotated[int, Ge(0)] = 72,
+        names_absent: bool = True,
     ) -> None:
         """Describe the set; nothing is drawn before cases are asked for.
 
@@ -59,10 +60,14 @@ class PhantomChest(Phantoms[Population]):
             questions_per_finding: size of the test split's balanced question set, in questions per finding;
                 the other splits have as many per case. Each finding is right as often as any other, under
                 each letter as often, and a distractor three times as often as it is right.
+            names_absent: reports have a sentence for each absent finding, as structured ones do. Without,
+                they praise what is healthy in general terms, and what they say of the findings stands in
+                their last sentences alone.
         """
         population = Population(
-            seed=seed, prior_strength=prior_strength, subtlety=subtlety, prevalence=prevalence
-        )
+            seed=seed, prior_strength=prior_strength, subtlety=subtlety, prevalence=prevalence,
+            names_absent=names_absent,
+        )  # fmt: skip
         counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
         super().__init__(cache_folder, population, counts)
         self._questions_per_finding = questions_per_finding

@@ -63,11 +63,13 @@ class Phantoms(Dataset, Generic[Drawable]):
 
 
 def _finding(item: Mapping[str, Any]) -> Finding:
-    start, end = item["span"]
+    span = item["span"]  # None: the report does not name it
     return Finding(
         name=item["name"],
         state="present" if item["present"] else "absent",
         side=item["side"],
         size_mm=item["size_mm"],
-        span=Span(start=start, end=end, label="abnormal" if item["present"] else "normal"),
+        span=None
+        if span is None
+        else Span(start=span[0], end=span[1], label="abnormal" if item["present"] else "normal"),
     )

@@ -28,6 +28,7 @@ class Population(drawing.Population):
 
     subtlety: float
     prevalence: float
+    names_absent: bool = True
 
     @property
     def case_mb(self) -> float:
@@ -41,7 +42,7 @@ class Population(drawing.Population):
             hu=phantom.hu,
             spacing_mm_zyx=SPACING_MM_ZYX,
             arrays=phantom.masks,
-            known=describe(phantom, rng),
+            known=describe(phantom, rng, names_absent=self.names_absent),
         )
 
 
@@ -93,11 +94,14 @@ def draw(population: Population, split: str, number: int) -> tuple[Phantom, np.r
     return phantom, rng
 
 
-def describe(phantom: Phantom, rng: np.random.Generator) -> dict[str, Any]:
+def describe(phantom: Phantom, rng: np.random.Generator, *, names_absent: bool = True) -> dict[str, Any]:
     """Return what is known of a phantom, in JSON's types."""
     shown = {item.name: item for item in phantom.shown}
     absent = [name for name in CT_RATE_FINDINGS if name not in shown]
-    report = written(sentences(rng, absent, phantom.shown, heart_is_large="cardiomegaly" in shown))
+    said = sentences(
+        rng, absent, phantom.shown, heart_is_large="cardiomegaly" in shown, names_absent=names_absent
+    )
+    report = written(said)
     return {
         "report": report.text,
         "spans": report.spans,
@@ -109,7 +113,7 @@ def describe(phantom: Phantom, rng: np.random.Generator) -> dict[str, Any]:
                 "present": name in shown,
                 "side": shown[name].side if name in shown else None,
                 "size_mm": shown[name].size_mm if name in shown else None,
-                "span": report.places[name],
+                "span": report.places.get(name),
             }
             for name in CT_RATE_FINDINGS
         ],

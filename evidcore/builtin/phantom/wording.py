@@ -22,6 +22,16 @@ _HEALTHY = (
     "The mediastinal structures are in the midline.",
     "No fracture is seen.",
 )
+_HEALTHY_BESIDE = (  # said too where absent findings are not named one by one
+    "The thyroid gland appears normal.",
+    "The chest wall is normal.",
+    "The diaphragm is in its place.",
+    "The visible parts of the liver are normal.",
+    "The visible parts of the spleen are normal.",
+    "The adrenal glands are normal.",
+    "The visible bones are intact.",
+    "The great vessels are of normal width.",
+)
 _ABSENT = ("No {name}.", "There is no {name}.", "{Name} is not seen.")
 _PRESENT = ("There is {a_name}{size}{place}.", "{Name} is seen{place}.", "{Name}{place}.")
 STEMS = (
@@ -75,12 +85,27 @@ class Shown:
 
 
 def sentences(
-    rng: np.random.Generator, absent: Sequence[str], present: Sequence[Shown], *, heart_is_large: bool
+    rng: np.random.Generator,
+    absent: Sequence[str],
+    present: Sequence[Shown],
+    *,
+    heart_is_large: bool,
+    names_absent: bool = True,
 ) -> list[Sentence]:
-    """Return a report's sentences: what is normal first, then what is not, each in the order given."""
-    healthy = [text for text in _HEALTHY if rng.random() < 0.4 and not (heart_is_large and "heart" in text)]
+    """Return a report's sentences: what is normal first, then what is not, each in the order given.
+
+    Args:
+        rng: chooses sentences and their forms.
+        absent: findings that are not there.
+        present: those that are.
+        heart_is_large: say nothing else of the heart.
+        names_absent: a sentence for each absent finding; without, general sentences about what is healthy.
+    """
+    known, share = (_HEALTHY, 0.4) if names_absent else (_HEALTHY + _HEALTHY_BESIDE, 0.9)
+    healthy = [text for text in known if rng.random() < share and not (heart_is_large and "heart" in text)]
     normal = [Sentence(text=text, label="normal") for text in healthy]
-    normal += [_sentence(rng, _ABSENT, Shown(name=name), "normal") for name in absent]
+    if names_absent:
+        normal += [_sentence(rng, _ABSENT, Shown(name=name), "normal") for name in absent]
     return normal + [_sentence(rng, _PRESENT, shown, "abnormal") for shown in present]
 
 
