@@ -21,7 +21,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--task", default="", help="A task of the run's recipe.  [default: choice with options, else report]"
 )
-@click.option("--question", default="", help="What to ask, for a task with options.")
+@click.option("--question", default="", help="What to ask, for a task that takes questions.")
 @click.option("--option", "options", multiple=True, help="An option to choose from; give each.")
 @click.option("--series", help="SeriesInstanceUID, where SCAN is a folder of several series.")
 @click.option(
@@ -41,8 +41,9 @@ def predict(folder: Path, out: Path | None, as_json: bool, **asked: Any) -> None
     """Ask a run's model about a scan. Research software, not for clinical use.
 
     SCAN is a NIfTI file, a folder with one DICOM series, or another volume that evidcore reads. The model
-    writes the report, or answers a question with options. Beside the answer lie what it points at (key slice,
-    boxes, a mask on the scan's own grid), a page, and whether the answer changes on a volume of air.
+    writes the report, answers a question with options, or shows where something is. Beside the answer lie
+    what it points at (key slice, boxes, a mask on the scan's own grid), a page, and whether the answer
+    changes on a volume of air.
     """
     from transformers.utils import logging
 

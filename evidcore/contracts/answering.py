@@ -22,6 +22,7 @@ class Task(ABC):
     """
 
     needs_slice_tags: ClassVar[bool] = False
+    takes_free_questions: ClassVar[bool] = False  # `ask` has a use for questions without options
 
     @abstractmethod
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:

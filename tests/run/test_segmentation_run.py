@@ -5,14 +5,18 @@ import json
 
 import numpy as np
 import pytest
+from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 
+from evidcore.builtin.region_growing import RegionGrowing
+from evidcore.case import Box, MaskRef, VolumeRef
 from evidcore.cli.summary import summary
-from evidcore.contracts import Segmenter, SegmenterSession
+from evidcore.contracts import BoxPrompt, Segmenter, SegmenterSession
+from evidcore.errors import RunError
 from evidcore.page import write_page
 from evidcore.recipe import load
-from evidcore.run import run, start
+from evidcore.run import Inquiry, predict_scan, run, start
 from evidcore.testing import volume_case
-from evidcore.volume import read_geometry
+from evidcore.volume import read, read_geometry, read_mask
 
 RECIPE = """\
 schema = 1
@@ -161,3 +165,40 @@ def test_a_run_is_scored_by_its_masks_and_scored_again_by_others_without_trainin
     for metric in ("dsc", "iou from dsc", "oracle dsc", "unparsable rate", "box iou", "grounding margin"):
         assert metric in said
         assert metric in page
+
+
+class Told(ReasoningSegmentation):
+    """Reads the same box in whatever is written: the model here is too small to write one."""
+
+    def parse(self, prompt, completion):
+        z = prompt.reference["shown"][1]
+        return super().parse(
+            prompt, f'<answer>{{"slice": {z}, "bbox_2d_list": [[250, 250, 750, 750]]}}</answer>'
+        )
+
+
+def test_a_trained_model_is_asked_where_something_is_in_a_scan(root, offered):
+    offered("evid-told", "[evidcore.task]\ntold = evid_told:It\n", It=Told)
+    (root / "told.toml").write_text(
+        RECIPE.replace('use = "reasoning-segmentation"', 'use = "told"', 1).replace("steps = 30", "steps = 1")
+    )
+    folder = start(load(root / "told.toml"), root / "runs")
+    run(folder)
+    scan = VolumeRef(path=str(root / "data" / "case-6.nii.gz"))
+    with pytest.raises(
+        RunError, match=r"asks nothing about a scan by itself. Put the question: --question 'the"
+    ):
+        predict_scan(folder, Inquiry(scan=scan.path, task="cold-start"), root / "nothing")
+    asked = Inquiry(scan=scan.path, task="cold-start", question="the lung nodule")
+    record = predict_scan(folder, asked, root / "answer").record
+    assert "the lung nodule" in record["prompt"]
+    (box,) = record["evidence"]["boxes"]
+    assert record["evidence"]["slice"] == box["z"]
+    assert record["evidence"]["segmenter"] == "segmenter 'region-growing' from evidcore 0.1.0"
+    own = Box(**{name: box[name] for name in ("z", "y0", "y1", "x0", "x1")})
+    expected = RegionGrowing().session(scan).mask([BoxPrompt(box=own)])
+    found = read_mask(MaskRef(path=str(root / "answer" / "mask.nii.gz")), like=read(scan))
+    np.testing.assert_array_equal(found, expected)
+    filled = np.zeros_like(expected)
+    filled[own.z, own.y0 : own.y1, own.x0 : own.x1] = True
+    assert (expected != filled).any()

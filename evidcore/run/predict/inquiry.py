@@ -81,14 +81,20 @@ def task_name(inquiry: Inquiry, recipe: Recipe) -> str:
     )
 
 
-def questions(inquiry: Inquiry) -> tuple[Question, ...]:
+def questions(inquiry: Inquiry, *, is_free: bool) -> tuple[Question, ...]:
     """Return the question with its options, none where none was put.
 
+    Args:
+        inquiry: as typed.
+        is_free: the task takes questions without options.
+
     Raises:
-        RunError: if a question has no options, or they cannot be told apart by letters.
+        RunError: if a question has no options and needs them, or they cannot be told apart by letters.
     """
     options = inquiry.options
     if not options:
+        if inquiry.question and is_free:
+            return (Question(id="asked", text=inquiry.question, options=(), answer=0),)
         if inquiry.question:
             raise RunError(
                 f"--question {inquiry.question!r} has no options, and the model answers by naming one. "
@@ -118,15 +124,16 @@ def asked(parts: Parts, name: str, case: Case, inquiry: Inquiry) -> Prompt:
     task = parts.tasks[name]
     with blame(offer_of(task), f"asking about {inquiry.scan}"):
         prompts = task.ask(case, parts.view)
+    example = "--question 'the largest gland'" if task.takes_free_questions else _EXAMPLE
     if not prompts:
         raise RunError(
             f"--task {name}: {offer_of(task)} asks nothing about a scan by itself. "
-            f"Put the question: {_EXAMPLE}."
+            f"Put the question: {example}."
         )
     if len(prompts) > 1:
         raise RunError(
             f"--task {name}: {offer_of(task)} asks {len(prompts)} questions about a scan, and one is put at "
-            f"a time. Put the question: {_EXAMPLE}."
+            f"a time. Put the question: {example}."
         )
     if inquiry.options and not prompts[0].reference.get("options"):
         raise RunError(

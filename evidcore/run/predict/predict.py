@@ -26,6 +26,7 @@ from evidcore.run.later import last_model
 from evidcore.run.parts import Parts, build
 from evidcore.run.predict.answering import answered
 from evidcore.run.predict.evidence import mask_of, write_evidence
+from evidcore.run.predict.growing import grown
 from evidcore.run.predict.inquiry import Inquiry, asked, most_new_tokens, naming_flags, questions, task_name
 from evidcore.run.predict.provenance import model_record, scan_record, software
 from evidcore.volume import Volume, read, read_geometry
@@ -58,12 +59,12 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
     weights = last_model(folder)
     recipe = load(folder.path / "resolved.toml")
     name = task_name(inquiry, recipe)
-    put = questions(inquiry)
     with naming_flags():
         read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
     target = out or _free_place(inquiry.name(), name)
     with appearing(target) as work:
         parts = build(recipe)
+        put = questions(inquiry, is_free=parts.tasks[name].takes_free_questions)
         standing = final_standing(folder)
         for service, checkpoint in standing.services.items():
             parts.services[service].load(checkpoint)
@@ -80,7 +81,11 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         mask = None
         if answer.evidence is not None:
             mask = mask_of(answer.evidence, volume, offer_of(parts.tasks[name]))
+            followed = grown(parts, prompt, answer.evidence, ref)
+            if followed is not None:
+                mask = followed[0]
             record["evidence"] = write_evidence(answer.evidence, mask, volume, ref, work)
+            record["evidence"]["segmenter"] = None if followed is None else str(followed[1])
         if answer.report is not None:
             write(work / "report.txt", answer.report + "\n")
         record = {

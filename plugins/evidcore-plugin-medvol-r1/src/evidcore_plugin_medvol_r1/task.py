@@ -75,6 +75,7 @@ class ReasoningSegmentation(Task):
     """
 
     needs_slice_tags = True
+    takes_free_questions = True
 
     def __init__(
         self,
