@@ -32,6 +32,7 @@ from evidcore.model import assemble
 from evidcore.model.break_even import LEAST_SAVED, pays, tokens_saved
 from evidcore.model.generation import Prefix, Sampling, continue_rows
 from evidcore.model.packing import answer_log_probs, pack
+from evidcore.model.positions import counted
 from evidcore.model.vlm import VolumeVLM
 from evidcore.plugins import factory
 from evidcore.testing.models import tiny_tokenizer
@@ -77,7 +78,8 @@ def scoring(model: VolumeVLM, prompt: int, after: int, answers: int) -> dict[str
     """Return what is timed of scoring."""
     ids = torch.randint(6, VOCABULARY, (1, prompt))
     written = torch.randint(6, VOCABULARY, (1, answers, after))
-    packed = pack(ids, torch.ones_like(ids), written, torch.ones_like(written))
+    there = torch.ones_like(ids)
+    packed = pack(ids, there, written, torch.ones_like(written), counted(there))
     rows = torch.cat([ids.expand(answers, -1), written[0]], dim=1)
     layout = packed.layout
     mask = layout.block_mask().mask_mod

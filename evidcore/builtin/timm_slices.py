@@ -14,6 +14,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor
 
+from evidcore.builtin.patch_centres import patch_centres
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
@@ -85,11 +86,8 @@ class TimmSlices(Encoder):
         rows, columns = self._plane(height, width)
         found = self._patches(self.body, (slices + 1 - 2 * self.mean) / (2 * self.spread))
         features = found.reshape(count, depth * rows * columns, self.width)
-        return Patches(
-            features=features,
-            grid_zyx=(depth, rows, columns),
-            centres_mm=_centres((depth, height, width), (depth, rows, columns)).to(features.device),
-        )
+        grid, step = (depth, rows, columns), (1.0, height / rows, width / columns)
+        return Patches(features, grid, patch_centres(grid, step, features.device))
 
     def load_pretrained(self) -> None:
         """Load the named weights; the first layer is adapted to the number of windows.
@@ -232,12 +230,3 @@ def import_timm() -> ModuleType:
         ) from cause
     module: ModuleType = timm
     return module
-
-
-def _centres(size_zyx: Grid, grid_zyx: Grid) -> Float[Tensor, "patch 3"]:
-    """Return patch centres from the input's centre, in input voxels."""
-    axes = [
-        (torch.arange(count) + 0.5) * size / count - size / 2
-        for size, count in zip(size_zyx, grid_zyx, strict=True)
-    ]
-    return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evidcore.builtin.convolution_stem import ConvolutionStem
+from evidcore.builtin.patch_centres import patch_centres
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import DataError, RecipeError
@@ -121,7 +122,9 @@ class ViT3D(Encoder):
             features = rearrange(features, "(v z) p w -> v (z p) w", v=count)
         else:
             features = self._features(volumes, grid)
-        return Patches(features, grid, self._centres(grid, features.device))
+        spacing = self.input.spacing_mm_zyx or (1.0, 1.0, 1.0)
+        z, y, x = (patch * step for patch, step in zip(self.patch_zyx, spacing, strict=True))
+        return Patches(features, grid, patch_centres(grid, (z, y, x), features.device))
 
     def _features(
         self, volumes: Float[Tensor, "volume channel z y x"], grid: Grid
@@ -139,19 +142,6 @@ class ViT3D(Encoder):
         if self.class_token is not None:
             features = features[:, 1:]
         return torch.as_tensor(features)
-
-    def _centres(self, grid: Grid, device: torch.device) -> Float[Tensor, "patch 3"]:
-        steps = [
-            patch * spacing
-            for patch, spacing in zip(
-                self.patch_zyx, self.input.spacing_mm_zyx or (1.0, 1.0, 1.0), strict=True
-            )
-        ]
-        axes = [
-            (torch.arange(count, device=device, dtype=torch.float32) - (count - 1) / 2) * step
-            for count, step in zip(grid, steps, strict=True)
-        ]
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 2)
 
     def fit(
         self,

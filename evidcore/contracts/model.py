@@ -50,7 +50,8 @@ class Encoder(nn.Module, ABC):
     """Turn volumes into patch features.
 
     Core gives: `recipe_folder` (where relative paths start) where a recipe is run; take it with a default,
-    since a model that is read back from a folder knows no recipe.
+    since a model that is read back from a folder knows no recipe. `vision`: the vision configuration of the
+    language model as transformers writes it, None where it is a model of text alone.
     """
 
     input: EncoderInput
@@ -70,6 +71,12 @@ class Encoder(nn.Module, ABC):
         Called once, where a model is put together from a recipe; never where it is read back from a folder.
         """
 
+    def adopt(self, published: nn.Module) -> None:
+        """Take weights from the published model that the language model is part of.
+
+        Called once, where a model is put together from a recipe.
+        """
+
     def missing_weights(self) -> str:
         """Say which weights that the options name are not on this machine, and how to get them; else ""."""
         return ""
@@ -78,16 +85,34 @@ class Encoder(nn.Module, ABC):
 class Bridge(nn.Module, ABC):
     """Turn patches into language-model embeddings.
 
-    Core gives: `width`, `text_width`, `grid_zyx` (the encoder's usual grid).
+    Core gives: `width`, `text_width`, `grid_zyx` (the encoder's usual grid), and `vision` as to an encoder.
+
+    With `deep_layers` above 0 a token has as many further embeddings, which are added to its place after each
+    of the language model's first layers (DeepStack, arXiv 2406.04334).
     """
+
+    deep_layers: int = 0
 
     @abstractmethod
     def tokens(self, grid_zyx: Grid) -> int:
         """Return the number of embeddings for a patch grid, without weights."""
 
+    def token_grid(self, grid_zyx: Grid) -> Grid | None:
+        """Return the grid that the tokens of a patch grid form, None if they are only a sequence.
+
+        A language model with multimodal rotary positions (Qwen-VL) then counts along the grid's axes.
+        """
+        return None
+
     @abstractmethod
-    def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
-        """Return the embeddings that take the place of the image tokens."""
+    def forward(self, patches: Patches) -> Float[Tensor, "volume token layers_and_text_width"]:
+        """Return the embeddings that take the place of the image tokens.
+
+        The last axis is (1 + deep_layers) * text_width long: the embedding, then those of the layers.
+        """
+
+    def adopt(self, published: nn.Module) -> None:
+        """Take weights from the published model that the language model is part of, as an encoder does."""
 
     def set_anchor(self, embeddings: Float[Tensor, "vocabulary text_width"]) -> None:
         """Take what is needed from the language model's embeddings, once, after its weights are loaded.

@@ -35,7 +35,8 @@ def assemble(
     """Return a model with a fresh bridge, and its processor, sharing one feature bank.
 
     Args:
-        language: a causal language model; becomes part of the result.
+        language: a causal language model, which becomes part of the result; or a vision-language model, whose
+            decoder does.
         tokenizer: its tokenizer; image tokens are added where it has none.
         encoder: with its weights.
         encoder_table: the recipe table that `encoder` was built from.
@@ -51,9 +52,13 @@ def assemble(
         language.resize_token_embeddings(len(tokenizer))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    attention = language.config._attn_implementation
+    text, vision = language.config.get_text_config(), vision_of(language.config)
+    attention = text._attn_implementation
+    # a vision-language model says it of the whole
+    text.tie_word_embeddings = bool(language.config.tie_word_embeddings)
     config = VolumeVLMConfig(
-        text_config=language.config,
+        text_config=text,
+        vision=vision,
         encoder=dict(encoder_table),
         bridge=dict(bridge_table),
         image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
@@ -61,19 +66,29 @@ def assemble(
     config._attn_implementation = attention  # making it part of another configuration has unset it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        bridge = build_bridge(config, encoder)
+        bridge = build_bridge(bridge_table, encoder, text.hidden_size, vision)
+    bridge.adopt(language)
     bridge.set_anchor(language.get_input_embeddings().weight.detach())
     model = VolumeVLM(config, encoder=encoder, bridge=bridge, language=language)
     images = VolumeImageProcessor(
         encoder=encoder_table,
         bridge=bridge_table,
         view=view_table,
-        text_width=config.text_config.hidden_size,
+        text_width=text.hidden_size,
+        vision=vision,
     )
     processor = VolumeProcessor(images, tokenizer)
     view: View = factory.build("view", view_table, given={}, where="model.view")
     _connect(model, processor, view, feature_folder)
     return model, processor
+
+
+def vision_of(config: Any) -> dict[str, Any] | None:
+    """Return the vision part of a published model's configuration, None where it is a model of text alone."""
+    vision = getattr(config, "vision_config", None)
+    if vision is None:
+        return None
+    return {key: value for key, value in vision.to_diff_dict().items() if not key.startswith("_")}
 
 
 def save(model: VolumeVLM, processor: VolumeProcessor, folder: Path) -> None:

@@ -76,6 +76,10 @@ class FeatureBank:
         """
         return self._lookup(handle)[0]
 
+    def size_zyx(self, handle: int) -> Grid:
+        """Return the voxel size at which the encoder is given what `handle` stands for."""
+        return self._lookup(handle)[1]
+
     def pixels(self, handles: Sequence[int]) -> Float[Tensor, "volume channel z y x"]:
         """Return encoder input for handles of one size."""
         return torch.stack(list(self._prepared(handles)))

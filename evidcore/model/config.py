@@ -22,6 +22,7 @@ class VolumeVLMConfig(PreTrainedConfig):  # type: ignore[misc]
     }
 
     text_config: Any = None  # a dictionary until __post_init__
+    vision: dict[str, Any] | None = None  # of the published model that the language model is part of
     encoder: dict[str, Any] | None = None
     bridge: dict[str, Any] | None = None
     image_token_id: int = 0

@@ -124,7 +124,7 @@ class _Decoder:
         place = {prefix: number for number, prefix in enumerate(unique)}
         rows = [place[prefix] for prefix in prefixes]
         self.model, self.limit = model, limit
-        logits, self.cache, mask = _prefill(model, unique, pad_id)
+        logits, self.cache, mask, positions = _prefill(model, unique, pad_id)
         answers = len(rows) // len(unique)
         self.shared: SharedPrefix | None = None
         index = torch.tensor(rows, device=model.device)
@@ -133,7 +133,7 @@ class _Decoder:
         else:
             self.cache.batch_select_indices(index)
         self.logits, self.mask = logits[index], mask[index]
-        self.position = self.mask.sum(1, keepdim=True)
+        self.position = positions[..., index, -1:] + 1
 
     def advance(self, token: Tensor) -> None:
         """Append one token to each row."""
@@ -162,8 +162,8 @@ class _Decoder:
 
 def _prefill(
     model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int
-) -> tuple[Float[Tensor, "row vocabulary"], DynamicCache, Tensor]:
-    """Compute the prefixes; return the logits after them, the cache and the mask."""
+) -> tuple[Float[Tensor, "row vocabulary"], DynamicCache, Tensor, Tensor]:
+    """Compute the prefixes; return the logits after them, the cache, the mask and the positions."""
     longest = max(len(prefix.ids) for prefix in prefixes)
     short = [longest - len(prefix.ids) for prefix in prefixes]
     ids = torch.tensor(
@@ -172,17 +172,19 @@ def _prefill(
     )
     mask = torch.tensor([[0] * gap + [1] * (longest - gap) for gap in short], device=model.device)
     handles = [handle for prefix in prefixes for handle in prefix.handles]
+    pixels = torch.tensor(handles, device=model.device).reshape(-1, 1) if handles else None
+    positions = model.positions(ids, mask, pixels)
     cache = DynamicCache(config=model.config.get_text_config())
     output = model(
         input_ids=ids,
         attention_mask=mask,
-        position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-        pixel_values=torch.tensor(handles, device=model.device).reshape(-1, 1) if handles else None,
+        position_ids=positions,
+        pixel_values=pixels,
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
     )
-    return output.logits[:, -1], cache, mask
+    return output.logits[:, -1], cache, mask, positions
 
 
 class _Chooser:

@@ -105,6 +105,8 @@ def load_language(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load or build the language model that `model.language` of a recipe names.
 
+    What is published as a vision-language model is returned whole; its decoder is the language model.
+
     Args:
         source: `{config = "tiny", width, layers, heads}` builds one with random weights, for a `fit` stage to
             train; `{id, revision}` comes from the Hugging Face Hub; `{folder}` was written by
@@ -148,12 +150,14 @@ def load_language(
 
 
 def _pretrained(name: str, revision: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+        config = AutoConfig.from_pretrained(name, revision=revision)
+        sees = getattr(config, "vision_config", None) is not None
         # safetensors only: a pickle may run code when it is read
-        model = AutoModelForCausalLM.from_pretrained(
+        model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
             name, revision=revision, use_safetensors=True, dtype=torch.float32
         )
     except (OSError, ValueError) as cause:

@@ -1,6 +1,6 @@
 """Answers to one prompt in one row: the prompt is computed once, each answer sees it and itself alone.
 
-Works for a `VolumeVLM` and for the Qwen-VL models of transformers, whose positions `prompt_positions` gives.
+The prompts' positions come from the model (`VolumeVLM.positions`): where they are multimodal they have axes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def pack(
     prompt_mask: Int[Tensor, "prompt before"],
     answer_ids: Int[Tensor, "prompt answer after"],
     answer_mask: Int[Tensor, "prompt answer after"],
-    positions: Int[Tensor, "*axis prompt before"] | None = None,
+    positions: Int[Tensor, "*axis prompt before"],
 ) -> Packed:
     """Lay prompts and their answers out in rows.
 
@@ -57,11 +57,9 @@ def pack(
         prompt_mask: 1 on tokens.
         answer_ids: right-padded.
         answer_mask: 1 on tokens.
-        positions: of the prompts' tokens, counted from 0 if left out. Answers continue from the last one.
+        positions: of the prompts' tokens. Answers continue from the last one.
     """
     prompts, answers, length = answer_ids.shape
-    if positions is None:
-        positions = (prompt_mask.cumsum(1) - 1).clamp(min=0)
     # an answer's first place holds the prompt's last token
     last = prompt_ids[:, None, -1:].expand(-1, answers, -1)
     shifted = torch.cat([last, answer_ids[:, :, :-1]], dim=2)

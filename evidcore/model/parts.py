@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from evidcore.contracts import Bridge, Encoder
-from evidcore.model.config import VolumeVLMConfig
 from evidcore.plugins import factory
 
-
-def build_encoder(config: VolumeVLMConfig) -> Encoder:
-    """Build the encoder that `config` names, with fresh weights."""
-    encoder: Encoder = factory.build("encoder", config.encoder or {}, given={}, where="model.encoder")
-    return encoder
+Table = Mapping[str, Any]
 
 
-def build_bridge(config: VolumeVLMConfig, encoder: Encoder) -> Bridge:
-    """Build the bridge that `config` names between `encoder` and the language model, with fresh weights."""
+def build_encoder(
+    table: Table, vision: Table | None, *, where: str = "model.encoder", **given: Any
+) -> Encoder:
+    """Build the encoder of a recipe table, with fresh weights.
+
+    Args:
+        table: with `use` and its options.
+        vision: the language model's own vision configuration, if it has one.
+        where: what messages call the table.
+        given: what else the core gives.
+    """
+    built: Encoder = factory.build("encoder", table, given={**given, "vision": vision}, where=where)
+    return built
+
+
+def build_bridge(
+    table: Table, encoder: Encoder, text_width: int, vision: Table | None, *, where: str = "model.bridge"
+) -> Bridge:
+    """Build the bridge of a recipe table between `encoder` and a language model, with fresh weights."""
     given = {
         "width": encoder.width,
-        "text_width": config.text_config.hidden_size,
+        "text_width": text_width,
         "grid_zyx": encoder.grid(encoder.input.size_zyx),
+        "vision": vision,
     }
-    bridge: Bridge = factory.build("bridge", config.bridge or {}, given=given, where="model.bridge")
-    return bridge
+    built: Bridge = factory.build("bridge", table, given=given, where=where)
+    return built

@@ -101,9 +101,10 @@ class VLMPolicy(Policy):
             for number, one in enumerate(some):
                 ids[row, number, : len(one)] = torch.tensor(one)
                 mask[row, number, : len(one)] = 1
-        packed = pack(prompt_ids, prompt_mask, ids, mask)
         handles = [handle for prefix in prefixes for handle in prefix.handles]
         pixels = torch.tensor(handles, device=device).reshape(-1, 1) if handles else None
+        positions = self.model.positions(prompt_ids, prompt_mask, pixels)
+        packed = pack(prompt_ids, prompt_mask, ids, mask, positions)
         scores = answer_log_probs(self.model, packed, pixels).sum(-1).tolist()
         return [score[: len(some)] for score, some in zip(scores, candidates, strict=True)]
 

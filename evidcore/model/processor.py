@@ -22,6 +22,7 @@ from evidcore.contracts import Bridge, Encoder, Grid, View
 from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.config import VolumeVLMConfig
+from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.plugins import factory
 from evidcore.volume import prepare
 
@@ -49,13 +50,14 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
         bridge: Mapping[str, Any] | None = None,
         view: Mapping[str, Any] | None = None,
         text_width: int = 0,
+        vision: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         """Keep the tables that encoder, bridge and view are built from."""
         kwargs.pop("image_processor_type", None)
         super().__init__(**kwargs)
         self.encoder, self.bridge, self.view = encoder, bridge, view
-        self.text_width = text_width
+        self.text_width, self.vision = text_width, vision
         self.bank: FeatureBank | None = None
         self._parts: tuple[Encoder, Bridge, View] | None = None
 
@@ -68,13 +70,10 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
         """Return encoder, bridge and view; without weights where no model is connected."""
         if self._parts is None:
             with torch.device("meta"):
-                encoder = factory.build("encoder", self.encoder or {}, given={}, where="processor.encoder")
-                given = {
-                    "width": encoder.width,
-                    "text_width": self.text_width,
-                    "grid_zyx": encoder.grid(encoder.input.size_zyx),
-                }
-                bridge = factory.build("bridge", self.bridge or {}, given=given, where="processor.bridge")
+                encoder = build_encoder(self.encoder or {}, self.vision, where="processor.encoder")
+                bridge = build_bridge(
+                    self.bridge or {}, encoder, self.text_width, self.vision, where="processor.bridge"
+                )
             view = factory.build("view", self.view or {}, given={}, where="processor.view")
             self._parts = encoder, bridge, view
         return self._parts
@@ -128,6 +127,7 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
             "bridge": dict(self.bridge or {}),
             "view": dict(self.view or {}),
             "text_width": self.text_width,
+            "vision": None if self.vision is None else dict(self.vision),
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VolumeImageProcessor:

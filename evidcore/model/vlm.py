@@ -1,15 +1,9 @@
-"""A causal language model that sees volumes: encoder, bridge and language model as one transformers model.
-
-What TRL and `generate` demand of it, by example of what breaks without: `pixel_values` never has four
-dimensions (TRL would split it into tiles); `get_image_features` gives a list (generation then encodes once
-per prompt); `*_type_ids` are taken and not used (TRL sends them); parameters have at least one dimension
-(FSDP2 shards them).
-"""
+"""A causal language model that sees volumes, as a transformers model with its language head."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,184 +15,15 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import (
-    BaseModelOutputWithPast,
-    BaseModelOutputWithPooling,
-    CausalLMOutputWithPast,
-)
+from transformers.modeling_outputs import BaseModelOutputWithPooling, CausalLMOutputWithPast
 
-from evidcore.contracts import Bridge, Encoder, Patches
-from evidcore.errors import ContractError, RunError
-from evidcore.model.bank import FeatureBank
+from evidcore.contracts import Bridge, Encoder
+from evidcore.model.backbone import VolumeVLMModel, VolumeVLMPreTrained
 from evidcore.model.config import VolumeVLMConfig
-from evidcore.model.parts import build_bridge, build_encoder
+from evidcore.model.positions import is_multimodal
 
 
-class _VolumeVLMPreTrained(PreTrainedModel):  # type: ignore[misc]
-    """What both classes tell transformers."""
-
-    config_class = VolumeVLMConfig
-    base_model_prefix = "model"
-    input_modalities = ("image", "text")
-    supports_gradient_checkpointing = True
-    _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]
-    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Leave weights alone: encoder, bridge and language model initialise themselves."""
-
-
-class VolumeVLMModel(_VolumeVLMPreTrained):
-    """Encoder, bridge and the language model's backbone."""
-
-    def __init__(
-        self,
-        config: VolumeVLMConfig,
-        encoder: Encoder | None = None,
-        bridge: Bridge | None = None,
-        language_model: PreTrainedModel | None = None,
-    ) -> None:
-        """Take the parts, or build them from `config`."""
-        super().__init__(config)
-        # real weights even where transformers builds on the meta device: a component's buffers may not be
-        # persistent
-        with torch.device("cpu"):
-            self.encoder = encoder if encoder is not None else build_encoder(config)
-            self.bridge = bridge if bridge is not None else build_bridge(config, self.encoder)
-        self.language_model = language_model or AutoModel.from_config(config.text_config)
-        self.bank: FeatureBank | None = None
-        # units of their own under FSDP: `generate` calls get_image_features outside of forward
-        self._no_split_modules = [type(self.encoder).__name__, type(self.bridge).__name__]
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the language model's embedding."""
-        embedding: nn.Module = self.language_model.get_input_embeddings()
-        return embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the language model's embedding."""
-        self.language_model.set_input_embeddings(value)
-
-    @property
-    def encoder_is_frozen(self) -> bool:
-        """Tell whether features of the encoder may be kept."""
-        return not any(weight.requires_grad for weight in self.encoder.parameters())
-
-    def train(self, mode: bool = True) -> VolumeVLMModel:
-        """Switch to training; a frozen encoder stays in evaluation, so that its features are the bank's."""
-        super().train(mode)
-        if self.encoder_is_frozen:
-            self.encoder.eval()
-        return self
-
-    def get_image_features(
-        self, pixel_values: Tensor, return_dict: bool = True, **kwargs: Any
-    ) -> BaseModelOutputWithPooling:
-        """Return the bridge's tokens, a list with (token, text_width) per volume.
-
-        Args:
-            pixel_values: prepared volumes (volume, channel, z, y, x), or the bank's handles (volume, 1) as
-                int64.
-            return_dict: what transformers passes; the answer is always an object.
-            kwargs: not used.
-        """
-        if pixel_values.is_floating_point():
-            patches = self.encoder(pixel_values.to(next(self.encoder.parameters()).dtype))
-            return BaseModelOutputWithPooling(pooler_output=list(self._tokens(patches)))
-        if self.bank is None:
-            raise RunError(
-                "the model was given image handles but has no feature bank; load both with "
-                "evidcore.model.load, or let the processor return pixels."
-            )
-        handles = pixel_values.reshape(-1).tolist()
-        found: dict[int, Tensor] = {}
-        unique = list(dict.fromkeys(handles))
-        for group, patches in self.bank.patches(unique, self.encoder, live=not self.encoder_is_frozen):
-            found.update(zip(group, self._tokens(patches), strict=True))
-        return BaseModelOutputWithPooling(pooler_output=[found[handle] for handle in handles])
-
-    def _tokens(self, patches: Patches) -> Tensor:
-        """Run the bridge; (volume, token, text_width)."""
-        weight = next(self.bridge.parameters(), patches.features)
-        # laid out as the bank keeps them: another layout may be summed in another order
-        features = patches.features.to(weight.dtype).contiguous()
-        tokens: Tensor = self.bridge(Patches(features, patches.grid_zyx, patches.centres_mm))
-        expected = (
-            patches.features.shape[0],
-            self.bridge.tokens(patches.grid_zyx),
-            self.config.text_config.hidden_size,
-        )
-        if tuple(tokens.shape) != expected:
-            raise ContractError(
-                f"bridge {self.config.bridge['use']!r} gave tokens of shape {tuple(tokens.shape)}; (volume, "
-                f"token, text width) must be {expected} for a patch grid of {patches.grid_zyx}."
-            )
-        return tokens
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        pixel_values: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        inputs_embeds: Tensor | None = None,
-        mm_encoder_outputs: dict[str, Any] | None = None,
-        token_type_ids: Tensor | None = None,
-        mm_token_type_ids: Tensor | None = None,
-        skip_positions: int = 0,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPast:
-        """Return hidden states, those of the first `skip_positions` left out."""
-        if inputs_embeds is None:
-            inputs_embeds = self.get_input_embeddings()(input_ids)
-        if input_ids is not None:
-            inputs_embeds = self._place(input_ids, inputs_embeds, pixel_values, mm_encoder_outputs)
-        is_padding_mask = attention_mask is not None and len(attention_mask.shape) == 2  # (row, position)
-        if position_ids is None and past_key_values is None and is_padding_mask:
-            position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)  # type: ignore[union-attr]
-        output = self.language_model(
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        if skip_positions:
-            output.last_hidden_state = output.last_hidden_state[:, skip_positions:]
-        return output
-
-    def _place(
-        self,
-        input_ids: Tensor,
-        embeddings: Tensor,
-        pixel_values: Tensor | None,
-        encoded: dict[str, Any] | None,
-    ) -> Tensor:
-        """Put the images' tokens where `input_ids` has image tokens.
-
-        Raises:
-            RunError: if their numbers differ, images without tokens and tokens without images among them: a
-                trainer that drops pixels must not go on as a text model.
-        """
-        shown = (encoded or {}).get("image")
-        if shown is None and pixel_values is not None:
-            shown = self.get_image_features(pixel_values)
-        features = None if shown is None else list(shown.pooler_output)
-        places = input_ids == self.config.image_token_id
-        given, wanted = sum(len(one) for one in features or ()), int(places.sum())
-        if given != wanted:
-            raise RunError(
-                f"{wanted} image tokens in the text but {given} from the images; an image or part of its "
-                "tokens was lost on the way (a truncated prompt does that: raise the length limit)."
-            )
-        if not features:
-            return embeddings
-        return embeddings.masked_scatter(places.unsqueeze(-1), torch.cat(features).to(embeddings))
-
-
-class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
+class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
     """The model with its language head."""
 
     def __init__(
@@ -208,9 +33,16 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
         bridge: Bridge | None = None,
         language: PreTrainedModel | None = None,
     ) -> None:
-        """Take the parts, or build them from `config`; `language` is a causal language model."""
+        """Take the parts, or build them from `config`.
+
+        Args:
+            config: of the whole.
+            encoder: with its weights.
+            bridge: with its weights.
+            language: a causal language model, or a vision-language model, whose decoder is taken.
+        """
         super().__init__(config)
-        backbone = None if language is None else language.base_model
+        backbone = None if language is None else language.get_decoder()
         self.model = VolumeVLMModel(config, encoder, bridge, backbone)
         if language is not None:
             self.lm_head = language.get_output_embeddings()
@@ -236,6 +68,23 @@ class VolumeVLM(_VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
     def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         """Return the bridge's tokens per volume."""
         return self.model.get_image_features(pixel_values, **kwargs)
+
+    def positions(
+        self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor | None = None
+    ) -> Tensor:
+        """Return rotary positions of tokens, as `VolumeVLMModel.positions` does."""
+        return self.model.positions(input_ids, attention_mask, pixel_values)
+
+    def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: Any) -> Tensor:
+        """Count along the axes of images before `generate` has encoded them."""
+        ids, past = model_kwargs.get("input_ids", inputs_tensor), model_kwargs.get("past_key_values")
+        is_new = past is None or past.get_seq_length() == 0
+        if not is_new or ids.is_floating_point() or not is_multimodal(self.config.text_config):
+            positions: Tensor = super()._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
+            return positions
+        mask = model_kwargs.get("attention_mask")
+        mask = torch.ones_like(ids) if mask is None else mask
+        return self.positions(ids, mask, model_kwargs.get("pixel_values"))
 
     def part(self, name: str) -> list[nn.Parameter]:
         """Return the weights of "encoder", "bridge" or "language"."""

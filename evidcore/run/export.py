@@ -81,7 +81,8 @@ def _facts(
 
 def _began_elsewhere(encoder: Encoder, table: Mapping[str, Any]) -> bool:
     """Tell whether an encoder began with published weights: it can, and no option denies it."""
-    can = type(encoder).load_pretrained is not Encoder.load_pretrained
+    kind = type(encoder)
+    can = kind.load_pretrained is not Encoder.load_pretrained or kind.adopt is not Encoder.adopt
     return can and table.get("pretrained", "unsaid") != ""
 
 

@@ -83,7 +83,8 @@ def _fake(module: nn.Module) -> Iterator[list[Tensor]]:
         for name, tensor in table.items()
         if tensor is not None
     ]
-    with FakeTensorMode():
+    # what a module keeps beside its weights, such as places that it has worked out, stays what it is
+    with FakeTensorMode(allow_non_fake_inputs=True):
         made: dict[int, Tensor] = {}
         for _, table, name, tensor in places:
             if id(tensor) not in made:

@@ -18,9 +18,11 @@ import torch
 from evidcore.case import Case, Split, VisualPart
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError, RecipeError, did_you_mean
-from evidcore.plugins import blame, factory
+from evidcore.plugins import blame
 from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Recipe
+from evidcore.run import model as models
+from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build
 from evidcore.volume.filling import Filled, Filler, Outcome, Wanted
 from evidcore.volume.filling import fill as fill_cache
@@ -93,7 +95,7 @@ def fill(
         )
     own = cases[shard[0] - 1 :: shard[1]]
     with torch.device("meta"):
-        encoder = factory.build("encoder", recipe.model.encoder, given={}, where="model.encoder")
+        encoder = models.encoder(parts, Standing())
     summary = Summary(unlisted=tuple(_unlisted(parts, names)))
     filler = Filler(spec=encoder.input, keeps_volumes=keeps_volumes, began_s=began_s)
     wanted = (_wanted(parts, encoder.input, name, case) for name, case in own)

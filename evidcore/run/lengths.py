@@ -19,6 +19,7 @@ LOOKED_AT = 16  # prompts of a data entry; the longest counts
 # the reports in CT-RATE have below 830
 ASSUMED_PROMPT_TEXT_TOKENS = 256
 ASSUMED_ANSWER_TOKENS = 1024
+ASSUMED_TAG_TOKENS = 8  # "slice 12:" and the marks around a slice
 Ground = Literal["counted", "estimated", "assumed"]
 GROUNDS: tuple[Ground, ...] = ("counted", "estimated", "assumed")
 
@@ -74,8 +75,9 @@ def _of(parts: Parts, made: Shapes, tokenizer: Any, use: DataUse) -> Lengths:
     seen = [_row(parts, made, tokenizer, prompt, task.gold(prompt)[0]) for prompt in asked]
     known = [row for row in seen if row is not None]
     if not known:
+        tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if parts.view.tags_slices else 0
         return Lengths(
-            prompt_tokens=made.visual_tokens + ASSUMED_PROMPT_TEXT_TOKENS,
+            prompt_tokens=made.visual_tokens + tags + ASSUMED_PROMPT_TEXT_TOKENS,
             answer_tokens=ASSUMED_ANSWER_TOKENS,
             volumes=1,
             ground="assumed",

@@ -17,6 +17,7 @@ from evidcore.errors import DataError, RunError
 from evidcore.model import assemble
 from evidcore.model.architecture import shipped
 from evidcore.model.language import build_tokenizer, load_language
+from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.text_fit import TextFit
 from evidcore.model.tiny import tiny_config
@@ -40,8 +41,7 @@ class Standing:
 
 def encoder(parts: Parts, standing: Standing) -> Encoder:
     """Return the recipe's encoder, with the weights of its fit stage where there was one."""
-    given = {"recipe_folder": parts.recipe.folder}
-    built: Encoder = factory.build("encoder", parts.recipe.model.encoder, given=given, where="model.encoder")
+    built = build_encoder(parts.recipe.model.encoder, vision(parts), recipe_folder=parts.recipe.folder)
     if standing.encoder is not None:
         with blame(offer_of(built), f"loading {standing.encoder}"):
             cast(Fittable, built).load(standing.encoder)  # a fit stage wrote it, so it can
@@ -64,6 +64,7 @@ def current(parts: Parts, standing: Standing) -> tuple[VolumeVLM, VolumeProcesso
         if standing.encoder is None:
             with blame(offer_of(seeing), "loading pretrained weights"):
                 seeing.load_pretrained()
+                seeing.adopt(language)
         model, processor = assemble.assemble(
             language, tokenizer, seeing, encoder_table=tables.encoder,
             bridge_table=tables.bridge, view_table=tables.view, seed=parts.recipe.seed,
@@ -88,11 +89,11 @@ def text_width(parts: Parts) -> int | None:
     if "config" in source:
         return int(source.get("width", options(tiny_config)["width"].default))
     config = published_config(source)
-    return None if config is None else int(config.hidden_size)
+    return None if config is None else int(config.get_text_config().hidden_size)
 
 
 def published_config(source: Mapping[str, Any]) -> Any:
-    """Return the text configuration of a published model, None where nothing here knows its shape.
+    """Return the configuration of a published model, None where nothing here knows its shape.
 
     It is read from the model's folder, from the Hub's cache on this machine, or from the architectures that
     come with this package.
@@ -100,7 +101,7 @@ def published_config(source: Mapping[str, Any]) -> Any:
     config = _local(AutoConfig, source)
     if config is None and source["id"] in shipped():
         config = AutoConfig.from_pretrained(shipped()[source["id"]].folder)
-    return None if config is None else config.get_text_config()
+    return config
 
 
 def missing_weights(source: Mapping[str, Any]) -> str:
@@ -171,10 +172,17 @@ def image_tokens(parts: Parts, use: DataUse, text_width: int) -> int:
 
 def bridge(parts: Parts, seeing: Encoder, text_width: int) -> Bridge:
     """Return the recipe's bridge with fresh weights."""
-    grid = seeing.grid(seeing.input.size_zyx)
-    given = {"width": seeing.width, "text_width": text_width, "grid_zyx": grid}
-    built: Bridge = factory.build("bridge", parts.recipe.model.bridge, given=given, where="model.bridge")
-    return built
+    return build_bridge(parts.recipe.model.bridge, seeing, text_width, vision(parts))
+
+
+def vision(parts: Parts) -> dict[str, Any] | None:
+    """Return the vision configuration of a published language model, None where it has none.
+
+    None too where nothing here knows its shape.
+    """
+    source = language_source(parts, Standing())
+    config = None if "config" in source else published_config(source)
+    return None if config is None else assemble.vision_of(config)
 
 
 def language_source(parts: Parts, standing: Standing) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
-from evidcore.contracts import Patches
+from evidcore.contracts import Encoder, Patches
 from evidcore.model.break_even import pays
 from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Sft, Stage
-from evidcore.run.fake_pass import held
+from evidcore.run.fake_pass import Held, held
 from evidcore.run.lengths import Lengths
 from evidcore.run.memory import Batch, Memory, Precision, Trained, answering, encoding_volumes, training
 from evidcore.run.shapes import Shapes, adapter_parameters
@@ -114,7 +116,7 @@ def _seen(made: Shapes, count: int, precision: Precision, train: tuple[str, ...]
     encoder.requires_grad_(is_live)
     bridge.requires_grad_("bridge" in train)
     together = count if is_live else encoding_volumes(count)
-    encoding = held(encoder, lambda: torch.zeros(together, *shape), has_gradients=is_live, is_half=is_half)
+    encoding = _encoding(encoder, together, is_live=is_live, is_half=is_half)
     grid = encoder.grid(encoder.input.size_zyx)
     patches = grid[0] * grid[1] * grid[2]
     bridging = held(
@@ -127,6 +129,13 @@ def _seen(made: Shapes, count: int, precision: Precision, train: tuple[str, ...]
     pixels = together * shape[0] * shape[1] * shape[2] * shape[3] * 4
     kept = bridging.kept_bytes + (pixels + encoding.kept_bytes if is_live else 0)
     return kept, 0 if is_live else pixels + encoding.peak_bytes
+
+
+@functools.lru_cache(maxsize=32)
+def _encoding(encoder: Encoder, volumes: int, *, is_live: bool, is_half: bool) -> Held:
+    """Return what an encoder on the meta device holds for a pass; stages ask for the same again."""
+    shape = (volumes, encoder.input.channels, *encoder.input.size_zyx)
+    return held(encoder, lambda: torch.zeros(shape), has_gradients=is_live, is_half=is_half)
 
 
 def state_bytes(made: Shapes, stage: Stage) -> int | None:

@@ -22,7 +22,7 @@ from evidcore.run.parts import Parts, build, check_splits
 from evidcore.run.readiness import ask
 from evidcore.run.shapes import UNKNOWN_TEXT_WIDTH, Shapes, adapter_parameters, shapes
 from evidcore.run.stages import audited_as, scored_as
-from evidcore.run.traffic import tables
+from evidcore.run.traffic import is_fetched, tables
 from evidcore.volume import prepare
 
 
@@ -149,9 +149,7 @@ def _weights(parts: Parts, encoder: Encoder) -> Iterator[str]:
         "model.encoder": "" if "model.encoder" in fitted else encoder.missing_weights(),
         "model.language": models.missing_weights(models.language_source(parts, Standing())),
         **{
-            where: models.missing_weights(table)
-            for where, table in tables(parts.recipe)
-            if table.get("id") and table.get("revision")
+            where: models.missing_weights(table) for where, table in tables(parts.recipe) if is_fetched(table)
         },
     }
     yield from (f"{part}: {text}" for part, text in said.items() if text)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel
 
 from evidcore.contracts import Bridge, Encoder, Grid
 from evidcore.model.language import load_language
@@ -103,9 +103,12 @@ def shapes(parts: Parts) -> Shapes:
         text, language = TextShape.of(model.config), size(model)
     elif width is not None:
         config = models.published_config(source)
-        text = TextShape.of(config)
+        of_text = config.get_text_config()
+        text = TextShape.of(of_text)
         with torch.device("meta"):
-            language = size(AutoModelForCausalLM.from_config(config))
+            language = size(AutoModel.from_config(of_text))
+        if not config.tie_word_embeddings:
+            language += text.vocabulary * text.width
     return Shapes(
         encoder=encoder,
         bridge=bridge,

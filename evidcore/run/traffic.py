@@ -23,7 +23,7 @@ def fetched(parts: Parts, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[st
         yield from (f"{text} ({package})" for text in downloads(table, names))
     named: list[tuple[str, Mapping[str, Any]]] = [("model.language", vars(recipe.model.language))]
     for where, table in (*named, *tables(recipe)):
-        if table.get("id") and table.get("revision"):
+        if is_fetched(table):
             known = shipped().get(str(table["id"]))
             facts = "see its page for its size and licence"
             if known is not None:
@@ -31,6 +31,13 @@ def fetched(parts: Parts, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[st
             yield f"{table['id']} at {table['revision']}, from the Hugging Face Hub, for {where}: {facts}"
     if missing := models.encoder(parts, Standing()).missing_weights():
         yield f"model.encoder, {missing}"
+
+
+def is_fetched(table: Mapping[str, Any]) -> bool:
+    """Tell whether a table names a model on the Hub, and nothing on this machine in its place."""
+    return bool(
+        table.get("id") and table.get("revision") and not table.get("folder") and not table.get("file")
+    )
 
 
 def sent(recipe: Recipe) -> Iterator[str]:

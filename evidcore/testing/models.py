@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -83,6 +83,50 @@ def tiny_language(folder: Path, seed: int = 0) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny_vision_language(folder: Path, kind: Literal["qwen2_5_vl", "qwen3_vl"], seed: int = 0) -> Path:
+    """Write a Qwen-VL of three layers that sees, random weights and its tokenizer, as a transformers folder.
+
+    A token is 28 (Qwen2.5-VL) or 32 (Qwen3-VL) pixels wide. Return the folder.
+    """
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    tokenizer = tiny_tokenizer()
+    ids = dict(zip(SPECIAL_TOKENS, tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)), strict=True))
+    seen: dict[str, Any] = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+    }
+    if kind == "qwen3_vl":
+        seen |= {"patch_size": 16, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
+        rope: dict[str, Any] = {"mrope_section": [3, 3, 2], "mrope_interleaved": True}
+    else:
+        seen |= {"patch_size": 14, "fullatt_block_indexes": [1], "window_size": 56}
+        rope = {"mrope_section": [2, 3, 3]}
+    text = {
+        "vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 2048,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, **rope}, "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+    config = AutoConfig.for_model(
+        kind, text_config=text, vision_config=seen, tie_word_embeddings=False,
+        image_token_id=ids["<|image_pad|>"], video_token_id=len(tokenizer) - 1,
+        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model = AutoModelForImageTextToText.from_config(config)
+        for weight in model.model.language_model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(4)  # random weights of the usual size say nearly the same whatever they see
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -7,6 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from evidcore.case import Crop, VisualPart
 from evidcore.model.packed_attention import NAME, obstacle
 from evidcore.model.packing import answer_log_probs, pack
+from evidcore.model.positions import counted
 
 LOG_PROBS = 1e-5  # nats, float32
 GRADIENTS = 1e-4  # of the gradient's length
@@ -33,7 +34,7 @@ class Rows:
     handles: list[list[int]]
 
     def packed(self):
-        return pack(self.ids, self.mask, self.written, self.there)
+        return pack(self.ids, self.mask, self.written, self.there, counted(self.mask))
 
     def pixels(self, row=None):
         handles = [one for own in self.handles for one in own] if row is None else self.handles[row]
@@ -201,8 +202,10 @@ def test_a_text_model_of_another_family_packs_too():
     model = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
     ids = torch.randint(6, 262, (2, 9))
     written = torch.randint(6, 262, (2, 3, 5))
+    mask = torch.ones_like(ids)
+    packed = pack(ids, mask, written, torch.ones_like(written), counted(mask))
     with torch.no_grad():
-        together = answer_log_probs(model, pack(ids, torch.ones_like(ids), written, torch.ones_like(written)))
+        together = answer_log_probs(model, packed)
         for row, number in ((0, 0), (1, 2)):
             whole = torch.cat([ids[row], written[row, number]])[None]
             log_probs = model(input_ids=whole).logits[0].log_softmax(-1)[8:-1]

@@ -117,18 +117,23 @@ def shared_log_probs(
         num_images: images of each row.
     """
     shape = (-1, answers, after)
-    packed = pack(
-        input_ids[::answers, :-after],
-        attention_mask[::answers, :-after],
-        input_ids[:, -after:].reshape(shape),
-        attention_mask[:, -after:].reshape(shape),
-    )
-    inputs = packed.inputs(vlm)
-    del inputs["use_cache"]  # the fused head says it
+    ids, mask = input_ids[::answers, :-after], attention_mask[::answers, :-after]
+    pixels = None
     if pixel_values is not None and num_images is not None:
         ends = torch.tensor([0, *num_images]).cumsum(0).tolist()
         own = [pixel_values[ends[row] : ends[row + 1]] for row in range(0, len(num_images), answers)]
-        inputs["pixel_values"] = torch.cat(own)
+        pixels = torch.cat(own)
+    packed = pack(
+        ids,
+        mask,
+        input_ids[:, -after:].reshape(shape),
+        attention_mask[:, -after:].reshape(shape),
+        vlm.positions(ids, mask, pixels),
+    )
+    inputs = packed.inputs(vlm)
+    del inputs["use_cache"]  # the fused head says it
+    if pixels is not None:
+        inputs["pixel_values"] = pixels
     output = model(
         **inputs,
         labels=packed.labels,

@@ -1,0 +1,26 @@
+"""Where patches lie: centres of a regular grid."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from evidcore.contracts import Grid
+
+
+def patch_centres(
+    grid_zyx: Grid, step_zyx: tuple[float, float, float], device: torch.device | None = None
+) -> Float[Tensor, "patch 3"]:
+    """Return patch centres from the grid's middle, in `z, y, x` raster order.
+
+    Args:
+        grid_zyx: patches along each axis.
+        step_zyx: from one patch to the next, in mm or voxels; so is the result.
+        device: where the result lies.
+    """
+    axes = [
+        (torch.arange(count, device=device, dtype=torch.float32) - (count - 1) / 2) * step
+        for count, step in zip(grid_zyx, step_zyx, strict=True)
+    ]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 2)
