@@ -1,0 +1,168 @@
+"""MedVol-R1's recipe at the paper's size: what `check` and `plan` say of it; and run in small."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from evidcore_plugin_ct_data.miniatures import write
+from evidcore_plugin_medsam2.seeded import seeded_model, small_config
+from safetensors.torch import load_file
+
+from evidcore.cli import main
+from evidcore.model.architecture import shipped
+from evidcore.recipe import Grpo, Sft, load
+from evidcore.testing.models import tiny_vision_language
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "paper" / "medvol_r1.toml"
+WIDTH, TEXT_WIDTH, SQUARE = 1024, 2560, 4 * 1024
+MERGER = 2 * SQUARE + (SQUARE + 1) * SQUARE + (SQUARE + 1) * TEXT_WIDTH
+BRIDGE = 4 * MERGER - 2 * (SQUARE - WIDTH)  # one norm is over a patch, three over a square of four
+ENCODER = (
+    24 * (4 * WIDTH**2 + 4 * WIDTH + 8 * WIDTH**2 + 5 * WIDTH + 4 * WIDTH)  # attention, MLP, two norms
+    + (3 * 2 * 16 * 16 + 1) * WIDTH + 48 * 48 * WIDTH  # patches of two frames, positions
+)  # fmt: skip
+HEADS, KEYS, HEAD, INNER, LAYERS = 32, 8, 128, 9728, 36
+QUERY, KEY = HEADS * HEAD, KEYS * HEAD
+LANGUAGE = (
+    151936 * TEXT_WIDTH
+    + TEXT_WIDTH
+    + LAYERS
+    * (2 * QUERY * TEXT_WIDTH + 2 * KEY * TEXT_WIDTH + 3 * INNER * TEXT_WIDTH + 2 * TEXT_WIDTH + 2 * HEAD)
+)
+ADAPTERS = LAYERS * 128 * (2 * (TEXT_WIDTH + QUERY) + 2 * (TEXT_WIDTH + KEY) + 3 * (TEXT_WIDTH + INNER))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The recipe in a folder without data and weights."""
+    folder = tmp_path_factory.mktemp("alone")
+    return Path(shutil.copy(RECIPE, folder / RECIPE.name))
+
+
+def evid(*words):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, (result.output, result.stderr, result.exception)
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def checked(alone):
+    return json.loads(evid("check", alone, "--json"))
+
+
+def test_check_counts_tokens_and_parameters(checked):
+    assert checked["patch_grid_zyx"] == [64, 8, 8]
+    assert checked["visual_tokens"] == 64 * 64
+    assert checked["parameters"] == {"encoder": ENCODER, "bridge": BRIDGE, "language": LANGUAGE}
+    weights = shipped()["Qwen/Qwen3-VL-4B-Instruct"].weights_bytes
+    assert weights == 2 * (ENCODER + BRIDGE + LANGUAGE)
+
+
+def test_adapters_alone_are_trained(checked):
+    for stage in checked["stages"]:
+        assert (stage["trained"], stage["frozen"]) == (ADAPTERS, ENCODER + BRIDGE + LANGUAGE)
+
+
+def test_check_names_what_is_not_here_and_what_gets_it(checked, alone):
+    data, language, segmenter = checked["unchecked"]
+    assert f"{alone.parent / 'M3D_Seg'}: there is no such folder" in data
+    assert "`hf download Qwen/Qwen3-VL-4B-Instruct --revision ebb281ec" in language
+    assert "8.88 GB, Apache-2.0" in language
+    assert segmenter.startswith("service.medsam2: weights of wanglab/MedSAM2")
+
+
+def test_the_settings_are_the_papers():
+    recipe = load(RECIPE)
+    (sft,) = (stage for stage in recipe.stages if isinstance(stage, Sft))
+    (grpo,) = (stage for stage in recipe.stages if isinstance(stage, Grpo))
+    assert recipe.model.view == {"use": "slices", "slices": 64}
+    assert (recipe.tasks["answer"]["think"], recipe.tasks["reason"].get("think", True)) == (False, True)
+    assert sft.lora is not None
+    assert grpo.lora is not None
+    assert (sft.lora.rank, sft.learning_rate, sft.trl["lr_scheduler_type"]) == (128, 2e-5, "cosine")
+    assert (grpo.answers_per_prompt, grpo.learning_rate, grpo.trl["beta"]) == (4, 2e-6, 0.01)
+    assert (grpo.temperature, grpo.max_new_tokens) == (1.0, 256)
+    assert {(reward["use"], reward["weight"]) for reward in grpo.reward} == {
+        (name, 0.25) for name in ("evidence-format", "key-slice", "box-overlap", "volume-consistency")
+    }
+    assert grpo.reward[-1]["delta"] == 5
+
+
+@pytest.mark.slow
+def test_plan_adds_up_by_hand(alone):
+    planned = json.loads(evid("plan", alone, "--json", "--out", alone.parent))
+    sft, grpo = planned["stages"][0], planned["stages"][2]
+    for stage in (sft, grpo):
+        half = stage["memory"]["bfloat16"]
+        assert half["weights"] == 4 * (ENCODER + BRIDGE + LANGUAGE)
+        assert (half["gradients"], half["optimizer"]) == (4 * ADAPTERS, 8 * ADAPTERS)
+        assert half["peak"] < 80 * 2**30  # one card of 80 GiB holds it
+    tags = 64 * 8  # "slice 12:" and the marks around each slice
+    assert grpo["lengths"]["prompt_tokens"] == 64 * 64 + tags + 256
+    assert grpo["lengths"]["ground"] == "assumed"
+    downloads = "\n".join(planned["downloads"])
+    assert "for model.language: 8.88 GB, Apache-2.0" in downloads
+    assert "wanglab/MedSAM2 at e4a6f35edd7e091619cbc0750f462f1574e23955" in downloads
+
+
+SIZES = {
+    "model.language": '{ folder = "language" }',
+    "service.medsam2": '{ kind = "segmenter", use = "medsam2", folder = "sam" }',
+    "model.view.slices": "4",
+    "model.encoder.size": "64",
+    "stage.sft.steps": "2",
+    "stage.sft.rows_per_step": "4",
+    "stage.sft.rows_per_forward": "4",
+    "stage.sft.lora.rank": "4",
+    "stage.grpo.lora.rank": "4",
+    "stage.grpo.steps": "2",  # the first one warms up
+    "stage.grpo.prompts_per_step": "2",
+    "stage.grpo.learning_rate": "1e-3",
+    "stage.audit.data[0].split": '"train"',  # the miniature has one patient to test on
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The recipe beside a miniature of its data set, a tiny Qwen3-VL, and a tiny model that tracks."""
+    folder = tmp_path_factory.mktemp("small")
+    shutil.copy(RECIPE, folder / RECIPE.name)
+    write("m3d-seg", folder / "M3D_Seg")
+    (folder / "term_dictionary.json").write_text(json.dumps({"liver": ["the largest gland of the body"]}))
+    tiny_vision_language(folder / "language", "qwen3_vl")
+    seeded_model(small_config()).save_pretrained(folder / "sam")
+    return folder
+
+
+def changes():
+    return [word for key, value in SIZES.items() for word in ("--set", f"{key}={value}")]
+
+
+def test_only_sizes_and_steps_differ_in_small(small):
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes()))
+    assert found["unchecked"] == []
+    # a slice of 64 pixels is 2 x 2 tokens
+    assert all(row["prompt_tokens"] > row["image_tokens"] == 4 * 4 for row in found["data"])
+    asked = [row["prompt"] for row in found["data"]]
+    assert any("the largest gland of the body" in text for text in asked)
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_from_end_to_end_in_small(small):
+    chance = ["--set", 'stage.grpo.reward[0]={use="random"}']  # a model that knows nothing earns nothing else
+    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes(), *chance]
+    folder = Path(json.loads(evid("run", *words))["run"])
+    assert json.loads((folder / "results" / "03-grpo.json").read_text())["figures"]["steps"] == 2
+    rows = json.loads((folder / "results" / "04-evaluate.json").read_text())["rows"]
+    assert {row["metric"] for row in rows} >= {"dsc", "iou", "oracle_dsc"}
+    before, after = (
+        load_file(folder / "checkpoints" / name / "model.safetensors") for name in ("01-sft", "03-grpo")
+    )
+    published = load_file(small / "language" / "model.safetensors")
+    eye = "blocks.0.attn.qkv.weight"
+    assert (before[f"model.encoder.tower.{eye}"] == published[f"model.visual.{eye}"]).all()
+    moved = {name for name in before if not before[name].equal(after[name])}
+    assert moved
+    assert all(name.startswith("model.language_model.layers.") for name in moved)
