@@ -15,12 +15,9 @@ from evidcore.audit.policy import CONDITIONS, shown_as, verdict
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Segmenter, Task
 from evidcore.evaluate.answered import Condition
+from evidcore.evaluate.followed import Given
 from evidcore.evaluate.reference_lines import row
-from evidcore.evaluate.segmentation import (
-    SegmentationResult,
-    evaluate_segmentation,
-    score_segmentations,
-)
+from evidcore.evaluate.segmentation import SegmentationResult, answered, score_segmentations
 from evidcore.evaluate.statistics import Interval, mean_interval, paired_interval
 
 _BESIDE = ("key_slice_area", "box_iou", "unparsable_rate")  # told of each condition beside DSC
@@ -102,26 +99,24 @@ def audit_segmentation(
     Raises:
         DataError: if volumes cannot be exchanged; names the patient.
     """
-    called = name or prompts[0].task
-    results: dict[Condition, tuple[SegmentationResult, ...]] = {
-        condition: tuple(
-            evaluate_segmentation(
-                policy,
-                some,
-                task,
-                segmenter,
-                max_new_tokens=max_new_tokens,
-                name=called,
-                condition=condition,
-                batch_size=batch_size,
-            )
-            for some in variants
+    given = [
+        Given(
+            some,
+            answered(policy, some, task, max_new_tokens=max_new_tokens, batch_size=batch_size),
+            condition,
         )
         for condition, variants in shown_as(prompts, exchanges=exchanges, blank=blank, seed=seed).items()
-    }
+        for some in variants
+    ]
+    rules = blind_answers(prompts, training, task)
+    blind = [Given(prompts, answers) for answers in rules.values()]
+    called = name or prompts[0].task
+    scored = score_segmentations([*given, *blind], task, segmenter, name=called)
+    results: dict[Condition, tuple[SegmentationResult, ...]] = {}
+    for one, result in zip(given, scored, strict=False):
+        results[one.condition] = (*results.get(one.condition, ()), result)
     by_rule = {
-        rule: _mean((score_segmentations(prompts, answers, task, segmenter, name=called),), "dsc")
-        for rule, answers in blind_answers(prompts, training, task).items()
+        rule: _mean((result,), "dsc") for rule, result in zip(rules, scored[len(given) :], strict=True)
     }
     rule = max(by_rule, key=lambda one: sum(by_rule[one]))
     clusters = _clusters(results["own"])

@@ -36,7 +36,11 @@ class Boxed(Task):
 
 
 class Block(SegmenterSession):
+    def __init__(self, made):
+        self.made = made
+
     def mask(self, prompts, z_window=None):
+        self.made.append(prompts)
         mask = np.zeros(SHAPE, dtype=bool)
         for prompt in prompts:
             box = prompt.box
@@ -45,8 +49,14 @@ class Block(SegmenterSession):
 
 
 class Blocks(Segmenter):
+    """Fills the box on every slice, and remembers for each session what was made."""
+
+    def __init__(self):
+        self.sessions = []
+
     def session(self, volume):
-        return Block()
+        self.sessions.append([])
+        return Block(self.sessions[-1])
 
 
 class Looker(Policy):
@@ -136,6 +146,13 @@ def test_a_policy_that_looks_has_a_margin_and_nothing_over_air(cases, segmenter)
     assert found.margin.low > 0
     assert "The volume is used" in found.verdict()
     assert "points of DSC" in found.verdict()
+
+
+def test_each_volume_is_opened_once_and_no_mask_made_twice(cases, segmenter):
+    audited(Looker(cases), cases, segmenter, exchanges=3)
+    assert len(segmenter.sessions) == len(cases)
+    for made in segmenter.sessions:
+        assert len(made) == len(set(made))
 
 
 def test_a_policy_that_never_looks_has_no_margin_and_is_caught_beating_the_blind_rules(cases, segmenter):

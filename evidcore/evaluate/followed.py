@@ -1,0 +1,184 @@
+"""Answers' boxes followed through the volumes that they are about, each volume opened once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Answer, Evidence, Prompt, VolumeRef
+from evidcore.contracts import MaskRequest, Segmenter, SegmenterSession, Task
+from evidcore.errors import ContractError
+from evidcore.evaluate.answered import Answered, Condition
+from evidcore.evaluate.mask_figures import MaskFigures, mask_figures
+from evidcore.evaluate.propagation import masks_of, request
+from evidcore.evaluate.target_mask import target_mask
+from evidcore.plugins import Offer, blame
+from evidcore.plugins.factory import offer_of
+from evidcore.volume import Volume, read
+
+_AT_ONCE = 8  # masks of one volume in memory, unless one question needs more
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmentationAnswer(Answered):
+    """One question answered: a line of `answers/<stage>.jsonl`."""
+
+    unparsable: str | None  # why no box on a slice could be read
+    refused: str | None  # why the segmenter could not use the boxes
+    slice: int | None
+    boxes: tuple[Mapping[str, int], ...]  # in voxels, as `evidcore.case.Box`
+    gold_slice: int | None
+    target: str  # what was meant; results are told by it
+    kind: str | None  # of the query; results are told by it too
+    masks: tuple[str, ...]  # the case's masks that answer
+    images: tuple[str, ...]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return what the answer's figures are told by beside all questions: its target, and its kind."""
+        return (self.target, *([f"{self.kind} (kind)"] if self.kind else []))
+
+    def line(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        lists = ("boxes", "masks", "images")
+        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in lists}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """Answers that were given to questions, one each."""
+
+    prompts: Sequence[Prompt]
+    answers: Sequence[Answer]
+    condition: Condition = "own"  # which volumes the prompts show
+
+
+Followed = tuple[SegmentationAnswer, MaskFigures]
+
+
+def follow(given: Sequence[Given], task: Task, segmenter: Segmenter) -> list[list[Followed]]:
+    """Follow the boxes of all answers through the questions' own volumes.
+
+    Args:
+        given: the same questions in one order each time.
+        task: its gold answers give the ceiling.
+        segmenter: makes the masks.
+
+    Returns:
+        For each of `given`, what was answered and its figures, by question.
+    """
+    golds = [gold_evidence(prompt, task) for prompt in given[0].prompts]
+    asked = [
+        [
+            _Asked(prompt=prompt, answer=answer, gold=gold)
+            for prompt, answer, gold in zip(one.prompts, one.answers, golds, strict=True)
+        ]
+        for one in given
+    ]
+    by_volume: dict[VolumeRef, list[int]] = {}
+    for place, prompt in enumerate(given[0].prompts):
+        by_volume.setdefault(prompt.case.volumes[0], []).append(place)
+    found: dict[int, list[MaskFigures]] = {}
+    for ref, places in by_volume.items():
+        about_it = [[own[place] for own in asked] for place in places]
+        found |= zip(places, _measure(ref, about_it, segmenter), strict=True)
+    return [
+        [
+            (one.answered(group.condition, found[place][number].refused), found[place][number])
+            for place, one in enumerate(own)
+        ]
+        for number, (group, own) in enumerate(zip(given, asked, strict=True))
+    ]
+
+
+def gold_evidence(prompt: Prompt, task: Task) -> Evidence:
+    """Return slice and boxes of the gold answer.
+
+    Raises:
+        ContractError: if the task reads none from what it wrote itself.
+    """
+    gold = task.parse(prompt, task.gold(prompt)[0]).evidence
+    if gold is None or not gold.boxes:
+        raise ContractError(
+            f"task {type(task).__name__}: no box is read from its own gold answer to {prompt.id!r}."
+        )
+    return gold
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A question, what was answered and what should have been."""
+
+    prompt: Prompt
+    answer: Answer
+    gold: Evidence
+
+    @property
+    def said(self) -> Evidence | None:
+        """Return what can be segmented; None where nothing can."""
+        evidence = self.answer.evidence
+        return evidence if evidence is not None and evidence.boxes else None
+
+    def answered(self, condition: Condition, refused: str | None) -> SegmentationAnswer:
+        prompt, said = self.prompt, self.said
+        masks = tuple(prompt.reference["masks"])
+        return SegmentationAnswer(
+            prompt_id=prompt.id,
+            case_id=prompt.case.id,
+            patient=prompt.case.patient,
+            task=prompt.task,
+            condition=condition,
+            prompt=prompt.written(),
+            text=self.answer.text,
+            malformed=self.answer.malformed,
+            unparsable=None if said is not None else self.answer.malformed or "it names no box",
+            refused=refused,
+            slice=None if said is None else said.boxes[0].z,
+            boxes=() if said is None else tuple(dataclasses.asdict(box) for box in said.boxes),
+            gold_slice=self.gold.boxes[0].z,
+            target=str(prompt.reference.get("finding") or " + ".join(masks)),
+            kind=prompt.reference.get("kind"),
+            masks=masks,
+            images=tuple(crop.uri() for crop in prompt.crops()),
+        )
+
+
+def _measure(
+    ref: VolumeRef, questions: Sequence[Sequence[_Asked]], segmenter: Segmenter
+) -> Iterator[list[MaskFigures]]:
+    """Yield, for each question about a volume, the figures of its answers."""
+    offer = offer_of(segmenter)
+    with blame(offer, f"opening {ref.path}"):
+        session = segmenter.session(ref)
+    volume = read(ref)
+    together = max(1, _AT_ONCE // (len(questions[0]) + 1))
+    for start in range(0, len(questions), together):
+        yield from _figures(session, questions[start : start + together], volume, offer)
+
+
+def _figures(
+    session: SegmenterSession, questions: Sequence[Sequence[_Asked]], volume: Volume, offer: Offer
+) -> Iterator[list[MaskFigures]]:
+    """Yield the figures of some questions, whose masks are asked for in one call."""
+    wanted: list[MaskRequest] = []
+    for answers in questions:
+        wanted.append(request(answers[0].gold.boxes))
+        wanted += [request(one.said.boxes) for one in answers if one.said is not None]
+    made = iter(masks_of(session, wanted, volume.shape_zyx))
+    for answers in questions:
+        best = next(made)
+        masks = [next(made) if one.said is not None else None for one in answers]
+        for mask in (best, *masks):
+            if isinstance(mask, Exception) and not isinstance(mask, ValueError):
+                prompt = answers[0].prompt
+                raise ContractError(
+                    f"{offer} failed on prompt {prompt.id!r}, {prompt.case.volumes[0].path}: "
+                    f"{type(mask).__name__}: {mask}. Report this to the authors of {offer.package}; the "
+                    "traceback is below."
+                ) from mask
+        target, step_mm = target_mask(answers[0].prompt, volume), volume.spacing_mm_zyx[0]
+        yield [
+            mask_figures(one.said, one.gold, target, own, best, step_mm)
+            for one, own in zip(answers, masks, strict=True)
+        ]
