@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -89,21 +89,22 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
 @_run
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "form", type=click.Choice(["transformers"]), default="transformers", show_default=True,
-    help="Who reads the folder.",
+    "--format", "form", type=click.Choice(["transformers", "published"]), default="transformers",
+    show_default=True, help="Who reads the folder.",
 )  # fmt: skip
 @_json
-def export(folder: Path, target: Path, form: str, as_json: bool) -> None:
+def export(folder: Path, target: Path, form: Literal["transformers", "published"], as_json: bool) -> None:
     """Write a run's model to DIR with its card: a folder that transformers loads.
 
-    After `import evidcore.model`, `AutoModelForImageTextToText` and `AutoProcessor` read it.
+    After `import evidcore.model`, `AutoModelForImageTextToText` and `AutoProcessor` read it. A model with
+    `native-vision` and `native-merger` may be written as it was published, for vLLM and others.
     """
     from transformers.utils import logging
 
     from evidcore.run import export_run, open_run
 
     logging.disable_progress_bar()
-    written = export_run(open_run(folder), target)
+    written = export_run(open_run(folder), target, form)
     if as_json:
         files = sorted(path.name for path in written.iterdir())
         click.echo(json.dumps({"folder": str(written), "format": form, "files": files}, indent=1))

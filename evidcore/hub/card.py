@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub import ModelCardData
 
@@ -48,6 +48,14 @@ print(processor.decode(answer[0, ids.shape[1] :], skip_special_tokens=True))
 ```"""
 
 
+_USE_PUBLISHED = """\
+The folder has the form of the model that it began with, so transformers, vLLM and others read it without
+evidcore, as they read that one. It was trained on slices as evidcore shows them; the recipe says which
+window and how many pixels. `evid export` without `--format published` writes it with all that.
+"""
+Form = Literal["transformers", "published"]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackageFacts:
     """One package whose components are in the model or shaped it."""
@@ -86,6 +94,7 @@ class ModelFacts:
     packages: Sequence[PackageFacts]
     counts_words: bool  # the tokenizer's words were counted in the training texts
     recipe: str  # as published
+    form: Form = "transformers"
 
 
 def model_card(facts: ModelFacts) -> str:
@@ -96,8 +105,7 @@ def model_card(facts: ModelFacts) -> str:
         f"**{NOTICE}**\n",
         _about(facts),
         "## Use\n",
-        _installing(facts),
-        _USE.format(folder="."),
+        *([_USE_PUBLISHED] if facts.form == "published" else [_installing(facts), _USE.format(folder=".")]),
         "\n## Training\n",
         _training(facts),
         "## Figures\n",

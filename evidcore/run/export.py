@@ -12,12 +12,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoProcessor
+
 from evidcore.contracts import Encoder
+from evidcore.errors import RunError
 from evidcore.hub import ModelFacts, PackageFacts, model_card, published_lock, published_recipe
-from evidcore.hub.card import UNKNOWN, DatasetFacts
+from evidcore.hub.card import UNKNOWN, DatasetFacts, Form
 from evidcore.hub.published import without_paths
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
+from evidcore.model.published import as_published
 from evidcore.model.vlm import VolumeVLM
 from evidcore.page.record import is_phantom
 from evidcore.plugins import card, find
@@ -30,34 +34,41 @@ from evidcore.run.lock import named
 LOCK = "evid_lock.toml"
 
 
-def export_run(folder: RunFolder, target: Path) -> Path:
+def export_run(folder: RunFolder, target: Path, form: Form = "transformers") -> Path:
     """Write a run's last model to `target` and return it.
 
     Args:
         folder: a run whose training has finished.
         target: a folder that is not there yet, or empty.
+        form: "transformers" is read with evidcore installed; "published" is the form of the vision-language
+            model that it began with, read without.
 
     Raises:
-        RunError: if the run has no finished model, or something is in the way.
+        RunError: if the run has no finished model, or none of that form, or something is in the way.
     """
     weights = last_model(folder)
     recipe, lock = load(folder.path / "resolved.toml"), folder.lock()
     with appearing(target) as work:
         model, processor = assemble.load(weights)
         _forget_places(model, processor)
-        model.save_pretrained(work)
-        processor.save_pretrained(work)
+        if form == "published":
+            as_published(model, processor).save_pretrained(work)
+            _published_processor(recipe, lock).save_pretrained(work)
+            processor.tokenizer.save_pretrained(work)
+        else:
+            model.save_pretrained(work)
+            processor.save_pretrained(work)
         for path in work.glob("*.safetensors"):
             path.chmod(0o644)  # safetensors lets nobody else read what it writes
         shown = published_recipe(recipe)
         hashes = {path.name: sha256(path) for path in sorted(work.glob("*.safetensors"))}
         write(work / LOCK, toml_tables({**published_lock(lock), "weights": hashes}))
-        write(work / "README.md", model_card(_facts(folder, recipe, lock, model, shown)))
+        write(work / "README.md", model_card(_facts(folder, recipe, lock, model, shown, form)))
     return target
 
 
 def _facts(
-    folder: RunFolder, recipe: Recipe, lock: dict[str, Any], model: VolumeVLM, shown: str
+    folder: RunFolder, recipe: Recipe, lock: dict[str, Any], model: VolumeVLM, shown: str, form: Form
 ) -> ModelFacts:
     language = recipe.model.language
     return ModelFacts(
@@ -76,7 +87,26 @@ def _facts(
         packages=_packages(recipe, lock),
         counts_words=bool(language.config),
         recipe=shown,
+        form=form,
     )
+
+
+def _published_processor(recipe: Recipe, lock: dict[str, Any]) -> Any:
+    """Return what prepares pictures and text for the model that the run began with.
+
+    Raises:
+        RunError: if it cannot be loaded.
+    """
+    language = recipe.model.language
+    name = language.id or str(Path(lock["recipe"]["folder"]) / language.folder)
+    try:
+        return AutoProcessor.from_pretrained(name, revision=language.revision or None)
+    except (OSError, ValueError, ImportError) as cause:
+        raise RunError(
+            f"the processor of {name!r} cannot be loaded ({str(cause).strip().splitlines()[0]}), and the "
+            "published form needs it beside the weights. Make the model reachable, and install torchvision "
+            "(pip install 'evidcore[vlm]')."
+        ) from cause
 
 
 def _began_elsewhere(encoder: Encoder, table: Mapping[str, Any]) -> bool:

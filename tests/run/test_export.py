@@ -207,3 +207,9 @@ def test_weights_out_of_folders_have_no_known_licence(from_folders):
     assert "- Base language model: weights from a folder, whose origin is not known here" in text
     assert "- Weights that the language model began with: unknown; they came from a folder" in text
     assert "- Weights that the encoder began with: unknown" in text
+
+
+def test_a_model_of_parts_has_no_published_form(small_run, tmp_path):
+    with pytest.raises(RunError, match=r"this one has 'vit3d' and 'projection'. Export it"):
+        export_run(RunFolder(small_run), tmp_path / "model", "published")
+    assert not (tmp_path / "model").exists()

@@ -9,6 +9,15 @@ from click.testing import CliRunner
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
 from safetensors.torch import load_file
+from transformers import (
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    Qwen2VLImageProcessor,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
 
 from evidcore.cli import main
 from evidcore.model.architecture import shipped
@@ -132,6 +141,10 @@ def small(tmp_path_factory):
     write("m3d-seg", folder / "M3D_Seg")
     (folder / "term_dictionary.json").write_text(json.dumps({"liver": ["the largest gland of the body"]}))
     tiny_vision_language(folder / "language", "qwen3_vl")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "language")
+    Qwen3VLProcessor(
+        Qwen2VLImageProcessor(patch_size=16), tokenizer, Qwen3VLVideoProcessor(), tokenizer.chat_template
+    ).save_pretrained(folder / "language")
     seeded_model(small_config()).save_pretrained(folder / "sam")
     return folder
 
@@ -149,11 +162,16 @@ def test_only_sizes_and_steps_differ_in_small(small):
     assert any("the largest gland of the body" in text for text in asked)
 
 
-@pytest.mark.slow
-def test_the_recipe_runs_from_end_to_end_in_small(small):
+@pytest.fixture(scope="module")
+def finished(small):
     chance = ["--set", 'stage.grpo.reward[0]={use="random"}']  # a model that knows nothing earns nothing else
     words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes(), *chance]
-    folder = Path(json.loads(evid("run", *words))["run"])
+    return Path(json.loads(evid("run", *words))["run"])
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_from_end_to_end_in_small(small, finished):
+    folder = finished
     assert json.loads((folder / "results" / "03-grpo.json").read_text())["figures"]["steps"] == 2
     rows = json.loads((folder / "results" / "04-evaluate.json").read_text())["rows"]
     assert {row["metric"] for row in rows} >= {"dsc", "iou", "oracle_dsc"}
@@ -166,3 +184,25 @@ def test_the_recipe_runs_from_end_to_end_in_small(small):
     moved = {name for name in before if not before[name].equal(after[name])}
     assert moved
     assert all(name.startswith("model.language_model.layers.") for name in moved)
+
+
+@pytest.mark.slow
+def test_the_trained_model_goes_back_to_the_published_form(finished, tmp_path):
+    evid("export", finished, tmp_path / "model", "--format", "published")
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
+    assert type(model) is Qwen3VLForConditionalGeneration
+    assert type(AutoProcessor.from_pretrained(tmp_path / "model")) is Qwen3VLProcessor
+    weights = load_file(finished / "checkpoints" / "03-grpo" / "model.safetensors")
+    there = model.state_dict()
+    assert len(there) == len(weights)
+    for own, published in (
+        ("encoder.tower", "visual"),
+        ("bridge", "visual"),
+        ("language_model", "language_model"),
+    ):
+        of_part = [name for name in weights if name.startswith(f"model.{own}.")]
+        assert of_part
+        for name in of_part:
+            assert there[name.replace(f"model.{own}", f"model.{published}")].equal(weights[name]), name
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "vLLM and others read it without" in card
