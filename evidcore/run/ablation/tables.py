@@ -19,6 +19,7 @@ _LATEX = {
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}",
 }  # fmt: skip
+SIGNIFICANT = 0.05
 DETECTABLE = (
     "Detectable is the smallest true difference that these seeds and patients would have shown with 80 % "
     "power, two-sided at 5 % shared among all rows of its table."
@@ -61,6 +62,42 @@ def latex(found: Found) -> str:
             out.append(_ampersands(row))
         out += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
     return "\n".join(out)
+
+
+def summary(found: Found) -> str:
+    """Return each metric's figures by arm and what differs, as plain text to quote."""
+    phantom = "phantom numbers, " if found["phantoms"] else ""
+    seeds = ", ".join(map(str, found["seeds"]))
+    lines = [f"{phantom}{found['about'] or found['ablation']}; means over seeds {seeds}"]
+    width = max(map(len, [*found["arms"], *(row["effect"] for row in found["effects"])]))
+    for metric in found["metrics"]:
+        lines.append(_title(metric))
+        for arm in found["arms"]:
+            own = _row(found["rows"], metric, arm=arm)
+            value = "-" if own is None else _figure(own, own["value"])
+            told = _compared(_row(found["differences"], metric, arm=arm))
+            lines.append(f"  {arm:{width}} {value:>7}{told}")
+        for effect in dict.fromkeys(row["effect"] for row in found["effects"]):
+            told = _compared(_row(found["effects"], metric, effect=effect))
+            lines += [f"  {effect:{width}}        {told}"] if told else []
+    if found["differences"]:
+        lines.append(
+            f"differences from {found['reference']}, 95 % intervals, * where p after Holm is below 0.05"
+        )
+    lines += [f"not finished: {', '.join(found['missing'])}"] if found["missing"] else []
+    return "\n".join(lines) + "\n"
+
+
+def _compared(row: Found | None) -> str:
+    """Return a difference with its interval and what could have been seen, nothing for the reference."""
+    if row is None or row["value"] is None:
+        return ""
+    if row["low"] is None:
+        return f"  {_signed(row, row['value'])} ({row['note']})"
+    star = "*" if (row.get("p_holm") or 1.0) < SIGNIFICANT else " "
+    reach = "" if row["detectable"] is None else f", detectable {_figure(row, row['detectable'])}"
+    value, low, high = (_signed(row, row[key]) for key in ("value", "low", "high"))
+    return f"  {value}{star} ({low} to {high}){reach}"
 
 
 def escape(text: str) -> str:

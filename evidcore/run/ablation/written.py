@@ -10,7 +10,7 @@ from typing import Any
 
 from evidcore.errors import RunError
 from evidcore.run.ablation.cells import Cell
-from evidcore.run.ablation.tables import latex, markdown
+from evidcore.run.ablation.tables import latex, markdown, summary
 from evidcore.run.folder import write
 from evidcore.run.keeping import keep_run, without_places
 
@@ -18,10 +18,11 @@ RESULT = "ablation.json"
 
 
 def write_up(place: Path, found: Mapping[str, Any]) -> None:
-    """Write `ablation.json`, `README.md` and `table.tex` into a folder."""
+    """Write `ablation.json`, `README.md`, `summary.txt` and `table.tex` into a folder."""
     place.mkdir(parents=True, exist_ok=True)
     write(place / RESULT, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     write(place / "README.md", markdown(found))
+    write(place / "summary.txt", summary(found))
     write(place / "table.tex", latex(found))
 
 

@@ -102,6 +102,11 @@ def test_the_tables_say_what_the_runs_found(done):
     assert text.startswith("# What the bridge is worth\n\nPhantom numbers: `chest` holds generated scans")
     assert "Made by `evid ablate bridges.toml`." in text
     assert f"| projection (reference) | {100 * arms['projection']['value']:.1f} [" in text
+    assert (
+        (done.home / "summary.txt")
+        .read_text(encoding="utf-8")
+        .startswith("phantom numbers, What the bridge is")
+    )
     assert "phantom numbers" in (done.home / "table.tex").read_text(encoding="utf-8").lower()
 
 

@@ -1,4 +1,4 @@
-from evidcore.run.ablation.tables import escape, latex, markdown
+from evidcore.run.ablation.tables import escape, latex, markdown, summary
 
 METRIC = {
     "stage": "03-evaluate",
@@ -51,6 +51,22 @@ def test_markdown_says_figures_in_their_units():
     assert "- right & strict, %: after `03-evaluate`, 90 answers about 40 patients" in text
     assert "Not finished:\n\n- shut/seed-3\n" in text
     assert "evidcore 0.1.0, torch 2.15.0, on 2 CPU cores; 1 cell in 2 minutes." in text
+
+
+def test_the_summary_is_made_to_be_quoted():
+    effect = row(METRIC, -0.02, -0.05, 0.01, effect="gate: wide minus shut", p_holm=0.3, detectable=0.04)
+    assert summary({**FOUND, "effects": [effect]}) == (
+        "phantom numbers, Gate, 50 % open; means over seeds 1, 2\n"
+        "right & strict, %\n"
+        "  shut                     40.0\n"
+        "  open|wide                50.0  +10.0* (+2.0 to +18.0), detectable 8.1\n"
+        "  gate: wide minus shut          -2.0  (-5.0 to +1.0), detectable 4.0\n"
+        "report, findings f1 micro\n"
+        "  shut                    0.123\n"
+        "  open|wide               0.200  +0.077 (too few patients)\n"
+        "differences from shut, 95 % intervals, * where p after Holm is below 0.05\n"
+        "not finished: shut/seed-3\n"
+    )
 
 
 def test_latex_is_set_with_booktabs_and_escaped():
