@@ -54,3 +54,16 @@ def test_where_nobody_thinks_nothing_is_measured(metric):
     found = measure_thinking(named, [prompt], ["<answer>A</answer>"], Choice(think=False))
     assert found.rows("choice", ["p"]) == []
     assert not hasattr(metric, "shown")
+
+
+def test_a_scorer_says_how_well_thoughts_agree_with_reports():
+    table = {"use": "scorer", "name": "", "scorer": {"use": "findings-f1", "scope": "candidate"}}
+    metric = build("metric", table, given={"labeler": None, "recipe_folder": None}, where="test")
+    (prompt,) = Choice().prompts(CASE, Volume(), 0)
+    answers = [
+        "<think>There is no emphysema.</think><answer>A</answer>",
+        "<think>There is emphysema.</think><answer>A</answer>",
+    ]
+    found = measure_thinking([NamedMetric(metric=metric, name="scorer")], [prompt] * 2, answers, Choice())
+    (row,) = found.rows("choice", ["p", "p"])
+    assert (row["metric"], row["value"], row["unit"]) == ("findings_f1", 0.5, "score")

@@ -1,4 +1,4 @@
-"""Metric `scorer`: the mean of any scorer over reports and their references."""
+"""Metric `scorer`: the mean of any scorer over reports, or what was thought, and the cases' reports."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from evidcore.plugins.factory import offer_of
 
 
 class Scored(Metric):
-    """Measure by a scorer, such as `embedding-f1` or `token-f1`; the mean over reports, 0 to 1.
+    """Measure by a scorer, such as `embedding-f1` or `token-f1`; the mean over texts, 0 to 1.
 
-    The figure is called as the scorer is: `embedding_f1`.
+    The figure is called as the scorer is: `embedding_f1`. What is thought before a choice is measured too,
+    against the report of the case: by the scorer that a reward uses, it says what that reward has earned.
 
     Args:
         scorer: a table, or the name of a service.
     """
+
+    reads = frozenset({"report", "think"})
 
     def __init__(self, *, scorer: Scorer) -> None:
         self.scorer = scorer
@@ -29,7 +32,7 @@ class Scored(Metric):
         self.scorer.ready()
 
     def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
-        """Return the score of each report; 0 for one without a word, whatever the scorer makes of that."""
+        """Return the score of each text; 0 for one without a word, whatever the scorer makes of that."""
         references = [reference_of(text) for text in texts]
         held = [
             (text, said)
