@@ -31,6 +31,7 @@ from evidcore.volume import read, read_mask
 
 OFFERS = [offer for kind in KINDS for offer in offers(kind)]
 SMALL = EncoderInput(size_zyx=(8, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),), any_depth=True)
+VISION = testing.tiny_vision("qwen3_vl")
 CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 500, 500]}}</tool_call>'
 
 # What a component is built with here, where its defaults are missing or too large for a test.
@@ -41,6 +42,7 @@ OPTIONS = {
     "implant": {"source": {"use": "folder", "path": "."}, "kinds": ["stone"], "prevalence": 1.0},
     "vit3d": {"size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24},
     "timm-slices": {"size": 32, "slices": 2},
+    "native-vision": {"size": 96, "slices": 2},
     "phantom-abdomen": {
         "train_cases": 3,
         "validation_cases": 2,
@@ -104,9 +106,12 @@ class World:
     cases: list
     language: object
 
-    def given(self, kind):
+    def given(self, kind, name=""):
         """Return what the core gives to a kind."""
+        if name == "native-merger":  # fits one tower and one language model
+            return {"width": 3 * 4 * 32, "text_width": 64, "grid_zyx": (1, 3, 3), "vision": VISION}
         return {
+            "encoder": {"vision": VISION},
             "dataset": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
             "labeler": {"recipe_folder": self.folder},
             "scorer": {"recipe_folder": self.folder},
@@ -159,7 +164,7 @@ def world(tmp_path_factory):
 def test_an_installed_component_keeps_its_contract(offer, world):
     def build(**options):
         table = {"use": f"{offer.package}/{offer.name}", **OPTIONS.get(offer.name, {}), **options}
-        return factory.build(offer.kind, table, given=world.given(offer.kind), where=offer.name)
+        return factory.build(offer.kind, table, given=world.given(offer.kind, offer.name), where=offer.name)
 
     try:
         build()
@@ -173,7 +178,7 @@ def test_an_installed_component_keeps_its_contract(offer, world):
 
 def bare(offer, world):
     """Call the component's factory itself."""
-    made, given = offer.load(), world.given(offer.kind)
+    made, given = offer.load(), world.given(offer.kind, offer.name)
     asked = [name for name in inspect.signature(made).parameters if name in given]
     inner = {
         "scorer": lambda table: FindingsF1(),
@@ -220,7 +225,8 @@ def conform_encoder(name, build, world):
 
 
 def conform_bridge(name, build, world):
-    testing.check_bridge(build, **world.given("bridge"), other_grids=[(2, 2, 2), (3, 3, 2)])
+    given = {key: value for key, value in world.given("bridge", name).items() if key != "vision"}
+    testing.check_bridge(build, **given, other_grids=[(2, 2, 2), (3, 3, 2)])
 
 
 def conform_reweighter(name, build, world):

@@ -22,6 +22,7 @@ from evidcore.testing.models import (
     tiny_language,
     tiny_text_encoder,
     tiny_tokenizer,
+    tiny_vision,
     tiny_vision_language,
 )
 from evidcore.testing.reward_models import tiny_reward_model
@@ -60,6 +61,7 @@ __all__ = [
     "tiny_reward_model",
     "tiny_text_encoder",
     "tiny_tokenizer",
+    "tiny_vision",
     "tiny_vision_language",
     "volume_case",
     "written_texts",

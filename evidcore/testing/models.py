@@ -14,6 +14,7 @@ from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+QwenVL = Literal["qwen2_5_vl", "qwen3_vl"]
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -88,7 +89,16 @@ def tiny_language(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def tiny_vision_language(folder: Path, kind: Literal["qwen2_5_vl", "qwen3_vl"], seed: int = 0) -> Path:
+def tiny_vision(kind: QwenVL) -> dict[str, Any]:
+    """Give the configuration of a two-layer vision tower, as `tiny_vision_language` has it."""
+    seen = {"model_type": kind, "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2}
+    seen |= {"out_hidden_size": 64}
+    if kind == "qwen3_vl":
+        return seen | {"patch_size": 16, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
+    return seen | {"patch_size": 14, "fullatt_block_indexes": [1], "window_size": 56}
+
+
+def tiny_vision_language(folder: Path, kind: QwenVL, seed: int = 0) -> Path:
     """Write a Qwen-VL of three layers that sees, random weights and its tokenizer, as a transformers folder.
 
     A token is 28 (Qwen2.5-VL) or 32 (Qwen3-VL) pixels wide. Return the folder.
@@ -97,25 +107,16 @@ def tiny_vision_language(folder: Path, kind: Literal["qwen2_5_vl", "qwen3_vl"], 
 
     tokenizer = tiny_tokenizer()
     ids = dict(zip(SPECIAL_TOKENS, tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)), strict=True))
-    seen: dict[str, Any] = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_heads": 2,
-        "out_hidden_size": 64,
-    }
+    rope: dict[str, Any] = {"mrope_section": [2, 3, 3]}
     if kind == "qwen3_vl":
-        seen |= {"patch_size": 16, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
-        rope: dict[str, Any] = {"mrope_section": [3, 3, 2], "mrope_interleaved": True}
-    else:
-        seen |= {"patch_size": 14, "fullatt_block_indexes": [1], "window_size": 56}
-        rope = {"mrope_section": [2, 3, 3]}
+        rope = {"mrope_section": [3, 3, 2], "mrope_interleaved": True}
     text = {
         "vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 2048,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, **rope}, "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,
     }  # fmt: skip
+    seen = {key: value for key, value in tiny_vision(kind).items() if key != "model_type"}
     config = AutoConfig.for_model(
         kind, text_config=text, vision_config=seen, tie_word_embeddings=False,
         image_token_id=ids["<|image_pad|>"], video_token_id=len(tokenizer) - 1,

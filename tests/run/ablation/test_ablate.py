@@ -136,7 +136,7 @@ def test_what_is_kept_holds_no_answer_and_no_path_of_this_machine(copied):
     copied.evid("bridges.toml", "--keep", "kept")
     kept = copied.folder / "kept"
     files = [file for file in kept.rglob("*") if file.is_file()]
-    assert {file.suffix for file in files} == {".json", ".toml", ".md", ".tex"}
+    assert {file.suffix for file in files} == {".json", ".toml", ".md", ".tex", ".txt"}
     for name in CELLS:
         own = {file.name for file in (kept / "cells" / name).iterdir()}
         assert {"04-evaluate.json", "lock.toml", "recipe.toml", "resolved.toml"} <= own
