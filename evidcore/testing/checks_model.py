@@ -168,7 +168,7 @@ def _tokens_and_gradient(
     counts_agree = counted == bridge.tokens(grid) and counted > 0 and shape[1:2] == (counted,)
     require(counts_agree, bridge, clause, f"tokens({grid}) says {counted}, forward gives {shape}")
     expected = (2, counted, (1 + bridge.deep_layers) * text_width)
-    clause = "embeddings are (volume, token, text_width), as often as there are deep layers and one"
+    clause = "embeddings are (volume, token, text_width)"
     require(shape == expected, bridge, clause, f"must be {expected}, got {shape}")
     clause = "embeddings are finite"
     require(bool(torch.isfinite(embedded).all()), bridge, clause, f"not so for grid {grid}")
