@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 @click.option(
     "--seeds", multiple=True, type=int, metavar="SEED", help="Run only this seed of the file's; give each."
 )
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="Cells at a time, each in a process of its own with its share of the cores.",
+)  # fmt: skip
 @click.option("--plan", is_flag=True, help="Only say which cells and stages are there and which are to do.")
 @click.option("--rerun", is_flag=True, help="Run cells anew that have changed since they ran.")
 @click.option(
@@ -38,8 +42,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def ablate(
-    file: Path, out: Path, only: tuple[str, ...], seeds: tuple[int, ...], plan: bool, rerun: bool,
-    accept_changes: bool, kept: Path | None, as_json: bool,
+    file: Path, out: Path, only: tuple[str, ...], seeds: tuple[int, ...], workers: int, plan: bool,
+    rerun: bool, accept_changes: bool, kept: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a recipe's variants over seeds, and compare them; the same command goes on after a kill.
 
@@ -59,11 +63,12 @@ def ablate(
     if plan:
         _plan(folder, only, seeds, as_json)
         return
-    command = _command(file, out)
+    command = _command(file, out, workers)
     try:
         passed = _go(
-            folder, command, as_json, arms=only, seeds=seeds, rerun=rerun, accept_changes=accept_changes
-        )
+            folder, command, as_json, arms=only, seeds=seeds, workers=workers, rerun=rerun,
+            accept_changes=accept_changes,
+        )  # fmt: skip
     except KeyboardInterrupt:
         click.echo(f"\ninterrupted. Go on with: {command}", err=True)
         click.get_current_context().exit(130)
@@ -82,7 +87,10 @@ def _go(folder: AblationFolder, command: str, as_json: bool, **chosen: Any) -> P
         with Progress(run.path, to_stderr=as_json, label=label) as progress:
             yield progress
 
-    return go(folder, watch=watch, command=command, **chosen)
+    def tell(line: str) -> None:
+        click.echo(line, err=as_json)
+
+    return go(folder, watch=watch, tell=tell, command=command, **chosen)
 
 
 def _write_up(folder: AblationFolder, passed: Passed, command: str, kept: Path | None, as_json: bool) -> None:
@@ -133,7 +141,8 @@ def _plan(folder: AblationFolder, only: tuple[str, ...], seeds: tuple[int, ...],
     )
 
 
-def _command(file: Path, out: Path) -> str:
+def _command(file: Path, out: Path, workers: int) -> str:
     """Return what to type to go on."""
     words = ["evid", "ablate", str(file), *(["--out", str(out)] if out != Path("runs") else [])]
+    words += ["--workers", str(workers)] if workers > 1 else []
     return " ".join(shlex.quote(word) for word in words)

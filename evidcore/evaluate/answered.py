@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 from evidcore.case import Prompt
 from evidcore.evaluate.reference_lines import cluster
@@ -29,6 +29,29 @@ class Answered:
     def cluster(self) -> str:
         """Return the patient, or the case where no patient is known."""
         return cluster(self.patient, self.case_id)
+
+
+class Asked(TypedDict):
+    """What an answer's record takes from its prompt."""
+
+    prompt_id: str
+    case_id: str
+    patient: str | None
+    task: str
+    condition: Condition
+    prompt: str
+
+
+def asked(prompt: Prompt, condition: Condition) -> Asked:
+    """Return what is kept of a prompt beside its answer."""
+    return Asked(
+        prompt_id=prompt.id,
+        case_id=prompt.case.id,
+        patient=prompt.case.patient,
+        task=prompt.task,
+        condition=condition,
+        prompt=prompt.written(),
+    )
 
 
 def unknown_patients(patients: Iterable[str | None]) -> str:

@@ -21,7 +21,7 @@ from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.scorers import TokenF1
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Scorer, Task
-from evidcore.evaluate.answered import Answered, Condition, batches, unknown_patients
+from evidcore.evaluate.answered import Answered, Condition, asked, batches, unknown_patients
 from evidcore.evaluate.reference_lines import ReferenceLines, row
 from evidcore.evaluate.statistics import mean_interval, ratio_interval
 
@@ -143,12 +143,7 @@ def evaluate_choice(
             read = task.parse(prompt, text)
             answers.append(
                 ChoiceAnswer(
-                    prompt_id=prompt.id,
-                    case_id=prompt.case.id,
-                    patient=prompt.case.patient,
-                    task=prompt.task,
-                    condition=condition,
-                    prompt=prompt.written(),
+                    **asked(prompt, condition),
                     text=text,
                     malformed=read.malformed,
                     choice=read.choice,

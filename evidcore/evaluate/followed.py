@@ -9,7 +9,7 @@ from typing import Any
 from evidcore.case import Answer, Evidence, Prompt, VolumeRef
 from evidcore.contracts import MaskRequest, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError
-from evidcore.evaluate.answered import Answered, Condition
+from evidcore.evaluate.answered import Answered, Condition, asked
 from evidcore.evaluate.mask_figures import MaskFigures, mask_figures
 from evidcore.evaluate.propagation import masks_of, request
 from evidcore.evaluate.target_mask import target_mask
@@ -124,12 +124,7 @@ class _Asked:
         prompt, said = self.prompt, self.said
         masks = tuple(prompt.reference["masks"])
         return SegmentationAnswer(
-            prompt_id=prompt.id,
-            case_id=prompt.case.id,
-            patient=prompt.case.patient,
-            task=prompt.task,
-            condition=condition,
-            prompt=prompt.written(),
+            **asked(prompt, condition),
             text=self.answer.text,
             malformed=self.answer.malformed,
             unparsable=None if said is not None else self.answer.malformed or "it names no box",

@@ -10,7 +10,7 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.scorers import states
 from evidcore.case import Answer, Prompt, Report, Span, State
 from evidcore.contracts import Labeler, Policy, Sums, Task, Unread, Written
-from evidcore.evaluate.answered import Answered, Condition, batches, unknown_patients
+from evidcore.evaluate.answered import Answered, Condition, asked, batches, unknown_patients
 from evidcore.evaluate.measuring import Measurement, NamedMetric, TextFigures, measure
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.statistics import mean_interval
@@ -129,12 +129,7 @@ def evaluate_report(
         known = states(prompt.case.findings)
         answers.append(
             ReportAnswer(
-                prompt_id=prompt.id,
-                case_id=prompt.case.id,
-                patient=prompt.case.patient,
-                task=prompt.task,
-                condition=condition,
-                prompt=prompt.written(),
+                **asked(prompt, condition),
                 text=text,
                 malformed=answer.malformed,
                 affirmed=() if isinstance(found, Unread) else _with(states(found), "present"),

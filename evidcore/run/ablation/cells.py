@@ -59,6 +59,12 @@ class Cell:
         """Return the names of its stages."""
         return tuple(self.recipe.stage_name(place) for place in range(len(self.recipe.stages)))
 
+    def stage_folders(self, root: Path) -> list[Path]:
+        """Return where its stages lie when they are finished; builds its parts. `root` is where runs lie."""
+        parts = build(self.recipe)
+        inputs = planned_inputs(parts, lock_table(self.recipe, parts.datasets))
+        return [root / self.recipe.name / "stages" / inputs_hash(own) for own in inputs.values()]
+
     def changes(self) -> list[str]:
         """Return what has changed since it ran: for a finished cell whatever one of its stages depends on."""
         if self.run is None:

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.run.ablation.cells import AblationFolder, Cell
-from evidcore.run.inputs import inputs_hash, planned_inputs
-from evidcore.run.lock import lock_table
-from evidcore.run.parts import build
 
 
 def forecast(folder: AblationFolder, cells: Sequence[Cell]) -> dict[str, Any]:
@@ -20,9 +17,7 @@ def forecast(folder: AblationFolder, cells: Sequence[Cell]) -> dict[str, Any]:
     told: list[dict[str, Any]] = []
     stages: list[Path] = []
     for cell in cells:
-        parts = build(cell.recipe)
-        inputs = planned_inputs(parts, lock_table(cell.recipe, parts.datasets))
-        stages += [folder.root / cell.recipe.name / "stages" / inputs_hash(own) for own in inputs.values()]
+        stages += cell.stage_folders(folder.root)
         told.append({
             "arm": cell.arm, "seed": cell.seed, "state": cell.state, "changes": cell.changes(),
             "run": None if cell.run is None else str(cell.run.path),

@@ -8,10 +8,11 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
-from evidcore.errors import EvidError
+from evidcore.errors import EvidError, RunError
 from evidcore.page import write_page
 from evidcore.run.ablation.cells import AblationFolder, Cell
 from evidcore.run.ablation.outcome import check_metrics
+from evidcore.run.ablation.workers import Ended, Task, Tell, Workers
 from evidcore.run.begin import run, start
 from evidcore.run.folder import RunFolder, held, write
 from evidcore.run.processes import processes
@@ -43,7 +44,9 @@ def go(
     arms: Sequence[str] = (),
     seeds: Sequence[int] = (),
     watch: Watch,
+    tell: Tell,
     command: str,
+    workers: int = 1,
     accept_changes: bool = False,
     rerun: bool = False,
 ) -> Passed:
@@ -56,8 +59,10 @@ def go(
         folder: the ablation's.
         arms: only these; empty: all.
         seeds: only these; empty: all.
-        watch: makes a recorder of a run, given its folder and what to call the cell.
+        watch: makes a recorder of a run in this process, given its folder and what to call the cell.
+        tell: is given each line that a run in a process of its own says of its progress.
         command: what was typed, for messages.
+        workers: cells at a time; above 1, each in a process of its own.
         accept_changes: count cells, and go on with them, although something has changed since they ran.
         rerun: run changed cells anew.
 
@@ -66,6 +71,8 @@ def go(
             row of the results, or if another process is busy with this ablation.
     """
     chosen = folder.chosen(arms, seeds)
+    if workers > 1 and processes().count > 1:
+        raise RunError("--workers starts processes of its own: leave it out under a launcher of several.")
     busy = f"another process is running this ablation. Wait for it; then `{command}` goes on."
     failures: list[Failure] = []
     if processes().is_first:
@@ -77,25 +84,68 @@ def go(
         again = set(processes().share(sorted(changed))) if rerun else set()
         if processes().is_first:
             write(folder.path / "ablation.toml", folder.ablation.text)
-        for number, cell in enumerate(chosen, start=1):
-            if cell.name in again:
-                cell = dataclasses.replace(cell, run=None, seconds=0.0)
-            if processes().share(cell.state != "finished"):
-                label = f"{cell.name} ({number}/{len(chosen)})"
-                try:
-                    cell = _run(folder, cell, label, watch, accept_changes)
-                except Exception as cause:
-                    if processes().count > 1:
-                        raise  # nobody knows where the other processes stand
-                    failures.append(_failure(cell, cause))
-                    continue
+        labelled = [
+            (
+                dataclasses.replace(cell, run=None, seconds=0.0) if cell.name in again else cell,
+                f"{cell.name} ({number}/{len(chosen)})",
+            )
+            for number, cell in enumerate(chosen, start=1)
+        ]
+
+        def ended(cell: Cell, cause: Exception | None) -> None:
+            if cause is not None:
+                failures.append(_failure(cell, cause))
+                return
             if cell.name in again:
                 changed.pop(cell.name, None)
             check_metrics(folder.ablation, cell)
+
+        if workers > 1:
+            _side_by_side(
+                folder, labelled, Workers(folder, workers, tell, accept_changes=accept_changes), ended
+            )
+        else:
+            _one_by_one(folder, labelled, watch, accept_changes, ended)
         finished = [cell for cell in folder.cells() if cell.state == "finished"]
     counted = tuple(cell for cell in finished if accept_changes or cell.name not in changed)
     accepted = tuple(f"{cell.name}: {line}" for cell in counted for line in changed.get(cell.name, ()))
     return Passed(counted=counted, failures=tuple(failures), accepted=accepted)
+
+
+def _one_by_one(
+    folder: AblationFolder,
+    labelled: Sequence[tuple[Cell, str]],
+    watch: Watch,
+    accept_changes: bool,
+    ended: Ended,
+) -> None:
+    """Bring cells to their ends in this process."""
+    for cell, label in labelled:
+        cause: Exception | None = None
+        if processes().share(cell.state != "finished"):
+            try:
+                cell = _run(folder, cell, label, watch, accept_changes)
+            except Exception as raised:
+                if processes().count > 1:
+                    raise  # nobody knows where the other processes stand
+                cause = raised
+        ended(cell, cause)
+
+
+def _side_by_side(
+    folder: AblationFolder, labelled: Sequence[tuple[Cell, str]], workers: Workers, ended: Ended
+) -> None:
+    """Bring cells to their ends in processes of their own."""
+    tasks = []
+    for cell, label in labelled:
+        if cell.state == "finished":
+            ended(cell, None)
+            continue
+        try:
+            tasks.append(Task(cell=cell, label=label, stages=frozenset(cell.stage_folders(folder.root))))
+        except Exception as cause:
+            ended(cell, cause)
+    workers.run(tasks, ended)
 
 
 def _changed(folder: AblationFolder) -> dict[str, list[str]]:

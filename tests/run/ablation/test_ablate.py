@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import time
 import tomllib
@@ -262,5 +263,56 @@ def test_a_killed_ablation_goes_on_where_it_was(done, desk, warm):
     assert (first / "STATUS").read_text() == before
     lines = [json.loads(line) for line in (second / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["stage"] == "03-sft"] == [1, 2, 3]
+    ours, theirs = read(desk.home), read(done.home)
+    assert [row["by_seed"] for row in ours["rows"]] == [row["by_seed"] for row in theirs["rows"]]
+
+
+def test_workers_find_the_same_and_compute_shared_stages_once(done, desk):
+    said = desk.evid("bridges.toml", "--workers", "2").stdout
+    pids = {json.loads((run / "STATUS").read_text())["pid"] for run in desk.runs}
+    assert len(pids) == 4
+    assert os.getpid() not in pids
+    assert "alignment/seed-18 (4/4) 03-sft: done" in said
+    stages = list((desk.folder / "runs" / "tiny" / "stages").glob("*/result.json"))
+    assert len(stages) == 12
+    assert said.count("02-fit-language: started") == 2
+    ours, theirs = read(desk.home), read(done.home)
+    assert [row["by_seed"] for row in ours["rows"]] == [row["by_seed"] for row in theirs["rows"]]
+    assert ours["command"] == "evid ablate bridges.toml --workers 2"
+    again = desk.evid("bridges.toml", "--workers", "2").stdout
+    assert "started" not in again
+    assert all(row["minutes"] > 0 for row in ours["rows"] if "minutes" in row)
+
+
+def test_a_cell_that_fails_beside_others_leaves_them(copied):
+    copied.edit(
+        ("seeds = [17, 18]", "seeds = [17]"),
+        (
+            "[arm]\n",
+            '[arm]\nempty = ["dataset.chest.test_cases=0"]\n'
+            "torn = ['stage.sft.reweighter={use=\"abnormality\", gain=-1.0}']\n",
+        ),
+    )
+    result = copied.evid("bridges.toml", "--workers", "2", exit_code=2)
+    assert "failed: empty/seed-17: dataset.chest: the test split has no cases." in result.stderr
+    assert "failed: torn/seed-17: " in result.stderr
+    assert "gain" in result.stderr
+    assert "2 cells failed; the others are kept." in result.stderr
+    assert "go on with: evid ablate bridges.toml --workers 2" in result.stderr
+    assert read(copied.home)["missing"] == ["empty/seed-17", "torn/seed-17"]
+
+
+def test_interrupted_workers_stop_and_go_on(done, desk, warm):
+    process = warm("-m", "evidcore", "ablate", "bridges.toml", "--workers", "2", folder=desk.folder)
+    steps = "working/03-sft/checkpoint/steps/checkpoint-*/complete"
+    while process.poll() is None:
+        if any(list(run.glob(steps)) for run in desk.runs):
+            process.send_signal(signal.SIGINT)
+            break
+        time.sleep(0.01)
+    output = process.communicate()
+    assert process.returncode == 130, output
+    assert any(json.loads((run / "STATUS").read_text())["state"] == "interrupted" for run in desk.runs)
+    desk.evid("bridges.toml")
     ours, theirs = read(desk.home), read(done.home)
     assert [row["by_seed"] for row in ours["rows"]] == [row["by_seed"] for row in theirs["rows"]]

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from evidcore_plugin_ct_data.miniatures import write
 from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.vit3d import ViT3D
-from evidcore.cli import main
 from evidcore.recipe import Grpo, Sft, load
 from evidcore.testing.models import tiny_language
 from evidcore.testing.reward_models import tiny_reward_model
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "paper" / "med3d_r1.toml"
+RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "med3d_r1.toml"
 ENCODER = (
     12 * (4 * 768**2 + 4 * 768 + 2 * 4 * 768**2 + 5 * 768 + 4 * 768)  # attention, MLP, two norms
     + (8 * 16 * 16 + 1) * 768 + 2744 * 768 + 2 * 768 + 768  # stem, positions, norm, class token
@@ -29,25 +27,7 @@ LANGUAGE = 3_085_938_688
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The recipe in a folder without data and weights."""
-    folder = tmp_path_factory.mktemp("alone")
-    return Path(shutil.copy(RECIPE, folder / RECIPE.name))
-
-
-def evid(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, (result.output, result.stderr, result.exception)
-    return result.stdout
-
-
-@pytest.fixture(scope="module")
-def checked(alone):
-    return json.loads(evid("check", alone, "--json"))
-
-
-@pytest.fixture(scope="module")
-def planned(alone, tmp_path_factory):
+def planned(evid, alone, tmp_path_factory):
     measured = tmp_path_factory.mktemp("measured") / "gpu.json"
     measured.write_text(
         json.dumps({
@@ -185,7 +165,7 @@ def changes():
     return [word for key, value in SIZES.items() for word in ("--set", f"{key}={value}")]
 
 
-def test_only_sizes_and_steps_differ_in_small(small):
+def test_only_sizes_and_steps_differ_in_small(evid, small):
     found = json.loads(evid("check", small / RECIPE.name, "--json", *changes()))
     assert found["unchecked"] == []
     asked = {(row["dataset"], row["task"]) for row in found["data"]}
@@ -194,7 +174,7 @@ def test_only_sizes_and_steps_differ_in_small(small):
     assert all(row["prompt_tokens"] > row["image_tokens"] == 2 for row in found["data"])
 
 
-def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(small):
+def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(evid, small):
     sizes = [
         word
         for key, value in SIZES.items()
@@ -209,7 +189,7 @@ def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(
 
 
 @pytest.mark.slow
-def test_the_recipe_runs_from_end_to_end_in_small(small):
+def test_the_recipe_runs_from_end_to_end_in_small(evid, small):
     chance = ["--set", 'stage.grpo.reward[1].use="random"']  # a model that knows nothing earns nothing else
     words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes(), *chance]
     found = json.loads(evid("run", *words))

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
 from safetensors.torch import load_file
@@ -19,12 +18,11 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-from evidcore.cli import main
 from evidcore.model.architecture import shipped
 from evidcore.recipe import Grpo, Sft, load
 from evidcore.testing.models import tiny_vision_language
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "paper" / "medvol_r1.toml"
+RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "medvol_r1.toml"
 WIDTH, TEXT_WIDTH, SQUARE = 1024, 2560, 4 * 1024
 MERGER = 2 * SQUARE + (SQUARE + 1) * SQUARE + (SQUARE + 1) * TEXT_WIDTH
 BRIDGE = 4 * MERGER - 2 * (SQUARE - WIDTH)  # one norm is over a patch, three over a square of four
@@ -41,24 +39,6 @@ LANGUAGE = (
     * (2 * QUERY * TEXT_WIDTH + 2 * KEY * TEXT_WIDTH + 3 * INNER * TEXT_WIDTH + 2 * TEXT_WIDTH + 2 * HEAD)
 )
 ADAPTERS = LAYERS * 128 * (2 * (TEXT_WIDTH + QUERY) + 2 * (TEXT_WIDTH + KEY) + 3 * (TEXT_WIDTH + INNER))
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The recipe in a folder without data and weights."""
-    folder = tmp_path_factory.mktemp("alone")
-    return Path(shutil.copy(RECIPE, folder / RECIPE.name))
-
-
-def evid(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, (result.output, result.stderr, result.exception)
-    return result.stdout
-
-
-@pytest.fixture(scope="module")
-def checked(alone):
-    return json.loads(evid("check", alone, "--json"))
 
 
 def test_check_counts_tokens_and_parameters(checked):
@@ -100,7 +80,7 @@ def test_the_settings_are_the_papers():
 
 
 @pytest.mark.slow
-def test_plan_adds_up_by_hand(alone):
+def test_plan_adds_up_by_hand(evid, alone):
     planned = json.loads(evid("plan", alone, "--json", "--out", alone.parent))
     sft, grpo = planned["stages"][0], planned["stages"][2]
     for stage in (sft, grpo):
@@ -153,7 +133,7 @@ def changes():
     return [word for key, value in SIZES.items() for word in ("--set", f"{key}={value}")]
 
 
-def test_only_sizes_and_steps_differ_in_small(small):
+def test_only_sizes_and_steps_differ_in_small(evid, small):
     found = json.loads(evid("check", small / RECIPE.name, "--json", *changes()))
     assert found["unchecked"] == []
     # a slice of 64 pixels is 2 x 2 tokens
@@ -163,7 +143,7 @@ def test_only_sizes_and_steps_differ_in_small(small):
 
 
 @pytest.fixture(scope="module")
-def finished(small):
+def finished(evid, small):
     chance = ["--set", 'stage.grpo.reward[0]={use="random"}']  # a model that knows nothing earns nothing else
     words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes(), *chance]
     return Path(json.loads(evid("run", *words))["run"])
@@ -187,7 +167,7 @@ def test_the_recipe_runs_from_end_to_end_in_small(small, finished):
 
 
 @pytest.mark.slow
-def test_the_trained_model_goes_back_to_the_published_form(finished, tmp_path):
+def test_the_trained_model_goes_back_to_the_published_form(evid, finished, tmp_path):
     evid("export", finished, tmp_path / "model", "--format", "published")
     model = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
     assert type(model) is Qwen3VLForConditionalGeneration
