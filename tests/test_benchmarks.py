@@ -29,6 +29,7 @@ def script(name):
 
 @learned
 def test_the_tables_are_made_from_the_kept_results():
+    script("over_seeds")
     made = script("phantom_learning")
     places = sorted(KEPT.glob("seed-*"))
     assert places

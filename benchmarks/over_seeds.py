@@ -1,0 +1,142 @@
+"""A recipe over seeds, each with its own patients: run it, keep what may be committed, make the tables."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evidcore.run.keeping import keep_run
+
+ROOT = Path(__file__).parents[1]
+
+
+class Line(NamedTuple):
+    """A line of the tables: what it is, and where a kept result says it."""
+
+    label: str
+    file: str
+    name: str  # or task
+    metric: str
+    is_main: bool = False  # also in the summary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """A recipe, and what is told of its runs."""
+
+    recipe: Path
+    dataset: str  # whose seed is the run's
+    last: str  # the recipe's last stage
+    title: str
+    head: str  # of the tables
+    lines: tuple[Line, ...]
+    more: Callable[[Path], dict[str, Any]]  # run folder -> what is kept as learned.json
+    below: Callable[[Path], Sequence[str]] = lambda place: ()  # kept seed -> lines below the tables
+    overall: Callable[[Sequence[Path]], str] = lambda runs: (
+        ""
+    )  # run folders -> what is kept as over_seeds.txt
+    percent: bool = True
+
+    def run(self, seed: int, root: Path, *, controls: bool = False) -> Path:
+        """Run the pipeline of a seed and return its run folder."""
+        command = [
+            sys.executable, "-m", "evidcore", "run", str(self.recipe), "--out", str(root / f"seed-{seed}"),
+            "--set", f"seed={seed}", "--set", f"dataset.{self.dataset}.seed={seed}",
+        ]  # fmt: skip
+        subprocess.run([*command, *["--with-controls"][: int(controls)]], check=True)
+        return self.newest(root / f"seed-{seed}")
+
+    def newest(self, folder: Path) -> Path:
+        """Return the newest finished run below a folder."""
+        runs = sorted(folder.glob(f"*/2*/results/{self.last}.json"))
+        if not runs:
+            sys.exit(f"{folder}: holds no finished run of {self.recipe.name}.")
+        return runs[-1].parents[1]
+
+    def keep(self, run_folder: Path, place: Path) -> None:
+        """Copy what the tables need; no answer, rollout or report, and no path of this machine."""
+        keep_run(run_folder, place, ROOT)
+        text = json.dumps(self.more(run_folder), indent=1) + "\n"
+        (place / "learned.json").write_text(text, encoding="utf-8")
+
+    def tables(self, places: Sequence[Path]) -> str:
+        """Return the tables as Markdown."""
+        lines = [f"| {self.head} | " + " | ".join(place.name for place in places) + " | mean |"]
+        lines.append("|---|" + "---|" * (len(places) + 1))
+        for line in self.lines:
+            found = [value(place, line) for place in places]
+            mean = [item["value"] for item in found if item is not None and item["value"] is not None]
+            average = self._figure(sum(mean) / len(mean)) if mean else "-"
+            lines.append(f"| {line.label} | " + " | ".join(map(self.said, found)) + f" | {average} |")
+        for place in places:
+            lines += self.below(place)
+        return "\n".join(lines)
+
+    def summary(self, places: Sequence[Path]) -> str:
+        """Return the main figures as plain text: mean over seeds, lowest and highest."""
+        told = [f"phantom numbers, {self.head}, {', '.join(place.name for place in places)}: mean (range)"]
+        scale = 100 if self.percent else 1
+        for line in self.lines:
+            if not line.is_main:
+                continue
+            values = [scale * item["value"] for place in places if (item := value(place, line))]
+            mean, low, high = sum(values) / len(values), min(values), max(values)
+            told.append(
+                f"{line.label.strip():48} {mean:5.1f} ({low:.1f}-{high:.1f})"
+                if self.percent
+                else f"{line.label.strip():48} {mean:.3f} ({low:.3f} to {high:.3f})"
+            )
+        return "\n".join(told) + "\n"
+
+    def said(self, item: Mapping[str, Any] | None) -> str:
+        """Return a value with its interval."""
+        if item is None or item["value"] is None:
+            return "-"
+        if item["low"] is None:
+            return self._figure(item["value"])
+        low, high = self._figure(item["low"]), self._figure(item["high"])
+        return f"{self._figure(item['value'])} [{low}, {high}]"
+
+    def _figure(self, number: float) -> str:
+        return f"{100 * number:.1f}" if self.percent else f"{number:.3f}"
+
+    def write_up(self, place: Path) -> None:
+        """Write the tables and the summary beside the kept results."""
+        places = sorted(place.glob("seed-*"))
+        (place / "README.md").write_text(f"{self.title}\n{self.tables(places)}\n", encoding="utf-8")
+        (place / "summary.txt").write_text(self.summary(places), encoding="utf-8")
+
+    def main(self, about: str, out: str) -> None:
+        """Run what is asked and print the tables."""
+        parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
+        parser.add_argument("--seeds", type=int, nargs="+", default=[17, 18, 19])
+        parser.add_argument(
+            "--controls", type=int, nargs="*", default=[], help="seeds whose controls are run"
+        )
+        parser.add_argument("--out", type=Path, default=Path(out))
+        parser.add_argument("--keep", type=Path)
+        parser.add_argument("--read", type=Path)
+        given = parser.parse_args()
+        if given.read is not None:
+            sys.stdout.write(self.tables(sorted(given.read.glob("seed-*"))) + "\n")
+            return
+        place = given.keep or given.out / "kept"
+        runs = [self.run(seed, given.out, controls=seed in given.controls) for seed in given.seeds]
+        for seed, run_folder in zip(given.seeds, runs, strict=True):
+            self.keep(run_folder, place / f"seed-{seed}")
+        if text := self.overall(runs):
+            (place / "over_seeds.txt").write_text(text, encoding="utf-8")
+        self.write_up(place)
+        sys.stdout.write(self.tables(sorted(place.glob("seed-*"))) + "\n")
+
+
+def value(place: Path, line: Line) -> Mapping[str, Any] | None:
+    """Return a row of a kept result."""
+    rows = json.loads((place / f"{line.file}.json").read_text(encoding="utf-8"))["rows"]
+    return next((item for item in rows if (item["name"], item["metric"]) == (line.name, line.metric)), None)
