@@ -301,7 +301,9 @@ def test_a_cell_that_fails_beside_others_leaves_them(copied):
 
 
 def test_interrupted_workers_stop_and_go_on(done, desk, warm):
-    process = warm("-m", "evidcore", "ablate", "bridges.toml", "--workers", "2", folder=desk.folder)
+    process = warm(
+        "-m", "evidcore", "ablate", "bridges.toml", "--workers", "2", "--seeds", "17", folder=desk.folder
+    )
     steps = "working/03-sft/checkpoint/steps/checkpoint-*/complete"
     while process.poll() is None:
         if any(list(run.glob(steps)) for run in desk.runs):
@@ -311,6 +313,6 @@ def test_interrupted_workers_stop_and_go_on(done, desk, warm):
     output = process.communicate()
     assert process.returncode == 130, output
     assert any(json.loads((run / "STATUS").read_text())["state"] == "interrupted" for run in desk.runs)
-    desk.evid("bridges.toml")
+    desk.evid("bridges.toml", "--seeds", "17")
     ours, theirs = read(desk.home), read(done.home)
-    assert [row["by_seed"] for row in ours["rows"]] == [row["by_seed"] for row in theirs["rows"]]
+    assert [row["by_seed"]["17"] for row in ours["rows"]] == [row["by_seed"]["17"] for row in theirs["rows"]]
