@@ -83,9 +83,9 @@ class Study:
         told = [f"phantom numbers, {self.head}, {', '.join(place.name for place in places)}: mean (range)"]
         scale = 100 if self.percent else 1
         for line in self.lines:
-            if not line.is_main:
-                continue
             values = [scale * item["value"] for place in places if (item := value(place, line))]
+            if not line.is_main or not values:
+                continue
             mean, low, high = sum(values) / len(values), min(values), max(values)
             told.append(
                 f"{line.label.strip():48} {mean:5.1f} ({low:.1f}-{high:.1f})"

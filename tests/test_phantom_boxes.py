@@ -1,0 +1,80 @@
+"""What is told of MedVol-R1 over seeds: the lift of GRPO, paired by query, and the curve of SFT."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def script():
+    load("over_seeds")
+    return load("phantom_boxes")
+
+
+def run_folder(folder, script, gain):
+    """Write what a run leaves: 30 patients with two queries each, whose DSC rises by `gain`."""
+    (folder / "answers").mkdir(parents=True)
+    for stage, dsc in ((script.BEFORE, 0.5), (script.AFTER, 0.5 + gain)):
+        lines = [
+            {
+                "prompt_id": f"case-{case}:query-{query}", "case_id": f"case-{case}",
+                "patient": f"patient-{case}", "figures": {"dsc": dsc + 0.01 * (case % 3)},
+            }
+            for case in range(30)
+            for query in range(2)
+        ]  # fmt: skip
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "answers" / f"{stage}.jsonl").write_text(text)
+    steps = [
+        {"stage": script.SFT, "step": step, "loss": 10.0 / step, "token_accuracy": step / 20}
+        for step in range(1, 21)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in [*steps, {"stage": "04-grpo", "step": 1, "loss": 0.0}])
+    (folder / "metrics.jsonl").write_text(text)
+    return folder
+
+
+def test_the_lift_is_paired_and_the_curve_has_ten_pieces(script, tmp_path):
+    found = script.learned(run_folder(tmp_path, script, 0.1))
+    (lift,) = found["rows"]
+    assert (lift["name"], lift["metric"], lift["value"]) == ("answer", "dsc_change", pytest.approx(0.1))
+    assert lift["low"] == pytest.approx(0.1)  # each query rises alike
+    assert [part["step"] for part in found["curve"]] == list(range(2, 21, 2))
+    assert found["curve"][0]["loss"] == pytest.approx((10 + 5) / 2)
+
+
+def test_the_lift_over_seeds_is_said_with_its_interval(script, tmp_path):
+    runs = [run_folder(tmp_path / str(seed), script, gain) for seed, gain in enumerate((0.05, 0.1, 0.15))]
+    said = script.lift(runs)
+    assert said.startswith("phantom numbers, DSC after GRPO minus after SFT, 3 seeds: +0.100 (+0.0")
+
+
+def test_the_tables_show_what_is_there_and_the_curves(script, tmp_path):
+    for seed in (17, 18):
+        place = tmp_path / f"seed-{seed}"
+        place.mkdir()
+        own = script.learned(run_folder(tmp_path / "runs" / str(seed), script, 0.1))
+        (place / "learned.json").write_text(json.dumps(own))
+        for stage in (script.BEFORE, script.AFTER, script.AUDIT):
+            row = {"name": "answer", "metric": "dsc", "value": 0.5, "low": None, "high": None}
+            (place / f"{stage}.json").write_text(json.dumps({"rows": [row]}))
+    places = sorted(tmp_path.glob("seed-*"))
+    text = script.STUDY.tables(places)
+    assert "| DSC after SFT | 0.500 | 0.500 | 0.500 |" in text
+    assert "| DSC, GRPO minus SFT | 0.100 [0.100, 0.100] |" in text
+    assert "| blank volumes, DSC | - | - | - |" in text.replace("on blank", "blank")
+    assert "| seed-18, SFT to step | 2 | 4 |" in text
+    assert "DSC, GRPO minus SFT" in script.STUDY.summary(places)
