@@ -92,6 +92,7 @@ class Workers:
 
     def _begin(self, task: Task) -> _Running:
         """Start a cell's process."""
+        computes = task.missing
         at = task.cell.run or start(task.cell.recipe, self.folder.root)
         self.folder.record(task.cell, at, task.cell.seconds)
         self.tell(f"{task.label}: {at.path}")
@@ -100,8 +101,7 @@ class Workers:
             env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             start_new_session=True,  # so that Ctrl-C reaches it once, from here
         )  # fmt: skip
-        began_s = time.monotonic()
-        return _Running(task=task, at=at, process=process, computes=task.missing, began_s=began_s)
+        return _Running(task=task, at=at, process=process, computes=computes, began_s=time.monotonic())
 
     def _follow(self, one: _Running) -> str:
         """Tell what a process says until it ends, and return its last line."""
