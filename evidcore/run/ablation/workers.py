@@ -19,6 +19,7 @@ from evidcore.run.folder import RunFolder
 
 Ended = Callable[[Cell, Exception | None], None]
 Tell = Callable[[str], None]
+_LOOK_S = 2.0  # how often it is seen whether a stage that others wait for is there
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,15 +41,14 @@ class _Running:
     task: Task
     at: RunFolder
     process: subprocess.Popen[str]
-    computes: frozenset[Path]
     began_s: float
 
 
 class Workers:
     """So many processes at a time, with the cores shared among them.
 
-    Cells that need the same stage, which is not there yet, do not run together: the first computes it and
-    the other waits, so that each stage is computed once.
+    A cell that needs a stage which another is about to compute waits until that stage is there, so that each
+    is computed once.
     """
 
     def __init__(self, folder: AblationFolder, count: int, tell: Tell, *, accept_changes: bool) -> None:
@@ -69,7 +69,7 @@ class Workers:
             try:
                 while waiting or running:
                     while len(running) < self.count:
-                        place = first_apart(waiting, [one.computes for one in running.values()])
+                        place = first_apart(waiting, [one.task for one in running.values()])
                         if place is None:
                             break
                         task = waiting.pop(place)
@@ -79,7 +79,7 @@ class Workers:
                             ended(task.cell, cause)
                             continue
                         running[pool.submit(self._follow, one)] = one
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    for future in wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done:
                         one = running.pop(future)
                         self._record(one)
                         ended(dataclasses.replace(one.task.cell, run=one.at), _cause(one, future.result()))
@@ -92,7 +92,6 @@ class Workers:
 
     def _begin(self, task: Task) -> _Running:
         """Start a cell's process."""
-        computes = task.missing
         at = task.cell.run or start(task.cell.recipe, self.folder.root)
         self.folder.record(task.cell, at, task.cell.seconds)
         self.tell(f"{task.label}: {at.path}")
@@ -101,7 +100,7 @@ class Workers:
             env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             start_new_session=True,  # so that Ctrl-C reaches it once, from here
         )  # fmt: skip
-        return _Running(task=task, at=at, process=process, computes=computes, began_s=time.monotonic())
+        return _Running(task=task, at=at, process=process, began_s=time.monotonic())
 
     def _follow(self, one: _Running) -> str:
         """Tell what a process says until it ends, and return its last line."""
@@ -117,14 +116,14 @@ class Workers:
         self.folder.record(cell, one.at, cell.seconds + time.monotonic() - one.began_s)
 
 
-def first_apart(waiting: Sequence[Task], computed: Iterable[frozenset[Path]]) -> int | None:
+def first_apart(waiting: Sequence[Task], running: Iterable[Task]) -> int | None:
     """Return which task to begin: the one with most to do of those that need nothing that is being computed.
 
     Args:
         waiting: those to choose from.
-        computed: the stages that each running task computes.
+        running: those that compute what they miss.
     """
-    taken = frozenset[Path]().union(*computed)
+    taken = frozenset[Path]().union(*(task.missing for task in running))
     apart = [place for place, task in enumerate(waiting) if taken.isdisjoint(task.missing)]
     return max(apart, key=lambda place: len(waiting[place].missing), default=None)
 
