@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evidcore.run.keeping import keep_run
+from evidcore.run.record import read_lines
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,10 +38,8 @@ class Study:
     head: str  # of the tables
     lines: tuple[Line, ...]
     more: Callable[[Path], dict[str, Any]]  # run folder -> what is kept as learned.json
-    below: Callable[[Path], Sequence[str]] = lambda place: ()  # kept seed -> lines below the tables
-    overall: Callable[[Sequence[Path]], str] = lambda runs: (
-        ""
-    )  # run folders -> what is kept as over_seeds.txt
+    below: Callable[[Path], Sequence[str]]  # kept seed -> lines below the tables
+    overall: Callable[[Sequence[Path]], str] | None = None  # run folders -> what is kept as over_seeds.txt
     percent: bool = True
 
     def run(self, seed: int, root: Path, *, controls: bool = False) -> Path:
@@ -70,10 +69,10 @@ class Study:
         lines = [f"| {self.head} | " + " | ".join(place.name for place in places) + " | mean |"]
         lines.append("|---|" + "---|" * (len(places) + 1))
         for line in self.lines:
-            found = [value(place, line) for place in places]
-            mean = [item["value"] for item in found if item is not None and item["value"] is not None]
-            average = self._figure(sum(mean) / len(mean)) if mean else "-"
-            lines.append(f"| {line.label} | " + " | ".join(map(self.said, found)) + f" | {average} |")
+            told = " | ".join(self.said(value(place, line)) for place in places)
+            values = _values(places, line)
+            mean = self._figure(sum(values) / len(values)) if values else "-"
+            lines.append(f"| {line.label} | {told} | {mean} |")
         for place in places:
             lines += self.below(place)
         return "\n".join(lines)
@@ -81,17 +80,11 @@ class Study:
     def summary(self, places: Sequence[Path]) -> str:
         """Return the main figures as plain text: mean over seeds, lowest and highest."""
         told = [f"phantom numbers, {self.head}, {', '.join(place.name for place in places)}: mean (range)"]
-        scale = 100 if self.percent else 1
+        to = "-" if self.percent else " to "  # 0.1 to 0.2, or -0.1 to 0.2
         for line in self.lines:
-            values = [scale * item["value"] for place in places if (item := value(place, line))]
-            if not line.is_main or not values:
-                continue
-            mean, low, high = sum(values) / len(values), min(values), max(values)
-            told.append(
-                f"{line.label.strip():48} {mean:5.1f} ({low:.1f}-{high:.1f})"
-                if self.percent
-                else f"{line.label.strip():48} {mean:.3f} ({low:.3f} to {high:.3f})"
-            )
+            if line.is_main and (values := _values(places, line)):
+                mean, low, high = map(self._figure, (sum(values) / len(values), min(values), max(values)))
+                told.append(f"{line.label.strip():48} {mean:>5} ({low}{to}{high})")
         return "\n".join(told) + "\n"
 
     def said(self, item: Mapping[str, Any] | None) -> str:
@@ -127,11 +120,12 @@ class Study:
             sys.stdout.write(self.tables(sorted(given.read.glob("seed-*"))) + "\n")
             return
         place = given.keep or given.out / "kept"
-        runs = [self.run(seed, given.out, controls=seed in given.controls) for seed in given.seeds]
-        for seed, run_folder in zip(given.seeds, runs, strict=True):
-            self.keep(run_folder, place / f"seed-{seed}")
-        if text := self.overall(runs):
-            (place / "over_seeds.txt").write_text(text, encoding="utf-8")
+        runs = []
+        for seed in given.seeds:
+            runs.append(self.run(seed, given.out, controls=seed in given.controls))
+            self.keep(runs[-1], place / f"seed-{seed}")
+        if self.overall is not None:
+            (place / "over_seeds.txt").write_text(self.overall(runs), encoding="utf-8")
         self.write_up(place)
         sys.stdout.write(self.tables(sorted(place.glob("seed-*"))) + "\n")
 
@@ -140,3 +134,14 @@ def value(place: Path, line: Line) -> Mapping[str, Any] | None:
     """Return a row of a kept result."""
     rows = json.loads((place / f"{line.file}.json").read_text(encoding="utf-8"))["rows"]
     return next((item for item in rows if (item["name"], item["metric"]) == (line.name, line.metric)), None)
+
+
+def answers(run_folder: Path, stage: str, task: str) -> list[dict[str, Any]]:
+    """Return what a stage kept of each answer to a task."""
+    return [line for line in read_lines(run_folder / "answers" / f"{stage}.jsonl") if line["task"] == task]
+
+
+def _values(places: Sequence[Path], line: Line) -> list[float]:
+    """Return a line's figures, of the seeds that have it."""
+    found = (value(place, line) for place in places)
+    return [item["value"] for item in found if item is not None and item["value"] is not None]

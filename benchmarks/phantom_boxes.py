@@ -1,7 +1,7 @@
 """Does GRPO make boxes better that SFT taught? MedVol-R1 in small over seeds: own phantoms and own models.
 
 python benchmarks/phantom_boxes.py --seeds 17 18 19
-    about 20 minutes a seed on 2 CPU cores
+    sized for 20 minutes a seed on 2 CPU cores, not timed yet
 python benchmarks/phantom_boxes.py --keep docs/results/medvol_r1
     also copies results, recipe and lock there
 python benchmarks/phantom_boxes.py --read docs/results/medvol_r1
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from over_seeds import ROOT, Line, Study
+from over_seeds import ROOT, Line, Study, answers
 
 from evidcore.evaluate.compare import figure_change, figure_change_over_seeds
 from evidcore.evaluate.reference_lines import row
@@ -59,14 +59,14 @@ LINES = (
 )
 
 
-def answers(run_folder: Path, stage: str) -> list[dict[str, Any]]:
-    """Return what a stage kept of each answer."""
-    return list(read_lines(run_folder / "answers" / f"{stage}.jsonl"))
+def _pair(run_folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the answers before and after GRPO."""
+    return answers(run_folder, BEFORE, TASK), answers(run_folder, AFTER, TASK)
 
 
 def learned(run_folder: Path) -> dict[str, Any]:
     """Return the lift of GRPO, paired by query, and the curve of SFT: its loss by tenths of the steps."""
-    moved = figure_change(answers(run_folder, BEFORE), answers(run_folder, AFTER), "dsc")
+    moved = figure_change(*_pair(run_folder), "dsc")
     steps = [line for line in read_lines(run_folder / "metrics.jsonl") if line["stage"] == SFT]
     size = max(1, len(steps) // PIECES)
     curve = [
@@ -96,8 +96,7 @@ def curve(place: Path) -> list[str]:
 
 def lift(runs: Sequence[Path]) -> str:
     """Return the lift of GRPO over all seeds."""
-    pairs = [(answers(folder, BEFORE), answers(folder, AFTER)) for folder in runs]
-    found = figure_change_over_seeds(pairs, "dsc", patients_shared=False)
+    found = figure_change_over_seeds([_pair(folder) for folder in runs], "dsc", patients_shared=False)
     if found is None:
         return ""
     interval = f" ({found.low:+.3f} to {found.high:+.3f})" if found.low is not None else ""

@@ -19,11 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from over_seeds import ROOT, Line, Study
+from over_seeds import ROOT, Line, Study, answers
 
 from evidcore.evaluate.compare import Reading, change
 from evidcore.evaluate.reference_lines import row
-from evidcore.run.record import read_lines
 
 TITLE = """# recipes/med3d_r1.toml over three seeds
 
@@ -72,18 +71,14 @@ LINES = (
 
 def learned(run_folder: Path) -> dict[str, Any]:
     """Return strict accuracy after GRPO minus option-log-likelihood accuracies before, paired by question."""
-
-    def answers(name: str, task: str) -> list[dict[str, Any]]:
-        lines = read_lines(run_folder / "answers" / f"{name}.jsonl")
-        return [line for line in lines if line["task"] == task]
-
     rows = []
     readings: Mapping[str, Reading] = {
         "choice-direct": "log_likelihood_choice",
         "choice": "verdict_log_likelihood_choice",
     }
     for task, reading in readings.items():
-        moved = change(answers(BEFORE, task), answers(AFTER, "choice"), before_reading=reading)
+        before, after = answers(run_folder, BEFORE, task), answers(run_folder, AFTER, "choice")
+        moved = change(before, after, before_reading=reading)
         note = f"strict accuracy after GRPO minus the start's {reading.replace('_', ' ')}"
         rows.append(row(task, "strict_minus_start", moved, note=note))
     return {"stage": "learned", "rows": rows}
@@ -132,7 +127,6 @@ STUDY = Study(
     more=learned,
     below=controls,
 )
-summary = STUDY.summary
 
 if __name__ == "__main__":
     STUDY.main(str(__doc__), "runs/phantom_learning")

@@ -27,6 +27,18 @@ def real_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def benchmark() -> Callable[[str], ModuleType]:
+    """Return a function that imports a script of benchmarks/ by its name."""
+
+    def load(name: str) -> ModuleType:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")  # scripts import each other
+            return importlib.import_module(name)
+
+    return load
+
+
 @pytest.fixture
 def offered(tmp_path, monkeypatch) -> Iterator[Callable[..., ModuleType]]:
     """Return a function that makes objects of a test look like those of an installed package."""

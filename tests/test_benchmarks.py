@@ -1,6 +1,5 @@
 """The committed results are what their scripts make of them, and the scripts run."""
 
-import importlib.util
 import itertools
 import json
 import math
@@ -19,25 +18,16 @@ KEPT = ROOT / "docs" / "results" / "med3d_r1"
 learned = pytest.mark.skipif(not KEPT.is_dir(), reason="no results are committed yet")
 
 
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @learned
-def test_the_tables_are_made_from_the_kept_results():
-    script("over_seeds")
-    made = script("phantom_learning")
+def test_the_tables_are_made_from_the_kept_results(benchmark):
+    made = benchmark("phantom_learning")
     places = sorted(KEPT.glob("seed-*"))
     assert places
     printed = subprocess.run(
         [sys.executable, SCRIPT, "--read", KEPT], capture_output=True, text=True, check=True
     ).stdout
     assert (KEPT / "README.md").read_text(encoding="utf-8") == f"{made.TITLE}\n{printed}"
-    assert (KEPT / "summary.txt").read_text(encoding="utf-8") == made.summary(places)
+    assert (KEPT / "summary.txt").read_text(encoding="utf-8") == made.STUDY.summary(places)
 
 
 @learned
@@ -46,8 +36,8 @@ def test_no_answer_and_no_report_is_kept():
     assert kept == {".json", ".toml", ".md", ".txt"}
 
 
-def test_the_page_of_benchmarks_is_made_from_the_kept_results():
-    made = script("run_all")
+def test_the_page_of_benchmarks_is_made_from_the_kept_results(benchmark):
+    made = benchmark("run_all")
     assert {*made.NAMES, *made.ELSEWHERE} == {
         path.stem
         for path in (ROOT / "benchmarks").glob("*.py")
@@ -64,7 +54,7 @@ def row(name, value, low=None, high=None, *, unit="s", needed="", is_met=None):
     return {"name": name, "value": value, **spread, "unit": unit, "needed": needed, "is_met": is_met}
 
 
-def test_a_line_of_the_page_gives_median_quartiles_and_what_is_needed():
+def test_a_line_of_the_page_gives_median_quartiles_and_what_is_needed(benchmark):
     result = {
         "claim": "It is fast.",
         "command": "python benchmarks/x.py",
@@ -75,7 +65,7 @@ def test_a_line_of_the_page_gives_median_quartiles_and_what_is_needed():
             row("c", 3),
         ],
     }
-    page = script("run_all").page({"some_name": result})
+    page = benchmark("run_all").page({"some_name": result})
     assert "## some name\n\nIt is fast.\n\n    python benchmarks/x.py\n" in page
     assert "| a | 2.5 | 2.25 to 12,346 | x trl | at least 2: met |" in page
     assert "| b | 0.16 |  | s | at most 0.15: **not met** |" in page
@@ -83,8 +73,8 @@ def test_a_line_of_the_page_gives_median_quartiles_and_what_is_needed():
     assert "Measured on A chip, 2 in use; Python 3." in page
 
 
-def test_a_figure_is_the_median_with_its_quartiles_held_against_its_limit():
-    side = script("side_by_side")
+def test_a_figure_is_the_median_with_its_quartiles_held_against_its_limit(benchmark):
+    side = benchmark("side_by_side")
     samples = [5.0, 1.0, 3.0, 2.0, 4.0]
     found = side.figure("x", samples, "s", at_most=2.9)
     assert found.value == statistics.median(samples) == 3.0
@@ -95,8 +85,8 @@ def test_a_figure_is_the_median_with_its_quartiles_held_against_its_limit():
     assert "needed at most 2.9: NO" in found.line()
 
 
-def test_arms_go_on_in_turn_and_each_step_is_timed_by_itself():
-    side, ticks, order = script("side_by_side"), itertools.count(), []
+def test_arms_go_on_in_turn_and_each_step_is_timed_by_itself(benchmark):
+    side, ticks, order = benchmark("side_by_side"), itertools.count(), []
 
     def arm(name, steps, cost):
         def loop(step_done):
@@ -114,8 +104,8 @@ def test_arms_go_on_in_turn_and_each_step_is_timed_by_itself():
     assert seconds == {"one": [6, 6, 6], "two": [12, 12]}  # what a step takes, and a look at the clock
 
 
-def test_an_arm_that_fails_stops_the_others():
-    side = script("side_by_side")
+def test_an_arm_that_fails_stops_the_others(benchmark):
+    side = benchmark("side_by_side")
 
     def fails(step_done):
         step_done()

@@ -1,22 +1,13 @@
 """The control in which residual alignment must win: it does, and bare of its norm by far."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gate_control.py"
-
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("gate_control", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gate_control"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["gate_control"]
+def script(benchmark):
+    return benchmark("gate_control")
 
 
 def test_the_gate_shuts_off_what_shows_nothing(script):

@@ -1,6 +1,5 @@
 """What is carried to an offline GPU machine: what is asked for and not there, in no case torch."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,12 +14,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def carry():
-    spec = importlib.util.spec_from_file_location("gpu_carry", ROOT / "benchmarks" / "gpu_carry.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_carry"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def carry(benchmark):
+    return benchmark("gpu_carry")
 
 
 def test_what_is_missing_or_too_old_is_taken_and_torch_is_not(carry):

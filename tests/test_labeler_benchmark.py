@@ -1,6 +1,5 @@
 """The figures of the labelers are what another library makes of the same readings."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,8 @@ SCRIPT = ROOT / "benchmarks" / "labeler.py"
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("labeler_benchmark", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(benchmark):
+    return benchmark("labeler")
 
 
 def made(count=40):

@@ -1,8 +1,6 @@
 """The audit of segmenters on real CT, tried on generated files that lie as the real ones do."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -10,15 +8,10 @@ import pytest
 
 from evidcore.testing import volume_case
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "segmenters.py"
-
 
 @pytest.fixture
-def script():
-    spec = importlib.util.spec_from_file_location("segmenters_benchmark", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(benchmark):
+    return benchmark("segmenters")
 
 
 @pytest.fixture

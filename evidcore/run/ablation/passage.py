@@ -68,7 +68,8 @@ def go(
 
     Raises:
         RunError: if cells have changed since they ran and neither was asked for, if a headline metric is no
-            row of the results, or if another process is busy with this ablation.
+            row of the results, if another process is busy with this ablation, or if workers are asked for
+            where a launcher has started several processes.
     """
     chosen = folder.chosen(arms, seeds)
     if workers > 1 and processes().count > 1:

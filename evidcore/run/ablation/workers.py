@@ -55,7 +55,10 @@ class Workers:
         """Describe them; `tell` is given each line that a process says of its progress."""
         self.folder, self.count, self.tell = folder, count, tell
         self.arguments = ("--json", *(["--accept-changes"] if accept_changes else []))
-        self.environment = {"OMP_NUM_THREADS": str(max(1, _cores() // count)), **os.environ}
+        self.environment = {
+            "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // count)),
+            **os.environ,
+        }
 
     def run(self, tasks: Iterable[Task], ended: Ended) -> None:
         """Bring cells to their ends; `ended` is told of each, with what stopped it.
@@ -134,7 +137,3 @@ def _cause(one: _Running, last_line: str) -> RunError | None:
         return None
     status = one.at.status()
     return RunError(status["message"] if status.get("state") == "failed" else last_line)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

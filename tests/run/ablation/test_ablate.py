@@ -8,13 +8,14 @@ import os
 import signal
 import time
 import tomllib
+import types
 
 import pytest
 from filelock import FileLock
 
 from evidcore.recipe import load
 from evidcore.run import stages
-from evidcore.run.ablation import markdown, read
+from evidcore.run.ablation import markdown, passage, read
 from evidcore.run.execute import _seed_everything
 from evidcore.run.model import Standing
 from evidcore.run.parts import build
@@ -281,7 +282,14 @@ def test_workers_find_the_same_and_compute_shared_stages_once(done, desk):
     assert ours["command"] == "evid ablate bridges.toml --workers 2"
     again = desk.evid("bridges.toml", "--workers", "2").stdout
     assert "started" not in again
-    assert all(row["minutes"] > 0 for row in ours["rows"] if "minutes" in row)
+    known = json.loads((desk.home / "cells.json").read_text(encoding="utf-8"))
+    assert all(entry["seconds"] > 0 for entry in known.values())
+
+
+def test_workers_are_refused_where_a_launcher_has_started_several(copied, monkeypatch):
+    monkeypatch.setattr(passage, "processes", lambda: types.SimpleNamespace(count=2, is_first=True))
+    shown = copied.evid("bridges.toml", "--workers", "2", exit_code=2).stderr
+    assert "--workers starts processes of its own: leave it out under a launcher of several." in shown
 
 
 def test_a_cell_that_fails_beside_others_leaves_them(copied):

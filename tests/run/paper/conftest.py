@@ -1,4 +1,4 @@
-"""A paper's recipe, which a test module names RECIPE, in a folder without data and weights."""
+"""A paper's recipe, which a test module names RECIPE, as published and with the module's SIZES."""
 
 import json
 import shutil
@@ -33,3 +33,9 @@ def alone(request, tmp_path_factory):
 def checked(evid, alone):
     """What `check` says of it."""
     return json.loads(evid("check", alone, "--json"))
+
+
+@pytest.fixture(scope="module")
+def changes(request):
+    """What makes it small enough to run."""
+    return [word for key, value in request.module.SIZES.items() for word in ("--set", f"{key}={value}")]

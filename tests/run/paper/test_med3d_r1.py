@@ -161,12 +161,8 @@ def small(tmp_path_factory):
     return folder
 
 
-def changes():
-    return [word for key, value in SIZES.items() for word in ("--set", f"{key}={value}")]
-
-
-def test_only_sizes_and_steps_differ_in_small(evid, small):
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes()))
+def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes))
     assert found["unchecked"] == []
     asked = {(row["dataset"], row["task"]) for row in found["data"]}
     assert ("rad-chestct", "mmvqa-rad-direct") in asked
@@ -189,9 +185,9 @@ def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(
 
 
 @pytest.mark.slow
-def test_the_recipe_runs_from_end_to_end_in_small(evid, small):
+def test_the_recipe_runs_from_end_to_end_in_small(evid, small, changes):
     chance = ["--set", 'stage.grpo.reward[1].use="random"']  # a model that knows nothing earns nothing else
-    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes(), *chance]
+    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
     found = json.loads(evid("run", *words))
     folder = Path(found["run"])
     assert json.loads((folder / "results" / "04-grpo.json").read_text())["figures"]["steps"] == 1

@@ -129,12 +129,8 @@ def small(tmp_path_factory):
     return folder
 
 
-def changes():
-    return [word for key, value in SIZES.items() for word in ("--set", f"{key}={value}")]
-
-
-def test_only_sizes_and_steps_differ_in_small(evid, small):
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes()))
+def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes))
     assert found["unchecked"] == []
     # a slice of 64 pixels is 2 x 2 tokens
     assert all(row["prompt_tokens"] > row["image_tokens"] == 4 * 4 for row in found["data"])
@@ -143,9 +139,9 @@ def test_only_sizes_and_steps_differ_in_small(evid, small):
 
 
 @pytest.fixture(scope="module")
-def finished(evid, small):
+def finished(evid, small, changes):
     chance = ["--set", 'stage.grpo.reward[0]={use="random"}']  # a model that knows nothing earns nothing else
-    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes(), *chance]
+    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
     return Path(json.loads(evid("run", *words))["run"])
 
 
