@@ -1,4 +1,7 @@
-"""Connected regions of one slice: in a box, around a point, beside a known one."""
+"""Connected regions of one slice: in a box, around a point, beside a known one.
+
+Where intervals of intensities are tried, all of them are labelled in one call, as a stack of regions.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from evidcore.case import Box
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]  # (y, x)
 Region = np.ndarray[Any, np.dtype[np.bool_]]  # (y, x)
+Regions = np.ndarray[Any, np.dtype[np.bool_]]  # (interval, y, x)
 
 TIME_STEP = 0.125  # of the diffusion: the largest at which ITK takes it for stable in 2D
 EDGE = 3.0  # a difference between neighbours of so many standard deviations of the noise is an edge
@@ -24,6 +28,8 @@ WIDTHS = 14  # intervals tried per centre, each wider than the one before by the
 PLATEAU = 0.02  # scores that differ by a smaller share are equal
 MAD_TO_SIGMA = 1.4826  # of normally distributed values
 LARGEST = 0.25  # of a slice that what a point stands for may fill
+CROSS = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]], dtype=np.bool_)  # parts that meet at a corner are two
+STACKED = np.stack([np.zeros_like(CROSS), CROSS, np.zeros_like(CROSS)])  # the regions of a stack are apart
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,14 +77,7 @@ def smooth(plane: np.ndarray[Any, Any], steps: int) -> Plane:
 
 def connected(region: Region, seeds: Region) -> Region:
     """Return the parts of a region that hold any seed; parts that meet at a corner alone are two."""
-    from scipy import ndimage
-
-    labels, count = ndimage.label(region)
-    held = np.zeros(count + 1, dtype=np.bool_)
-    held[labels[seeds]] = True
-    held[0] = False  # what is no region
-    found: Region = held[labels]
-    return found
+    return _connected(region[None], seeds)[0]
 
 
 def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
@@ -95,11 +94,12 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
         widths = _widths(local, local[core])
         seeds = _seeds(local, core, centre, widths[0])
         tried = [Model(centre - width, centre + width) for width in widths]
-        scores = [_fit(connected(model.holds(local), seeds), inner) for model in tried]
+        regions = _connected(np.stack([model.holds(local) for model in tried]), seeds)
+        scores = _fit(regions, inner)
         chosen = _middle_of_plateau(scores)
         if scores[chosen] > best[0] * (1 + PLATEAU):
             best = (scores[chosen], tried[chosen])
-            found = connected(tried[chosen].holds(local), seeds)
+            found = regions[chosen]
     inside = np.zeros_like(found)
     inside[inner] = found[inner]
     region = np.zeros(plane.shape, dtype=np.bool_)
@@ -119,8 +119,8 @@ def around_point(plane: Plane, y: int, x: int) -> tuple[Region, Model]:
     seeds[y, x] = True
     reach = abs(float(plane[y, x]) - centre)  # the voxel itself must lie in every interval
     tried = [Model(centre - reach - width, centre + reach + width) for width in _widths(plane, near)]
-    regions = [connected(model.holds(plane), seeds) for model in tried]
-    areas = np.array([region.sum() for region in regions], dtype=np.float64)
+    regions = _connected(np.stack([model.holds(plane) for model in tried]), seeds)
+    areas = regions.sum((1, 2), dtype=np.float64)
     fitting = max(1, int((areas <= LARGEST * plane.size).sum()))
     change = np.log(areas[2:fitting] / areas[: max(0, fitting - 2)])  # from the one before to the one after
     chosen = int(change.argmin()) + 1 if len(change) else fitting - 1
@@ -134,7 +134,7 @@ def of_mask(plane: Plane, mask: Region) -> tuple[Region, Model]:
     values = local[known]
     centre = float(np.median(values))
     tried = [Model(centre - width, centre + width) for width in _widths(local, values)]
-    found = [connected(model.holds(local), known) for model in tried]
+    found = _connected(np.stack([model.holds(local) for model in tried]), known)
     scores = [dice(one, known) for one in found]
     return mask.copy(), tried[_middle_of_plateau(scores)]
 
@@ -242,12 +242,24 @@ def _spread(values: np.ndarray[Any, Any]) -> float:
     return MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
 
 
-def _fit(region: Region, inner: tuple[slice, slice]) -> float:
-    """Return how well a region fills the box and stays in it, 0 to 1."""
-    inside = region[inner]
-    if not inside.any():
-        return 0.0
-    return float(inside.any(axis=1).mean() * inside.any(axis=0).mean() * inside.sum() / region.sum())
+def _connected(regions: Regions, seeds: Region) -> Regions:
+    """Return of each region the parts that hold any seed."""
+    from scipy import ndimage
+
+    labels, count = ndimage.label(regions, STACKED)
+    held = np.zeros(count + 1, dtype=np.bool_)
+    held[labels[:, seeds]] = True
+    held[0] = False  # what is no region
+    found: Regions = held[labels]
+    return found
+
+
+def _fit(regions: Regions, inner: tuple[slice, slice]) -> list[float]:
+    """Return how well each region fills the box and stays in it, 0 to 1."""
+    inside = regions[:, *inner]
+    rows, columns = inside.any(axis=2).mean(axis=1), inside.any(axis=1).mean(axis=1)
+    share = inside.sum((1, 2)) / np.maximum(regions.sum((1, 2)), 1)
+    return [float(score) for score in rows * columns * share]
 
 
 def _middle_of_plateau(scores: Sequence[float]) -> int:
