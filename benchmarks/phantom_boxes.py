@@ -34,7 +34,7 @@ printed again by `python benchmarks/phantom_boxes.py --read docs/results/medvol_
 SFT, BEFORE, AFTER, AUDIT = "02-sft", "03-evaluate", "05-evaluate", "06-audit"
 TASK = "answer"
 PIECES = 10  # of the curve of SFT
-KINDS = ("organ", "organ beside another", "organ with the lesion", "only lesion", "all lesions")
+KINDS = ("organ", "organ beside another", "organ with the lesion")
 
 
 def _after(label: str, metric: str, *, is_main: bool = False) -> tuple[Line, Line]:
