@@ -77,7 +77,8 @@ def smooth(plane: np.ndarray[Any, Any], steps: int) -> Plane:
 
 def connected(region: Region, seeds: Region) -> Region:
     """Return the parts of a region that hold any seed; parts that meet at a corner alone are two."""
-    return _connected(region[None], seeds)[0]
+    found: Region = _connected(region[None], seeds)[0]
+    return found
 
 
 def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
