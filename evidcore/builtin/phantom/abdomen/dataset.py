@@ -54,6 +54,7 @@ class PhantomAbdomen(Phantoms[Population]):
         size_zyx: tuple[
             Annotated[int, Ge(20), Le(160)], Annotated[int, Ge(48), Le(512)], Annotated[int, Ge(64), Le(512)]
         ] = (40, 96, 128),
+        scan_shift_mm: Annotated[float, Ge(0), Le(120)] = 0.0,
     ) -> None:
         """Describe the set; nothing is drawn before cases are asked for.
 
@@ -74,6 +75,8 @@ class PhantomAbdomen(Phantoms[Population]):
                 masks open, the one on the left is meant as often as the one on the right.
             kinds: which queries are asked.
             size_zyx: voxels of a volume; the same patients on a finer or coarser grid.
+            scan_shift_mm: how far up or down a patient's scan may begin from where it usually does. At 0 an
+                organ's height can be told without looking; organs at the ends can be cut off or missing.
         """
         population = Population(
             seed=seed,
@@ -81,6 +84,7 @@ class PhantomAbdomen(Phantoms[Population]):
             subtlety=subtlety,
             prevalence=prevalence,
             size_zyx=size_zyx,
+            scan_shift_mm=scan_shift_mm,
         )
         counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
         super().__init__(cache_folder, population, counts)

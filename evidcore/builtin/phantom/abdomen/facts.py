@@ -86,7 +86,7 @@ def measure(scene: Scene, grown: Sequence[Grown]) -> Facts:
                 fluid=kind.fluid,
                 size_mm=longest_mm(each.region, spacing),
                 volume_ml=float(each.region.sum()) * voxel_ml,
-                centre_mm=(at[0], at[1], at[2]),
+                centre_mm=(at[0] - scene.grid.middle_z_mm, at[1], at[2]),
             )
         )
     voxels = np.bincount(scene.organs.reshape(-1), minlength=len(ORGANS) + 1)

@@ -39,9 +39,10 @@ def label_of(organ: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Voxels that fill the field of view; coordinates in mm from its middle, to superior, posterior, left."""
+    """Voxels that fill the field of view; coordinates in mm in the body, to superior, posterior, left."""
 
     size_zyx: tuple[int, int, int]
+    middle_z_mm: float = 0.0  # where in the body the middle of the field lies
 
     @property
     def spacing_mm_zyx(self) -> Triple:
@@ -56,6 +57,7 @@ class Grid:
             (np.arange(size, dtype=np.float32) - (size - 1) / 2) * np.float32(step)
             for size, step in zip(self.size_zyx, self.spacing_mm_zyx, strict=True)
         )
+        z += np.float32(self.middle_z_mm)
         return z[:, None, None], y[None, :, None], x[None, None, :]
 
     def box(self, centre_mm: Triple, reach_mm: Triple) -> Box:
