@@ -271,6 +271,27 @@ def test_noise_grows_with_subtlety_and_nothing_else_changes():
     assert noise_hu[4] == pytest.approx(4 * noise_hu[1], rel=0.03)
 
 
+def test_scans_begin_higher_or_lower_and_nothing_else_changes():
+    """Organs move by as much as the scan did; what is known of lesions is measured on the moved masks."""
+    moved_mm = []
+    for number in range(6):
+        still = draw(CROWDED, "train", number)
+        moved = draw(dataclasses.replace(CROWDED, scan_shift_mm=45.0), "train", number)
+        assert moved.indication == still.indication
+        for organ in ("left kidney", "right kidney", "pancreas"):  # whole in either
+            places = [ndimage.center_of_mass(each.organs == label_of(organ)) for each in (moved, still)]
+            z_mm, y_mm, x_mm = (np.subtract(*places) * SPACING).tolist()
+            assert abs(y_mm) < 4
+            assert abs(x_mm) < 4
+            moved_mm.append(z_mm)
+        assert np.ptp(moved_mm[-3:]) < 10
+        for place, lesion in enumerate(moved.facts.lesions, start=1):
+            at = ndimage.center_of_mass(moved.lesions == place)[0]
+            assert lesion.centre_mm[0] == pytest.approx((at - 19.5) * SPACING[0], abs=1e-3)
+    assert 45 < np.ptp(moved_mm) < 100
+    assert max(np.abs(moved_mm)) < 50
+
+
 def test_a_finer_grid_shows_the_same_patient():
     coarse = draw(CROWDED, "train", 1)
     fine = draw(dataclasses.replace(CROWDED, size_zyx=(60, 144, 192)), "train", 1)

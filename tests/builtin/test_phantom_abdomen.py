@@ -235,6 +235,14 @@ def test_only_the_kinds_that_are_asked_for_are_asked(cache):
     assert not [query for case in none.cases("test") for query in case.queries]
 
 
+def test_an_organ_that_a_moved_scan_does_not_show_is_not_asked_about(cache):
+    moved = list(PhantomAbdomen(cache, **(SMALL | {"scan_shift_mm": 90.0})).cases("test"))
+    shown = [set(case.masks) for case in moved]
+    assert 0 < sum("bladder" in masks for masks in shown) < len(moved)
+    for case, masks in zip(moved, shown, strict=True):
+        assert all({*query.masks, *query.among} <= masks for query in case.queries)
+
+
 def test_the_indication_is_told_only_where_it_says_something(cache, cases):
     assert all("indication" not in case.notes for case in cases)
     assert all("Indication" not in query.text for case in cases for query in case.queries)
@@ -258,6 +266,7 @@ def test_the_indication_is_told_only_where_it_says_something(cache, cases):
         {"queries_per_case": 5},
         {"kinds": ("organ",)},
         {"size_zyx": (24, 48, 66)},
+        {"scan_shift_mm": 30.0},
     ],
 )
 def test_every_option_changes_the_fingerprint(tmp_path, changed):

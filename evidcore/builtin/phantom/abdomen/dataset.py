@@ -75,8 +75,8 @@ class PhantomAbdomen(Phantoms[Population]):
                 masks open, the one on the left is meant as often as the one on the right.
             kinds: which queries are asked.
             size_zyx: voxels of a volume; the same patients on a finer or coarser grid.
-            scan_shift_mm: how far up or down a patient's scan may begin from where it usually does. At 0 an
-                organ's height can be told without looking; organs at the ends can be cut off or missing.
+            scan_shift_mm: how far up or down a patient's scan may be moved. At 0 organs lie at their usual
+                heights, which can be known without looking; above, those at the ends can be cut or missing.
         """
         population = Population(
             seed=seed,

@@ -18,7 +18,7 @@ from evidcore.builtin.phantom.shapes import Volume
 from evidcore.builtin.phantom.wording import written
 
 Labels = np.ndarray[Any, np.dtype[np.uint8]]
-ANATOMY, NOISE, WORDS, QUERIES, TABLE = range(5)  # streams of a phantom: noise alone depends on the grid
+ANATOMY, NOISE, WORDS, QUERIES, RANGE = range(5)  # streams of a phantom: noise alone depends on the grid
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def draw(population: Population, split: str, number: int) -> Phantom:
     """Draw one phantom; on another grid it is the same patient with other noise."""
     rng = population.stream(split, number, ANATOMY)
     patient = draw_patient(rng, prevalence=population.prevalence, prior_strength=population.prior_strength)
-    higher_mm = population.scan_shift_mm * population.stream(split, number, TABLE).uniform(-1, 1)
+    higher_mm = population.scan_shift_mm * population.stream(split, number, RANGE).uniform(-1, 1)
     scene = healthy(rng, Grid(population.size_zyx, higher_mm), draw_tissue(rng))
     grown = grow(rng, scene, patient.wishes)
     facts = measure(scene, grown)

@@ -42,7 +42,7 @@ class Grid:
     """Voxels that fill the field of view; coordinates in mm in the body, to superior, posterior, left."""
 
     size_zyx: tuple[int, int, int]
-    middle_z_mm: float = 0.0  # where in the body the middle of the field lies
+    middle_z_mm: float = 0.0  # how far above its usual place in the body the field is
 
     @property
     def spacing_mm_zyx(self) -> Triple:
