@@ -27,7 +27,7 @@ demo: venv
 	@test ! -d docs/results/med3d_r1 || $(BIN)/python benchmarks/phantom_learning.py --read docs/results/med3d_r1
 
 test: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: venv
 	$(BIN)/ruff check .

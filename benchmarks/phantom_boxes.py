@@ -31,7 +31,8 @@ Phantom numbers of the test split, with 95 % intervals resampled by patient. Eac
 encoder and language model. Written by `python benchmarks/phantom_boxes.py --keep docs/results/medvol_r1`,
 printed again by `python benchmarks/phantom_boxes.py --read docs/results/medvol_r1`.
 """
-SFT, BEFORE, AFTER, AUDIT = "02-sft", "03-evaluate", "05-evaluate", "06-audit"
+SFT, BEFORE, AFTER = "02-sft", "03-evaluate", "06-evaluate"
+AUDIT_BEFORE, AUDIT = "04-audit", "07-audit"
 TASK = "answer"
 PIECES = 10  # of the curve of SFT
 KINDS = ("organ", "organ beside another", "organ with the lesion")
@@ -53,9 +54,18 @@ LINES = (
     *_after("share of the largest area on the named slice", "key_slice_area"),
     *_after("unparsable answers", "unparsable_rate"),
     *(line for kind in KINDS for line in _after(f"DSC, {kind}", f"dsc/{kind} (kind)")),
-    Line("on another patient's volumes, DSC", AUDIT, "another patient's volumes", "dsc", is_main=True),
-    Line("on blank volumes, DSC", AUDIT, "blank volumes", "dsc"),
-    Line("own minus another patient's volumes, DSC", AUDIT, TASK, "grounding_margin", is_main=True),
+    Line("on another patient's volumes, DSC after GRPO", AUDIT, "another patient's volumes", "dsc"),
+    Line("on blank volumes, DSC after GRPO", AUDIT, "blank volumes", "dsc"),
+    Line(
+        "own minus another patient's volumes, DSC after SFT",
+        AUDIT_BEFORE,
+        TASK,
+        "grounding_margin",
+        is_main=True,
+    ),
+    Line(
+        "own minus another patient's volumes, DSC after GRPO", AUDIT, TASK, "grounding_margin", is_main=True
+    ),
 )
 
 

@@ -2,9 +2,10 @@
 
 EVID_SHARED_DATA=… python benchmarks/segmenters.py [--segmenter NAME …]        1 core, minutes, no download
 
-Runs `evid audit segmenter` on 16 CTs of soft-tissue sarcoma with an expert's tumour mask, and on 4 crops of
-DeepLesion, 13 to 16 slices each, which come windowed to 0..255. Options behind the data sets are those of the
-command; without any, `region-growing` is asked.
+Runs `evid audit segmenter` on 16 CTs of soft-tissue sarcoma with an expert's tumour mask, in two halves, and
+on 4 crops of DeepLesion, 13 to 16 slices each, which come windowed to 0..255. Options are those of the
+command; without any, `region-growing` is asked, and `slice-propagator`, which has learned from sarcomas of
+the other half; for the crops, from those of the second.
 """
 
 from __future__ import annotations
@@ -13,26 +14,31 @@ import csv
 import os
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nibabel
 import numpy as np
 
+from evidcore.builtin.folder import Folder
+from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.cli import main as evid
 
 SARCOMA, LESIONS = "ibsi_validation/*/CT_image.nii.gz", "medsam2/*.npz"
+STEPS = 400
+Row = tuple[str, str, str]  # id, volume, masks
 
 
-def sarcoma(shared: Path, folder: Path) -> list[tuple[str, str, str]]:
-    """Return id, volume and mask of each scan, as they lie."""
+def sarcoma(shared: Path) -> list[Row]:
+    """Return each scan as it lies."""
     return [
         (scan.parent.name, str(scan), f"tumour={scan.with_name('CT_mask.nii.gz')}")
         for scan in sorted(shared.glob(SARCOMA))
     ]
 
 
-def lesions(shared: Path, folder: Path) -> list[tuple[str, str, str]]:
-    """Write each crop as NIfTI with its spacing, and return id, volume and mask."""
+def lesions(shared: Path, folder: Path) -> list[Row]:
+    """Write each crop as NIfTI with its spacing."""
     found = []
     for path in sorted(shared.glob(LESIONS)):
         with np.load(path) as crop:
@@ -44,21 +50,51 @@ def lesions(shared: Path, folder: Path) -> list[tuple[str, str, str]]:
     return found
 
 
+def write(folder: Path, splits: Mapping[str, Sequence[Row]]) -> None:
+    """Write the table of a folder of volumes."""
+    with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "volume", "patient", "split", "masks"])
+        for split, rows in splits.items():
+            table.writerows([name, volume, name, split, mask] for name, volume, mask in rows)
+
+
+def learned(folder: Path) -> list[str]:
+    """Fit `slice-propagator` on a folder's train split; return the options that ask both segmenters."""
+    data = Folder(folder, folder, path=".")
+    weights = folder / "slice-propagator"
+    weights.mkdir()
+    train, validation = list(data.cases("train")), list(data.cases("validation"))
+    SlicePropagator().fit(train, validation, weights, 17, lambda _: None, steps=STEPS)
+    table = f"{{ use = 'slice-propagator', pretrained = '{weights}' }}"
+    return ["--segmenter", "region-growing", "--segmenter", table]
+
+
+def audit(folder: Path, options: Sequence[str], intensity: str = "hu") -> None:
+    """Print what the command says of a folder."""
+    evid(["audit", "segmenter", str(folder), "--intensity", intensity, *options], standalone_mode=False)
+
+
 def main() -> None:
-    """Audit both sets and print."""
-    shared = Path(os.environ.get("EVID_SHARED_DATA", Path(__file__).parents[1] / "../shared/data"))
-    options = sys.argv[1:] or ["--segmenter", "region-growing"]
-    for of, intensity in ((sarcoma, "hu"), (lesions, "arbitrary")):
-        with tempfile.TemporaryDirectory() as folder:
-            cases = of(shared.resolve(), Path(folder))
-            if not cases:
-                sys.exit(f"no scans under {shared}: set EVID_SHARED_DATA to the folder of real volumes")
-            with (Path(folder) / "cases.csv").open("w", newline="", encoding="utf-8") as file:
-                table = csv.writer(file)
-                table.writerow(["id", "volume", "patient", "split", "masks"])
-                table.writerows([name, volume, name, "test", mask] for name, volume, mask in cases)
-            print(f"{of.__name__}: {len(cases)} CTs", flush=True)
-            evid(["audit", "segmenter", folder, "--intensity", intensity, *options], standalone_mode=False)
+    """Audit all and print."""
+    shared = Path(os.environ.get("EVID_SHARED_DATA", Path(__file__).parents[1] / "../shared/data")).resolve()
+    scans, given = sarcoma(shared), sys.argv[1:]
+    if not scans:
+        sys.exit(f"no scans under {shared}: set EVID_SHARED_DATA to the folder of real volumes")
+    with tempfile.TemporaryDirectory() as place:
+        first, second, crops = (Path(place) / name for name in ("first", "second", "crops"))
+        for folder in (first, second, crops):
+            folder.mkdir()
+        write(first, {"test": scans[::2], "train": scans[1:-2:2], "validation": scans[-1:]})
+        write(second, {"test": scans[1::2], "train": scans[:-2:2], "validation": scans[-2:-1]})
+        write(crops, {"test": lesions(shared, crops)})
+        options = given or learned(first)
+        print(f"sarcoma, first half: {len(scans[::2])} CTs", flush=True)
+        audit(first, options)
+        print(f"\nsarcoma, second half: {len(scans[1::2])} CTs", flush=True)
+        audit(second, given or learned(second))
+        print("\nlesions", flush=True)
+        audit(crops, options, "arbitrary")
 
 
 if __name__ == "__main__":

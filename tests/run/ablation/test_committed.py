@@ -25,6 +25,7 @@ def test_they_are_those_of_the_papers_tables(ablations):
         "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
         # other forms of what gained nothing, and what must win where the mechanism works at all
         "ram_attempts", "arw_control", "arw_rare", "consistency_control",
+        "medvol_rewards",
     }  # fmt: skip
     arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
     assert len(arms["ram_arw"]) == 4
@@ -45,13 +46,24 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
 def test_all_arms_of_all_tables_share_both_fits(ablations):
     keys = [set(), set()]
     for one in ablations:
-        if one.name in {"arw_control", "arw_rare"}:  # their reports are other ones
+        if one.name in {"arw_control", "arw_rare", "medvol_rewards"}:  # other patients or reports
             continue
         for arm in one.arms:
             recipe = one.cell_recipe(arm.name, 17)
             for place, own in enumerate(keys):
                 own.add(inputs_hash(stage_inputs(recipe, recipe.stages[place], LOCK, {}, image_tokens=64)))
     assert [len(own) for own in keys] == [1, 1]
+
+
+def test_each_reward_of_medvol_is_left_out_by_the_arm_of_its_name(ablations):
+    one = next(one for one in ablations if one.name == "medvol_rewards")
+    whole = one.cell_recipe("all", 17).stages[4].reward
+    for place, reward in enumerate(whole):
+        name = reward.get("name", reward["use"])
+        left = one.cell_recipe(f"no-{name}", 17).stages[4].reward
+        assert [each["weight"] for each in left] == [
+            0.0 if at == place else each["weight"] for at, each in enumerate(whole)
+        ]
 
 
 def test_an_arm_changes_what_it_is_called_after(ablations):
@@ -65,6 +77,8 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     assert recipe("consistency", "off").stages[4].reward[2]["weight"] == 0.0
     assert recipe("consistency", "every-answer").stages[4].reward[2]["gate"] == ""
     assert recipe("discretisation", "paper").stages[4].reward[2]["levels"] == "paper"
+    window = recipe("medvol_rewards", "delta-2").stages[4].reward[3]
+    assert (window["use"], window["delta"]) == ("volume-consistency", 2)
     crossed = recipe("ram_arw", "projection+uniform")
     assert (crossed.model.bridge["use"], crossed.stages[2].reweighter["use"]) == ("projection", "uniform")
 
@@ -73,11 +87,12 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
 @pytest.mark.parametrize("place", range(len(FILES)), ids=[file.stem for file in FILES])
 def test_every_arm_passes_the_check_on_few_cases(ablations, place):
     one = ablations[place]
-    few = [line for line in (ROOT / ".ci" / "short-demo").read_text().splitlines() if "dataset" in line]
+    datasets = [key.split(".")[1] for key in one.seed_keys if key.startswith("dataset.")]
+    lines = (ROOT / ".ci" / "short-demo").read_text().splitlines()
+    cases = [line for line in lines if "_cases=" in line]
+    few = [line.replace("dataset.chest", f"dataset.{name}") for name in datasets for line in cases]
     for arm in one.arms:
-        overrides = one.cell_overrides(arm.name, 17)
-        if one.name == "arw_rare":
-            overrides = [*overrides, *(line.replace("dataset.chest", "dataset.rare") for line in few)]
-        seen = rehearse(load(one.recipe, [*overrides, *few]))
-        assert len({row.stage for row in seen.data}) == 7
+        recipe = load(one.recipe, [*one.cell_overrides(arm.name, 17), *few])
+        seen = rehearse(recipe)
+        assert {row.stage for row in seen.data} == {recipe.stage_name(at) for at in range(len(recipe.stages))}
         assert seen.unchecked == ()
