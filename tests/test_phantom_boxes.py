@@ -55,13 +55,13 @@ def test_the_tables_show_what_is_there_and_the_curves(script, tmp_path):
         place.mkdir()
         own = script.learned(run_folder(tmp_path / "runs" / str(seed), script, 0.1))
         (place / "learned.json").write_text(json.dumps(own))
-        for stage in (script.BEFORE, script.AFTER, script.AUDIT):
+        for stage in (script.BEFORE, script.AUDIT_BEFORE, script.AFTER, script.AUDIT):
             row = {"name": "answer", "metric": "dsc", "value": 0.5, "low": None, "high": None}
             (place / f"{stage}.json").write_text(json.dumps({"rows": [row]}))
     places = sorted(tmp_path.glob("seed-*"))
     text = script.STUDY.tables(places)
     assert "| DSC after SFT | 0.500 | 0.500 | 0.500 |" in text
     assert "| DSC, GRPO minus SFT | 0.100 [0.100, 0.100] |" in text
-    assert "| on blank volumes, DSC | - | - | - |" in text
+    assert "| on blank volumes, DSC after GRPO | - | - | - |" in text
     assert "| seed-18, SFT to step | 2 | 4 |" in text
     assert "DSC, GRPO minus SFT" in script.STUDY.summary(places)

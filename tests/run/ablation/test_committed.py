@@ -59,7 +59,7 @@ def test_each_reward_of_medvol_is_left_out_by_the_arm_of_its_name(ablations):
     one = next(one for one in ablations if one.name == "medvol_rewards")
     whole = one.cell_recipe("all", 17).stages[4].reward
     for place, reward in enumerate(whole):
-        name = reward.get("name", reward["use"])
+        name = reward["name"] or reward["use"]
         left = one.cell_recipe(f"no-{name}", 17).stages[4].reward
         assert [each["weight"] for each in left] == [
             0.0 if at == place else each["weight"] for at, each in enumerate(whole)
