@@ -110,7 +110,11 @@ class Judge:
 
         worker = threading.Thread(target=work, name=f"reward {item.name}", daemon=True)
         worker.start()
-        worker.join(self.time_limit_s)
+        waited_s = 0.0  # in pieces, so that a process that was paused loses no more than one
+        while worker.is_alive() and waited_s < self.time_limit_s:
+            piece_s = min(1.0, self.time_limit_s - waited_s)
+            worker.join(piece_s)
+            waited_s += piece_s
         if worker.is_alive():
             raise ContractError(
                 f"{_who(item)} has not answered for {self.time_limit_s:g} s over {len(rollouts)} rollouts, "

@@ -1,5 +1,7 @@
 import math
+import os
 import re
+import subprocess
 import time
 
 import pytest
@@ -168,6 +170,21 @@ def test_a_hanging_reward_is_named_when_its_time_is_up(rollouts):
     with pytest.raises(ContractError, match=r"reward 'slow' has not answered for 0.2 s over 6 rollouts"):
         Judge([reward], time_limit_s=0.2)(rollouts)
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.slow
+def test_a_process_that_was_paused_does_not_blame_its_reward(rollouts):
+    class Working(Reward):
+        def __call__(self, rollouts, earlier):
+            for _ in range(25):
+                time.sleep(0.1)
+            return [Score(value=1.0)] * len(rollouts)
+
+    judge = Judge([NamedReward(name="mine", reward=Working())], time_limit_s=6)
+    own = os.getpid()
+    with subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {own}; sleep 8; kill -CONT {own}"]):
+        found = judge(rollouts)
+    assert found.counted["mine"] == [1.0] * 6
 
 
 def test_compositions_that_mean_nothing_are_refused():
