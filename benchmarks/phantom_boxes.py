@@ -38,10 +38,13 @@ PIECES = 10  # of the curve of SFT
 KINDS = ("organ", "organ beside another", "organ with the lesion")
 
 
-def _after(label: str, metric: str, *, is_main: bool = False) -> tuple[Line, Line]:
+def _after(
+    label: str, metric: str, stages: tuple[str, str] = (BEFORE, AFTER), *, is_main: bool = False
+) -> tuple[Line, Line]:
+    before, after = stages
     return (
-        Line(f"{label} after SFT", BEFORE, TASK, metric, is_main),
-        Line(f"{label} after GRPO", AFTER, TASK, metric, is_main),
+        Line(f"{label} after SFT", before, TASK, metric, is_main),
+        Line(f"{label} after GRPO", after, TASK, metric, is_main),
     )
 
 
@@ -56,15 +59,8 @@ LINES = (
     *(line for kind in KINDS for line in _after(f"DSC, {kind}", f"dsc/{kind} (kind)")),
     Line("on another patient's volumes, DSC after GRPO", AUDIT, "another patient's volumes", "dsc"),
     Line("on blank volumes, DSC after GRPO", AUDIT, "blank volumes", "dsc"),
-    Line(
-        "own minus another patient's volumes, DSC after SFT",
-        AUDIT_BEFORE,
-        TASK,
-        "grounding_margin",
-        is_main=True,
-    ),
-    Line(
-        "own minus another patient's volumes, DSC after GRPO", AUDIT, TASK, "grounding_margin", is_main=True
+    *_after(
+        "own minus another patient's volumes, DSC", "grounding_margin", (AUDIT_BEFORE, AUDIT), is_main=True
     ),
 )
 

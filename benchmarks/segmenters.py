@@ -85,13 +85,14 @@ def main() -> None:
         first, second, crops = (Path(place) / name for name in ("first", "second", "crops"))
         for folder in (first, second, crops):
             folder.mkdir()
-        write(first, {"test": scans[::2], "train": scans[1:-2:2], "validation": scans[-1:]})
-        write(second, {"test": scans[1::2], "train": scans[:-2:2], "validation": scans[-2:-1]})
+        halves = scans[::2], scans[1::2]
+        for folder, own, other in ((first, *halves), (second, *reversed(halves))):
+            write(folder, {"test": own, "train": other[:-1], "validation": other[-1:]})
         write(crops, {"test": lesions(shared, crops)})
         options = given or learned(first)
-        print(f"sarcoma, first half: {len(scans[::2])} CTs", flush=True)
+        print(f"sarcoma, first half: {len(halves[0])} CTs", flush=True)
         audit(first, options)
-        print(f"\nsarcoma, second half: {len(scans[1::2])} CTs", flush=True)
+        print(f"\nsarcoma, second half: {len(halves[1])} CTs", flush=True)
         audit(second, given or learned(second))
         print("\nlesions", flush=True)
         audit(crops, options, "arbitrary")

@@ -58,8 +58,8 @@ def test_the_propagator_is_audited_on_scans_that_it_has_not_seen(script, shared,
     assert learned_from == [{"STS_1", "STS_3", "STS_5"}, {"STS_0", "STS_2", "STS_4"}]
     said = capsys.readouterr().out
     first, second = said.split("sarcoma, second half")
-    for half in (first, second):
-        assert "first, test: 3 objects" in half or "second, test: 3 objects" in half
+    for name, half in (("first", first), ("second", second)):
+        assert f"{name}, test: 3 objects" in half
         assert "slice-propagator  oracle box" in half
 
 
