@@ -1,10 +1,12 @@
 """The audit of segmenters on real CT, tried on generated files that lie as the real ones do."""
 
 import sys
+import tomllib
 
 import nibabel
 import numpy as np
 import pytest
+import torch
 
 from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.testing import volume_case
@@ -61,6 +63,30 @@ def test_the_propagator_is_audited_on_scans_that_it_has_not_seen(script, shared,
     for name, half in (("first", first), ("second", second)):
         assert f"{name}, test: 3 objects" in half
         assert "slice-propagator  oracle box" in half
+
+
+def test_seeded_weights_are_asked_as_a_checkpoint_file(script, shared, monkeypatch):
+    asked = []
+
+    def spied(folder, options, intensity="hu"):
+        (_, segmenter, *rest) = options
+        checkpoint = tomllib.loads(f"it = {segmenter}")["it"]
+        held = torch.load(checkpoint["file"], weights_only=True, mmap=True)["model"]
+        asked.append((folder.name, checkpoint["use"], len(held), rest))
+
+    monkeypatch.setattr(script, "audit", spied)
+    monkeypatch.setattr(sys, "argv", ["segmenters.py", "--seeded", "--jitter", "0.5"])
+    script.main()
+    rest = ["--jitter", "0.5"]
+    assert asked == [(name, "medsam2", 471, rest) for name in ("first", "second", "crops")]
+
+
+def test_it_ends_where_the_command_fails(script, shared, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["segmenters.py", "--segmenter", "no-such-segmenter"])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 2
+    assert "no-such-segmenter" in capsys.readouterr().err
 
 
 def test_a_crop_keeps_its_voxels_and_spacing(script, shared, tmp_path):
