@@ -1,16 +1,18 @@
 # make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
-# make test   environment, then the whole test suite
+# make test   environment, then all tests but those that take minutes
+# make test-all   those too, as CI does
 # make bench  every claim of speed, measured side by side, into docs/benchmarks.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
 # make results   the demo over three seeds with its controls (about 80 minutes)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # else every process compiles torch and all else anew, for 10 seconds
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
 
-.PHONY: venv demo test lint docs bench gpu-carry results clean
+.PHONY: venv demo test test-all lint docs bench gpu-carry results clean
 
 venv: $(VENV)/.ready
 
@@ -27,7 +29,10 @@ demo: venv
 	@test ! -d docs/results/med3d_r1 || $(BIN)/python benchmarks/phantom_learning.py --read docs/results/med3d_r1
 
 test: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
+	$(PYTEST) -m "not slow"
+
+test-all: venv
+	$(PYTEST) --durations 40 --durations-min 10
 
 lint: venv
 	$(BIN)/ruff check .

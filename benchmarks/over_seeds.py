@@ -81,10 +81,11 @@ class Study:
         """Return the main figures as plain text: mean over seeds, lowest and highest."""
         told = [f"phantom numbers, {self.head}, {', '.join(place.name for place in places)}: mean (range)"]
         to = "-" if self.percent else " to "  # 0.1 to 0.2, or -0.1 to 0.2
+        width = max(48, *(len(line.label.strip()) for line in self.lines if line.is_main))
         for line in self.lines:
             if line.is_main and (values := _values(places, line)):
                 mean, low, high = map(self._figure, (sum(values) / len(values), min(values), max(values)))
-                told.append(f"{line.label.strip():48} {mean:>5} ({low}{to}{high})")
+                told.append(f"{line.label.strip():{width}} {mean:>5} ({low}{to}{high})")
         return "\n".join(told) + "\n"
 
     def said(self, item: Mapping[str, Any] | None) -> str:

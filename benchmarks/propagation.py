@@ -1,6 +1,6 @@
 """G distinct prompts on one volume through `medsam2`, beside a stock Sam2Video session for each.
 
-python benchmarks/propagation.py        2 cores, about 8 minutes, no download
+python benchmarks/propagation.py        1 core, about 15 minutes, no download
 
 Both sides have the same seeded weights of MedSAM2's size and a phantom of 13 slices of 512 x 512, and track
 the box itself through all of it, both ways, up to masks on the volume's grid. A stock session keeps the

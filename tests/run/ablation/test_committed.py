@@ -25,7 +25,7 @@ def test_they_are_those_of_the_papers_tables(ablations):
         "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
         # other forms of what gained nothing, and what must win where the mechanism works at all
         "ram_attempts", "arw_control", "arw_rare", "consistency_control",
-        "medvol_rewards",
+        "medvol_rewards", "medvol_cold_start",
     }  # fmt: skip
     arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
     assert len(arms["ram_arw"]) == 4
@@ -46,7 +46,7 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
 def test_all_arms_of_all_tables_share_both_fits(ablations):
     keys = [set(), set()]
     for one in ablations:
-        if one.name in {"arw_control", "arw_rare", "medvol_rewards"}:  # other patients or reports
+        if one.name in {"arw_control", "arw_rare"} or one.name.startswith("medvol"):  # other patients
             continue
         for arm in one.arms:
             recipe = one.cell_recipe(arm.name, 17)
@@ -79,6 +79,9 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     assert recipe("discretisation", "paper").stages[4].reward[2]["levels"] == "paper"
     window = recipe("medvol_rewards", "delta-2").stages[4].reward[3]
     assert (window["use"], window["delta"]) == ("volume-consistency", 2)
+    cold = recipe("medvol_cold_start", "steps-500").stages[1]
+    assert (cold.kind, cold.steps, cold.data[0].patients) == ("sft", 500, 0.05)
+    assert recipe("medvol_cold_start", "all-patients").stages[1].data[0].patients == 1.0
     crossed = recipe("ram_arw", "projection+uniform")
     assert (crossed.model.bridge["use"], crossed.stages[2].reweighter["use"]) == ("projection", "uniform")
 
