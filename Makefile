@@ -1,5 +1,5 @@
 # make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
-# make test   environment, then all tests but those that take minutes
+# make test   environment, then all tests but the slow ones
 # make test-all   those too, as CI does
 # make bench  every claim of speed, measured side by side, into docs/benchmarks.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)

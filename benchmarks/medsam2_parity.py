@@ -22,7 +22,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 import numpy as np
 import torch
 from evidcore_plugin_medsam2.pixels import pixels
-from evidcore_plugin_medsam2.seeded import original_tensors, seeded_model
+from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.segmenter import MedSam2
 from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_plugin_medsam2.tracking import Target
@@ -90,7 +90,7 @@ def compare(
 def measure(folder: Path, golden: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]) -> list[Row]:
     """Return the table; files go into `folder`."""
     checkpoint = folder / "seeded.pt"
-    torch.save({"model": original_tensors(seeded_model(published_config()))}, checkpoint)
+    write_checkpoint(seeded_model(published_config()), checkpoint)
     np.save(folder / "phantom.npy", phantom())
     volume = VolumeRef(
         path=str(folder / "phantom.npy"), intensity="arbitrary", axes="SPL", spacing_mm_zyx=(3.0, 1.0, 1.0)

@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from evidcore_plugin_medsam2.pixels import greys, pixels, to_slice
-from evidcore_plugin_medsam2.seeded import original_tensors, seeded_model
+from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.segmenter import WINDOW_HU, MedSam2
 from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_plugin_medsam2.weights import SIZE_PX, published_config
@@ -59,7 +59,7 @@ def measure(folder: Path, count: int, depth: int, rounds: int) -> dict[str, Any]
     np.save(folder / "phantom.npy", array)
     volume = VolumeRef(path=str(folder / "phantom.npy"), axes="SPL", spacing_mm_zyx=(5.0, 0.8, 0.8))
     model = seeded_model(published_config())
-    torch.save({"model": original_tensors(model)}, folder / "seeded.pt")
+    write_checkpoint(model, folder / "seeded.pt")
     model = model.to(device)
     seen = torch.stack([pixels(greys(plane, *WINDOW_HU), SIZE_PX) for plane in array])
 

@@ -1,7 +1,7 @@
 """What segmenters make of known masks on real CT, from oracle boxes and from boxes that are off.
 
 EVID_SHARED_DATA=… python benchmarks/segmenters.py [--segmenter NAME …]        1 core, 9 minutes, no download
-EVID_SHARED_DATA=… python benchmarks/segmenters.py --seeded      half an hour: `medsam2`, meaningless weights
+EVID_SHARED_DATA=… python benchmarks/segmenters.py --seeded      over an hour: `medsam2`, seeded weights
 
 Runs `evid audit segmenter` on 16 CTs of soft-tissue sarcoma with an expert's tumour mask, in two halves, and
 on 4 crops of DeepLesion, 13 to 16 slices each, which come windowed to 0..255. Options are those of the
@@ -21,8 +21,7 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
-import torch
-from evidcore_plugin_medsam2.seeded import original_tensors, seeded_model
+from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.weights import published_config
 
 from evidcore.builtin.folder import Folder
@@ -79,7 +78,7 @@ def learned(folder: Path) -> list[str]:
 def seeded(folder: Path) -> list[str]:
     """Write a checkpoint of MedSAM2's size with seeded weights; return the options that ask it."""
     weights = folder / "seeded.pt"
-    torch.save({"model": original_tensors(seeded_model(published_config()))}, weights)
+    write_checkpoint(seeded_model(published_config()), weights)
     return ["--segmenter", f"{{ use = 'medsam2', file = '{weights}' }}"]
 
 

@@ -4,7 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_medsam2.seeded import original_tensors, seeded_model, small_config
+from evidcore_plugin_medsam2.seeded import seeded_model, small_config, write_checkpoint
 from evidcore_plugin_medsam2.segmenter import MedSam2
 
 from evidcore.case import VolumeRef
@@ -32,7 +32,7 @@ def test_the_model_is_loaded_once_and_when_it_is_needed(home, tmp_path):
 
 
 def test_a_small_checkpoint_is_refused_for_the_published_size(home, tmp_path):
-    torch.save({"model": original_tensors(seeded_model(small_config()))}, tmp_path / "small.pt")
+    write_checkpoint(seeded_model(small_config()), tmp_path / "small.pt")
     with pytest.raises(DataError, match=r"no_mem_embed \(1, 1, 128\) instead of \(1, 1, 256\)"):
         MedSam2(tmp_path, tmp_path, file="small.pt").network()
 

@@ -14,6 +14,8 @@ from evidcore_plugin_medsam2.checkpoint import original_names
 from evidcore_plugin_medsam2.weights import bare_model
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import Sam2VideoConfig, Sam2VideoModel
 
 SMALL_PX = 128
@@ -84,6 +86,11 @@ def original_tensors(model: Sam2VideoModel) -> dict[str, Tensor]:
         parts = value.split(1) if len(names) > 1 else [value]
         tensors |= {one: part.clone() for one, part in zip(names, parts, strict=True)}
     return tensors
+
+
+def write_checkpoint(model: Sam2VideoModel, file: Path) -> None:
+    """Write a model as SAM 2.1's own code does."""
+    torch.save({"model": original_tensors(model)}, file)
 
 
 def _seeded(name: str, shape: tuple[int, ...]) -> Tensor:
