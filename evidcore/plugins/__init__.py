@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -110,6 +112,21 @@ def _offering() -> Iterator[tuple[metadata.Distribution, str]]:
 
 def offers(kind: str | None = None) -> list[Offer]:
     """List every installed component (of `kind`), sorted by kind, name and package."""
+    return [row for row in _offers(_places()) if kind in (None, row.kind)]
+
+
+def _places() -> tuple[tuple[str, int], ...]:
+    """Return where packages are looked for, each folder with when something was last installed there."""
+    found = []
+    for entry in sys.path:
+        with contextlib.suppress(OSError):  # an entry need not exist
+            found.append((entry, os.stat(entry or ".").st_mtime_ns))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=8)  # a recipe asks a hundred times, and reading takes tens of milliseconds
+def _offers(places: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
+    """Read what the distributions at these places offer."""
     rows = []
     for dist, package in _offering():
         try:
@@ -127,7 +144,7 @@ def offers(kind: str | None = None) -> list[Offer]:
         ]  # fmt: skip
     order = {name: place for place, name in enumerate(KIND_NAMES)}
     rows.sort(key=lambda row: (order.get(row.kind, len(order)), row.name, row.package))
-    return [row for row in rows if kind in (None, row.kind)]
+    return tuple(rows)
 
 
 def broken() -> dict[str, str]:

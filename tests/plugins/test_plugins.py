@@ -1,5 +1,6 @@
 """Discovery against real dist-info folders on disk: nothing is mocked."""
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -142,6 +143,17 @@ def test_plain_errors_of_plugin_code_name_the_package_and_keep_their_cause():
         raise DataError("as it is")
     with pytest.raises(OSError, match="No space left"), blame(offer, "scoring"):
         raise OSError(28, "No space left on device")
+
+
+def test_what_is_installed_or_removed_later_is_seen(install, tmp_path):
+    def names():
+        return [row.name for row in offers("reward")]
+
+    assert "later" not in names()
+    install("evid-later", "later")
+    assert "later" in names()
+    shutil.rmtree(tmp_path / "evid_later-1.0.dist-info")
+    assert "later" not in names()
 
 
 def test_listing_imports_neither_torch_nor_a_plugin(tmp_path):
