@@ -136,7 +136,10 @@ def refuse_unusable(
         raise ValueError(f"{path}: no prompt was given. Give at least one box, point or mask.")
     start, stop = z_window or (0, z)
     if not 0 <= start < stop <= z:
-        raise ValueError(f"{path}: the window {z_window} must hold slices of the volume, which has 0 to {z}.")
+        raise ValueError(
+            f"{path}: the window {z_window}, from start to stop, stop excluded, must hold slices of the volume, "
+            f"and lie within (0, {z})."
+        )
     for prompt in prompts:
         wrong = _unusable(prompt, (z, y, x))
         if wrong:

@@ -103,10 +103,9 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError as cause:
         raise DataError(f"{path}: there is no such file. Check the path in the recipe.") from cause
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as cause:
-        reason = (str(cause) or type(cause).__name__).splitlines()[0].rstrip(".")
-        raise DataError(
-            f"{path}: is not a checkpoint that can be read: {reason}. It is cut short, or holds more than "
-            f"tensors. Fetch it again."
+        raise DataError(  # without torch's words: they advise to read it unsafely
+            f"{path}: is not a checkpoint that can be read ({type(cause).__name__}): it is cut short, or holds "
+            f"more than tensors. Fetch it again."
         ) from cause
     tensors = held.get(ENTRY) if isinstance(held, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(one, Tensor) for one in tensors.values()):
