@@ -1,7 +1,7 @@
 """What segmenters make of known masks on real CT, from oracle boxes and from boxes that are off.
 
 EVID_SHARED_DATA=… python benchmarks/segmenters.py [--segmenter NAME …]        1 core, 9 minutes, no download
-EVID_SHARED_DATA=… python benchmarks/segmenters.py --seeded      over an hour: `medsam2`, seeded weights
+EVID_SHARED_DATA=… python benchmarks/segmenters.py --seeded      1 core, 95 minutes: `medsam2`, seeded weights
 
 Runs `evid audit segmenter` on 16 CTs of soft-tissue sarcoma with an expert's tumour mask, in two halves, and
 on 4 crops of DeepLesion, 13 to 16 slices each, which come windowed to 0..255. Options are those of the
