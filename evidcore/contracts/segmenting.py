@@ -137,8 +137,8 @@ def refuse_unusable(
     start, stop = z_window or (0, z)
     if not 0 <= start < stop <= z:
         raise ValueError(
-            f"{path}: the window {z_window}, from start to stop, stop excluded, must hold slices of the volume, "
-            f"and lie within (0, {z})."
+            f"{path}: the window {z_window}, from start to stop, stop excluded, must hold slices of the "
+            f"volume, and lie within (0, {z})."
         )
     for prompt in prompts:
         wrong = _unusable(prompt, (z, y, x))

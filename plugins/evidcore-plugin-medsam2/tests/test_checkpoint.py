@@ -92,7 +92,9 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
 def test_a_file_that_was_cut_short_is_named(tensors, tmp_path, cut):
     torch.save({"model": tensors}, tmp_path / "whole.pt")
     (tmp_path / "cut.pt").write_bytes((tmp_path / "whole.pt").read_bytes()[:cut])
-    with pytest.raises(DataError, match=r"cut\.pt: is not a checkpoint that can be read \(\w+\): it is cut short"):
+    with pytest.raises(
+        DataError, match=r"cut\.pt: is not a checkpoint that can be read \(\w+\): it is cut short"
+    ):
         read_checkpoint(tmp_path / "cut.pt")
 
 

@@ -104,8 +104,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         raise DataError(f"{path}: there is no such file. Check the path in the recipe.") from cause
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as cause:
         raise DataError(  # without torch's words: they advise to read it unsafely
-            f"{path}: is not a checkpoint that can be read ({type(cause).__name__}): it is cut short, or holds "
-            f"more than tensors. Fetch it again."
+            f"{path}: is not a checkpoint that can be read ({type(cause).__name__}): it is cut short, "
+            f"or holds more than tensors. Fetch it again."
         ) from cause
     tensors = held.get(ENTRY) if isinstance(held, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(one, Tensor) for one in tensors.values()):
