@@ -1,7 +1,7 @@
 """Does GRPO make boxes better that SFT taught? MedVol-R1 in small over seeds: own phantoms and own models.
 
 python benchmarks/phantom_boxes.py --seeds 17 18 19
-    about 19 minutes a seed on 2 CPU cores
+    about 18 minutes a seed on 2 CPU cores
 python benchmarks/phantom_boxes.py --keep docs/results/medvol_r1
     also copies results, recipe and lock there
 python benchmarks/phantom_boxes.py --read docs/results/medvol_r1
