@@ -76,7 +76,7 @@ class FeatureFolder:
         })
         if not self._has_room_for(len(content)):
             return
-        with contextlib.suppress(FileNotFoundError):  # another process may clear the folder away
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # others may clear it away
             store(self._path(handle), content)
             self._own_bytes += len(content)
             self._uncounted_bytes += len(content)

@@ -3,6 +3,7 @@ import errno
 import multiprocessing
 import os
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -249,6 +250,21 @@ def test_processes_share_a_folder(tmp_path):
         handle = int(file.stem, 16)
         if file.exists():  # following clears others away
             assert torch.equal(folder.read(handle).features, features(handle).features)
+
+
+def test_a_folder_that_another_process_clears_while_it_is_made_is_no_error(tmp_path, monkeypatch):
+    folder = FeatureFolder(tmp_path, 1 << 20)
+    folder.follow("0" * 24)
+
+    def gone_between_two_looks(self, *args, **kwargs):
+        raise FileExistsError(17, "File exists", str(self))  # as pathlib's `exist_ok` does then
+
+    with monkeypatch.context() as at_once:
+        at_once.setattr(Path, "mkdir", gone_between_two_looks)
+        folder.write(0, features(0))
+    assert folder.read(0) is None
+    folder.write(0, features(0))
+    assert folder.read(0) is not None
 
 
 def test_what_another_process_wrote_counts_too(tmp_path):

@@ -79,9 +79,9 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     assert recipe("discretisation", "paper").stages[4].reward[2]["levels"] == "paper"
     window = recipe("medvol_rewards", "delta-2").stages[4].reward[3]
     assert (window["use"], window["delta"]) == ("volume-consistency", 2)
-    cold = recipe("medvol_cold_start", "steps-500").stages[1]
-    assert (cold.kind, cold.steps, cold.data[0].patients) == ("sft", 500, 0.05)
-    assert recipe("medvol_cold_start", "all-patients").stages[1].data[0].patients == 1.0
+    cold = recipe("medvol_cold_start", "steps-1000").stages[1]
+    assert (cold.kind, cold.steps) == ("sft", 1000)
+    assert recipe("medvol_rewards", "delta-2").stages[1].steps == 250
     crossed = recipe("ram_arw", "projection+uniform")
     assert (crossed.model.bridge["use"], crossed.stages[2].reweighter["use"]) == ("projection", "uniform")
 
