@@ -46,7 +46,7 @@ def box(z=1, y0=0, y1=2, x0=0, x1=2):
         ([MaskPrompt(z=1, mask=np.ones((6, 8)))], None, r"must be bool .* got float64 of \(6, 8\)"),
         ([MaskPrompt(z=1, mask=np.zeros((6, 8), dtype=np.bool_))], None, r"on slice 1 holds no voxel"),
         ([POINT], (2, 2), r"the window \(2, 2\), .* must hold slices of the volume, and lie within \(0, 4\)"),
-        ([POINT], (-1, 3), r"the window \(-1, 3\), from start to stop"),
+        ([POINT], (-1, 3), r"the window \(-1, 3\), from start to stop, .* must hold"),
         ([POINT], (0, 5), r"the window \(0, 5\), .* must hold"),
         ([POINT], (2, 4), r"the window \(2, 4\) lacks slice 1"),
         ([POINT, box(z=3)], (1, 3), r"the window \(1, 3\) lacks slice 3"),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evidcore_plugin_medsam2.checkpoint import original_names
+from evidcore_plugin_medsam2.checkpoint import ENTRY, original_names
 from evidcore_plugin_medsam2.weights import bare_model
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def original_tensors(model: Sam2VideoModel) -> dict[str, Tensor]:
 
 def write_checkpoint(model: Sam2VideoModel, file: Path) -> None:
     """Write a model as SAM 2.1's own code does."""
-    torch.save({"model": original_tensors(model)}, file)
+    torch.save({ENTRY: original_tensors(model)}, file)
 
 
 def _seeded(name: str, shape: tuple[int, ...]) -> Tensor:
