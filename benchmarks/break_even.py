@@ -34,7 +34,7 @@ from evidcore.model.generation import Prefix, Sampling, continue_rows
 from evidcore.model.packing import answer_log_probs, pack
 from evidcore.model.positions import counted
 from evidcore.model.vlm import VolumeVLM
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.testing.models import tiny_tokenizer
 
 # tokens of a prompt, tokens of an answer, answers

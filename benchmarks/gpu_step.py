@@ -127,7 +127,7 @@ def build(recipe: Any, device: Any, quick: bool) -> tuple[Any, Any, Any]:
 
     from evidcore.model import assemble
     from evidcore.model.architecture import shipped
-    from evidcore.plugins import factory
+    from evidcore.registry import factory
     from evidcore.run.shapes import Shapes, TextShape
 
     encoder_table = {**recipe.model.encoder, "pretrained": "", **(SMALL if quick else {})}

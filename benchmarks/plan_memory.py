@@ -95,7 +95,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
         stage.train(trainer, folder / "out", resume=False)
         taken = occupied("VmHWM") - before
         with torch.device("meta"):
-            from evidcore.plugins import factory
+            from evidcore.registry import factory
 
             encoder = factory.build("encoder", DEMO_ENCODER, given={}, where="benchmark")
             given = {

@@ -21,8 +21,8 @@ from evidcore.builtin.metrics.words import words
 from evidcore.case import Case, Report
 from evidcore.contracts import Measured, Written
 from evidcore.evaluate.measuring import NamedMetric, measure
-from evidcore.plugins import factory
 from evidcore.recipe.shape import DEFAULT_METRICS
+from evidcore.registry import factory
 
 FILLER = (
     "the of lung both upper lobe heart size normal vessels calibre mediastinum main trachea seen open wall "

@@ -19,7 +19,7 @@ from side_by_side import figure, in_turn, parser, tell
 
 from evidcore.case import Answer, Rollout, Score
 from evidcore.contracts import Reward
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.testing.data import volume_case
 from evidcore.train.judging import Judge
 from evidcore.train.record import figures, record

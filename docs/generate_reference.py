@@ -19,9 +19,9 @@ import evidcore.testing
 from evidcore import case, contracts, errors, hooks
 from evidcore.cli import main
 from evidcore.page import write_page
-from evidcore.plugins import KIND_NAMES, Offer, offers
-from evidcore.plugins.factory import options
 from evidcore.recipe import shape
+from evidcore.registry import KIND_NAMES, Offer, offers
+from evidcore.registry.factory import options
 
 TARGET = Path(__file__).with_name("reference.md")
 HEAD = """# Reference

@@ -16,7 +16,7 @@ from typing import Any
 import pluggy
 
 from evidcore.errors import PluginError
-from evidcore.plugins import blame, find
+from evidcore.registry import blame, find
 
 _event = pluggy.HookspecMarker("evidcore")
 observe = pluggy.HookimplMarker("evidcore")

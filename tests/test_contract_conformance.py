@@ -26,7 +26,7 @@ from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Crop, Score
 from evidcore.contracts import KINDS, EncoderInput
 from evidcore.errors import EvidError
-from evidcore.plugins import factory, offers
+from evidcore.registry import factory, offers
 from evidcore.volume import read, read_mask
 
 OFFERS = [offer for kind in KINDS for offer in offers(kind)]

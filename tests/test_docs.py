@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from evidcore.plugins import KIND_NAMES, offers
 from evidcore.recipe import load
+from evidcore.registry import KIND_NAMES, offers
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

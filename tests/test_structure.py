@@ -15,7 +15,7 @@ PLUGINS = CORE.parent / "plugins"
 # A room may import rooms before it.
 ROOMS = (
     "errors",
-    "plugins",
+    "registry",
     "case",
     "recipe",
     "hooks",
@@ -28,12 +28,12 @@ ROOMS = (
     "audit",
     "page",
     "data",
-    "hub",
+    "publish",
     "run",
     "testing",
     "cli",
 )
-WITHOUT_TORCH = ("errors", "plugins", "case", "recipe", "hooks")
+WITHOUT_TORCH = ("errors", "registry", "case", "recipe", "hooks")
 SLOW = {
     "torch",
     "transformers",

@@ -12,7 +12,7 @@ import pytest
 
 from evidcore.case import Answer, Prompt, Rollout, TextPart
 from evidcore.errors import EvidError, RecipeError
-from evidcore.plugins.factory import build
+from evidcore.registry.factory import build
 from evidcore.testing import check_reward, tiny_language, volume_case
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "reward-laterality"

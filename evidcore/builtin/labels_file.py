@@ -23,7 +23,7 @@ from annotated_types import Ge, Gt
 from evidcore.case import Finding, Side, Span, State
 from evidcore.contracts import Labeler, Unread
 from evidcore.errors import DataError
-from evidcore.plugins.factory import show, validate
+from evidcore.registry.factory import show, validate
 
 _STRICT = {"extra": "forbid"}
 

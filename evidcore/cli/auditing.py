@@ -93,7 +93,7 @@ def segmenter(
     from evidcore.audit.drift import distance_names
     from evidcore.audit.segmenter import audit_segmenters
     from evidcore.data.target import open_target
-    from evidcore.plugins.factory import offer_of
+    from evidcore.registry.factory import offer_of
 
     built = _built(asked, target)
     datasets: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def segmenter(
 
 def _built(asked: Sequence[str], target: Path) -> dict[str, Segmenter]:
     """Build the segmenters, each under the shortest name that tells it apart."""
-    from evidcore.plugins import factory
+    from evidcore.registry import factory
     from evidcore.volume import cache_root
 
     tables = {text: _table(text, target) for text in dict.fromkeys(asked)}

@@ -11,7 +11,7 @@ import click
 
 from evidcore.cli import main
 from evidcore.errors import PluginError, did_you_mean
-from evidcore.plugins import KIND_NAMES, Offer, broken, card, offers
+from evidcore.registry import KIND_NAMES, Offer, broken, card, offers
 
 
 @main.command()
@@ -90,8 +90,8 @@ def _named(name: str, kind: str | None) -> list[Offer]:
 
 
 def _shown(offer: Offer) -> dict[str, Any]:
-    from evidcore.plugins.factory import options
     from evidcore.recipe.order import made_class
+    from evidcore.registry.factory import options
 
     factory = offer.load()
     made = made_class(factory)

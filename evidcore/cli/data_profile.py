@@ -126,7 +126,7 @@ def _labeler(name: str | None) -> Labeler | None:
     if name is None:
         return None
     from evidcore.contracts import Labeler
-    from evidcore.plugins import factory
+    from evidcore.registry import factory
     from evidcore.volume import cache_root
 
     given = {"cache_folder": cache_root(), "recipe_folder": Path.cwd()}

@@ -24,8 +24,8 @@ from evidcore.data.copies import Copies, Owner
 from evidcore.data.fault import Fault
 from evidcore.data.looking import Files, Looked, look
 from evidcore.errors import DataError, RunError
-from evidcore.plugins import blame
-from evidcore.plugins.factory import offer_of
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 
 Listed = tuple[Split, Case]
 

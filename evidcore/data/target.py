@@ -11,9 +11,9 @@ from evidcore.builtin.folder_table import STATES
 from evidcore.case import Intensity
 from evidcore.contracts import Dataset, Task
 from evidcore.errors import DataError, RecipeError, did_you_mean
-from evidcore.plugins import factory
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.components import build_datasets, build_services, build_tasks
+from evidcore.registry import factory
 from evidcore.volume import cache_root
 
 TABLE = "cases.csv"

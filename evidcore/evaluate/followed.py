@@ -13,8 +13,8 @@ from evidcore.evaluate.answered import Answered, Condition, asked
 from evidcore.evaluate.mask_figures import MaskFigures, mask_figures
 from evidcore.evaluate.propagation import masks_of, request
 from evidcore.evaluate.target_mask import target_mask
-from evidcore.plugins import Offer, blame
-from evidcore.plugins.factory import offer_of
+from evidcore.registry import Offer, blame
+from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read
 
 _AT_ONCE = 8  # masks of one volume in memory, unless one question needs more

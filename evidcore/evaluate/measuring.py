@@ -13,8 +13,8 @@ from evidcore.contracts import Measured, Metric, Sums, TextKind, Written
 from evidcore.errors import ContractError
 from evidcore.evaluate.pooling import Figure, figure_interval, pooled, to_json
 from evidcore.evaluate.reference_lines import row
-from evidcore.plugins import blame
-from evidcore.plugins.factory import offer_of
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 
 _MOST_REASONS = 2  # in a note
 

@@ -18,7 +18,7 @@ from evidcore.model.config import VolumeVLMConfig
 from evidcore.model.parts import build_bridge
 from evidcore.model.processor import IMAGE_TOKEN, VISION_TOKENS, VolumeImageProcessor, VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.plugins import factory
+from evidcore.registry import factory
 
 
 def assemble(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evidcore.contracts import Bridge, Encoder
-from evidcore.plugins import factory
+from evidcore.registry import factory
 
 Table = Mapping[str, Any]
 

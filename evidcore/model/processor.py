@@ -23,7 +23,7 @@ from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.config import VolumeVLMConfig
 from evidcore.model.parts import build_bridge, build_encoder
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.volume import prepare
 
 IMAGE_TOKEN = "<|image_pad|>"

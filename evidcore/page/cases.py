@@ -172,7 +172,7 @@ def _places(record: RunRecord, stage: str) -> list[tuple[str, str]]:
 
 def _cases(record: RunRecord, name: str, table: Mapping[str, Any], split: str) -> Iterable[Case]:
     import evidcore.contracts  # torch: only where a case has to be looked up
-    from evidcore.plugins import factory
+    from evidcore.registry import factory
     from evidcore.volume import cache_root
 
     recipe_folder = Path(record.recipe.get("recipe_folder", record.folder))

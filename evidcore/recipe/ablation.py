@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.plugins.factory import show
 from evidcore.recipe.check import Walk
 from evidcore.recipe.lines import key_lines, line_of
 from evidcore.recipe.load import load, read_toml, refuse
 from evidcore.recipe.shape import Audit, Evaluate, Recipe
+from evidcore.registry.factory import show
 
 Overrides = tuple[str, ...]  # what --set takes: "stage.grpo.steps=3"
 Key = tuple[str | int, ...]

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore.errors import did_you_mean
-from evidcore.plugins import offers
-from evidcore.plugins.factory import SERVICE_KINDS, Option, check, check_options, own_keys, show, validate
 from evidcore.recipe import order, shape
+from evidcore.registry import offers
+from evidcore.registry.factory import SERVICE_KINDS, Option, check, check_options, own_keys, show, validate
 
 Path = tuple[str | int, ...]
 _HOMES: Sequence[tuple[type, str]] = (

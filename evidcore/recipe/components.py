@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evidcore.plugins import factory
 from evidcore.recipe.shape import Recipe
+from evidcore.registry import factory
 
 
 def build_services(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from evidcore.plugins import find
-from evidcore.plugins.factory import Option, options, own_keys
+from evidcore.registry import find
+from evidcore.registry.factory import Option, options, own_keys
 
 
 def resolved(kind: str, table: Mapping[str, Any]) -> dict[str, Any]:

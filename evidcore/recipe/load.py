@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.plugins import factory
 from evidcore.recipe import order, shape
 from evidcore.recipe.check import problems, section, service_kind
 from evidcore.recipe.defaults import resolved, resolved_options
 from evidcore.recipe.lines import key_lines, line_of
 from evidcore.recipe.trl_fields import DEFAULTS
+from evidcore.registry import factory
 
 Key = tuple[str | int, ...]
 _STEP = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)")

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evidcore.errors import EvidError, PluginError, did_you_mean
-from evidcore.plugins import find, offers
-from evidcore.plugins.factory import Option, check_options, options
 from evidcore.recipe import trl_fields
+from evidcore.registry import find, offers
+from evidcore.registry.factory import Option, check_options, options
 
 Path = tuple[str | int, ...]
 Found = Iterator[tuple[Path, str]]

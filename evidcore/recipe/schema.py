@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from evidcore.errors import PluginError
-from evidcore.plugins import offers
-from evidcore.plugins.factory import SERVICE_KINDS, Option, options, own_keys
 from evidcore.recipe import shape, trl_fields
+from evidcore.registry import offers
+from evidcore.registry.factory import SERVICE_KINDS, Option, options, own_keys
 
 
 def recipe_schema() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from importlib import util
 from pathlib import Path
 
-from evidcore.plugins import Offer
+from evidcore.registry import Offer
 
 CORE = "evidcore"
 _WITHOUT_NUMBERS = ("page", "cli", "testing")  # rooms of the core that change no number

@@ -21,9 +21,9 @@ import torch
 
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
-from evidcore.plugins import blame
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Sft, Stage, load
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 from evidcore.run import stages
 from evidcore.run.controls import run_controls
 from evidcore.run.folder import RunFolder, difference, link, write

@@ -16,17 +16,17 @@ from transformers import AutoProcessor
 
 from evidcore.contracts import Encoder
 from evidcore.errors import RunError
-from evidcore.hub import ModelFacts, PackageFacts, model_card, published_lock, published_recipe
-from evidcore.hub.card import UNKNOWN, DatasetFacts, Form
-from evidcore.hub.published import without_paths
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.published import as_published
 from evidcore.model.vlm import VolumeVLM
 from evidcore.page.record import is_phantom
-from evidcore.plugins import card, find
+from evidcore.publish import ModelFacts, PackageFacts, model_card, published_lock, published_recipe
+from evidcore.publish.card import UNKNOWN, DatasetFacts, Form
+from evidcore.publish.redaction import without_paths
 from evidcore.recipe import Fit, Grpo, Recipe, Sft, load
 from evidcore.recipe.resolve import toml_tables
+from evidcore.registry import card, find
 from evidcore.run.folder import RunFolder, appearing, sha256, write
 from evidcore.run.later import last_model
 from evidcore.run.lock import named

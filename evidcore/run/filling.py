@@ -18,9 +18,9 @@ import torch
 from evidcore.case import Case, Split, VisualPart
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError, RecipeError, did_you_mean
-from evidcore.plugins import blame
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Recipe
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
 from evidcore.run.model import Standing
 from evidcore.run.parts import Parts, build

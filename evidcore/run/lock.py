@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from evidcore.plugins import Offer, find, offers
-from evidcore.plugins.factory import SERVICE_KINDS
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
+from evidcore.registry import Offer, find, offers
+from evidcore.registry.factory import SERVICE_KINDS
 from evidcore.run.code import offer_hash
 from evidcore.run.processes import processes
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from evidcore.contracts import Labeler, Metric, Segmenter
 from evidcore.evaluate.measuring import NamedMetric
-from evidcore.plugins import factory
 from evidcore.recipe import Audit, Evaluate
+from evidcore.registry import factory
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root
 

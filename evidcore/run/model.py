@@ -22,9 +22,9 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.text_fit import TextFit
 from evidcore.model.tiny import tiny_config
 from evidcore.model.vlm import VolumeVLM
-from evidcore.plugins import blame, factory
-from evidcore.plugins.factory import offer_of, options
 from evidcore.recipe import DataUse, Grpo, Recipe, data_uses
+from evidcore.registry import blame, factory
+from evidcore.registry.factory import offer_of, options
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root
 

@@ -11,10 +11,10 @@ from typing import Any
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Dataset, Task, View
 from evidcore.errors import ContractError, DataError
-from evidcore.plugins import blame, factory
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import DataUse, Recipe, data_uses
 from evidcore.recipe.components import build_datasets, build_services, build_tasks
+from evidcore.registry import blame, factory
+from evidcore.registry.factory import offer_of
 from evidcore.train.rows import PromptSet
 from evidcore.volume import cache_root
 

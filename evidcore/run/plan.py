@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.plugins import card
 from evidcore.recipe import Fit, Grpo, Recipe, Sft, Stage
+from evidcore.registry import card
 from evidcore.run import model as models
 from evidcore.run.lengths import Lengths, lengths
 from evidcore.run.lock import used

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from evidcore.contracts import Metric, Reward, Scorer
-from evidcore.plugins import blame, factory
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Evaluate, Grpo, Stage
+from evidcore.registry import blame, factory
+from evidcore.registry.factory import offer_of
 from evidcore.run.measuring import labeler_of, metrics_of
 from evidcore.run.parts import Parts
 

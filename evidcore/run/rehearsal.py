@@ -12,9 +12,9 @@ from evidcore.case import Prompt, TextPart, VisualPart
 from evidcore.contracts import Encoder, Grid
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
-from evidcore.plugins import blame, factory
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage, data_uses
+from evidcore.registry import blame, factory
+from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
 from evidcore.run.measuring import labeler_of, metrics_of, segmenter_of
 from evidcore.run.model import Standing

@@ -23,9 +23,9 @@ from evidcore.evaluate.report import evaluate_report
 from evidcore.evaluate.segmentation import evaluate_segmentation
 from evidcore.evaluate.thinking import measure_thinking
 from evidcore.model.policy import VLMPolicy
-from evidcore.plugins import blame, factory
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Sft
+from evidcore.registry import blame, factory
+from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
 from evidcore.run.measuring import labeler_of, metrics_of, segmenter_of
 from evidcore.run.model import Standing

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evidcore.model.architecture import shipped
-from evidcore.plugins import downloads
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
+from evidcore.registry import downloads
 from evidcore.run import model as models
 from evidcore.run.lock import used
 from evidcore.run.model import Standing

@@ -11,7 +11,7 @@ import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.plugins import factory
+from evidcore.registry import factory
 
 ENCODER = MappingProxyType({
     "use": "vit3d",

@@ -11,7 +11,7 @@ from evidcore.audit.segmentation import audit_segmentation
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import DataError
-from evidcore.plugins.factory import build
+from evidcore.registry.factory import build
 
 SHAPE = (6, 12, 20)
 

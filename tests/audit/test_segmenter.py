@@ -12,7 +12,7 @@ from evidcore.audit.segmenter import audit_segmenters
 from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, Segmenter, SegmenterSession
 from evidcore.errors import ContractError, DataError
-from evidcore.plugins import factory
+from evidcore.registry import factory
 
 SHAPE = (9, 30, 30)
 

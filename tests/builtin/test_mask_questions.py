@@ -14,7 +14,7 @@ from evidcore.builtin.mask_questions import MaskQuestions
 from evidcore.builtin.views import Volume
 from evidcore.errors import DataError, RecipeError
 from evidcore.evaluate.reference_lines import reference_lines
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.testing import check_dataset
 from evidcore.volume import read, read_mask
 

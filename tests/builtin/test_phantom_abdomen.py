@@ -17,7 +17,7 @@ from evidcore.builtin.phantom.abdomen.referents import HOSTS, KINDS
 from evidcore.builtin.phantom.abdomen.render import Population, draw
 from evidcore.builtin.phantom.abdomen.scene import ORGANS
 from evidcore.errors import DataError, RecipeError
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.volume import read, read_mask
 

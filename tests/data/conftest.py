@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from evidcore.data.check import Summary, check
 from evidcore.data.fault import Fault
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.volume import Geometry, Volume
 
 SHAPE, SPACING_MM = (62, 72, 76), (6.0, 5.5, 5.0)  # z, y, x: a field of view with air around the body

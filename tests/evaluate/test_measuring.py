@@ -6,7 +6,7 @@ from evidcore.case import Case, Report, Unscored
 from evidcore.contracts import Measured, Metric, Sums, Written
 from evidcore.errors import ContractError
 from evidcore.evaluate.measuring import NamedMetric, measure
-from evidcore.plugins.factory import build
+from evidcore.registry.factory import build
 
 
 class Length(Metric):

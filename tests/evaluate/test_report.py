@@ -15,7 +15,7 @@ from evidcore.evaluate.compare import figure_change
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.evaluate.report import evaluate_report, reference_of
-from evidcore.plugins import factory
+from evidcore.registry import factory
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly")
 

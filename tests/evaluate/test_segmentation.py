@@ -14,7 +14,7 @@ from evidcore.evaluate.compare import figure_change, figure_names
 from evidcore.evaluate.items import row_items
 from evidcore.evaluate.propagation import HalfMask, masks_of, request
 from evidcore.evaluate.segmentation import evaluate_segmentation
-from evidcore.plugins.factory import build
+from evidcore.registry.factory import build
 
 SHAPE = (12, 16, 16)
 

@@ -8,7 +8,7 @@ from evidcore.case import Case, Question, Report, VolumeRef
 from evidcore.contracts import Measured, Metric
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.evaluate.thinking import measure_thinking
-from evidcore.plugins.factory import build
+from evidcore.registry.factory import build
 
 
 class Words(Metric):

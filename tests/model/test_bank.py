@@ -13,7 +13,7 @@ from evidcore.contracts import Patches
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.feature_folder import FeatureFolder
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.volume import prepare
 
 SIZE = (8, 16, 16)

@@ -13,7 +13,7 @@ from evidcore.model.generation import Sampling, continue_rows
 from evidcore.model.language import load_language
 from evidcore.model.packing import answer_log_probs, pack
 from evidcore.model.policy import VLMPolicy
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.testing import check_encoder, tiny_language, tiny_vision_language
 
 SIZES = {"qwen2_5_vl": 112, "qwen3_vl": 96}

@@ -20,7 +20,7 @@ from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
 from evidcore.page import write_page
-from evidcore.plugins.factory import build
+from evidcore.registry.factory import build
 from evidcore.volume import cache_root
 
 RESOLVED = """

@@ -1,6 +1,6 @@
 import pytest
 
-from evidcore.plugins import Offer
+from evidcore.registry import Offer
 from evidcore.run import code
 
 

@@ -15,10 +15,10 @@ from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.case import TextPart
 from evidcore.errors import RunError
-from evidcore.hub import WITHHELD
 from evidcore.model import assemble
 from evidcore.page import NOTICE
 from evidcore.page.numbers import DASH
+from evidcore.publish import WITHHELD
 from evidcore.recipe import load
 from evidcore.run import RunFolder, export_run, run, start
 from evidcore.run.parts import build

@@ -13,7 +13,7 @@ from evidcore.case import Case, Score
 from evidcore.contracts import Reward
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import tiny_language
 from evidcore.testing.vlm import VIEW, tiny_vlm

@@ -9,7 +9,7 @@ from transformers.utils import logging
 
 from evidcore.case import Score
 from evidcore.contracts import Reward
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.testing.data import volume_case
 from evidcore.testing.vlm import VIEW, tiny_vlm
 from evidcore.train.grpo import grpo

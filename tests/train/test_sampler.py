@@ -7,7 +7,7 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import ToolCall
 from evidcore.case import Episode, TextPart, VisualPart
 from evidcore.model.policy import sampling_of
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.train.settings import NamedReward
 from evidcore.train.sft import sft
 from evidcore.train.trl import stage

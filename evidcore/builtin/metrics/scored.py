@@ -9,7 +9,7 @@ from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Scorer, Written
 from evidcore.errors import PluginError
-from evidcore.plugins.factory import offer_of
+from evidcore.registry.factory import offer_of
 
 
 class Scored(Metric):

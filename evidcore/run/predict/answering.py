@@ -6,8 +6,8 @@ from typing import Any
 
 from evidcore.case import Answer, Finding, Prompt
 from evidcore.contracts import Labeler, Policy
-from evidcore.plugins import blame
-from evidcore.plugins.factory import offer_of
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 from evidcore.run.parts import Parts
 from evidcore.run.predict.confidence import likeliest, on_blank, option_rows
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from evidcore.case import Evidence, Prompt, VolumeRef
 from evidcore.contracts import BoxPrompt
-from evidcore.plugins import Offer, blame
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, Evaluate
+from evidcore.registry import Offer, blame
+from evidcore.registry.factory import offer_of
 from evidcore.run.measuring import segmenter_of
 from evidcore.run.parts import Parts
 from evidcore.run.predict.evidence import Mask

@@ -10,9 +10,9 @@ from pathlib import Path
 from evidcore.builtin.choice import LETTERS, STEM
 from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
 from evidcore.errors import DataError, RunError, did_you_mean
-from evidcore.plugins import blame
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import Audit, Evaluate, Grpo, Recipe
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 from evidcore.run.parts import Parts
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"

@@ -17,8 +17,8 @@ from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.model.policy import VLMPolicy
 from evidcore.page import NOTICE, write_answer_page
-from evidcore.plugins.factory import offer_of
 from evidcore.recipe import load
+from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
 from evidcore.run.execute import final_standing
 from evidcore.run.folder import RunFolder, appearing, write

@@ -16,7 +16,7 @@ import pytest
 from evidcore_plugin_ct_data.miniatures import write
 
 from evidcore.errors import DataError
-from evidcore.plugins import find
+from evidcore.registry import find
 
 COMMIT = "a" * 40
 TOKEN = "hf_good"

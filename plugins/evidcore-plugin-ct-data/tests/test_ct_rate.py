@@ -12,7 +12,7 @@ from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
 
 from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.errors import NotHere
-from evidcore.plugins import find
+from evidcore.registry import find
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.volume import read
 

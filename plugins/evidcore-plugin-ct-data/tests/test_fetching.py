@@ -14,7 +14,7 @@ from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS
 from evidcore_plugin_ct_data.miniatures.voxels import volume
 
 from evidcore.errors import DataError
-from evidcore.plugins import find
+from evidcore.registry import find
 from evidcore.volume import read
 
 COMMIT = "a" * 40

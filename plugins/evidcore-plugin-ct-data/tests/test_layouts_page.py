@@ -10,7 +10,7 @@ import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 
 from evidcore import contracts  # noqa: F401  options that take components are told by it
-from evidcore.plugins.factory import build, check
+from evidcore.registry.factory import build, check
 
 PAGE = Path(__file__).parents[3] / "docs" / "layouts.md"
 BLOCKS = re.findall(r"^```toml part\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -185,7 +185,7 @@ def test_a_list_of_ids_has_one_a_line(home):
 
 
 def test_every_data_set_has_a_miniature_that_the_command_writes(tmp_path, capsys):
-    from evidcore.plugins import offers
+    from evidcore.registry import offers
 
     ours = {offer.name for offer in offers("dataset") if offer.package == "evidcore-plugin-ct-data"}
     assert ours == set(WRITERS)

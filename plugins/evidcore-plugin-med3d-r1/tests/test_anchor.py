@@ -17,7 +17,7 @@ import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.model import assemble
-from evidcore.plugins import factory
+from evidcore.registry import factory
 from evidcore.testing import tiny_language, volume_case
 from evidcore.train.grpo import grpo
 from evidcore.train.rows import PromptSet, PromptSource

@@ -12,8 +12,8 @@ from evidcore_plugin_medsam2.stock import StockSession
 from evidcore.case import Box, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.errors import DataError
-from evidcore.plugins import find
-from evidcore.plugins.factory import build
+from evidcore.registry import find
+from evidcore.registry.factory import build
 from evidcore.testing import check_segmenter
 
 SHAPE = (7, 60, 90)

@@ -9,7 +9,7 @@ from evidcore_plugin_medsam2.segmenter import MedSam2
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError, RecipeError, RunError
-from evidcore.plugins import card, downloads
+from evidcore.registry import card, downloads
 
 
 @pytest.fixture(scope="module")

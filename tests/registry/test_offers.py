@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evidcore.errors import ContractError, DataError, PluginError
-from evidcore.plugins import KIND_NAMES, Offer, blame, broken, card, downloads, find, offers
+from evidcore.registry import KIND_NAMES, Offer, blame, broken, card, downloads, find, offers
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +70,7 @@ def test_a_missing_component_with_its_package_is_answered_with_the_pip_command()
 
 def test_the_table_of_our_own_packages_is_what_they_declare():
     table = tomllib.loads(
-        (resources.files("evidcore.plugins") / "known_packages.toml").read_text(encoding="utf-8")
+        (resources.files("evidcore.registry") / "known_packages.toml").read_text(encoding="utf-8")
     )
     declared = {}
     for file in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
@@ -165,7 +165,7 @@ def test_listing_imports_neither_torch_nor_a_plugin(tmp_path):
     (tmp_path / "evid_loud" / "__init__.py").write_text("raise SystemExit('imported')")
     (tmp_path / "evid_loud" / "inner.py").write_text("It = dict")
     code = (
-        "import sys; from evidcore.plugins import offers;"
+        "import sys; from evidcore.registry import offers;"
         "row = next(row for row in offers() if row.name == 'loud'); assert row.fault() is None, row.fault();"
         "heavy = {'torch', 'transformers', 'pydantic', 'evid_loud'};"
         "print([m for m in sys.modules if m.split('.')[0] in heavy])"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
-from evidcore.plugins import Offer, blame, find
+from evidcore.registry import Offer, blame, find
 
 OWN_KEYS: Mapping[str, frozenset[str]] = {
     "reward": frozenset({"use", "weight", "gate", "name"}),

@@ -7,8 +7,8 @@ from annotated_types import Ge, Le
 
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import ContractError, PluginError, RecipeError
-from evidcore.plugins.factory import build, check, check_options, offer_of, options
 from evidcore.recipe.defaults import resolved, resolved_options
+from evidcore.registry.factory import build, check, check_options, offer_of, options
 
 
 class Overlap(Reward):

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from evidcore.plugins import find
-from evidcore.plugins.factory import options
 from evidcore.recipe import Recipe, to_toml
+from evidcore.registry import find
+from evidcore.registry.factory import options
 
 WITHHELD = "(withheld)"
 _ORIGIN = re.compile(r"  # (?:line \d+|default|command line|folder of the recipe)$|^# .*\n", re.MULTILINE)

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from evidcore.hub import WITHHELD, ModelFacts, PackageFacts, model_card, published_lock, published_recipe
-from evidcore.hub.card import DatasetFacts, licence_of
+from evidcore.publish import WITHHELD, ModelFacts, PackageFacts, model_card, published_lock, published_recipe
+from evidcore.publish.card import DatasetFacts, licence_of
 from evidcore.recipe import load
 
 RECIPE = """\

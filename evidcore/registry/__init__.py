@@ -237,7 +237,7 @@ def _known_elsewhere(kind: str) -> dict[str, str]:
     import tomllib
     from importlib import resources
 
-    file = resources.files("evidcore.plugins") / "known_packages.toml"
+    file = resources.files("evidcore.registry") / "known_packages.toml"
     table = tomllib.loads(file.read_text(encoding="utf-8"))
     return {name: package for package, kinds in table.items() for name in kinds.get(kind, ())}
 

@@ -21,7 +21,7 @@ from evidcore.page.tables import (
     unit_of_row,
     with_tasks,
 )
-from evidcore.plugins import downloads
+from evidcore.registry import downloads
 
 Line = Mapping[str, Any]
 UNKNOWN = "unknown"
