@@ -65,7 +65,9 @@ def commands() -> Iterator[str]:
 
 
 def _commands(group: click.Group, words: list[str]) -> Iterator[tuple[list[str], click.Command]]:
-    for name, command in sorted(group.commands.items()):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from _commands(command, [*words, name])
         else:

@@ -1,4 +1,9 @@
-"""The `evid` command. Each command imports what it needs, so that help and listings import no torch."""
+"""The `evid` command. Packages add commands, and each command is imported when it is called.
+
+A command is an entry point of the group `evidcore.command`: `plan = "package.module:command"`, or
+`audit.segmenter = …` for `evid audit segmenter`. Its object is a click command. Help texts of the core's own
+commands are shown; another package's command shows its package, since listing runs no code of packages.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,52 @@ import click
 
 from evidcore import __version__
 from evidcore.errors import ContractError, EvidError, PluginError
+from evidcore.registry import Offer, find, offers
+
+CORE = "evidcore"
 
 
-class _Group(click.Group):
+class CommandGroup(click.Group):
+    """A group whose commands are those that installed packages offer under its name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, sorted."""
+        return sorted(self._offers())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command and return it.
+
+        Raises:
+            PluginError: if there is none of that name; says which package has it, or the nearest name.
+        """
+        offer = find("command", self._path(cmd_name))
+        command = offer.load()
+        if not isinstance(command, click.Command):
+            raise PluginError(f"{offer}: {offer.target} must be a click command, got {command!r}.")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands: a line of help, or the package that a command comes from."""
+        rows = []
+        for name, offer in sorted(self._offers().items()):
+            command = self.get_command(ctx, name) if offer.package == CORE else None
+            about = f"from {offer.package}" if command is None else command.get_short_help_str(limit=90)
+            rows.append((name, about))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def _offers(self) -> dict[str, Offer]:
+        """Return the offers of the commands right below this group, by their last name."""
+        start = self._path("")
+        below = {row.name.removeprefix(start): row for row in offers("command") if row.name.startswith(start)}
+        return {name: row for name, row in below.items() if "." not in name}
+
+    def _path(self, name: str) -> str:
+        """Return a command's name in the entry points; the outermost group has no name there."""
+        return name if isinstance(self, _Evid) else f"{self.name}.{name}"
+
+
+class _Evid(CommandGroup):
     """Turns what a person can fix into a message and exit status 2; anything else is our bug."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -33,35 +81,9 @@ class _Group(click.Group):
             ctx.exit(130)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="evidcore")
-def main() -> None:
-    """Train 3D medical vision-language models whose words are tied to visible evidence, and prove it."""
-
-
-from evidcore.cli import (  # noqa: E402  # they add commands to main
-    ablating,
-    auditing,
-    components,
-    data,
-    data_prepare,
-    data_profile,
-    preparing,
-    results,
-    running,
-    using,
+main = _Evid(
+    "evid",
+    help="Train 3D medical vision-language models whose words are tied to visible evidence, and prove it.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-
-__all__ = [
-    "ablating",
-    "auditing",
-    "components",
-    "data",
-    "data_prepare",
-    "data_profile",
-    "main",
-    "preparing",
-    "results",
-    "running",
-    "using",
-]
+main = click.version_option(__version__, prog_name="evidcore")(main)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import click
 
-from evidcore.cli.data import data
-
 _PLAIN_EVERY_S = 10.0
 _WORDS = {
     "done": "done",
@@ -30,7 +28,7 @@ def _shard(context: click.Context, option: click.Parameter, text: str) -> tuple[
     return int(found[1]), int(found[2])
 
 
-@data.command()
+@click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key of the recipe.")
 @click.option(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from evidcore.cli.data import data, folder_intensity, follow
+from evidcore.cli.data import folder_intensity
+from evidcore.cli.progress import follow
 
 if TYPE_CHECKING:
     from evidcore.contracts import Labeler, Task
@@ -26,7 +27,7 @@ def _comma(context: click.Context, option: click.Parameter, value: str | None) -
     return tuple(part.strip() for part in value.split(",") if part.strip()) if value else ()
 
 
-@data.command()
+@click.command()
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
 @click.option(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -103,3 +104,28 @@ def _figures(metrics: Mapping[str, float]) -> str:
     """Return the figures that matter most, then a few others."""
     names = [name for start in _FIRST for name in metrics if name.startswith(start)]
     return "  ".join(f"{name} {metrics[name]:.4g}" for name in list(dict.fromkeys(names))[:5])
+
+
+@contextmanager
+def follow(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how far a walk over cases is: a bar in a terminal, now and then a line otherwise."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(name, total=None)
+            yield lambda count, total: bar.update(task, completed=count, total=total)
+        return
+    last_s = time.monotonic()
+
+    def say(count: int, total: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= _EVERY_S:
+            last_s = time.monotonic()
+            print(f"{name}: {count} of {total} cases", file=sys.stderr, flush=True)  # noqa: T201
+
+    yield say

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
     "rollout", "tool", "reader", "labeler", "scorer", "metric", "observer",
+    "command",
 )  # fmt: skip
 _PREFIX = "evidcore."
 _TARGET = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")

@@ -1,17 +1,16 @@
-"""`evid check` and `evid plan`: everything before spending time."""
+"""`evid plan`: memory, time, downloads and licences before spending."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from evidcore.cli import main
+from evidcore.cli.check import parameter_count, parameter_list
 
 if TYPE_CHECKING:
     from evidcore.run.plan import PlannedStage
@@ -22,55 +21,7 @@ _set = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", h
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@main.command()
-@_recipe
-@_set
-@click.option(
-    "--resolved", is_flag=True, help="Only print the recipe with every default and where it came from."
-)
-@_json
-def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: bool) -> None:
-    """Do everything but train: read the recipe, build its parts, read first cases, count tokens."""
-    from evidcore.recipe import load, to_toml
-
-    loaded = load(recipe, overrides)
-    if resolved:
-        text = to_toml(loaded)
-        click.echo(json.dumps({"resolved": text}) if as_json else text, nl=as_json)
-        return
-    from evidcore.run.rehearsal import rehearse
-
-    found = rehearse(loaded)
-    if as_json:
-        click.echo(json.dumps({"recipe": str(recipe), **dataclasses.asdict(found)}, indent=1))
-        return
-    grid = " x ".join(map(str, found.patch_grid_zyx))
-    patches = math.prod(found.patch_grid_zyx)
-    click.echo(f"a volume: {grid} = {patches} patches -> {found.visual_tokens} visual tokens")
-    if found.parameters is not None:
-        click.echo(f"parameters: {_parameters(found.parameters)}")
-    for weights in found.stages:
-        click.echo(
-            f"{weights.stage:20} trains {_count(weights.trained)}, leaves {_count(weights.frozen)} frozen"
-        )
-    for row in found.data:
-        what = f"{row.dataset} {row.split}" + (f", {row.task}" if row.task else "")
-        about = "about " if row.are_estimated else ""
-        tokens = (
-            f"prompt {about}{row.prompt_tokens} tokens ({row.image_tokens} visual), "
-            f"answer {about}{row.answer_tokens}"
-        )
-        click.echo(
-            f"{row.stage:20} {what:28} {row.cases} cases, {row.patients} patients"
-            + (f"; {tokens}" if row.task else "")
-        )
-    for text in found.unchecked:
-        click.echo(click.style("not checked: ", fg="yellow") + text)
-    rest = ", but not all could be checked" if found.unchecked else ""
-    click.echo(f"{recipe}: nothing wrong found{rest}")
-
-
-@main.command()
+@click.command()
 @_recipe
 @_set
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), help="Where earlier runs lie.")
@@ -92,9 +43,9 @@ def plan(recipe: Path, overrides: tuple[str, ...], out: Path, throughput: Path |
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(found), indent=1, default=str))
         return
-    click.echo(f"parameters: {_parameters(found.parameters)}")
+    click.echo(f"parameters: {parameter_list(found.parameters)}")
     for stage in found.stages:
-        trains = f"; trains {_count(stage.trained)}" if stage.trained != 0 else ""
+        trains = f"; trains {parameter_count(stage.trained)}" if stage.trained != 0 else ""
         click.echo(f"{stage.stage:20} {stage.work}{trains}; {_time(stage, measured)}")
         for line in _memory(stage):
             click.echo(f"{'':20} {line}")
@@ -136,14 +87,3 @@ _GROUNDS = {
     "estimated": "estimated from the letters of the first prompts: the tokenizer is not here",
     "assumed": "assumed: the data are not here",
 }
-
-
-def _parameters(by_part: Mapping[str, int | None]) -> str:
-    return ", ".join(f"{part} {_count(size)}" for part, size in by_part.items())
-
-
-def _count(size: int | None) -> str:
-    """Return a number of parameters."""
-    if size is None:
-        return "not known before the download"
-    return f"{size / 1e6:.2f} M" if size >= 1e5 else str(size)

@@ -1,21 +1,19 @@
-"""`evid predict` and `evid export`: use what a run has trained."""
+"""`evid predict`: a trained model on a scan."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
-
-from evidcore.cli import main
 
 _run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@main.command()
+@click.command()
 @_run
 @click.argument("scan")
 @click.option(
@@ -83,31 +81,3 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         extent = f", mask of {mask['volume_ml']:g} ml in {mask['path']}" if mask else ""
         yield f"\nevidence: key slice {evidence['slice']}, {len(evidence['boxes'])} boxes{extent}"
     yield f"\n{looking_sentence(record)}"
-
-
-@main.command()
-@_run
-@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--format", "form", type=click.Choice(["transformers", "published"]), default="transformers",
-    show_default=True, help="Who reads the folder.",
-)  # fmt: skip
-@_json
-def export(folder: Path, target: Path, form: Literal["transformers", "published"], as_json: bool) -> None:
-    """Write a run's model to DIR with its card: a folder that transformers loads.
-
-    After `import evidcore.model`, `AutoModelForImageTextToText` and `AutoProcessor` read it. A model with
-    `native-vision` and `native-merger` may be written as it was published, for vLLM and others.
-    """
-    from transformers.utils import logging
-
-    from evidcore.run import export_run, open_run
-
-    logging.disable_progress_bar()
-    written = export_run(open_run(folder), target, form)
-    if as_json:
-        files = sorted(path.name for path in written.iterdir())
-        click.echo(json.dumps({"folder": str(written), "format": form, "files": files}, indent=1))
-        return
-    click.echo(f"model: {written}\ncard:  {written / 'README.md'}")
-    click.echo("Read the card before you pass the model on.")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from evidcore.cli.data import folder_intensity, follow
-from evidcore.cli.results import audit
+from evidcore.cli.data import folder_intensity
+from evidcore.cli.progress import follow
 from evidcore.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _shares(context: click.Context, option: click.Parameter, value: str) -> tupl
     return found
 
 
-@audit.command()
+@click.command()
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
     "--segmenter",

@@ -1,4 +1,4 @@
-"""`evid audit policy` and `evid page`: look at what a run left."""
+"""`evid audit`: is a score earned by the pixels?"""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import click
 
-from evidcore.cli import main
+from evidcore.cli import CommandGroup
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 
 
-@main.group()
-def audit() -> None:
-    """Ask whether a score is earned by the pixels, and what a segmenter can give."""
+audit = CommandGroup(
+    "audit", help="Ask whether a score is earned by the pixels, and what a segmenter can give."
+)
 
 
-@audit.command()
+@click.command()
 @_run
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases per data entry; 0 = all.")
 @_json
@@ -36,15 +36,3 @@ def policy(folder: Path, limit: int, as_json: bool) -> None:
         return
     for line in summary(run, only=result["stage"])["lines"]:
         click.echo(line)
-
-
-@main.command()
-@_run
-@click.option("--show-reports", is_flag=True, help="Put real patients' reports on the page too.")
-@_json
-def page(folder: Path, show_reports: bool, as_json: bool) -> None:
-    """Write a run's evidence page again: static, offline."""
-    from evidcore.page import write_page
-
-    path = write_page(folder, show_reports=show_reports)
-    click.echo(json.dumps({"page": str(path)}) if as_json else str(path))

@@ -1,4 +1,4 @@
-"""`evid run` and `evid resume`."""
+"""`evid run`: train, measure, audit, and write the page."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from evidcore.cli import main
-
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
 
-@main.command()
+@click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option(
     "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key: stage.grpo.steps=3"
@@ -34,21 +32,11 @@ def run(
     from evidcore.run import start
 
     folder = start(load(recipe, overrides), out, fresh=fresh, with_controls=with_controls)
-    _go(folder, as_json, accept_changes=False)
+    go(folder, as_json, accept_changes=False)
 
 
-@main.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--accept-changes", is_flag=True, help="Go on although code, data or versions have changed.")
-@_json
-def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
-    """Go on with a run that was interrupted or failed. Needs only its folder."""
-    from evidcore.run import open_run
-
-    _go(open_run(folder), as_json, accept_changes=accept_changes)
-
-
-def _go(folder: Any, as_json: bool, *, accept_changes: bool) -> None:
+def go(folder: Any, as_json: bool, *, accept_changes: bool) -> None:
+    """Run a run folder to its end, show its progress, write its page and print its results."""
     from evidcore.cli.progress import Progress
     from evidcore.cli.summary import summary
     from evidcore.page import write_page

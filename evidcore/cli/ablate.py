@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evidcore.cli import main
-
 if TYPE_CHECKING:
     from evidcore.run import RunFolder
     from evidcore.run.ablation import AblationFolder, Passed
 
 
-@main.command()
+@click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs lie."

@@ -1,0 +1,74 @@
+"""`evid check`: do everything but train."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+_recipe = click.argument("recipe", type=click.Path(path_type=Path))
+_set = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@_recipe
+@_set
+@click.option(
+    "--resolved", is_flag=True, help="Only print the recipe with every default and where it came from."
+)
+@_json
+def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: bool) -> None:
+    """Do everything but train: read the recipe, build its parts, read first cases, count tokens."""
+    from evidcore.recipe import load, to_toml
+
+    loaded = load(recipe, overrides)
+    if resolved:
+        text = to_toml(loaded)
+        click.echo(json.dumps({"resolved": text}) if as_json else text, nl=as_json)
+        return
+    from evidcore.run.rehearsal import rehearse
+
+    found = rehearse(loaded)
+    if as_json:
+        click.echo(json.dumps({"recipe": str(recipe), **dataclasses.asdict(found)}, indent=1))
+        return
+    grid = " x ".join(map(str, found.patch_grid_zyx))
+    patches = math.prod(found.patch_grid_zyx)
+    click.echo(f"a volume: {grid} = {patches} patches -> {found.visual_tokens} visual tokens")
+    if found.parameters is not None:
+        click.echo(f"parameters: {parameter_list(found.parameters)}")
+    for weights in found.stages:
+        trained, frozen = parameter_count(weights.trained), parameter_count(weights.frozen)
+        click.echo(f"{weights.stage:20} trains {trained}, leaves {frozen} frozen")
+    for row in found.data:
+        what = f"{row.dataset} {row.split}" + (f", {row.task}" if row.task else "")
+        about = "about " if row.are_estimated else ""
+        tokens = (
+            f"prompt {about}{row.prompt_tokens} tokens ({row.image_tokens} visual), "
+            f"answer {about}{row.answer_tokens}"
+        )
+        click.echo(
+            f"{row.stage:20} {what:28} {row.cases} cases, {row.patients} patients"
+            + (f"; {tokens}" if row.task else "")
+        )
+    for text in found.unchecked:
+        click.echo(click.style("not checked: ", fg="yellow") + text)
+    rest = ", but not all could be checked" if found.unchecked else ""
+    click.echo(f"{recipe}: nothing wrong found{rest}")
+
+
+def parameter_list(by_part: Mapping[str, int | None]) -> str:
+    """Return the parts of a model with their parameters."""
+    return ", ".join(f"{part} {parameter_count(size)}" for part, size in by_part.items())
+
+
+def parameter_count(size: int | None) -> str:
+    """Return a number of parameters in words."""
+    if size is None:
+        return "not known before the download"
+    return f"{size / 1e6:.2f} M" if size >= 1e5 else str(size)

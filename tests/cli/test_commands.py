@@ -1,0 +1,88 @@
+"""Commands of packages, by dist-info folders on disk."""
+
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from evidcore.cli import main
+
+COUNT = '''
+import click
+
+@click.command()
+@click.argument("number", type=int)
+def count(number):
+    """Count to NUMBER."""
+    click.echo(" ".join(map(str, range(1, number + 1))))
+'''
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Return a function that puts a package with one command on `sys.path`."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "evid_counting", raising=False)
+
+    def put(name, target="evid_counting:count", package="evid-counting", body=COUNT):
+        info = tmp_path / f"{package.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[evidcore.command]\n{name} = {target}\n")
+        (tmp_path / "evid_counting.py").write_text(body)
+
+    return put
+
+
+def evid(*words):
+    return CliRunner().invoke(main, words)
+
+
+def test_a_package_adds_a_command(package):
+    package("count")
+    assert evid("count", "3").output == "1 2 3\n"
+    assert evid("count", "--help").output.startswith("Usage: evid count [OPTIONS] NUMBER")
+
+
+def test_a_package_adds_a_command_to_a_group_of_the_core(package):
+    package("audit.count")
+    assert evid("audit", "count", "2").output == "1 2\n"
+    assert "from evid-counting" in evid("audit", "--help").output
+    assert evid("count", "2").exit_code == 2
+
+
+def test_help_runs_no_code_of_a_package(package):
+    package("count", body="raise RuntimeError('imported')")
+    done = evid("--help")
+    assert done.exit_code == 0
+    assert "from evid-counting" in done.output
+
+
+def test_a_broken_command_names_its_package(package):
+    package("count", body="raise RuntimeError('half written')")
+    done = evid("count", "3")
+    assert done.exit_code == 2
+    assert "command 'count' from evid-counting 1.0 could not be imported: RuntimeError: half written" in (
+        done.stderr
+    )
+
+
+def test_what_is_no_click_command_is_refused(package):
+    package("count", body="def count(): ...")
+    done = evid("count")
+    assert done.exit_code == 2
+    assert "evid_counting:count must be a click command, got <function count" in done.stderr
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest():
+    done = evid("pedict")
+    assert done.exit_code == 2
+    assert "no command is called 'pedict'. Did you mean 'predict'?" in done.stderr
+    assert "no command is called 'audit.polcy'. Did you mean 'audit.policy'?" in evid("audit", "polcy").stderr
+
+
+def test_two_packages_with_one_command_are_an_error(package):
+    package("run", package="evid-other")
+    done = evid("run", "x.toml")
+    assert done.exit_code == 2
+    assert "2 installed packages have a command called 'run'" in done.stderr
