@@ -61,7 +61,8 @@ def main() -> int:
     asked = parser.parse_args()
     sweeps = sorted(path.stem for path in (REPOSITORY / "recipes" / "ablations").glob("*.toml"))
     names = ["med3d_r1", "medvol_r1", "real_ct", *(sweeps if asked.ablations else ())]
-    found = {}
+    found: dict[str, Any] = {}
+    known = json.loads(asked.keep.read_text(encoding="utf-8")) if asked.keep and asked.keep.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         for name in asked.only or names:
             print(f"{name} …", flush=True)
@@ -69,7 +70,7 @@ def main() -> int:
                 run_ablation(name, Path(folder)) if name in sweeps else run(name, Path(folder))
             )
             if asked.keep:  # after each, so that a killed one leaves what it has
-                asked.keep.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                asked.keep.write_text(json.dumps(known | found, indent=1) + "\n", encoding="utf-8")
     if asked.compare is None:
         return 0
     before = json.loads(asked.compare.read_text(encoding="utf-8"))
@@ -109,16 +110,16 @@ def run_ablation(name: str, folder: Path) -> Path:
     text = re.sub(r"^overrides = \[[^\n]*\n", lambda match: match[0] + lines, text, flags=re.MULTILINE)
     file = folder / f"{name}.toml"
     file.write_text(text, encoding="utf-8")
-    _evid("ablate", str(file), "--out", str(folder / "runs"))
+    _evid("ablate", str(file), "--out", str(folder / "runs"), may_refuse=True)  # a metric may be missing
     return folder / "runs" / recipe / "ablations" / name
 
 
-def _evid(*words: str) -> None:
+def _evid(*words: str, may_refuse: bool = False) -> None:
     command = [sys.executable, "-m", "evidcore", *words]
     done = subprocess.run(
         command, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
     )
-    if done.returncode:
+    if done.returncode and not (may_refuse and done.returncode == 2):
         sys.exit(
             f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
         )
@@ -131,7 +132,8 @@ def kept(folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = {
             name: kept(Path(os.path.normpath(folder / cell["run"]))) for name, cell in sorted(cells.items())
         }
-        table = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
+        file = folder / "ablation.json"
+        table = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         return found | {"table": [_plain(row) for row in _tables(table)]}
     lines = {
         path.relative_to(folder).as_posix(): [_hash(json.loads(line)) for line in _lines(path)]
@@ -198,6 +200,8 @@ def differences(before: Any, after: Any, where: str) -> list[str]:
             other = sum(one != two for one, two in zip(before, after, strict=False))
             other += abs(len(before) - len(after))
             return [f"{where}: {other} of {len(before)} lines differ"] if other else []
+        if all(isinstance(item, dict) and "metric" in item for item in before + after):
+            return differences(_by_metric(before), _by_metric(after), where)
         if len(before) != len(after):
             return [f"{where}: {len(before)} before, {len(after)} after"]
         pairs = enumerate(zip(before, after, strict=True))
@@ -206,6 +210,12 @@ def differences(before: Any, after: Any, where: str) -> list[str]:
         return []
     what = "interval, " if where.rpartition("/")[2] in {"low", "high", "note", "p"} else ""
     return [f"{where}: {what}{before!r} before, {after!r} after"]
+
+
+def _by_metric(rows: list[Any]) -> dict[str, Any]:
+    """Return rows by what they say; their order is for the eye alone."""
+    names = ("task", "name", "condition", "metric", "arm", "of", "label", "stage")
+    return {" ".join(str(row[name]) for name in names if name in row): row for row in rows}
 
 
 def _scans(folder: Path) -> Path:

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from evidcore.builtin.tags import TAG, inside, shortened, tag_fault
-from evidcore.case import Answer, Case, Prompt, Question, Span, TextPart
+from evidcore.case import LETTERS, Answer, Case, Prompt, Question, Span, TextPart
 from evidcore.contracts import Task, View
 
-LETTERS = "ABCDEFGH"
 STEM = "Which finding is present?"
 
 _ASKED_SHORT = {True: "Think, then answer.", False: "Answer."}
@@ -55,6 +54,8 @@ class Choice(Task):
     Source:
         Lai et al. 2026, Med3D-R1, arXiv:2602.01200 (MMVQA: one true abnormality, three random distractors).
     """
+
+    evaluation = "choice"
 
     def __init__(
         self,

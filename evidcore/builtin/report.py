@@ -16,6 +16,8 @@ class ReportTask(Task):
         instruction: what the model is told after it was shown the scan.
     """
 
+    evaluation = "report"
+
     def __init__(self, *, instruction: str = "Write the report.") -> None:
         self.instruction = instruction
 

@@ -3,7 +3,7 @@
 Arrays are `z, y, x`: z to superior, y to posterior, x to the patient's left (LPS), spacing in the same order.
 """
 
-from evidcore.case.answer import Action, Answer, Box, Episode, Evidence, Rollout, Score, Unscored, Verdict
+from evidcore.case.answer import LETTERS, Action, Answer, Box, Episode, Evidence, Rollout, Score, Unscored, Verdict
 from evidcore.case.scan import (
     Case,
     Finding,
@@ -22,6 +22,7 @@ from evidcore.case.scan import (
 from evidcore.case.shown import Crop, Part, Prompt, TextPart, VisualPart
 
 __all__ = [
+    "LETTERS",
     "Action",
     "Answer",
     "Box",

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 
 from evidcore.contracts.answering import RolloutStrategy, Sampler, Task, Tool
 from evidcore.contracts.data import Dataset, View
+from evidcore.contracts.evaluating import Answers, Asking, Audit, Audited, Blind, Evaluation, Scored
 from evidcore.contracts.judging import Labeler, Reader, Reward, Scorer, Unread
+from evidcore.contracts.language import Corpus, Language
 from evidcore.contracts.measuring import Measured, Metric, Pooling, Sums, TextKind, Written
 from evidcore.contracts.model import (
     Bridge,
@@ -25,6 +27,7 @@ from evidcore.contracts.model import (
     Policy,
     Reweighter,
 )
+from evidcore.contracts.results import Row, StageResult
 from evidcore.contracts.segmenting import (
     BoxPrompt,
     MaskPrompt,
@@ -35,6 +38,7 @@ from evidcore.contracts.segmenting import (
     SegmenterSession,
     refuse_unusable,
 )
+from evidcore.contracts.stage import Announce, Stage, StageContext, Workload
 
 KINDS: Mapping[str, type] = {
     "dataset": Dataset,
@@ -51,19 +55,32 @@ KINDS: Mapping[str, type] = {
     "labeler": Labeler,
     "scorer": Scorer,
     "metric": Metric,
+    "evaluation": Evaluation,
+    "audit": Audit,
+    "language": Language,
+    "stage": Stage,
 }
 
 __all__ = [
     "KINDS",
+    "Announce",
+    "Answers",
+    "Asking",
+    "Audit",
+    "Audited",
+    "Blind",
     "BoxPrompt",
     "Bridge",
+    "Corpus",
     "Dataset",
     "Encoder",
     "EncoderInput",
+    "Evaluation",
     "FitLog",
     "Fittable",
     "Grid",
     "Labeler",
+    "Language",
     "MaskPrompt",
     "MaskRequest",
     "Measured",
@@ -76,17 +93,23 @@ __all__ = [
     "Reward",
     "Reweighter",
     "RolloutStrategy",
+    "Row",
     "Sampler",
+    "Scored",
     "Scorer",
     "Segmenter",
     "SegmenterPrompt",
     "SegmenterSession",
+    "Stage",
+    "StageContext",
+    "StageResult",
     "Sums",
     "Task",
     "TextKind",
     "Tool",
     "Unread",
     "View",
+    "Workload",
     "Written",
     "refuse_unusable",
 ]

@@ -16,11 +16,11 @@ class Task(ABC):
     Core gives: `view`, whose box convention is spoken, `recipe_folder` (relative paths start there),
     `cache_folder`.
 
-    What a prompt's `reference` holds decides how an evaluate stage scores its answers: `options` and `letter`
-    make a choice; a gold answer that is read as a report makes a report; `masks`, the names of the case's
-    masks that answer together, with a gold answer that is read as boxes on a slice, makes a segmentation.
+    `evaluation` names the component that measures its answers. The core's are `choice`, whose prompts have
+    `options` and `letter` in their `reference`, and `report`, whose gold answers are read as reports.
     """
 
+    evaluation: ClassVar[str] = ""
     needs_slice_tags: ClassVar[bool] = False
     takes_free_questions: ClassVar[bool] = False  # `ask` has a use for questions without options
 

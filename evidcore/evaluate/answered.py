@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from evidcore.case import Prompt
 from evidcore.evaluate.reference_lines import cluster
-
-Condition = Literal["own", "other-patient", "blank"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +18,7 @@ class Answered:
     case_id: str
     patient: str | None
     task: str
-    condition: Condition
+    condition: str
     prompt: str  # what was asked, as text
     text: str  # what was answered
     malformed: str | None
@@ -38,11 +36,11 @@ class Asked(TypedDict):
     case_id: str
     patient: str | None
     task: str
-    condition: Condition
+    condition: str
     prompt: str
 
 
-def asked(prompt: Prompt, condition: Condition) -> Asked:
+def asked(prompt: Prompt, condition: str) -> Asked:
     """Return what is kept of a prompt beside its answer."""
     return Asked(
         prompt_id=prompt.id,

@@ -14,16 +14,30 @@ forms of it:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidcore.builtin.choice import LETTERS
-from evidcore.builtin.scorers import TokenF1
-from evidcore.case import Prompt
-from evidcore.contracts import Policy, Scorer, Task
-from evidcore.evaluate.answered import Answered, Condition, asked, batches, unknown_patients
-from evidcore.evaluate.reference_lines import ReferenceLines, row
+from evidcore.case import LETTERS, Prompt
+from evidcore.contracts import (
+    Answers,
+    Asking,
+    Blind,
+    Evaluation,
+    Labeler,
+    Metric,
+    Policy,
+    Row,
+    Scored,
+    Scorer,
+    Task,
+)
+from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
+from evidcore.evaluate.measuring import Measurement, named_metrics
+from evidcore.evaluate.reference_lines import reference_lines, row
 from evidcore.evaluate.statistics import mean_interval, ratio_interval
+from evidcore.evaluate.thinking import measure_thinking
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,11 +64,12 @@ class ChoiceAnswer(Answered):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceResult:
-    """All answers of one policy to one task's questions."""
+class ChoiceResult(Scored):
+    """All answers to one task's questions, and what metrics say of the thinking before them."""
 
     name: str
     answers: tuple[ChoiceAnswer, ...]
+    thinking: Measurement
 
     @property
     def clusters(self) -> tuple[str, ...]:
@@ -70,28 +85,43 @@ class ChoiceResult:
         """
         return tuple(float(getattr(answer, reading) == answer.answer) for answer in self.answers)
 
-    def rows(self, *, lines: ReferenceLines | None = None) -> list[dict[str, Any]]:
-        """Return the results rows: accuracies, format, then strict accuracy by finding, then `lines`."""
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Return 1 or 0 per question: is the answer right, or is it in its format?"""
+        if metric == "format_rate":
+            return tuple(float(answer.malformed is None) for answer in self.answers)
+        return self.correct(ACCURACIES[metric])
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return a line for each answer, with the figures of its thinking."""
+        return self.thinking.beside([answer.line() for answer in self.answers])
+
+    def rows(self) -> list[Row]:
+        """Return accuracies, format, strict accuracy by finding, then what metrics say of the thinking."""
         note = unknown_patients(answer.patient for answer in self.answers)
         found = [
-            row(self.name, metric, mean_interval(self.correct(reading), self.clusters), note=note)
-            for metric, reading in _ACCURACIES.items()
+            row(
+                self.name, metric, mean_interval(self.correct(reading), self.clusters), note=note,
+                is_headline=metric in _AT_A_GLANCE,
+            )
+            for metric, reading in ACCURACIES.items()
             if metric in ALWAYS or all(getattr(answer, reading) is not None for answer in self.answers)
-        ]
-        valid = [float(answer.malformed is None) for answer in self.answers]
-        found.append(row(self.name, "format_rate", mean_interval(valid, self.clusters)))
+        ]  # fmt: skip
+        valid = self.values("format_rate")
+        found.append(
+            row(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True)
+        )
         if any(valid):
             right = [hit * ok for hit, ok in zip(self.correct(), valid, strict=True)]
             given = ratio_interval(right, valid, self.clusters)
-            found.append(row(self.name, "accuracy_given_valid_format", given))
+            found.append(row(self.name, "accuracy_given_valid_format", given, is_headline=True))
         for finding in sorted({answer.finding for answer in self.answers}):
             here = [answer for answer in self.answers if answer.finding == finding]
             interval = mean_interval([float(one.correct) for one in here], [one.cluster for one in here])
             found.append(row(self.name, f"strict_accuracy/{finding}", interval))
-        return found + (lines.rows(self.name) if lines else [])
+        return found + self.thinking.rows(self.name, self.clusters)
 
 
-_ACCURACIES = {
+ACCURACIES = {
     "strict_accuracy": "choice",
     "lenient_accuracy": "lenient_choice",
     "rescue_accuracy": "rescue_choice",
@@ -99,64 +129,97 @@ _ACCURACIES = {
     "verdict_log_likelihood_accuracy": "verdict_log_likelihood_choice",
 }
 ALWAYS = ("strict_accuracy", "lenient_accuracy", "rescue_accuracy")
+_AT_A_GLANCE = ("strict_accuracy", "log_likelihood_accuracy", "verdict_log_likelihood_accuracy")
 
 
-def evaluate_choice(
-    policy: Policy,
-    prompts: Sequence[Prompt],
-    task: Task,
-    *,
-    max_new_tokens: int,
-    name: str | None = None,
-    condition: Condition = "own",
-    batch_size: int = 64,
-    likelihoods: bool = True,
-    rescue: Scorer | None = None,
-) -> ChoiceResult:
-    """Answer `prompts` greedily and read the answers in every way.
+class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
+    """Read answers to choice questions in every way, beside blind rules and perfect eyes.
 
     Args:
-        policy: the model.
-        prompts: questions of `task`.
-        task: reads the completions.
-        max_new_tokens: most tokens of an answer.
-        name: what results call it; the prompts' task if left out.
-        condition: which volumes the prompts show.
-        batch_size: prompts shown at once.
-        likelihoods: also ask for option likelihoods (one pass more per option and form).
-        rescue: similarity for the rescue reading; `token-f1` if left out.
-
-    Raises:
-        ValueError: if there are no prompts, or one has no options; names it.
+        rescue: similarity for the rescue reading.
+        labeler: given to metrics that ask for one.
+        metric: measure what was thought before an answer; those that read "think" are used.
     """
-    if not prompts:
-        raise ValueError("there is no question to evaluate")
-    for prompt in prompts:
-        if not prompt.reference.get("options"):
-            raise ValueError(f"prompt {prompt.id!r} has no options; evaluate it as a report")
-    similarity = rescue or TokenF1()
-    answers: list[ChoiceAnswer] = []
-    for batch in batches(prompts, batch_size):
-        texts = policy.generate(batch, max_new_tokens=max_new_tokens)
-        direct, verdict = _likeliest(policy, batch, task) if likelihoods else ([None] * len(batch),) * 2
-        for prompt, text, bare, full in zip(batch, texts, direct, verdict, strict=True):
-            read = task.parse(prompt, text)
-            answers.append(
-                ChoiceAnswer(
-                    **asked(prompt, condition),
-                    text=text,
-                    malformed=read.malformed,
-                    choice=read.choice,
-                    lenient_choice=read.lenient_choice,
-                    rescue_choice=read.lenient_choice or rescued(text, prompt, similarity),
-                    log_likelihood_choice=bare,
-                    verdict_log_likelihood_choice=full,
-                    answer=prompt.reference["letter"],
-                    finding=prompt.reference["finding"],
-                    images=tuple(crop.uri() for crop in prompt.crops()),
-                )
+
+    headline = "strict_accuracy"
+    beside = ("format_rate",)
+
+    def __init__(
+        self,
+        *,
+        rescue: Scorer = {"use": "token-f1"},  # type: ignore[assignment]  # noqa: B006  # a recipe's table
+        labeler: Labeler = {"use": "negation-rules"},  # type: ignore[assignment]  # noqa: B006
+        metric: tuple[Metric, ...] = (),
+    ) -> None:
+        self.rescue = rescue
+        self.metrics = named_metrics(metric)
+
+    def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
+        """Return which prompt has no options, if one has none."""
+        bare = next((one for one in prompts if not one.reference.get("options")), None)
+        return "" if bare is None else f"prompt {bare.id!r} has no options, so it is no choice"
+
+    def ready(self) -> None:
+        """Ask scorer and metrics."""
+        for component in (self.rescue, *(named.metric for named in self.metrics)):
+            with blame(offer_of(component), "looking for what it needs"):
+                component.ready()
+
+    def answer(
+        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking
+    ) -> list[ChoiceAnswer]:
+        """Answer greedily and read the answers in every way.
+
+        Raises:
+            ValueError: if there are no prompts, or one has no options; names it.
+        """
+        if not prompts:
+            raise ValueError("there is no question to evaluate")
+        if wrong := self.refusal(task, prompts):
+            raise ValueError(wrong)
+        answers: list[ChoiceAnswer] = []
+        for batch in batches(prompts, asking.prompts_per_batch):
+            texts = policy.generate(batch, max_new_tokens=asking.max_new_tokens)
+            direct, verdict = (
+                ([None] * len(batch),) * 2 if asking.headline_only else _likeliest(policy, batch, task)
             )
-    return ChoiceResult(name=name or prompts[0].task, answers=tuple(answers))
+            for prompt, text, bare, full in zip(batch, texts, direct, verdict, strict=True):
+                read = task.parse(prompt, text)
+                answers.append(
+                    ChoiceAnswer(
+                        **asked(prompt),
+                        text=text,
+                        malformed=read.malformed,
+                        choice=read.choice,
+                        lenient_choice=read.lenient_choice,
+                        rescue_choice=read.lenient_choice or rescued(text, prompt, self.rescue),
+                        log_likelihood_choice=bare,
+                        verdict_log_likelihood_choice=full,
+                        answer=prompt.reference["letter"],
+                        finding=prompt.reference["finding"],
+                        images=tuple(crop.uri() for crop in prompt.crops()),
+                    )
+                )
+        return answers
+
+    def score(self, answers: Sequence[Answers[ChoiceAnswer]], task: Task, name: str) -> list[Scored]:
+        """Count right answers, and measure the thinking before them."""
+        return [
+            ChoiceResult(
+                name=name,
+                answers=tuple(dataclasses.replace(one, condition=given.condition) for one in given.said),
+                thinking=measure_thinking(
+                    self.metrics, given.prompts, [one.text for one in given.said], task
+                ),
+            )
+            for given in answers
+        ]
+
+    def references(
+        self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
+    ) -> Blind:
+        """Return uniform chance, the best blind rule, and perfect perception."""
+        return reference_lines(prompts, training()).blind(name)
 
 
 def rescued(text: str, prompt: Prompt, similarity: Scorer) -> str | None:

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Sums, TextKind, Written
+from evidcore.contracts import Measured, Metric, Row, Sums, TextKind, Written
 from evidcore.errors import ContractError
 from evidcore.evaluate.pooling import Figure, figure_interval, pooled, to_json
 from evidcore.evaluate.reference_lines import row
 from evidcore.registry import blame
-from evidcore.registry.factory import offer_of
+from evidcore.registry.factory import name_of, offer_of
 
 _MOST_REASONS = 2  # in a note
 
@@ -60,7 +60,7 @@ class Measurement:
             for line, text in zip(lines, self.texts, strict=True)
         ]
 
-    def rows(self, name: str, patients: Sequence[str]) -> list[dict[str, Any]]:
+    def rows(self, name: str, patients: Sequence[str]) -> list[Row]:
         """Return a results row per figure, in the order in which metrics gave them.
 
         Args:
@@ -77,13 +77,13 @@ class Measurement:
             values, owners = [value for value, _ in held], [patient for _, patient in held]
             note = "; ".join(part for part in (self.notes.get(figure, ""), self._missing(figure)) if part)
             interval = figure_interval(values, owners)
+            unit = self.units[figure]
             if interval is None:
                 counts = {"questions": len(values), "patients": len(set(owners))}
-                empty = {"value": None, "low": None, "high": None, "note": note or "nothing to measure"}
-                found.append({"name": name, "metric": figure, **empty, **counts})
+                empty = note or "nothing to measure"
+                found.append(Row(name=name, metric=figure, value=None, note=empty, unit=unit, **counts))
             else:
-                found.append(row(name, figure, interval, note=note))
-            found[-1]["unit"] = self.units[figure]
+                found.append(row(name, figure, interval, note=note, unit=unit))
         return [*found, *self._silent(name, patients)]
 
     def _missing(self, figure: str) -> str:
@@ -93,23 +93,39 @@ class Measurement:
         said = collections.Counter(text.unscored.get(metric, "not told") for text in lacking)
         return _counted(len(lacking), len(self.texts), said)
 
-    def _silent(self, name: str, patients: Sequence[str]) -> list[dict[str, Any]]:
+    def _silent(self, name: str, patients: Sequence[str]) -> list[Row]:
         """Return a row for each metric that could measure none of the texts."""
         speaking = set(self.sources.values())
         silent = dict.fromkeys(
             metric for text in self.texts for metric in text.unscored if metric not in speaking
         )
         return [
-            {
-                "name": name, "metric": metric, "value": None, "low": None, "high": None, "questions": 0,
-                "patients": len(set(patients)), "unit": "plain",
-                "note": _counted(
-                    len(self.texts), len(self.texts),
+            Row(
+                name=name,
+                metric=metric,
+                value=None,
+                patients=len(set(patients)),
+                unit="plain",
+                note=_counted(
+                    len(self.texts),
+                    len(self.texts),
                     collections.Counter(text.unscored[metric] for text in self.texts),
                 ),
-            }
+            )
             for metric in silent
-        ]  # fmt: skip
+        ]
+
+
+def named_metrics(metrics: Sequence[Metric]) -> list[NamedMetric]:
+    """Return metrics that were built from a recipe under the names that it gives them."""
+    return [
+        NamedMetric(
+            metric=metric,
+            name=name_of(metric) or offer_of(metric).name,
+            prefix=f"{name_of(metric)}_" if name_of(metric) else "",
+        )
+        for metric in metrics
+    ]
 
 
 def measure(metrics: Iterable[NamedMetric], texts: Sequence[Written], kind: TextKind) -> Measurement:

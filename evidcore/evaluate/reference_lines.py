@@ -12,7 +12,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Prompt
+from evidcore.case import LETTERS, Prompt
+from evidcore.contracts import Blind, Row
 from evidcore.evaluate.statistics import Interval, mean_interval
 
 TRAINING_SEEDS = (
@@ -49,21 +50,27 @@ class ReferenceLines:
             name: None if interval is None else interval.value for name, interval in self.intervals().items()
         }
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
+    def rows(self, name: str) -> list[Row]:
         """Return one results row per line."""
         notes = {
             "uniform_chance": "one option at random",
             "prior_only": f"best blind rule: {self.prior_rule}",
             "perfect_perception": "every finding known; one of the true options at random",
         }
-        unknown = {"value": None, "low": None, "high": None, "note": UNKNOWN}
         counts = {"questions": len(self.prompt_ids), "patients": len(set(self.clusters))}
         return [
             row(name, metric, interval, note=notes[metric])
             if interval is not None
-            else {"name": name, "metric": metric, **unknown, **counts}
+            else Row(name=name, metric=metric, value=None, note=UNKNOWN, **counts)
             for metric, interval in self.intervals().items()
         ]
+
+    def blind(self, name: str) -> Blind:
+        """Return the best blind rule, with all three lines as its rows."""
+        return Blind(
+            values=self.prior_only, rule=self.prior_rule, label="prior_only", rows=tuple(self.rows(name)),
+            figures=self.figures(),
+        )  # fmt: skip
 
 
 def cluster_of(prompt: Prompt) -> str:
@@ -76,18 +83,13 @@ def cluster(patient: str | None, case_id: str) -> str:
     return patient if patient is not None else f"case {case_id}"
 
 
-def row(name: str, metric: str, interval: Interval, *, note: str = "") -> dict[str, Any]:
-    """Return a results row: name, metric, value, low, high, questions, patients, note."""
-    return {
-        "name": name,
-        "metric": metric,
-        "value": interval.value,
-        "low": interval.low,
-        "high": interval.high,
-        "questions": interval.values,
-        "patients": interval.patients,
-        "note": "; ".join(part for part in (note, interval.note) if part),
-    }
+def row(name: str, metric: str, interval: Interval, *, note: str = "", **columns: Any) -> Row:
+    """Return a results row from an interval; `columns` are further fields of the row."""
+    return Row(
+        name=name, metric=metric, value=interval.value, low=interval.low, high=interval.high,
+        questions=interval.values, patients=interval.patients,
+        note="; ".join(part for part in (note, interval.note) if part), **columns,
+    )  # fmt: skip
 
 
 def training_prompts(ask: Callable[[int], Iterable[Prompt]]) -> list[Prompt]:
@@ -146,7 +148,7 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
 
 def answer_place(prompt: Prompt) -> int:
     """Return the place of the right option, counted from 0."""
-    return "ABCDEFGH".index(prompt.reference["letter"])
+    return LETTERS.index(prompt.reference["letter"])
 
 
 def _perfect(prompt: Prompt) -> float:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.scorers import states
 from evidcore.case import Answer, Prompt, Report, Span, State
-from evidcore.contracts import Labeler, Policy, Sums, Task, Unread, Written
-from evidcore.evaluate.answered import Answered, Condition, asked, batches, unknown_patients
-from evidcore.evaluate.measuring import Measurement, NamedMetric, TextFigures, measure
+from evidcore.contracts import (
+    Answers,
+    Asking,
+    Evaluation,
+    Labeler,
+    Metric,
+    Policy,
+    Row,
+    Scored,
+    Sums,
+    Task,
+    Unread,
+    Written,
+)
+from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
+from evidcore.evaluate.measuring import Measurement, TextFigures, measure, named_metrics
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.statistics import mean_interval
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 
 F1_MICRO, F1_MACRO = "findings_f1_micro", "findings_f1_macro"
 
@@ -48,13 +62,28 @@ class ReportAnswer(Answered):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportResult:
+class ReportResult(Scored):
     """All reports of one policy."""
 
     name: str
     answers: tuple[ReportAnswer, ...]
     findings: Measurement  # F1 over all findings and of each
     measured: Measurement  # what the metrics say
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Return whose report each is."""
+        return tuple(answer.cluster for answer in self.answers)
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Return F1 over the findings of each report, 0 where none is known or read, or its format."""
+        if metric == "format_rate":
+            return tuple(float(answer.malformed is None) for answer in self.answers)
+        return tuple(_f1_of(answer) for answer in self.answers)
+
+    def unit(self, metric: str) -> str:
+        """Return "score" for F1."""
+        return "" if metric == "format_rate" else "score"
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what `answers/<stage>.jsonl` holds of each report, its figures with it."""
@@ -65,93 +94,115 @@ class ReportResult:
             )
         ]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Return the results rows: well-formed reports, F1 micro and macro, the metrics, F1 by finding.
 
         Macro is the mean over the findings that at least one case has.
         """
-        patients = [answer.cluster for answer in self.answers]
-        formed = mean_interval([float(answer.malformed is None) for answer in self.answers], patients)
+        formed = mean_interval(self.values("format_rate"), self.clusters)
         note = unknown_patients(answer.patient for answer in self.answers)
-        by_finding = self.findings.rows(self.name, patients)
-        metrics = self.measured.rows(self.name, patients)
-        main = [item for item in by_finding if "/" not in item["metric"]]
+        by_finding = self.findings.rows(self.name, self.clusters)
+        metrics = self.measured.rows(self.name, self.clusters)
+        main = [item for item in by_finding if "/" not in item.metric]
         return [
-            row(self.name, "format_rate", formed, note=note),
+            row(self.name, "format_rate", formed, note=note, is_headline=True),
             *main,
-            *(item for item in metrics if "/" not in item["metric"]),
+            *(_glanced(item) for item in metrics if "/" not in item.metric),
             *(item for item in by_finding if item not in main),
-            *(item for item in metrics if "/" in item["metric"]),
+            *(item for item in metrics if "/" in item.metric),
         ]
 
 
-def evaluate_report(
-    policy: Policy,
-    prompts: Sequence[Prompt],
-    task: Task,
-    *,
-    max_new_tokens: int,
-    labeler: Labeler | None = None,
-    metrics: Iterable[NamedMetric] = (),
-    name: str | None = None,
-    condition: Condition = "own",
-    batch_size: int = 64,
-) -> ReportResult:
-    """Write reports greedily, find what they affirm, and measure them.
+def _glanced(row: Row) -> Row:
+    """Return the row as shown at a glance where it is a rate: what reports recall."""
+    return dataclasses.replace(row, is_headline=row.unit == "rate")
+
+
+class ReportEvaluation(Evaluation[Answer]):
+    """Which findings written reports affirm, and what metrics say of their words.
 
     Findings that a case calls uncertain, or knows nothing of, are left out of F1; so are cases of which no
     finding is known, and reports that the labeler cannot read.
 
     Args:
-        policy: the model.
-        prompts: prompts of `task`.
-        task: reads the completions; its gold answers are the references of the metrics.
-        max_new_tokens: most tokens of a report.
-        labeler: reads the reports; `negation-rules` if left out.
-        metrics: what else the reports are measured by.
-        name: what results call it; the prompts' task if left out.
-        condition: which volumes the prompts show.
-        batch_size: prompts shown at once.
-
-    Raises:
-        ValueError: if there are no prompts.
+        labeler: reads the findings of the reports.
+        metric: what else the reports are measured by; the task's gold answers are the references.
     """
-    if not prompts:
-        raise ValueError("there is no report to evaluate")
-    written: list[tuple[str, Answer]] = []
-    for batch in batches(prompts, batch_size):
-        for prompt, text in zip(batch, policy.generate(batch, max_new_tokens=max_new_tokens), strict=True):
-            written.append((text, task.parse(prompt, text)))
-    reader = labeler or NegationRules()
-    read = reader.read([answer.report or "" for _, answer in written])
-    answers = []
-    for prompt, (text, answer), found in zip(prompts, written, read, strict=True):
-        known = states(prompt.case.findings)
-        answers.append(
-            ReportAnswer(
-                **asked(prompt, condition),
-                text=text,
-                malformed=answer.malformed,
-                affirmed=() if isinstance(found, Unread) else _with(states(found), "present"),
-                present=_with(known, "present"),
-                absent=_with(known, "absent"),
-                unread=str(found) if isinstance(found, Unread) else None,
-                images=tuple(crop.uri() for crop in prompt.crops()),
+
+    headline = F1_MICRO
+    beside = ("format_rate",)
+    points = "points of F1"
+
+    def __init__(
+        self,
+        *,
+        labeler: Labeler = {"use": "negation-rules"},  # type: ignore[assignment]  # noqa: B006  # a recipe's table
+        metric: tuple[Metric, ...] = ({"use": "abnormal-recall"},),  # type: ignore[assignment]
+    ) -> None:
+        self.labeler = labeler
+        self.metrics = named_metrics(metric)
+
+    def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
+        """Return why the first prompt's gold answer is no report, if it is none."""
+        prompt = prompts[0]
+        with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
+            read = task.parse(prompt, task.gold(prompt)[0])
+        return "" if read.report is not None else f"the gold answer of prompt {prompt.id!r} is read as no report"
+
+    def ready(self) -> None:
+        """Ask the metrics."""
+        for named in self.metrics:
+            with blame(offer_of(named.metric), "looking for what it needs"):
+                named.metric.ready()
+
+    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
+        """Write reports greedily.
+
+        Raises:
+            ValueError: if there are no prompts.
+        """
+        if not prompts:
+            raise ValueError("there is no report to evaluate")
+        written: list[Answer] = []
+        for batch in batches(prompts, asking.prompts_per_batch):
+            texts = policy.generate(batch, max_new_tokens=asking.max_new_tokens)
+            written += [task.parse(prompt, text) for prompt, text in zip(batch, texts, strict=True)]
+        return written
+
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+        """Find what the reports affirm, and measure them."""
+        return [self._score(given, task, name) for given in answers]
+
+    def _score(self, given: Answers[Answer], task: Task, name: str) -> ReportResult:
+        read = self.labeler.read([answer.report or "" for answer in given.said])
+        answers = []
+        for prompt, answer, found in zip(given.prompts, given.said, read, strict=True):
+            known = states(prompt.case.findings)
+            answers.append(
+                ReportAnswer(
+                    **asked(prompt, given.condition),
+                    text=answer.text,
+                    malformed=answer.malformed,
+                    affirmed=() if isinstance(found, Unread) else _with(states(found), "present"),
+                    present=_with(known, "present"),
+                    absent=_with(known, "absent"),
+                    unread=str(found) if isinstance(found, Unread) else None,
+                    images=tuple(crop.uri() for crop in prompt.crops()),
+                )
             )
+        texts = [
+            Written(
+                case=prompt.case, asked=prompt.written(), text=answer.report or "",
+                reference=reference_of(prompt, task),
+            )
+            for prompt, answer in zip(given.prompts, given.said, strict=True)
+        ]  # fmt: skip
+        return ReportResult(
+            name=name,
+            answers=tuple(answers),
+            findings=_findings(answers),
+            measured=measure(self.metrics, texts, "report"),
         )
-    texts = [
-        Written(
-            case=prompt.case, asked=prompt.written(), text=answer.report or "",
-            reference=reference_of(prompt, task),
-        )
-        for prompt, (_, answer) in zip(prompts, written, strict=True)
-    ]  # fmt: skip
-    return ReportResult(
-        name=name or prompts[0].task,
-        answers=tuple(answers),
-        findings=_findings(answers),
-        measured=measure(metrics, texts, "report"),
-    )
 
 
 def reference_of(prompt: Prompt, task: Task) -> Report | None:
@@ -195,6 +246,11 @@ def _findings(answers: Sequence[ReportAnswer]) -> Measurement:
         notes={F1_MACRO: f"mean over {len(names)} findings"},
         sources=dict.fromkeys(figures_, F1_MICRO),
     )
+
+
+def _f1_of(answer: ReportAnswer) -> float:
+    right, of = _f1(answer.counts()).numbers if answer.is_known else (0.0, 0.0)
+    return right / of if of else 0.0
 
 
 def _f1(counts: tuple[int, int, int]) -> Sums:

@@ -1,152 +1,129 @@
-"""The language model: a tokenizer and a tiny model built here, or a pretrained one."""
+"""Pretrained language models: from the Hugging Face Hub at a commit, or from a folder."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evidcore.errors import DataError, did_you_mean
-from evidcore.model.tiny import tiny_config, tiny_model
+from evidcore.contracts import Corpus, Language
+from evidcore.errors import DataError, RunError
+from evidcore.model.architecture import shipped
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-)
-IMAGE_TOKEN = "<|image_pad|>"
-CHAT_TEMPLATE = (  # ChatML as Qwen2-VL writes it, without its default system turn
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-# An option's letter with its bracket, a tag, a word or a number with the space before it, one white
-# space, one sign.
-_PIECES = r"\p{Lu}\)|</?\p{L}+>| ?\p{L}+| ?\p{N}+|\s|[^\s\p{L}\p{N}]"
-_SOURCES: Mapping[str, frozenset[str]] = {
-    "config": frozenset({"config", "width", "layers", "heads"}),
-    "id": frozenset({"id", "revision"}),
-    "folder": frozenset({"folder"}),
-}
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def build_tokenizer(
-    texts: Iterable[str], phrases: Sequence[str], *, words: int = 2048
-) -> PreTrainedTokenizerFast:
-    """Give a byte-level tokenizer in which each phrase and each frequent word is one token.
+class Pretrained(Language):
+    """A published model, or one that was trained here.
 
-    Every text tokenizes and decodes to itself: what is no phrase and no known word goes byte by byte. A
-    phrase is one token at the start of a sentence, in its midst and after a space, as merges over a large
-    corpus would make it.
+    What is published as a vision-language model is loaded whole; its decoder is the language model.
 
     Args:
-        texts: where words are counted.
-        phrases: names of findings, in lower case.
-        words: how many of the most frequent words (tags, numbers, signs) become tokens.
+        recipe_folder: where a relative `folder` starts.
+        id: on the Hugging Face Hub.
+        revision: commit, with `id`.
+        folder: that `save_pretrained` wrote.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
-    forms = sorted({form.strip() for form in spellings(phrases)})
-    forms.sort(key=len, reverse=True)  # "pleural effusion" before "effusion"
-    pieces = "|".join([*(rf" ?{_escaped(form)}(?!\p{{L}})" for form in forms), _PIECES])
-    splitter = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(pieces), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
-    vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
-    counted = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
-    frequent = sorted(counted, key=lambda piece: (-counted[piece], piece))[:words]
-    named = [piece for text in spellings(phrases) for piece, _ in splitter.pre_tokenize_str(text)]
-    for piece in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *named, *frequent]:
-        vocabulary.setdefault(piece, len(vocabulary))
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    tokenizer.pre_tokenizer = splitter
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        padding_side="left",
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
+    def __init__(
+        self, recipe_folder: Path | None = None, *, id: str = "", revision: str = "", folder: str = ""
+    ) -> None:
+        self.id, self.revision = id, revision or None
+        self.folder = str((recipe_folder or Path()) / folder) if folder else ""
 
+    @classmethod
+    def problems(cls, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with the source: none, two, or one that may change tomorrow."""
+        given = [key for key in ("id", "folder") if table.get(key)]
+        if len(given) != 1:
+            yield "", f"must have exactly one of id and folder, got {' and '.join(given) or 'none'}."
+        if table.get("id") and not table.get("revision"):
+            text = "revision is missing: without a commit, the same recipe may train another model tomorrow."
+            yield "", f"{text} Copy it from huggingface.co/{table['id']}/commits."
+        if table.get("revision") and not table.get("id"):
+            yield "revision", f"goes with id only, got {table['revision']!r}."
 
-def spellings(phrases: Iterable[str]) -> list[str]:
-    """Return each phrase at the start of a sentence and in its midst, without and with a space before it."""
-    return [space + form for phrase in phrases for form in (phrase, _capital(phrase)) for space in ("", " ")]
+    @property
+    def name(self) -> str:
+        """Return what transformers loads."""
+        return self.folder or self.id
 
+    def width(self) -> int | None:
+        """Return the width of its embeddings; None where that needs a download."""
+        config = self.vision()
+        return None if config is None else int(config.get_text_config().hidden_size)
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    def config(self, corpus: Corpus = Corpus()) -> Any | None:  # noqa: B008  # holds nothing that changes
+        """Return the language model's configuration; None where nothing here knows its shape."""
+        config = self.vision()
+        return None if config is None else config.get_text_config()
 
+    def vision(self) -> Any | None:
+        """Return the whole configuration; None where nothing here knows its shape.
 
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("\\ ", " ")
+        It is read from the model's folder, from the Hub's cache on this machine, or from the architectures
+        that come with this package.
+        """
+        from transformers import AutoConfig
 
+        config = self._local(AutoConfig)
+        if config is None and self.id in shipped():
+            config = AutoConfig.from_pretrained(shipped()[self.id].folder)
+        return config
 
-def load_language(
-    source: Mapping[str, Any], *, texts: Iterable[str] = (), phrases: Sequence[str] = (), seed: int = 0
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load or build the language model that `model.language` of a recipe names.
+    def tokenizer(self, corpus: Corpus = Corpus()) -> Any | None:  # noqa: B008
+        """Return its tokenizer from the folder or the Hub's cache; None where it is not on this machine."""
+        from transformers import AutoTokenizer
 
-    What is published as a vision-language model is returned whole; its decoder is the language model.
+        return self._local(AutoTokenizer)
 
-    Args:
-        source: `{config = "tiny", width, layers, heads}` builds one with random weights, for a `fit` stage to
-            train; `{id, revision}` comes from the Hugging Face Hub; `{folder}` was written by
-            `save_pretrained`.
-        texts: for "tiny": where the tokenizer counts words.
-        phrases: for "tiny": names that become one token each.
-        seed: for "tiny": of the random weights.
+    def missing_weights(self) -> str:
+        """Say that the weights are not on this machine, and what gets them; "" where they are."""
+        return missing_weights(self.id, self.revision) if self.id else ""
 
-    Raises:
-        DataError: if the table names no source or several, or what it names cannot be used.
-    """
-    kinds = [kind for kind in _SOURCES if kind in source]
-    if len(kinds) != 1:
-        raise DataError(
-            f"model.language: must hold exactly one of config, id and folder, got {dict(source)!r}; write "
-            'for example { config = "tiny" } or { id = "Qwen/Qwen2.5-0.5B-Instruct", revision = "main" }.'
-        )
-    kind = kinds[0]
-    if unknown := sorted(set(source) - _SOURCES[kind]):
-        raise DataError(
-            f"model.language.{unknown[0]}: no such key beside {kind}."
-            f"{did_you_mean(unknown[0], _SOURCES[kind])} Known: {', '.join(sorted(_SOURCES[kind]))}."
-        )
-    if kind == "config":
-        if source["config"] != "tiny":
+    def load(self, corpus: Corpus = Corpus(), seed: int = 0) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:  # noqa: B008
+        """Load model and tokenizer.
+
+        Raises:
+            DataError: if the folder holds no model, or what is named cannot be loaded.
+        """
+        if self.folder and not (Path(self.folder) / "config.json").is_file():
             raise DataError(
-                f"model.language.config: no shape is called {source['config']!r}; the one there is: 'tiny'."
-            )
-        tokenizer = build_tokenizer(texts, phrases)
-        shape = {key: source[key] for key in ("width", "layers", "heads") if key in source}
-        return tiny_model(tiny_config(tokenizer, **shape), tokenizer, seed), tokenizer
-    if kind == "folder":
-        folder = Path(source["folder"])
-        if not (folder / "config.json").is_file():
-            raise DataError(
-                f"model.language.folder: {str(folder)!r} holds no config.json; name a folder that "
+                f"model.language.folder: {self.folder!r} holds no config.json; name a folder that "
                 "save_pretrained wrote, or use { id = … } for a model on the Hub."
             )
-        return _pretrained(str(folder), None)
-    return _pretrained(source["id"], source.get("revision"))
+        return _pretrained(self.name, self.revision)
+
+    def _local(self, kind: Any) -> Any:
+        """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine.
+
+        Raises:
+            RunError: if a folder holds none.
+        """
+        try:
+            return kind.from_pretrained(self.name, revision=self.revision, local_files_only=True)
+        except (OSError, ValueError) as cause:
+            if self.id:
+                return None
+            raise RunError(
+                f"model.language.folder: {self.folder!r} holds no model ({str(cause).splitlines()[0]}). "
+                "Name a folder that save_pretrained wrote."
+            ) from cause
+
+
+def missing_weights(name: str, revision: str | None) -> str:
+    """Say that the weights of a model on the Hub are not on this machine, and what gets them; else ""."""
+    from huggingface_hub import try_to_load_from_cache
+
+    files = ("model.safetensors", "model.safetensors.index.json")
+    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in files):
+        return ""
+    known = shipped().get(name)
+    size = f" ({known.weights_bytes / 1e9:.2f} GB, {known.licence})" if known else ""
+    return f"weights of {name}{size} are not here. `hf download {name} --revision {revision}` gets them."
 
 
 def _pretrained(name: str, revision: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

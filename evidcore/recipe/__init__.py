@@ -2,34 +2,6 @@
 
 from evidcore.recipe.load import load
 from evidcore.recipe.resolve import to_toml
-from evidcore.recipe.shape import (
-    Audit,
-    DataUse,
-    Evaluate,
-    Fit,
-    Grpo,
-    Language,
-    Lora,
-    Model,
-    Recipe,
-    Sft,
-    Stage,
-    data_uses,
-)
+from evidcore.recipe.shape import DataUse, Model, Recipe
 
-__all__ = [
-    "Audit",
-    "DataUse",
-    "Evaluate",
-    "Fit",
-    "Grpo",
-    "Language",
-    "Lora",
-    "Model",
-    "Recipe",
-    "Sft",
-    "Stage",
-    "data_uses",
-    "load",
-    "to_toml",
-]
+__all__ = ["DataUse", "Model", "Recipe", "load", "to_toml"]

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from evidcore.errors import did_you_mean
+from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe import order, shape
-from evidcore.registry import offers
+from evidcore.registry import find, offers
 from evidcore.registry.factory import SERVICE_KINDS, Option, check, check_options, own_keys, show, validate
 
 Path = tuple[str | int, ...]
 _HOMES: Sequence[tuple[type, str]] = (
     (shape.Top, "the top of the file, above every [section]"),
     (shape.Model, "[model]"),
-    (shape.Language, "model.language"),
-    *((stage, f"a {kind} stage, above its [[stage.…]] tables") for kind, stage in shape.STAGES.items()),
     (shape.DataUse, "an entry of a stage's data"),
     (shape.RewardKeys, "[[stage.reward]]"),
     (shape.MetricKeys, "[[stage.metric]]"),
-    (shape.Lora, "a stage's lora"),
-    (shape.Replay, "[stage.replay] of a grpo stage"),
 )
 
 
@@ -37,10 +35,46 @@ class Problem:
 
 def problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Return every mistake of a recipe that was read; imports the components that it names."""
-    found = Walk(raw)
+    found = Walk(raw, homes=(*_HOMES, *_stage_homes()))
     found.table(shape.Top, raw, ())
-    found.add += [Problem(path=path, text=text) for path, text in order.problems(raw, found.services)]
+    stages = stage_classes(raw)
+    found.add += [Problem(path=path, text=text) for path, text in order.problems(raw, found.services, stages)]
     return found.add
+
+
+def stage_classes(raw: Mapping[str, Any]) -> dict[str, type]:
+    """Return the class of each kind of stage that a recipe has, as far as it is installed."""
+    kinds = [item.get("kind") for item in _list(raw.get("stage")) if isinstance(item, Mapping)]
+    found = {}
+    for kind in dict.fromkeys(str(kind) for kind in kinds):
+        with contextlib.suppress(PluginError):  # reported where the stage is checked
+            found[kind] = stage_class(kind)
+    return found
+
+
+def stage_class(kind: str) -> Any:
+    """Return the class of a kind of stage.
+
+    Raises:
+        PluginError: if no installed package offers it, or it is no stage.
+    """
+    form = find("stage", kind).load()
+    if not dataclasses.is_dataclass(form):
+        raise PluginError(f"{find('stage', kind)}: must be a dataclass that is a Stage, got {form!r}.")
+    return form
+
+
+def _stage_homes() -> Iterator[tuple[type, str]]:
+    """Yield the tables of stages in whose place a key may have been meant; only what can be loaded."""
+    for offer in offers("stage"):
+        with contextlib.suppress(PluginError):
+            form = stage_class(f"{offer.package}/{offer.name}")
+            yield form, f"a {offer.name} stage, above its [[stage.…]] tables"
+            hints = typing.get_type_hints(form, include_extras=True)
+            for name, hint in hints.items():
+                inner = next((item for item in typing.get_args(hint) if dataclasses.is_dataclass(item)), None)
+                if isinstance(inner, type) and typing.get_origin(hint) is types.UnionType:
+                    yield inner, f"{name} of a {offer.name} stage"
 
 
 def section(raw: Mapping[str, Any], path: Path) -> str:
@@ -48,7 +82,7 @@ def section(raw: Mapping[str, Any], path: Path) -> str:
     if len(path) > 1 and path[0] == "stage" and isinstance(path[1], int):
         kinds = [item.get("kind") if isinstance(item, Mapping) else None for item in _list(raw.get("stage"))]
         kind = kinds[path[1]] if path[1] < len(kinds) else None
-        if isinstance(kind, str) and kind in shape.STAGES:
+        if isinstance(kind, str):
             twins = [place for place, other in enumerate(kinds) if other == kind]
             number = f"[{twins.index(path[1])}]" if len(twins) > 1 else ""
             return f"stage.{kind}{number}{show(path[2:])}"
@@ -89,16 +123,27 @@ class Walk:
         known = {name: service_kind(item) for name, item in tables.items() if isinstance(item, Mapping)}
         self.services = {name: kind for name, kind in known.items() if kind in SERVICE_KINDS}
 
-    def table(self, form: type, value: Any, path: Path) -> None:
-        """Check a table of the core against the fields of its class."""
+    def table(
+        self, form: type, value: Any, path: Path, more: Mapping[str, Option] | None = MappingProxyType({})
+    ) -> None:
+        """Check a table against the fields of its class.
+
+        Args:
+            form: a dataclass.
+            value: the table as read.
+            path: of the table.
+            more: keys that it may hold beside the fields; None where that cannot be told.
+        """
         if not isinstance(value, Mapping):
             self._say(path, f"must be a table, got {value!r}.")
             return
         hints = typing.get_type_hints(form, include_extras=True)
-        known = {item.name: item for item in dataclasses.fields(form)}
+        known = {item.name: item for item in dataclasses.fields(form) if not item.metadata.get("open")}
         for key in value:
-            if key not in known:
-                self._say((*path, key), f"unknown key.{self._hint(key, known, path)}")
+            if key not in known and more is not None and key not in more:
+                self._say((*path, key), f"unknown key.{self._hint(key, {**known, **more}, path)}")
+        for mistake in check_options(more or {}, {key: value[key] for key in more or {} if key in value}, ""):
+            self._say((*path, *mistake.key), mistake.text)
         for name, item in known.items():
             is_required = item.default is item.default_factory is dataclasses.MISSING
             if name in value:
@@ -113,12 +158,13 @@ class Walk:
         origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
         if origin is typing.Annotated and any(isinstance(item, shape.Kind) for item in inner[1:]):
             kind = next(item for item in inner[1:] if isinstance(item, shape.Kind))
-            if isinstance(value, str) and kind.or_service:
+            value = kind.named(value)
+            if kind.name == "stage":
+                self.stage(value, path)
+            elif isinstance(value, str) and kind.or_service:
                 self.service(kind.name, value, path)
             else:
                 self.component(kind.name, value, path)
-        elif annotation is shape.Stage:
-            self.stage(value, path)
         elif dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
             self.table(annotation, value, path)
         elif origin is types.UnionType and dataclasses.is_dataclass(inner[0]):  # optional table
@@ -140,17 +186,21 @@ class Walk:
                 self._say((*path, *[part for part in key if part in _parts(value)]), text)
 
     def stage(self, value: Any, path: Path) -> None:
-        """Check a stage against the class of its kind."""
+        """Check a stage against the class of its kind, and the keys that it leaves open."""
         if not isinstance(value, Mapping):
             self._say(path, f"must be a table, got {value!r}.")
             return
-        kind = str(value.get("kind"))
-        if kind not in shape.STAGES:
-            hint = did_you_mean(kind, shape.STAGES)
-            text = f"must be one of {', '.join(shape.STAGES)}, got {value.get('kind')!r}.{hint}"
-            self._say((*path, "kind"), text)
+        kind = value.get("kind")
+        try:
+            form = stage_class(str(kind))
+        except PluginError as cause:
+            installed = [row.name for row in offers("stage")]
+            text = f"must be one of {', '.join(installed)}, got {kind!r}."
+            hint = did_you_mean(str(kind), installed) if str(kind) not in installed else f" {cause}"
+            self._say((*path, "kind"), text + hint)
             return
-        self.table(shape.STAGES[kind], value, path)
+        around = shape.Surroundings(self.raw, self.services)
+        self.table(form, value, path, form.open_keys(value, around))
 
     def service(self, kind: str, name: str, path: Path) -> None:
         """Check the name of a service that stands in the place of a component's table."""
@@ -201,7 +251,7 @@ class Walk:
             if key in {item.name for item in dataclasses.fields(form)}
         ]
         if len(path) > 1 and path[0] == "stage" and isinstance(path[1], int):
-            around = shape.STAGES.get(str(self.raw["stage"][path[1]].get("kind")))
+            around = stage_classes(self.raw).get(str(self.raw["stage"][path[1]].get("kind")))
             homes = [home for home in homes if home[0] is around and len(path) > 2] or homes
             rewards = _list(self.raw["stage"][path[1]].get("reward"))
             for place, item in enumerate(rewards):
@@ -221,7 +271,7 @@ def _has(table: Mapping[str, Any], key: str) -> bool:
 
 def _is_plain(annotation: Any) -> bool:
     """Tell whether a type holds no table of the core and no component."""
-    if annotation is shape.Stage or dataclasses.is_dataclass(annotation):
+    if dataclasses.is_dataclass(annotation):
         return False
     return not any(isinstance(item, shape.Kind) for item in typing.get_args(annotation)[1:])
 

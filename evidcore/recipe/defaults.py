@@ -27,6 +27,8 @@ def resolved_options(known: Mapping[str, Option], table: Mapping[str, Any]) -> d
             continue
         if option.kind is not None and isinstance(value, Mapping):
             full[name] = resolved(option.kind, value)
+        elif option.kind is not None and option.is_list:
+            full[name] = [item if isinstance(item, str) else resolved(option.kind, item) for item in value]
         else:
             full[name] = _plain(value)
     return full

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.recipe import order, shape
-from evidcore.recipe.check import problems, section, service_kind
+from evidcore.recipe import shape
+from evidcore.recipe.check import problems, section, service_kind, stage_class
 from evidcore.recipe.defaults import resolved, resolved_options
 from evidcore.recipe.lines import key_lines, line_of
-from evidcore.recipe.trl_fields import DEFAULTS
 from evidcore.registry import factory
+
+if typing.TYPE_CHECKING:
+    from evidcore.contracts import Stage
 
 Key = tuple[str | int, ...]
 _STEP = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)")
@@ -157,8 +159,9 @@ def _freeze(
         kind = str(service_kind(table))
         bare = {key: value for key, value in table.items() if key != "kind"}
         services[name] = {"kind": kind, **resolved(kind, bare)}
-    stages = tuple(_stage(raw, item, services) for item in raw["stage"])
-    named = {use.task for stage in stages for use in shape.data_uses(stage) if use.task} - top["task"].keys()
+    around = shape.Surroundings(raw, {name: str(table["kind"]) for name, table in services.items()})
+    stages = tuple(_stage(item, around) for item in raw["stage"])
+    named = {use.task for stage in stages for use in stage.data_uses() if use.task} - top["task"].keys()
     direct = {name: resolved("task", {"use": name}) for name in sorted(named)}
     folder = Path(top["recipe_folder"] or path.parent).resolve()
     return shape.Recipe(
@@ -168,16 +171,14 @@ def _freeze(
     )  # fmt: skip
 
 
-def _stage(raw: Mapping[str, Any], table: Mapping[str, Any], services: Mapping[str, Any]) -> shape.Stage:
-    form = shape.STAGES[table["kind"]]
-    values = _fill(form, table)
-    if form is shape.Fit:
-        kinds = {name: item["kind"] for name, item in services.items()}
-        known = order.fit_options(raw, table["component"], kinds) or {}
-        values["options"] = resolved_options(known, table.get("options", {}))
-    if "trl" in values:
-        values["trl"] = {**DEFAULTS[table["kind"]], **values["trl"]}
-    return typing.cast(shape.Stage, form(**values))
+def _stage(table: Mapping[str, Any], around: shape.Surroundings) -> Stage:
+    form = stage_class(table["kind"])
+    values = form.filled(_fill(form, table), around)
+    known = form.open_keys(table, around) or {}
+    if any(item.metadata.get("open") for item in dataclasses.fields(form)):
+        given = {key: value for key, value in table.items() if key in known}
+        values["options"] = resolved_options(known, given)
+    return typing.cast("Stage", form(**values))
 
 
 def _fill(form: type, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,6 +186,8 @@ def _fill(form: type, table: Mapping[str, Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(form, include_extras=True)
     values = {}
     for item in dataclasses.fields(form):
+        if item.metadata.get("open"):
+            continue
         if item.name in table:
             values[item.name] = _value(hints[item.name], table[item.name])
         elif item.default is not dataclasses.MISSING:
@@ -196,9 +199,9 @@ def _fill(form: type, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(annotation: Any, value: Any) -> Any:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    kind = next((item.name for item in inner[1:] if isinstance(item, shape.Kind)), None)
+    kind = next((item for item in inner[1:] if isinstance(item, shape.Kind)), None)
     if origin is typing.Annotated and kind is not None:
-        return value if isinstance(value, str) else _component(kind, value)
+        return value if isinstance(value, str) else _component(kind.name, kind.named(value))
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         return (
             annotation(**_fill(annotation, value))

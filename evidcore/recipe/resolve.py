@@ -6,16 +6,15 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evidcore.recipe import shape
 
+if TYPE_CHECKING:
+    from evidcore.contracts import Stage
+
 Key = tuple[str | int, ...]
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SUBTABLES = (
-    "options", "rollout", "reweighter", "rescue", "labeler", "segmenter", "lora", "trl", "replay",
-)  # fmt: skip
-_LISTS = ("reward", "metric", "tools")
 
 
 def to_toml(recipe: shape.Recipe) -> str:
@@ -31,46 +30,52 @@ def to_toml(recipe: shape.Recipe) -> str:
         for name, table in tables.items():
             out += ["", f"[{section}.{_name(name)}]", *_entries(recipe, (section, name), table)]
     for part in ("language", "encoder", "bridge", "view"):
-        value = getattr(recipe.model, part)
-        table = (
-            {key: item for key, item in dataclasses.asdict(value).items() if item}
-            if part == "language"
-            else value
-        )
-        out += ["", f"[model.{part}]", *_entries(recipe, ("model", part), table)]
+        out += ["", f"[model.{part}]", *_entries(recipe, ("model", part), getattr(recipe.model, part))]
     for place, stage in enumerate(recipe.stages):
         out += ["", "[[stage]]", *_stage(recipe, place, stage)]
     return "\n".join(out) + "\n"
 
 
-def stage_table(stage: shape.Stage) -> dict[str, Any]:
+def stage_table(stage: Stage) -> dict[str, Any]:
     """Return a stage as plain tables: what its hash covers and what the resolved copy shows."""
-    table = {item.name: getattr(stage, item.name) for item in dataclasses.fields(stage)}
-    table["data"] = [dataclasses.asdict(use) for use in stage.data]
-    for key in ("lora", "replay"):
-        if table.get(key) is not None:
-            table[key] = dataclasses.asdict(table[key])
-    return {
-        key: list(item) if isinstance(item, tuple) else item
-        for key, item in table.items()
-        if item is not None
-    }
+    table: dict[str, Any] = {}
+    for item in dataclasses.fields(stage):
+        value = _plain(getattr(stage, item.name))
+        if item.metadata.get("open"):
+            table |= value
+        elif value is not None:
+            table[item.name] = value
+    return table
 
 
-def _stage(recipe: shape.Recipe, place: int, stage: shape.Stage) -> list[str]:
+def _plain(value: Any) -> Any:
+    """Return a field's value as TOML holds it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key: item for key, item in dataclasses.asdict(value).items() if item not in (None, "")}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _stage(recipe: shape.Recipe, place: int, stage: Stage) -> list[str]:
+    """Return a stage: plain values first, then components and other tables, each with a header of its own."""
     table = stage_table(stage)
-    subtables = {key: table.pop(key) for key in _SUBTABLES if isinstance(table.get(key), Mapping)}
-    lists = {key: table.pop(key) for key in _LISTS if key in table}
     at: Key = ("stage", place)
-    out = _entries(recipe, at, table)
-    if "tools" in lists and not lists["tools"]:
-        lists.pop("tools")
-    for key, value in subtables.items():
-        out += ["", f"[stage.{key}]", *_entries(recipe, (*at, key), value)]
-    for key, tables in lists.items():
-        for number, item in enumerate(tables):
-            out += ["", f"[[stage.{key}]]", *_entries(recipe, (*at, key, number), item)]
+    inline = {key: value for key, value in table.items() if key == "data" or not _is_nested(value)}
+    out = _entries(recipe, at, inline)
+    for key, value in table.items():
+        if key in inline:
+            continue
+        if isinstance(value, Mapping):
+            out += ["", f"[stage.{key}]", *_entries(recipe, (*at, key), value)]
+        else:
+            for number, item in enumerate(value):
+                out += ["", f"[[stage.{key}]]", *_entries(recipe, (*at, key, number), item)]
     return out
+
+
+def _is_nested(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, Mapping) for item in value)
+    return isinstance(value, Mapping)
 
 
 def _entries(recipe: shape.Recipe, at: Key, table: Mapping[str, Any]) -> list[str]:

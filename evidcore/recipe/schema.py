@@ -9,48 +9,44 @@ from typing import Any
 
 from evidcore.errors import PluginError
 from evidcore.recipe import shape, trl_fields
-from evidcore.registry import offers
+from evidcore.recipe.check import stage_class
+from evidcore.registry import KIND_NAMES, offers
 from evidcore.registry.factory import SERVICE_KINDS, Option, options, own_keys
 
 
 def recipe_schema() -> dict[str, Any]:
     """Return the schema of what is installed here. Imports every component; broken ones are left out."""
     schema = _table(shape.Top)
-    kinds = sorted({
-        "dataset",
-        "encoder",
-        "bridge",
-        "view",
-        "task",
-        "reward",
-        "metric",
-        "reweighter",
-        "rollout",
-        "tool",
-        *SERVICE_KINDS,
-    })
-    definitions = {kind: _component(kind) for kind in kinds}
+    without_tables = {"observer", "command", "stage", "format"}
+    definitions = {kind: _component(kind) for kind in sorted({*KIND_NAMES} - without_tables)}
+    definitions["stage"] = {"anyOf": [_stage(row.name, stage_class(row.name)) for row in offers("stage")]}
     definitions["service"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in SERVICE_KINDS]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
 
 
 def _table(form: type) -> dict[str, Any]:
     hints = typing.get_type_hints(form, include_extras=True)
-    fields = dataclasses.fields(form)
+    fields = [item for item in dataclasses.fields(form) if not item.metadata.get("open")]
     properties = {item.name: _type(hints[item.name]) for item in fields}
-    for kind, cls in shape.STAGES.items():
-        if form is cls:
-            properties["kind"] = {"const": kind}
-            if "trl" in properties:
-                allowed = sorted(trl_fields.fields(kind).keys() - trl_fields.OWNED.keys())
-                properties["trl"] = {
-                    "type": "object",
-                    "properties": {name: {} for name in allowed},
-                    "additionalProperties": False,
-                }
     required = [item.name for item in fields if item.default is item.default_factory is dataclasses.MISSING]
-    required += ["kind"] if "kind" in properties else []
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _stage(kind: str, form: type) -> dict[str, Any]:
+    """Return the schema of a stage; where it leaves keys open, those of all evaluations and audits fit."""
+    table = _table(form)
+    table["properties"]["kind"] = {"const": kind}
+    table["required"] += ["kind"]
+    if "trl" in table["properties"]:
+        allowed = sorted(trl_fields.fields(kind).keys() - trl_fields.OWNED.keys())
+        table["properties"]["trl"] = {
+            "type": "object",
+            "properties": {name: {} for name in allowed},
+            "additionalProperties": False,
+        }
+    if any(item.metadata.get("open") for item in dataclasses.fields(form)):
+        del table["additionalProperties"]
+    return table
 
 
 def _type(annotation: Any) -> dict[str, Any]:
@@ -61,8 +57,6 @@ def _type(annotation: Any) -> dict[str, Any]:
     if kind is not None:
         table = {"$ref": f"#/$defs/{kind.name}"}
         return {"anyOf": [table, {"type": "string"}]} if kind.or_service else table
-    if annotation is shape.Stage:
-        return {"anyOf": [_table(form) for form in shape.STAGES.values()]}
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         return _table(annotation)
     if inner and dataclasses.is_dataclass(inner[0]) and isinstance(inner[0], type) and origin is not tuple:
@@ -102,5 +96,6 @@ def _component(kind: str) -> dict[str, Any]:
 
 def _option(option: Option) -> dict[str, Any]:
     if option.kind is not None:
-        return {"anyOf": [{"$ref": f"#/$defs/{option.kind}"}, {"type": "string"}]}
+        one = {"anyOf": [{"$ref": f"#/$defs/{option.kind}"}, {"type": "string"}]}
+        return {"type": "array", "items": one} if option.is_list else one
     return _type(option.type)

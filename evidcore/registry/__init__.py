@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
-    "rollout", "tool", "reader", "labeler", "scorer", "metric", "observer",
+    "rollout", "tool", "reader", "labeler", "scorer", "metric",
+    "evaluation", "audit", "language", "stage", "observer",
     "command",
 )  # fmt: skip
 _PREFIX = "evidcore."

@@ -43,6 +43,7 @@ class Option:
     type: Any  # annotation with bounds
     default: Any  # inspect.Parameter.empty where there is none
     kind: str | None  # component kind, where the value is a component
+    is_list: bool = False  # of components, `tuple[Metric, ...]`
 
     @property
     def is_required(self) -> bool:
@@ -85,7 +86,10 @@ def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, O
         if item.name not in hints:
             raise PluginError(f"{name} has no type for its option {item.name!r}; nothing could be checked.")
         hint = hints[item.name]
-        found[item.name] = Option(name=item.name, type=hint, default=item.default, kind=_component_kind(hint))
+        kind_within, is_list = _component_kind(hint), _is_list(hint)
+        found[item.name] = Option(
+            name=item.name, type=hint, default=item.default, kind=kind_within, is_list=is_list
+        )
     return found
 
 
@@ -172,17 +176,15 @@ def build(
         raise RecipeError("\n".join(str(item) for item in wrong))
     offer = find(kind, table["use"])
     factory = offer.load()
-    values = {}
+    values: dict[str, Any] = {}
     for name, option in options(factory, kind).items():
-        if name not in table:
-            continue
+        value = table.get(name, option.default)
         if option.kind is None:
-            values[name] = validate(option.type, table[name])[0]
-        elif isinstance(table[name], str):
-            values[name] = (services or {})[table[name]]
-        else:
-            inner = f"{where}.{name}"
-            values[name] = build(option.kind, table[name], given=given, where=inner, services=services)
+            if name in table:
+                values[name] = validate(option.type, value)[0]
+        elif _names_components(value):
+            around = {**given, **values}  # a component's own labeler is given to its metrics
+            values[name] = _inner(option, value, around, f"{where}.{name}", services or {})
     arguments = _given(offer, factory, given)
     with blame(offer, f"being built for {where}", PluginError):
         component = factory(**arguments, **values)
@@ -191,9 +193,31 @@ def build(
         raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
     try:
         object.__setattr__(component, "evid_offer", offer)
+        object.__setattr__(component, "evid_name", str(table.get("name") or ""))
     except AttributeError as cause:
         raise ContractError(f"{offer}: instances must take attributes; drop `slots=True`.") from cause
     return component
+
+
+def _names_components(value: Any) -> bool:
+    """Tell a table, a list of tables or a service's name from a default that is a Python object."""
+    if isinstance(value, list | tuple):
+        return all(isinstance(item, Mapping | str) for item in value)
+    return isinstance(value, Mapping | str)
+
+
+def _inner(
+    option: Option, value: Any, given: Mapping[str, Any], where: str, services: Mapping[str, Any]
+) -> Any:
+    """Build the component of an option, or each of a list; a service is built already."""
+    if option.is_list:
+        one = dataclasses.replace(option, is_list=False)
+        return tuple(
+            _inner(one, item, given, f"{where}[{index}]", services) for index, item in enumerate(value)
+        )
+    if isinstance(value, str):
+        return services[value]
+    return build(str(option.kind), value, given=given, where=where, services=services)
 
 
 def offer_of(component: Any) -> Offer:
@@ -238,9 +262,24 @@ def _given(offer: Offer, factory: Callable[..., Any], given: Mapping[str, Any]) 
     return asked
 
 
+def name_of(component: Any) -> str:
+    """Return the `name` that a component's table gave it, empty where it gave none."""
+    return str(getattr(component, "evid_name", ""))
+
+
 def _check_component(option: Option, value: Any, where: str, services: Mapping[str, str]) -> list[Mistake]:
-    """Check an option that takes a component: a table with `use`, or the name of a service."""
+    """Check an option that takes components: a table with `use`, the name of a service, or a list of them."""
     kind, key = str(option.kind), (option.name,)
+    if option.is_list:
+        if not isinstance(value, list | tuple):
+            text = f"must be a list of {kind} tables such as [{{ use = '…' }}], got {value!r}."
+            return [Mistake(where=where, key=key, text=text)]
+        one = dataclasses.replace(option, is_list=False)
+        return [
+            dataclasses.replace(item, key=(option.name, index, *item.key[1:]))
+            for index, entry in enumerate(value)
+            for item in _check_component(one, entry, where, services)
+        ]
     if isinstance(value, Mapping):
         inner = check(kind, value, where, services)
         return [dataclasses.replace(item, key=(option.name, *item.key)) for item in inner]
@@ -285,14 +324,19 @@ def _contracts() -> Mapping[str, type]:
 
 
 def _component_kind(annotation: Any) -> str | None:
-    """Return the kind whose contract `annotation` is, or is one of with None."""
+    """Return the kind whose contract `annotation` is, or is one of with None, or a tuple of."""
     origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
+    if origin is typing.Annotated or _is_list(annotation):
         return _component_kind(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
         kinds = {_component_kind(item) for item in typing.get_args(annotation)} - {None}
         return kinds.pop() if len(kinds) == 1 else None
     return next((kind for kind, contract in _contracts().items() if contract is annotation), None)
+
+
+def _is_list(annotation: Any) -> bool:
+    """Tell `tuple[Contract, ...]`."""
+    return typing.get_origin(annotation) is tuple and typing.get_args(annotation)[1:] == (...,)
 
 
 def _kind_of(service: Any) -> str:

@@ -2,15 +2,146 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from evidcore.case import Case
-from evidcore.contracts import Fittable
-from evidcore.errors import RecipeError
-from evidcore.train.settings import Announce
+from evidcore.contracts import Announce, Fittable, Language, Stage, StageContext, StageResult, Workload
+from evidcore.contracts.stage import Found, Key
+from evidcore.errors import PluginError, RecipeError, did_you_mean
+from evidcore.recipe.defaults import resolved_options
+from evidcore.recipe.fitting import fit_options
+from evidcore.recipe.shape import Surroundings, Table
+from evidcore.registry.factory import check_options
+
+LANGUAGE = "model.language"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fit(Stage):
+    """Train one component by its own `fit`."""
+
+    component: str  # "model.encoder", "model.language" or "service.<name>"
+    options: Table = dataclasses.field(default_factory=dict)  # keyword-only parameters of the component's fit
+
+    needs_tasks: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        """Return the kind with the component's last name: `fit-encoder`."""
+        return f"{self.kind}-{self.component.rpartition('.')[2]}"
+
+    @property
+    def output(self) -> str:
+        """Return "encoder", "language" or "service.<name>"."""
+        return self.component.removeprefix("model.")
+
+    @classmethod
+    def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
+        """Fill in the options of the component's fit."""
+        known = fit_options(values["component"], around) or {}
+        return {**values, "options": resolved_options(known, values.get("options", {}))}
+
+    @classmethod
+    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+        """Yield what is wrong with the component and with the options of its fit."""
+        component, options = table.get("component"), table.get("options", {})
+        known = ["model.encoder", LANGUAGE, *(f"service.{name}" for name in around.services)]
+        if not isinstance(component, str):
+            return
+        if component not in known:
+            hint = did_you_mean(component, known)
+            yield (*at, "component"), f"must be one of {', '.join(known)}, got {component!r}.{hint}"
+            return
+        if component.startswith("model.") and "bridge" in around.has_weights:
+            text = f"{component} would be trained anew below a stage that already trained the bridge to it."
+            yield (*at, "component"), f"{text} Move this stage up."
+        if component == LANGUAGE:
+            if "language" in around.has_weights:
+                text = "the language model already has weights, and is not fitted."
+                yield (*at, "component"), f"{text} Leave the stage out, or use sft with train = ['language']."
+            around.has_weights.add("language")
+        try:
+            found = fit_options(component, around)
+        except PluginError:
+            return  # reported where the component is named
+        if found is None:
+            yield (
+                (*at, "component"),
+                f"{component} has no fit(), so there is nothing to train. Leave the stage out.",
+            )
+        elif isinstance(options, Mapping):
+            for mistake in check_options(found, options, "", around.services):
+                yield (*at, "options", *mistake.key), mistake.text
+
+    def model_tables(self, context: Any) -> dict[str, Any]:
+        """Return the component's own table; the language model's fit also depends on view and tokens."""
+        model = context.recipe.model
+        if self.component == LANGUAGE:
+            shown = context.image_tokens(self.data[0])
+            return {"view": model.view, "language": model.language, "image_tokens": shown}
+        return {"encoder": model.encoder} if self.component == "model.encoder" else {}
+
+    def starts_from(self, upstream: Mapping[str, str]) -> Mapping[str, str]:
+        """Return none: a fit begins anew."""
+        return {}
+
+    def needs_words(self, upstream: Mapping[str, str]) -> str:
+        """Return "phrases" for the language model, whose fit counts words in its own data."""
+        return "phrases" if self.component == LANGUAGE else ""
+
+    def workload(self) -> Workload:
+        """Return what it computes, as far as the component's options say."""
+        steps = self.options.get("steps")
+        text = f"fit {self.component}" + (f", {steps} steps" if steps else "")
+        return Workload(text=text, train=(self.output,))
+
+    def summary(self) -> str:
+        """Return what was fitted, and on what."""
+        return f"`fit` of {self.component} on {named_data(self)}"
+
+    def run(self, context: StageContext) -> StageResult:
+        """Train the component on the training cases, choose on the validation cases of the same data sets."""
+        component: Any
+        given: dict[str, Any] = {}
+        if self.component == LANGUAGE:
+            component = context.language
+            asked = [use for use in self.data if use.task]
+            given = {
+                "tasks": {use.task: context.tasks[use.task] for use in asked},
+                "shares": {use.task: use.share for use in asked},
+                "view": context.view,
+                "image_tokens": context.image_tokens(self.data[0]),
+                "phrases": context.phrases,
+            }
+        elif self.component == "model.encoder":
+            component = context.encoder()
+        else:
+            component = context.services[self.component.removeprefix("service.")]
+        datasets = dict.fromkeys(use.dataset for use in self.data)
+        figures = fit(
+            component,
+            [case for use in self.data for case in context.cases(use)],
+            [case for name in datasets for case in context.split(name, "validation")],
+            context.folder / "checkpoint",
+            seed=context.recipe.seed,
+            announce=context.announce,
+            options=self.options,
+            where=self.component,
+            given=given,
+        )
+        return StageResult(figures=figures)
+
+
+def named_data(stage: Stage) -> str:
+    """Return a stage's data entries as a model card lists them: `chest/report, chest/choice`."""
+    names = [f"{use.dataset}/{use.task}" if use.task else use.dataset for use in stage.data]
+    return ", ".join(dict.fromkeys(names))
 
 
 def fit(
@@ -23,6 +154,7 @@ def fit(
     announce: Announce,
     options: Mapping[str, Any] | None = None,
     where: str = "component",
+    given: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train `component` and write its weights and figures to `folder`.
 
@@ -35,6 +167,7 @@ def fit(
         announce: told the figures of each step that the component logs.
         options: keyword arguments of the component's `fit`.
         where: what messages call the component.
+        given: what the core also gives a `fit` that asks for it left of `*`, by name.
 
     Returns:
         What the component wrote to `fit.json`.
@@ -42,7 +175,7 @@ def fit(
     Raises:
         RecipeError: if the component cannot be fitted.
     """
-    if not isinstance(component, Fittable):
+    if not isinstance(component, Fittable | Language):
         name = type(component).__name__
         raise RecipeError(
             f"{where}: {name} offers no `fit` and `load`, so no stage can train it; take this stage out, or "
@@ -56,6 +189,9 @@ def fit(
         steps += 1
         announce.step_finished(int(figures.get("step", steps)), figures)
 
-    component.fit(train, validation, folder, seed, log, **(options or {}))
+    function: Any = component.fit  # type: ignore[union-attr]  # a Language with one, or a Fittable
+    asked = inspect.signature(function).parameters
+    more = {name: value for name, value in (given or {}).items() if name in asked}
+    function(train, validation, folder, seed, log, **more, **(options or {}))
     figures: dict[str, Any] = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
     return figures

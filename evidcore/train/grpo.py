@@ -2,14 +2,183 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from evidcore.contracts import RolloutStrategy
+from evidcore.contracts import (
+    Announce,
+    Reward,
+    RolloutStrategy,
+    Stage,
+    StageContext,
+    StageResult,
+    Workload,
+)
+from evidcore.contracts.stage import Found, Key
+from evidcore.errors import did_you_mean
+from evidcore.model.policy import VLMPolicy
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.rows import PromptSource
-from evidcore.train.settings import Announce, GrpoSettings, NamedReward
+from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
+from evidcore.recipe.trl_fields import DEFAULTS
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
+from evidcore.train.fit import named_data
+from evidcore.train.rows import PromptSource, prompt_sets
+from evidcore.train.settings import GrpoSettings, NamedReward, Volumes, problems
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grpo(GrpoSettings, Stage):
+    """Group relative policy optimisation against rewards."""
+
+    reward: tuple[Annotated[Table, Kind("reward")], ...]
+    rollout: Annotated[Table, Kind("rollout")] = dataclasses.field(default_factory=lambda: {"use": "plain"})
+    tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
+    volumes: Volumes = "own"  # "other-patient" is a control: every case shows another's scan
+
+    trains: ClassVar[bool] = True
+    is_distributed: ClassVar[bool] = True
+
+    @property
+    def output(self) -> str:
+        """Return "model"."""
+        return "model"
+
+    @property
+    def longest_answer(self) -> int:
+        """Return the most tokens of a sampled answer."""
+        return self.max_new_tokens
+
+    def data_uses(self) -> tuple[DataUse, ...]:
+        """Return the data entries, those that are replayed among them."""
+        return self.data if self.replay is None else (*self.data, *self.replay.data)
+
+    @classmethod
+    def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
+        """Fill in the fields of GRPOConfig that a recipe states."""
+        return {**values, "trl": {**DEFAULTS["grpo"], **values.get("trl", {})}}
+
+    @classmethod
+    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+        """Yield what training keys, gates and weights say against each other."""
+        yield from problems("grpo", table, at, around)
+        given = table.get("reward")
+        tables = [item for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
+        names: list[str] = []
+        for index, reward in enumerate(tables):
+            here: Key = (*at, "reward", index)
+            name, gate = reward.get("name") or str(reward.get("use")).rpartition("/")[2], reward.get("gate")
+            if name in names:
+                yield here, f"a second reward is called {name!r}. Give this one a name = '…' of its own."
+            if isinstance(gate, str) and gate and gate not in names:
+                listing = ", ".join(names) or "none"
+                text = f"must be a reward above this one, got {gate!r}.{did_you_mean(gate, names)}"
+                yield (*here, "gate"), f"{text} Above: {listing}."
+            names.append(str(name))
+        if tables and all(reward.get("weight") == 0 for reward in tables):
+            yield (
+                (*at, "reward"),
+                "every weight is 0, so nothing would be learnt. Give at least one a weight above 0.",
+            )
+
+    def check(self, context: StageContext) -> None:
+        """Build the rewards and how answers come about, and ask the rewards whether anything is missing."""
+        for reward in self.rewards(context):
+            offer = offer_of(reward.reward)
+            with blame(offer, f"looking for what {context.where} needs"):
+                reward.reward.ready()
+        self.strategy(context)
+
+    def rewards(self, context: StageContext) -> list[NamedReward]:
+        """Return the rewards, in the recipe's order."""
+        found = []
+        for index, table in enumerate(self.reward):
+            reward: Reward = context.component("reward", table, f"reward[{index}]")
+            offer = offer_of(reward)
+            found.append(
+                NamedReward(
+                    name=table["name"] or table["use"].rpartition("/")[2],
+                    reward=reward,
+                    weight=table["weight"],
+                    gate=table["gate"],
+                    package=f"{offer.package} {offer.version}",
+                )
+            )
+        return found
+
+    def strategy(self, context: StageContext) -> RolloutStrategy:
+        """Return how answers come about, with its tools."""
+        tools = [
+            context.component("tool", table, f"tools[{index}]") for index, table in enumerate(self.tools)
+        ]
+        found: RolloutStrategy = context.component("rollout", self.rollout, "rollout", tools=tools)
+        return found
+
+    def controls(self) -> Mapping[str, Stage]:
+        """Return the stage with a random reward, with one for the format alone, and over wrong volumes."""
+        keys = {"weight": 1.0, "gate": "", "name": ""}
+        return {
+            "random reward": dataclasses.replace(self, reward=({"use": "random", **keys},)),
+            "format-only reward": dataclasses.replace(self, reward=({"use": "format", **keys},)),
+            "another patient's volumes": dataclasses.replace(self, volumes="other-patient"),
+        }
+
+    def workload(self) -> Workload:
+        """Return prompts, answers and steps."""
+        text = f"{self.steps} steps of {self.prompts_per_step} prompts x {self.answers_per_prompt} answers"
+        if self.replay is not None:
+            text += f", {self.replay.rows_per_step} rows replayed"
+        if self.lora is not None:
+            text += f", LoRA of rank {self.lora.rank}"
+        return Workload(
+            text=text,
+            train=self.train,
+            trains_whole_model=True,
+            steps=self.steps,
+            prompts_per_step=self.prompts_per_step,
+            prompts_per_forward=self.prompts_per_forward or self.prompts_per_step,
+            answers_per_prompt=self.answers_per_prompt,
+            share_prompts=self.share_prompts,
+            answers_tokens=self.max_new_tokens,
+            samples=True,
+            optimizer=self.optimizer,
+            lora_rank=None if self.lora is None else self.lora.rank,
+            keeps_reference=(bool(self.trl.get("beta")) or self.replay is not None) and self.lora is None,
+            is_checkpointed=bool(
+                self.trl.get("activation_checkpointing") or self.trl.get("gradient_checkpointing")
+            ),
+            replay=() if self.replay is None else self.replay.data,
+            replayed_rows=0 if self.replay is None else self.replay.rows_per_step,
+        )
+
+    def summary(self) -> str:
+        """Return what was trained, on what, for how long, by which rewards."""
+        lora = f", LoRA of rank {self.lora.rank}" if self.lora else ""
+        text = f"{self.steps} steps, {self.optimizer}{lora}"
+        text += f", rewards {', '.join(table['use'] for table in self.reward)}"
+        if self.replay is not None:
+            again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in self.replay.data))
+            text += f"; held to its start on {again}"
+        return f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {text}"
+
+    def run(self, context: StageContext) -> StageResult:
+        """Optimise the model against the rewards, and save it."""
+        model, processor = context.model()
+        seed = context.recipe.seed
+        context.bind_policy(VLMPolicy(model, processor, seed=seed))
+        replay = None
+        if self.replay is not None:
+            sets = prompt_sets(context, self.replay.data)
+            replay = PromptSource(sets, seed=seed, volumes=self.volumes)
+        figures = grpo(
+            model, processor, PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes),
+            self.rewards(context), self, context.folder / "checkpoint", seed=seed, announce=context.announce,
+            strategy=self.strategy(context), resume=context.resume, replay=replay,
+        )  # fmt: skip
+        return StageResult(figures=figures)
 
 
 def grpo(

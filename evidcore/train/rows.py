@@ -9,8 +9,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from evidcore.case import Case, Crop, Prompt, VisualPart
-from evidcore.contracts import Task, View
+from evidcore.contracts import StageContext, Task, View
 from evidcore.errors import DataError
+from evidcore.recipe.shape import DataUse
 from evidcore.train.settings import Volumes
 
 
@@ -31,6 +32,20 @@ class Row:
 
     prompt: Prompt
     task: Task
+
+
+def prompt_sets(context: StageContext, data: Sequence[DataUse]) -> list[PromptSet]:
+    """Return what a training stage draws its rows from."""
+    return [
+        PromptSet(
+            name=use.task,
+            task=context.tasks[use.task],
+            view=context.view,
+            cases=context.cases(use),
+            share=use.share,
+        )
+        for use in data
+    ]
 
 
 class PromptSource:

@@ -1,35 +1,26 @@
-"""What the stages are told: plain frozen settings, and who hears about their steps.
-
-Their defaults are those of a recipe's keys.
-"""
+"""The keys of the stages that train the whole model."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Lt
 
 from evidcore.contracts import Reward
-from evidcore.recipe.shape import Grpo, RewardKeys, Sft, SharePrompts, TrainingKeys
-from evidcore.recipe.shape import Lora as Lora
-from evidcore.recipe.shape import Replay as Replay
+from evidcore.contracts.stage import Found, Key
+from evidcore.recipe import trl_fields
+from evidcore.recipe.shape import DataUse, RewardKeys, Surroundings, Table
 
 PARTS = ("encoder", "bridge", "language")
-
-
-@runtime_checkable
-class Announce(Protocol):
-    """Whoever is told about the steps of one stage."""
-
-    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hear the figures of a step; steps count from 1."""
-
-    def rollouts_judged(self, step: int, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Hear the judged groups of a step, as lines of the rollout file."""
+TrainedPart = Literal["encoder", "bridge", "language"]
+SharePrompts = Literal["auto", "always", "never"]
+Volumes = Literal["own", "other-patient"]
 
 
 class Silent:
-    """Tells nobody."""
+    """An Announce that drops everything."""
 
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """Drop it."""
@@ -39,56 +30,58 @@ class Silent:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StageSettings:
-    """Keys of every stage that trains the whole model.
+class Lora:
+    """Low-rank adapters in place of full training of the language model."""
 
-    `learning_rate` is one number, or one per part. `optimizer` "muon" takes Muon for matrices and AdamW for
-    the rest; `momentum` is Muon's. `trl` passes fields of SFTConfig or GRPOConfig through.
-    """
+    rank: Annotated[int, Ge(1)] = 16
+    alpha: Annotated[float, Gt(0)] = 32.0
 
-    train: tuple[str, ...]
-    steps: int
-    learning_rate: float | Mapping[str, float]
-    optimizer: Literal["adamw", "muon"] = TrainingKeys.optimizer
-    momentum: float | None = TrainingKeys.momentum
-    save_every_steps: int = TrainingKeys.save_every_steps
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Gold answers whose likelihoods a policy is held to while it learns from rewards about other tasks."""
+
+    data: tuple[DataUse, ...]
+    rows_per_step: Annotated[int, Ge(1)] = 8
+    weight: Annotated[float, Gt(0)] = 1.0  # of the divergence from the start, in nats a token
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingKeys:
+    """Keys of every stage that trains the whole model."""
+
+    train: tuple[TrainedPart, ...]
+    steps: Annotated[int, Ge(1)]
+    learning_rate: Annotated[float, Gt(0)] | Mapping[str, Annotated[float, Gt(0)]]
+    optimizer: Literal["adamw", "muon"] = "adamw"  # "muon": for matrices, AdamW for the rest
+    momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # Muon's; None: torch's default
+    save_every_steps: Annotated[int, Ge(1)] = 50
     lora: Lora | None = None
-    trl: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(cls, stage: TrainingKeys) -> Self:
-        """Take the settings from a recipe's stage."""
-        return cls(**{item.name: getattr(stage, item.name) for item in dataclasses.fields(cls)})
+    trl: Table = dataclasses.field(default_factory=dict)  # fields of SFTConfig or GRPOConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SftSettings(StageSettings):
-    """Keys of an `sft` stage.
+class SftSettings(TrainingKeys):
+    """Keys of an `sft` stage beside its data and its re-weighter."""
 
-    `rows_per_forward` bounds memory; 0: the whole step at once. `loss_per`: what the weighted sum over a
-    step's target tokens is divided by, "token" the sum of their weights, "row" the number of rows.
-    """
-
-    rows_per_step: int = Sft.rows_per_step
-    rows_per_forward: int = Sft.rows_per_forward
-    loss_per: Literal["token", "row"] = Sft.loss_per
+    rows_per_step: Annotated[int, Ge(1)] = 16
+    rows_per_forward: Annotated[int, Ge(0)] = 0  # bounds memory; 0: the whole step at once
+    loss_per: Literal["token", "row"] = "token"  # what a step's weighted sum is divided by
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GrpoSettings(StageSettings):
-    """Keys of a `grpo` stage.
+class GrpoSettings(TrainingKeys):
+    """Keys of a `grpo` stage beside its data, its rewards and how answers come about."""
 
-    `prompts_per_forward` bounds memory (whole groups pass together); 0: the whole step at once.
-    `share_prompts`: whether scoring computes a prompt once for all its answers; "auto": where that pays.
-    """
-
-    prompts_per_step: int = Grpo.prompts_per_step
-    answers_per_prompt: int = Grpo.answers_per_prompt
-    prompts_per_forward: int = Grpo.prompts_per_forward
-    share_prompts: SharePrompts = Grpo.share_prompts
-    temperature: float = Grpo.temperature
-    max_new_tokens: int = Grpo.max_new_tokens
-    reward_time_limit_s: float = Grpo.reward_time_limit_s  # 0: none
+    prompts_per_step: Annotated[int, Ge(1)] = 8
+    answers_per_prompt: Annotated[int, Ge(2)] = 8
+    prompts_per_forward: Annotated[int, Ge(0)] = (
+        0  # bounds memory, whole groups pass together; 0: the whole step
+    )
+    share_prompts: SharePrompts = "auto"  # score a prompt once for all its answers; "auto": where that pays
+    reward_time_limit_s: Annotated[float, Ge(0)] = 600.0  # for one reward on one step; 0: none
+    temperature: Annotated[float, Gt(0)] = 1.0
+    max_new_tokens: Annotated[int, Ge(1)] = 256
     replay: Replay | None = None
 
 
@@ -103,4 +96,37 @@ class NamedReward:
     package: str = ""  # "package version", named when the reward breaks its contract
 
 
-Volumes = Literal["own", "other-patient"]
+def problems(kind: str, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+    """Yield what the table of a stage that trains the whole model says against itself or the recipe."""
+    given = table.get("train")
+    train = [part for part in given if isinstance(part, str)] if isinstance(given, list) else []
+    if isinstance(given, list) and not train:
+        yield (*at, "train"), "must name at least one of encoder, bridge and language, got []."
+    if len(set(train)) != len(train):
+        yield (*at, "train"), f"names a part twice, got {train!r}."
+    rates = table.get("learning_rate")
+    if isinstance(rates, Mapping) and rates.keys() != set(train):
+        text = f"must have the keys of train ({', '.join(train)}) and no other, got {', '.join(rates)}."
+        yield (*at, "learning_rate"), text
+    if "language" not in around.has_weights and "language" not in train:
+        yield (
+            at,
+            "the language model has no weights, and this stage does not train it. Fit model.language above.",
+        )
+    if table.get("lora") and "language" not in train:
+        yield (
+            (*at, "lora"),
+            "adapts the language model, which is not in train. Add 'language' or leave lora out.",
+        )
+    if table.get("momentum") is not None and table.get("optimizer") != "muon":
+        text = "is Muon's. Leave it out, or write optimizer = 'muon'; AdamW's betas are fields of trl."
+        yield (*at, "momentum"), text
+    around.has_weights |= {"language", "bridge"}
+    trl = table.get("trl")
+    if isinstance(trl, Mapping):
+        yield from _trl(kind, trl, at)
+
+
+def _trl(kind: str, table: Mapping[str, Any], at: Key) -> Iterator[tuple[Key, str]]:
+    for field, text in trl_fields.problems(kind, table):
+        yield (*at, "trl", field), text

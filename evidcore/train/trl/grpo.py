@@ -9,7 +9,7 @@ from typing import Any
 from trl import GRPOConfig
 
 from evidcore.builtin.rollouts import Plain
-from evidcore.contracts import RolloutStrategy
+from evidcore.contracts import Announce, RolloutStrategy
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -17,7 +17,7 @@ from evidcore.recipe.trl_fields import DEFAULTS, NO_EFFECT
 from evidcore.train.checks import check_start
 from evidcore.train.judging import Judge
 from evidcore.train.rows import PromptSource
-from evidcore.train.settings import Announce, GrpoSettings, NamedReward
+from evidcore.train.settings import GrpoSettings, NamedReward
 from evidcore.train.trl import stage
 from evidcore.train.trl.logprobs import PromptSharing
 from evidcore.train.trl.optimizers import OptimizerKind

@@ -16,13 +16,13 @@ import torch
 from trl import SFTConfig, SFTTrainer
 
 from evidcore.builtin.uniform import Uniform
-from evidcore.contracts import Reweighter
+from evidcore.contracts import Announce, Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.checks import check_start
 from evidcore.train.rows import PromptSource
-from evidcore.train.settings import Announce, SftSettings
+from evidcore.train.settings import SftSettings
 from evidcore.train.targets import IGNORED, Targets
 from evidcore.train.trl import stage
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind

@@ -24,11 +24,12 @@ from torch import distributed
 from torch.utils.data import Dataset, SequentialSampler
 from transformers import PrinterCallback
 
+from evidcore.contracts import Announce
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.settings import PARTS, Announce, Lora
+from evidcore.train.settings import PARTS, Lora
 from evidcore.train.trl.checkpoints import last_checkpoint, written_whole
 from evidcore.train.trl.optimizers import OptimizerKind, matrices_of, with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed

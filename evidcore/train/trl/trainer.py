@@ -25,7 +25,7 @@ from trl.trainer.utils import (
 )
 
 from evidcore.case import Episode, Prompt, Rollout
-from evidcore.contracts import RolloutStrategy
+from evidcore.contracts import Announce, RolloutStrategy
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -33,7 +33,6 @@ from evidcore.train.judging import Judge, Judgement
 from evidcore.train.pixel_flow import Proof, prove
 from evidcore.train.record import figures, record
 from evidcore.train.rows import PromptSource
-from evidcore.train.settings import Announce
 from evidcore.train.trl.advantages import without_dead_groups, without_rounding
 from evidcore.train.trl.answers import read_answers, run_strategy
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores

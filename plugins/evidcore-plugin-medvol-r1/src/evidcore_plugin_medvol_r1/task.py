@@ -74,6 +74,7 @@ class ReasoningSegmentation(Task):
         Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
     """
 
+    evaluation = "segmentation"
     needs_slice_tags = True
     takes_free_questions = True
 

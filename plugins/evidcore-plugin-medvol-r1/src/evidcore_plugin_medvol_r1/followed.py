@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Answer, Evidence, Prompt, VolumeRef
-from evidcore.contracts import MaskRequest, Segmenter, SegmenterSession, Task
+from evidcore.contracts import Answers, MaskRequest, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError
-from evidcore.evaluate.answered import Answered, Condition, asked
-from evidcore.evaluate.mask_figures import MaskFigures, mask_figures
-from evidcore.evaluate.propagation import masks_of, request
-from evidcore.evaluate.target_mask import target_mask
+from evidcore.evaluate.answered import Answered, asked
+from evidcore_plugin_medvol_r1.mask_figures import MaskFigures, mask_figures
+from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
 from evidcore.registry import Offer, blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read
@@ -45,19 +44,10 @@ class SegmentationAnswer(Answered):
         return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in lists}}
 
 
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """Answers that were given to questions, one each."""
-
-    prompts: Sequence[Prompt]
-    answers: Sequence[Answer]
-    condition: Condition = "own"  # which volumes the prompts show
-
-
 Followed = tuple[SegmentationAnswer, MaskFigures]
 
 
-def follow(given: Sequence[Given], task: Task, segmenter: Segmenter) -> list[list[Followed]]:
+def follow(given: Sequence[Answers[Answer]], task: Task, segmenter: Segmenter) -> list[list[Followed]]:
     """Follow the boxes of all answers through the questions' own volumes.
 
     Args:
@@ -72,7 +62,7 @@ def follow(given: Sequence[Given], task: Task, segmenter: Segmenter) -> list[lis
     asked = [
         [
             _Asked(prompt=prompt, answer=answer, gold=gold)
-            for prompt, answer, gold in zip(one.prompts, one.answers, golds, strict=True)
+            for prompt, answer, gold in zip(one.prompts, one.said, golds, strict=True)
         ]
         for one in given
     ]
@@ -120,7 +110,7 @@ class _Asked:
         evidence = self.answer.evidence
         return evidence if evidence is not None and evidence.boxes else None
 
-    def answered(self, condition: Condition, refused: str | None) -> SegmentationAnswer:
+    def answered(self, condition: str, refused: str | None) -> SegmentationAnswer:
         prompt, said = self.prompt, self.said
         masks = tuple(prompt.reference["masks"])
         return SegmentationAnswer(

@@ -1,4 +1,4 @@
-"""Ask a segmenter for many masks of a volume at once, and find out what went wrong with each."""
+"""The mask that answers a prompt, and the masks that a segmenter makes of boxes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from evidcore.builtin.overlap import Mask
-from evidcore.case import Box
+from evidcore.case import Box, Prompt
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
+from evidcore.errors import DataError
+from evidcore.volume import Volume, read_mask
 
 
 class HalfMask(Exception):
@@ -58,3 +60,29 @@ def _whole(mask: Mask, shape_zyx: tuple[int, int, int]) -> Mask | Exception:
     if mask.shape != shape_zyx or mask.dtype != np.bool_:
         return HalfMask(f"a mask of {mask.dtype} {mask.shape} for a volume of {shape_zyx} (z, y, x)")
     return mask
+
+
+def target_mask(prompt: Prompt, volume: Volume) -> Mask:
+    """Return the masks that answer a prompt, OR-ed, shape (z, y, x).
+
+    Args:
+        prompt: `reference["masks"]` names masks of its case.
+        volume: the case's first.
+
+    Raises:
+        DataError: if the case has no such mask, or its file cannot be used; names the case.
+    """
+    case = prompt.case
+    found = np.zeros(volume.shape_zyx, dtype=np.bool_)
+    for name in prompt.reference["masks"]:
+        if name not in case.masks:
+            listing = ", ".join(sorted(case.masks)) or "none"
+            raise DataError(
+                f"case {case.id!r}: prompt {prompt.id!r} is answered by mask {name!r}, which the case lacks. "
+                f"It has: {listing}. Correct the data set."
+            )
+        try:
+            found |= read_mask(case.masks[name], like=volume)
+        except DataError as cause:
+            raise DataError(f"{cause} (case {case.id!r}, mask {name!r})") from cause
+    return found

@@ -1,0 +1,65 @@
+"""Stage `audit`: ask the same questions under several conditions, and say what the difference means."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from evidcore.contracts import Asking, Audit, Policy, Row, StageContext, StageResult
+from evidcore.contracts.stage import Found, Key
+from evidcore.errors import PluginError
+from evidcore.evaluate.asking import AskingStage, training
+from evidcore.recipe.shape import Surroundings
+from evidcore.registry import find
+from evidcore.registry.factory import Option, options
+
+POLICY = "policy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditStage(AskingStage):
+    """Audit what the evaluations of the data entries measure; the keys of the audit are its own keys too."""
+
+    audit: str = POLICY  # the component that asks and compares
+
+    @classmethod
+    def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:
+        """Return the options of the audit and of the evaluations."""
+        evaluations = super().open_keys(table, around)
+        with contextlib.suppress(PluginError):
+            own = options(find("audit", str(table.get("audit", POLICY))).load(), "audit")
+            return None if evaluations is None else {**evaluations, **own}
+        return None
+
+    @classmethod
+    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+        """Yield an audit that is not installed, and data entries that nothing can measure."""
+        yield from super().problems(table, at, around)
+        try:
+            find("audit", str(table.get("audit", POLICY)))
+        except PluginError as cause:
+            yield (*at, "audit"), str(cause)
+
+    def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
+        """Audit each data entry."""
+        known = options(find("audit", self.audit).load(), "audit")
+        own = {key: self.options[key] for key in known if key in self.options}
+        audit: Audit = context.component("audit", {"use": self.audit, **own}, "audit")
+        rows: list[Row] = []
+        answers: list[Mapping[str, Any]] = []
+        lines, verdicts = {}, {}
+        for use in self.data:
+            found = audit(
+                policy, self.prompts(use, context), context.tasks[use.task], self.evaluation(use, context),
+                training(use, context), asking, use.task,
+            )  # fmt: skip
+            rows += found.rows()
+            verdicts[use.task] = found.verdict()
+            if found.reference_lines():
+                lines[use.task] = found.reference_lines()
+            answers += found.lines()
+        return StageResult(
+            rows=tuple(rows), answers=tuple(answers), reference_lines=lines, verdict=verdicts
+        )

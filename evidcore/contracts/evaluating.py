@@ -1,0 +1,204 @@
+"""How answers are measured, and how an audit asks whether they were earned."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from evidcore.case import Evidence, Prompt, VolumeRef
+from evidcore.contracts.answering import Task
+from evidcore.contracts.model import Policy
+from evidcore.contracts.results import Row
+from evidcore.contracts.segmenting import Mask
+
+Said = TypeVar("Said")  # an evaluation's own form of an answer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How a policy is asked: greedily."""
+
+    max_new_tokens: int
+    prompts_per_batch: int = 64
+    headline_only: bool = False  # nothing that the headline does not need, as option likelihoods
+    seed: int = 0  # of whatever an audit draws
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers(Generic[Said]):
+    """What a policy, or a rule in its place, said to prompts as they were shown."""
+
+    prompts: Sequence[Prompt]
+    said: Sequence[Said]  # one a prompt
+    condition: str = "own"
+
+
+class Scored(ABC):
+    """Answers, measured."""
+
+    name: str  # what rows call it; mostly the task
+
+    @property
+    @abstractmethod
+    def clusters(self) -> tuple[str, ...]:
+        """Return the patient of each prompt, or the case where no patient is known."""
+
+    @abstractmethod
+    def rows(self) -> list[Row]:
+        """Return the results rows, most important first."""
+
+    @abstractmethod
+    def lines(self) -> list[dict[str, Any]]:
+        """Return a line of `answers/<stage>.jsonl` for each prompt.
+
+        A line holds at least `prompt_id`, `case_id`, `patient`, `task`, `condition`, `prompt`, `text` and
+        `malformed`; what a row sums over the prompts stands under `figures` as `{metric: number}`.
+        """
+
+    @abstractmethod
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Return a metric of each prompt, of those that audits compare; what cannot be measured counts 0."""
+
+    def unit(self, metric: str) -> str:
+        """Return the unit of a metric that audits compare, as in `Row.unit`."""
+        return ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blind:
+    """What the best rule scores that never looks at the volume."""
+
+    values: tuple[float, ...]  # the evaluation's headline of each prompt
+    rule: str  # what the rule does
+    label: str  # in the name of the row that compares with it: `other_patient_minus_<label>`
+    rows: tuple[Row, ...]  # of all such rules, beside an audit's own
+    figures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)  # `reference_lines` of the result
+
+
+class Evaluation(ABC, Generic[Said]):
+    """Measure a policy's answers to a task's prompts.
+
+    A task names its evaluation; a data entry may name another. Options are keys of the stages that measure
+    or audit the task. Core gives: `recipe_folder`, `cache_folder`; services may be named for options.
+    """
+
+    headline: ClassVar[str]  # the metric that audits compare, in 0..1 for each prompt; more is better
+    beside: ClassVar[tuple[str, ...]] = ()  # metrics that an audit prints beside it
+    points: ClassVar[str] = "points"  # what a hundredth of the headline is called
+
+    def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
+        """Return why it cannot measure these prompts, as a sentence after the task's name; "" if it can."""
+        return ""
+
+    def ready(self) -> None:
+        """Raise if anything is missing that measuring will need; asked before anything is trained.
+
+        Raises:
+            EvidError: names what is missing, and what to type.
+        """
+        return
+
+    @abstractmethod
+    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> Sequence[Said]:
+        """Ask the policy, and return what it said, one a prompt."""
+
+    @abstractmethod
+    def score(self, answers: Sequence[Answers[Said]], task: Task, name: str) -> list[Scored]:
+        """Measure sets of answers that were given to the same questions, whatever was shown.
+
+        All sets come at once, so that what they share (a mask of the gold answer) is made once.
+        """
+
+    def references(
+        self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
+    ) -> Blind | None:
+        """Return what blind rules score on `prompts`, for an evaluate stage to print; None if it has none.
+
+        Args:
+            prompts: the questions.
+            training: gives the training questions, from which rules learn; the test split teaches nothing.
+            task: writes and reads gold answers.
+            name: what rows call it.
+        """
+        return None
+
+    def score_beside_blind(
+        self,
+        answers: Sequence[Answers[Said]],
+        prompts: Sequence[Prompt],
+        training: Callable[[], Sequence[Prompt]],
+        task: Task,
+        name: str,
+    ) -> tuple[list[Scored], Blind | None]:
+        """Measure sets of answers, and the best rule that does not look, on the same questions."""
+        return self.score(answers, task, name), self.references(prompts, training, task, name)
+
+    def follow(
+        self, prompt: Prompt, evidence: Evidence, volume: VolumeRef
+    ) -> tuple[Mask, object] | None:
+        """Return the 3D mask that an answer's evidence stands for, and the component that made it.
+
+        Args:
+            prompt: what was asked.
+            evidence: of the answer, in voxels of the volume.
+            volume: the scan.
+
+        Returns:
+            A mask (z, y, x) on the volume's grid; None where the evidence stands for no more than itself.
+        """
+        return None
+
+
+class Audited(ABC):
+    """What an audit found of one task."""
+
+    @abstractmethod
+    def rows(self) -> list[Row]:
+        """Return the results rows."""
+
+    @abstractmethod
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the lines of `answers/<stage>.jsonl`, of every condition."""
+
+    @abstractmethod
+    def verdict(self) -> str:
+        """Return in words what the figures say, and what they cannot."""
+
+    def reference_lines(self) -> Mapping[str, float | None]:
+        """Return the figures of rules that never look, by name."""
+        return {}
+
+
+class Audit(ABC):
+    """Ask the same questions under several conditions: were the answers earned by the volume?
+
+    Any evaluation can be audited. Options are keys of the audit stage. Core gives: `recipe_folder`.
+    """
+
+    @abstractmethod
+    def __call__(
+        self,
+        policy: Policy,
+        prompts: Sequence[Prompt],
+        task: Task,
+        evaluation: Evaluation[Any],
+        training: Callable[[], Sequence[Prompt]],
+        asking: Asking,
+        name: str,
+    ) -> Audited:
+        """Audit a policy on `prompts`.
+
+        Args:
+            policy: the model.
+            prompts: questions of `task`.
+            task: reads the completions.
+            evaluation: measures them.
+            training: gives the training questions, from which blind rules learn.
+            asking: how the policy is asked.
+            name: what rows call it.
+
+        Raises:
+            DataError: if the questions cannot be asked under a condition; names the patient.
+        """

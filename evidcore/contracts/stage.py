@@ -1,0 +1,227 @@
+"""A stage of a recipe: its keys, what it depends on, what it needs, and how it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from evidcore.case import Case, Prompt, Split
+from evidcore.contracts.answering import Task
+from evidcore.contracts.data import View
+from evidcore.contracts.language import Language
+from evidcore.contracts.model import Policy
+from evidcore.contracts.results import StageResult
+from evidcore.recipe.shape import DataUse, Surroundings
+
+if TYPE_CHECKING:
+    from evidcore.recipe import Recipe
+    from evidcore.registry.factory import Option
+
+Key = tuple[str | int, ...]  # path of a value in the recipe
+Found = Iterator[tuple[Key, str]]
+
+
+@runtime_checkable
+class Announce(Protocol):
+    """Whoever is told about the steps of one stage."""
+
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Hear the figures of a step; steps count from 1."""
+
+    def rollouts_judged(self, step: int, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Hear the judged groups of a step, as lines of the rollout file."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What a stage computes, in numbers: what a plan works out memory and time from."""
+
+    text: str  # "500 steps of 12 prompts x 8 answers"
+    train: tuple[str, ...] = ()  # "encoder", "bridge", "language"; of a fit, the component alone
+    trains_whole_model: bool = False  # forward and backward of encoder, bridge and language model
+    steps: int = 0
+    prompts_per_step: int = 0
+    prompts_per_forward: int = 0
+    answers_per_prompt: int = 1
+    share_prompts: str = "never"  # "always", "auto" where that pays: a prompt is scored once for its answers
+    answers_tokens: int | None = None  # most tokens that are written; None: gold answers stand there
+    samples: bool = False  # while training
+    optimizer: str = "adamw"
+    lora_rank: int | None = None
+    keeps_reference: bool = False  # the model as it was, beside the one that is trained
+    is_checkpointed: bool = False  # activations are computed again in the backward pass
+    replay: tuple[DataUse, ...] = ()
+    replayed_rows: int = 0  # a step
+
+
+class StageContext(ABC):
+    """What a run gives a stage: its data, its components, the model as the stages before left it."""
+
+    recipe: Recipe
+    where: str  # the stage's name, as in `results/<name>.json`
+    folder: Path  # where it writes `checkpoint/` and `answers.jsonl`
+    announce: Announce
+    resume: bool  # go on from the last whole checkpoint in `checkpoint/steps`
+    tasks: Mapping[str, Task]
+    services: Mapping[str, Any]
+    view: View
+
+    @abstractmethod
+    def split(self, dataset: str, split: Split) -> Sequence[Case]:
+        """Return the cases of a split."""
+
+    @abstractmethod
+    def cases(self, use: DataUse) -> Sequence[Case]:
+        """Return the cases of a data entry."""
+
+    @abstractmethod
+    def prompts(self, use: DataUse, *, seed: int = 0, split: Split | None = None) -> list[Prompt]:
+        """Return everything that a data entry's task asks; seed 0 is evaluation's."""
+
+    @abstractmethod
+    def component(self, kind: str, table: Mapping[str, Any] | str, key: str, **given: Any) -> Any:
+        """Return the component of a table of this stage, or a service; built once a run.
+
+        Args:
+            kind: component kind.
+            table: the recipe table with `use`, or the name of a service.
+            key: of the table in the stage, for messages: "reward[0]".
+            given: what the stage gives it beside what a run gives every component of the kind.
+        """
+
+    @property
+    @abstractmethod
+    def phrases(self) -> tuple[str, ...]:
+        """Return the finding names of all data sets."""
+
+    @property
+    @abstractmethod
+    def language(self) -> Language:
+        """Return where the language model comes from."""
+
+    @abstractmethod
+    def encoder(self) -> Any:
+        """Return a new encoder, with the weights that a fit stage wrote where there was one."""
+
+    @abstractmethod
+    def image_tokens(self, use: DataUse) -> int:
+        """Return how many embeddings the bridge gives for a data entry's first visual part."""
+
+    @abstractmethod
+    def model(self) -> tuple[Any, Any]:
+        """Return a new VolumeVLM as the stages before left it, and its processor."""
+
+    @abstractmethod
+    def policy(self, *, prompts_per_pass: int = 64) -> Any:
+        """Return a Policy over `model()`."""
+
+    @abstractmethod
+    def bind_policy(self, policy: Policy) -> None:
+        """Let components that the core gave `policy` ask the model that is being trained."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage(ABC):
+    """One `[[stage]]` table of a recipe; its fields are the keys, checked by their annotations.
+
+    An entry point `evidcore.stage` names the class, and that name is `kind` in the recipe. Its module and
+    what that imports of the core count in the hash by which a finished stage is used again.
+    """
+
+    kind: str = ""
+    data: tuple[DataUse, ...]
+
+    needs_tasks: ClassVar[bool] = True  # every data entry names what is asked
+    trains: ClassVar[bool] = False  # may not see the test split, and mixes its data by `share`
+    measures: ClassVar[bool] = False  # writes rows
+    is_distributed: ClassVar[bool] = False  # runs in every process; others in the first alone
+
+    @property
+    def label(self) -> str:
+        """Return what folders call it, behind its number."""
+        return self.kind
+
+    @property
+    def output(self) -> str | None:
+        """Return what its checkpoint is: "encoder", "language", "model", "service.<name>"; None: nothing."""
+        return None
+
+    @property
+    def longest_answer(self) -> int | None:
+        """Return the most tokens of an answer, None where it asks for none."""
+        return None
+
+    def data_uses(self) -> tuple[DataUse, ...]:
+        """Return every data entry, whichever key it stands in."""
+        return self.data
+
+    @classmethod
+    def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:
+        """Return the keys that the table may hold beside the fields; None where that cannot be told.
+
+        Their values, with defaults filled in, are the field `options` of a stage that has any.
+        """
+        return {}
+
+    @classmethod
+    def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
+        """Return the values of the fields with those defaults that hang on other keys."""
+        return dict(values)
+
+    @classmethod
+    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+        """Yield what the table as read says against itself or the recipe: (path, sentence).
+
+        `around.has_weights` holds the parts that have weights before this stage; add what it gives weights.
+        """
+        yield from ()
+
+    def model_tables(self, context: Any) -> dict[str, Any]:
+        """Return the tables of the model that its result depends on.
+
+        Args:
+            context: the run's Assembly, which knows recipe and data.
+        """
+        model = context.recipe.model
+        return {
+            "encoder": model.encoder, "bridge": model.bridge, "view": model.view, "language": model.language,
+        }  # fmt: skip
+
+    def starts_from(self, upstream: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those hashes of earlier outputs that its result depends on."""
+        return upstream
+
+    def needs_words(self, upstream: Mapping[str, str]) -> str:
+        """Return what the words of a counted vocabulary come from: "phrases", "texts" too, or nothing, ""."""
+        return "" if upstream.keys() & {"language", "model"} else "texts"
+
+    def check(self, context: StageContext) -> None:
+        """Build its components, and ask them whether they have what they need. No model is behind them.
+
+        Raises:
+            EvidError: what is wrong or missing, and what to type.
+        """
+        return
+
+    def refusal(self, use: DataUse, prompts: Sequence[Prompt], context: StageContext) -> str:
+        """Return why it cannot do with these prompts what it is for; "" if it can."""
+        return ""
+
+    def controls(self) -> Mapping[str, Stage]:
+        """Return variants that can teach nothing about volumes, by name; none where it trains no policy."""
+        return {}
+
+    @abstractmethod
+    def workload(self) -> Workload:
+        """Return what it computes."""
+
+    def summary(self) -> str:
+        """Return what a model card says of it; "" where it trains nothing."""
+        return ""
+
+    @abstractmethod
+    def run(self, context: StageContext) -> StageResult:
+        """Do it; called once in each process that takes part."""

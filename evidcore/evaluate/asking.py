@@ -1,0 +1,149 @@
+"""What the stages that ask have in common: which evaluation measures a data entry, and how it is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
+
+from evidcore.case import Prompt
+from evidcore.contracts import Asking, Evaluation, Policy, Stage, StageContext, StageResult, Workload
+from evidcore.contracts.stage import Found, Key
+from evidcore.errors import PluginError, RecipeError
+from evidcore.evaluate.reference_lines import training_prompts
+from evidcore.recipe.fitting import made_class
+from evidcore.recipe.shape import DataUse, Surroundings, Table
+from evidcore.registry import find, offers
+from evidcore.registry.factory import Option, offer_of, options
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AskingStage(Stage):
+    """A stage that asks the model greedily; the keys of its evaluations are its own keys too."""
+
+    max_new_tokens: Annotated[int, Ge(1)] = 256
+    prompts_per_batch: Annotated[int, Ge(1)] = 32
+    options: Table = dataclasses.field(default_factory=dict, metadata={"open": True})
+
+    measures: ClassVar[bool] = True
+
+    @property
+    def longest_answer(self) -> int:
+        """Return the most tokens of an answer."""
+        return self.max_new_tokens
+
+    @classmethod
+    def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:
+        """Return the options of the evaluations that its data entries are measured by."""
+        found: dict[str, Option] = {}
+        names = [name for _, name in _named(table, around)]
+        for name in names:
+            with contextlib.suppress(PluginError):
+                found |= options(find("evaluation", name).load(), "evaluation") | found
+                continue
+            return None
+        return found
+
+    @classmethod
+    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+        """Yield the data entries that nothing can measure."""
+        for index, name in _named(table, around):
+            here = (*at, "data", index)
+            if not name:
+                task, listing = table["data"][index].get("task"), ", ".join(_installed())
+                text = f"task {task!r} names no evaluation, so its answers cannot be measured. Write"
+                yield here, f"{text} evaluation = '…' in this entry. Installed: {listing}."
+                continue
+            try:
+                find("evaluation", name)
+            except PluginError as cause:
+                yield (*here, "evaluation"), str(cause)
+
+    def evaluation(self, use: DataUse, context: StageContext) -> Evaluation[Any]:
+        """Return what measures a data entry.
+
+        Raises:
+            RecipeError: if neither the entry nor its task names an evaluation.
+        """
+        task = context.tasks[use.task]
+        name = use.evaluation or task.evaluation
+        if not name:
+            raise RecipeError(
+                f"{context.where}: task {use.task!r} ({offer_of(task)}) names no evaluation. Write "
+                f"evaluation = '…' in its data entry. Installed: {', '.join(_installed())}."
+            )
+        known = options(find("evaluation", name).load(), "evaluation")
+        own = {key: self.options[key] for key in known if key in self.options}
+        found: Evaluation[Any] = context.component("evaluation", {"use": name, **own}, f"evaluation {name}")
+        return found
+
+    def check(self, context: StageContext) -> None:
+        """Build the evaluations, and ask them whether anything is missing."""
+        for use in self.data:
+            self.evaluation(use, context).ready()
+
+    def refusal(self, use: DataUse, prompts: Sequence[Prompt], context: StageContext) -> str:
+        """Return why the evaluation of a data entry cannot measure these prompts; "" if it can."""
+        task = context.tasks[use.task]
+        wrong = self.evaluation(use, context).refusal(task, prompts)
+        return f"task {use.task!r} ({offer_of(task)}): {wrong}" if wrong else ""
+
+    def workload(self) -> Workload:
+        """Return what is asked."""
+        return Workload(
+            text=", ".join(f"{use.task} on {use.dataset} {use.split}" for use in self.data),
+            prompts_per_step=self.prompts_per_batch,
+            prompts_per_forward=self.prompts_per_batch,
+            answers_tokens=self.max_new_tokens,
+        )
+
+    def run(self, context: StageContext) -> StageResult:
+        """Ask every question of the data entries."""
+        self.check(context)
+        policy = context.policy(prompts_per_pass=self.prompts_per_batch)
+        asking = Asking(
+            max_new_tokens=self.max_new_tokens, prompts_per_batch=self.prompts_per_batch,
+            seed=context.recipe.seed,
+        )  # fmt: skip
+        return self.ask(policy, asking, context)
+
+    def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
+        """Ask and measure; write the answers."""
+        raise NotImplementedError
+
+    def prompts(self, use: DataUse, context: StageContext) -> list[Prompt]:
+        """Return a data entry's questions.
+
+        Raises:
+            RecipeError: if its evaluation cannot measure them; names the task and a prompt.
+        """
+        found = context.prompts(use)
+        if wrong := self.refusal(use, found, context):
+            raise RecipeError(f"{context.where}: {wrong}. Name another evaluation in the data entry.")
+        return found
+
+
+def training(use: DataUse, context: StageContext) -> Callable[[], Sequence[Prompt]]:
+    """Return what gives the questions about the training cases, from which blind rules learn."""
+    return lambda: training_prompts(lambda seed: context.prompts(use, seed=seed, split="train"))
+
+
+def _named(table: Mapping[str, Any], around: Surroundings) -> list[tuple[int, str]]:
+    """Return the evaluation of each data entry whose task can be found, by the entry's number."""
+    found = []
+    entries = table.get("data")
+    for index, use in enumerate(entries if isinstance(entries, list | tuple) else ()):
+        if not isinstance(use, Mapping) or not isinstance(use.get("task"), str):
+            continue
+        component = around.table("task", use["task"]).get("use", use["task"])
+        with contextlib.suppress(PluginError):  # reported where the task is named
+            task = made_class(find("task", str(component)).load())
+            found.append((index, str(use.get("evaluation") or getattr(task, "evaluation", ""))))
+    return found
+
+
+def _installed() -> list[str]:
+    return sorted({row.name for row in offers("evaluation")})

@@ -1,0 +1,238 @@
+"""Evaluate segmentations: boxes on a slice, made a mask by a segmenter, against the masks of the case.
+
+What is counted how:
+
+- An answer from which no box on a slice can be read, by a tolerant reader, has Dice 0, and so has one that
+  the segmenter refuses. Their shares are printed; leaving them out would reward silence.
+- `dsc` and `iou` are means over questions. `iou_from_dsc` is DSC / (2 - DSC) of the mean DSC, which papers
+  print as IoU; it is not the mean IoU.
+- `oracle_dsc` is what the same segmenter makes of the gold boxes: no answer can be expected to beat it.
+- `key_slice_area` is the target's area on the named slice over its largest on any slice, `key_slice_off_mm`
+  how far that slice lies from the gold one, `box_iou` how well the boxes match the gold ones in the plane,
+  whatever slice was named.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evidcore.case import Answer, Evidence, Prompt, VolumeRef
+from evidcore.builtin.overlap import Mask
+from evidcore.contracts import (
+    Answers,
+    Asking,
+    Blind,
+    BoxPrompt,
+    Evaluation,
+    Policy,
+    Row,
+    Scored,
+    Segmenter,
+    Sums,
+    Task,
+)
+from evidcore.evaluate.answered import batches, unknown_patients
+from evidcore_plugin_medvol_r1.followed import SegmentationAnswer, follow
+from evidcore_plugin_medvol_r1.blind_boxes import blind_answers
+from evidcore_plugin_medvol_r1.mask_figures import BY_PART, UNITS, MaskFigures
+from evidcore.evaluate.measuring import Measurement, TextFigures
+from evidcore.evaluate.reference_lines import row
+from evidcore.evaluate.statistics import mean_interval
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
+
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmentationResult(Scored):
+    """All segmentations of one policy, or of a rule in its place."""
+
+    name: str
+    answers: tuple[SegmentationAnswer, ...]
+    measured: Measurement
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Return whose question each is."""
+        return tuple(answer.cluster for answer in self.answers)
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Return a figure of each question; one that cannot be measured counts as 0."""
+        return tuple(_number(text.figures.get(metric, 0.0)) for text in self.measured.texts)
+
+    def unit(self, metric: str) -> str:
+        """Return the unit of a figure."""
+        return UNITS[metric]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""
+        return self.measured.beside([answer.line() for answer in self.answers])
+
+    def rows(self) -> list[Row]:
+        """Return the results rows: well-formed answers, overlaps, ceiling, slices, boxes; parts last."""
+        formed = mean_interval([float(answer.malformed is None) for answer in self.answers], self.clusters)
+        note = unknown_patients(answer.patient for answer in self.answers)
+        found = [row(self.name, "format_rate", formed, note=note, is_headline=True)]
+        for item in self.measured.rows(self.name, self.clusters):
+            shown = dataclasses.replace(item, is_headline=item.metric in ("dsc", "oracle_dsc"))
+            found += [shown, _as_iou(item)] if item.metric == "dsc" else [shown]
+        for part in sorted({part for answer in self.answers for part in answer.parts}):
+            places = [place for place, answer in enumerate(self.answers) if part in answer.parts]
+            about_it = _of_part(part, [self.measured.texts[place] for place in places])
+            found += about_it.rows(self.name, [self.clusters[place] for place in places])
+        return found
+
+
+class SegmentationEvaluation(Evaluation[Answer]):
+    """Let a segmenter follow the boxes of answers through the whole volume, and measure the masks.
+
+    Prompts name the masks that answer in `reference["masks"]`. Results are told by `reference["finding"]`
+    and, where it is given, `reference["kind"]`. An audit segments the case's own volume, whatever was shown.
+
+    Args:
+        segmenter: makes masks of boxes, of the answers' and of the gold ones.
+    """
+
+    headline = "dsc"
+    beside = ("key_slice_area", "box_iou", "unparsable_rate")
+    points = "points of DSC"
+
+    def __init__(
+        self,
+        *,
+        segmenter: Segmenter = {"use": "region-growing"},  # type: ignore[assignment]  # noqa: B006
+    ) -> None:
+        self.segmenter = segmenter
+
+    def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
+        """Return why the first prompt cannot be measured: no named masks, or no gold boxes."""
+        prompt = prompts[0]
+        if not prompt.reference.get("masks"):
+            return f"prompt {prompt.id!r} names no masks that answer it"
+        with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
+            read = task.parse(prompt, task.gold(prompt)[0])
+        if read.evidence is None or not read.evidence.boxes:
+            return f"the gold answer of prompt {prompt.id!r} is read as no boxes on a slice"
+        return ""
+
+    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
+        """Answer greedily; return what the task reads in it.
+
+        Raises:
+            ValueError: if there are no prompts.
+        """
+        if not prompts:
+            raise ValueError("there is no segmentation to evaluate")
+        texts: list[str] = []
+        for some in batches(prompts, asking.prompts_per_batch):
+            texts += policy.generate(some, max_new_tokens=asking.max_new_tokens)
+        return [task.parse(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+        """Measure sets of answers; what they share, as the mask of the gold boxes, is made once.
+
+        Raises:
+            DataError: if a mask cannot be read, or a case has no mask of that name; names the case.
+            ContractError: if the segmenter fails, or returns no mask of the whole volume; names its package.
+        """
+        results: list[Scored] = []
+        for found in follow(answers, task, self.segmenter):
+            said, measured = zip(*found, strict=True)
+            results.append(
+                SegmentationResult(name=name, answers=said, measured=_measurement(said, measured))
+            )
+        return results
+
+    def score_beside_blind(
+        self,
+        answers: Sequence[Answers[Answer]],
+        prompts: Sequence[Prompt],
+        training: Callable[[], Sequence[Prompt]],
+        task: Task,
+        name: str,
+    ) -> tuple[list[Scored], Blind]:
+        """Measure the answers and the blind rules' boxes together, each volume opened once."""
+        rules = blind_answers(prompts, training(), task)
+        scored = self.score([*answers, *(Answers(prompts, said) for said in rules.values())], task, name)
+        by_rule = {
+            rule: one.values("dsc") for rule, one in zip(rules, scored[len(answers) :], strict=True)
+        }
+        best = max(by_rule, key=lambda one: sum(by_rule[one]))
+        interval = mean_interval(by_rule[best], scored[0].clusters)
+        shown = row(name, "blind_dsc", interval, note=best, unit="score")
+        blind = Blind(values=by_rule[best], rule=best, label="blind_rule", rows=(shown,))
+        return scored[: len(answers)], blind
+
+    def follow(
+        self, prompt: Prompt, evidence: Evidence, volume: VolumeRef
+    ) -> tuple[Mask, object] | None:
+        """Return what the segmenter makes of the boxes of an answer."""
+        if not evidence.boxes:
+            return None
+        with blame(offer_of(self.segmenter), f"following boxes through {volume.path}"):
+            made = self.segmenter.session(volume).mask([BoxPrompt(box=box) for box in evidence.boxes])
+        return made, self.segmenter
+
+
+def _number(figure: float | Sums) -> float:
+    """Return a figure of one text as a number; none of this evaluation's is pooled."""
+    if isinstance(figure, Sums):
+        raise TypeError(f"a figure of a mask is a number, got {figure!r}")
+    return figure
+
+
+def _measurement(answers: Sequence[SegmentationAnswer], measured: Sequence[MaskFigures]) -> Measurement:
+    """Return the figures, and what tables say beside them; texts hold them by part too."""
+    texts = []
+    for answer, one in zip(answers, measured, strict=True):
+        parts = {
+            f"{name}/{part}": one.figures[name]
+            for part in answer.parts
+            for name in BY_PART
+            if name in one.figures
+        }
+        texts.append(TextFigures(figures={**one.figures, **parts}, unscored=one.missing))
+    counts = collections.Counter(
+        kind for answer in answers for kind in ("unparsable", "refused") if getattr(answer, kind) is not None
+    )
+    zeros = f"{counts['unparsable']} unparsable and {counts['refused']} refused of {len(answers)} count as 0"
+    held = [name for name in UNITS if any(name in text.figures for text in texts)]
+    return Measurement(
+        texts=tuple(texts),
+        units={name: UNITS[name] for name in held},
+        notes={"dsc": zeros, "oracle_dsc": "gold boxes through the same segmenter: the ceiling of dsc"},
+        sources={name: name for name in held},
+    )
+
+
+def _of_part(part: str, texts: Sequence[TextFigures]) -> Measurement:
+    """Return the figures of the answers about a part."""
+    names = {f"{name}/{part}": name for name in BY_PART}
+    held = {name: bare for name, bare in names.items() if any(name in text.figures for text in texts)}
+    return Measurement(
+        texts=tuple(
+            TextFigures(
+                figures={name: text.figures[name] for name in held if name in text.figures},
+                unscored={bare: text.unscored[bare] for bare in BY_PART if bare in text.unscored},
+            )
+            for text in texts
+        ),
+        units={name: UNITS[bare] for name, bare in held.items()},
+        notes={},
+        sources=held,
+    )
+
+
+def _as_iou(dsc: Row) -> Row:
+    """Return DSC / (2 - DSC) of a row; the function rises, so the ends of the interval go with it."""
+
+    def iou(value: float | None) -> float | None:
+        return None if value is None else value / (2 - value)
+
+    note = "DSC / (2 - DSC) of the mean DSC, as papers print; not the mean IoU"
+    return dataclasses.replace(
+        dsc, metric="iou_from_dsc", value=iou(dsc.value), low=iou(dsc.low), high=iou(dsc.high), note=note
+    )
