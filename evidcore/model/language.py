@@ -11,6 +11,7 @@ import torch
 from evidcore.contracts import Corpus, Language
 from evidcore.errors import DataError, RunError
 from evidcore.model.architecture import shipped
+from evidcore.model.template import read_turns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -129,23 +130,32 @@ def missing_weights(name: str, revision: str | None) -> str:
 def _pretrained(name: str, revision: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
+    said = f"{name!r} (revision {revision or 'newest'})"
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
         config = AutoConfig.from_pretrained(name, revision=revision)
-        sees = getattr(config, "vision_config", None) is not None
-        # safetensors only: a pickle may run code when it is read
-        model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
-            name, revision=revision, use_safetensors=True, dtype=torch.float32
-        )
     except (OSError, ValueError) as cause:
-        raise DataError(
-            f"model.language: {name!r} (revision {revision or 'newest'}) could not be loaded: "
-            f"{str(cause).splitlines()[0]} Check the name, the network and that it has safetensors weights."
-        ) from cause
+        raise _not_loaded(said, cause) from cause
     if tokenizer.chat_template is None:
         raise DataError(
             f"model.language: the tokenizer of {name!r} has no chat template, so prompts cannot be written; "
             "take the instruction-tuned version of the model, or put a chat_template.jinja beside its "
             "tokenizer."
         )
+    read_turns(tokenizer, where=name)  # refused before its weights are read
+    sees = getattr(config, "vision_config", None) is not None
+    try:
+        # safetensors only: a pickle may run code when it is read
+        model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
+            name, revision=revision, use_safetensors=True, dtype=torch.float32
+        )
+    except (OSError, ValueError) as cause:
+        raise _not_loaded(said, cause) from cause
     return model, tokenizer
+
+
+def _not_loaded(said: str, cause: Exception) -> DataError:
+    return DataError(
+        f"model.language: {said} could not be loaded: {str(cause).splitlines()[0]} Check the name, the "
+        "network and that it has safetensors weights."
+    )

@@ -1,0 +1,87 @@
+"""A byte-level tokenizer whose words are counted in a recipe's own texts, with a chat template."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+)
+IMAGE_TOKEN = "<|image_pad|>"
+CHAT_TEMPLATE = (  # ChatML as Qwen2-VL writes it, without its default system turn
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# An option's letter with its bracket, a tag, a word or a number with the space before it, one white
+# space, one sign.
+_PIECES = r"\p{Lu}\)|</?\p{L}+>| ?\p{L}+| ?\p{N}+|\s|[^\s\p{L}\p{N}]"
+def build_tokenizer(
+    texts: Iterable[str], phrases: Sequence[str], *, words: int = 2048
+) -> PreTrainedTokenizerFast:
+    """Give a byte-level tokenizer in which each phrase and each frequent word is one token.
+
+    Every text tokenizes and decodes to itself: what is no phrase and no known word goes byte by byte. A
+    phrase is one token at the start of a sentence, in its midst and after a space, as merges over a large
+    corpus would make it.
+
+    Args:
+        texts: where words are counted.
+        phrases: names of findings, in lower case.
+        words: how many of the most frequent words (tags, numbers, signs) become tokens.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    forms = sorted({form.strip() for form in spellings(phrases)})
+    forms.sort(key=len, reverse=True)  # "pleural effusion" before "effusion"
+    pieces = "|".join([*(rf" ?{_escaped(form)}(?!\p{{L}})" for form in forms), _PIECES])
+    splitter = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pieces), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
+    counted = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
+    frequent = sorted(counted, key=lambda piece: (-counted[piece], piece))[:words]
+    named = [piece for text in spellings(phrases) for piece, _ in splitter.pre_tokenize_str(text)]
+    for piece in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *named, *frequent]:
+        vocabulary.setdefault(piece, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        padding_side="left",
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def spellings(phrases: Iterable[str]) -> list[str]:
+    """Return each phrase at the start of a sentence and in its midst, without and with a space before it."""
+    return [space + form for phrase in phrases for form in (phrase, _capital(phrase)) for space in ("", " ")]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("\\ ", " ")
