@@ -314,7 +314,7 @@ name = "set"
 use = "folder"
 path = "."
 [model]
-language = { config = "tiny" }
+language = { use = "tiny" }
 view = { use = "volume" }
 encoder = { use = "vit3d" }
 bridge = { use = "projection" }

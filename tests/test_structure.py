@@ -27,9 +27,9 @@ ROOMS = (
     "evaluate",
     "audit",
     "page",
-    "data",
     "publish",
     "run",
+    "data",
     "testing",
     "cli",
 )
@@ -46,10 +46,7 @@ SLOW = {
     "scipy",
     "datasets",
 }
-ALLOWED_UPWARD = {
-    # the options of a `fit` stage are read from the signature of what it calls; only when a recipe is checked
-    ("recipe/order.py", "model"),
-}
+ALLOWED_UPWARD: set[tuple[str, str]] = set()
 LONG_ON_PURPOSE: set[str] = set()
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evidcore.contracts import Asking, Audit, Policy, Row, StageContext, StageResult
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError
 from evidcore.evaluate.asking import AskingStage, training
+from evidcore.recipe import Recipe
 from evidcore.recipe.shape import Surroundings
 from evidcore.registry import find
 from evidcore.registry.factory import Option, options
@@ -42,11 +43,14 @@ class AuditStage(AskingStage):
         except PluginError as cause:
             yield (*at, "audit"), str(cause)
 
+    def components(self, recipe: Recipe) -> Iterator[tuple[str, Any]]:
+        """Yield the audit too, with its options."""
+        yield from super().components(recipe)
+        yield "audit", self.table("audit", self.audit)
+
     def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
         """Audit each data entry."""
-        known = options(find("audit", self.audit).load(), "audit")
-        own = {key: self.options[key] for key in known if key in self.options}
-        audit: Audit = context.component("audit", {"use": self.audit, **own}, "audit")
+        audit: Audit = context.component("audit", self.table("audit", self.audit), "audit")
         rows: list[Row] = []
         answers: list[Mapping[str, Any]] = []
         lines, verdicts = {}, {}
@@ -60,6 +64,4 @@ class AuditStage(AskingStage):
             if found.reference_lines():
                 lines[use.task] = found.reference_lines()
             answers += found.lines()
-        return StageResult(
-            rows=tuple(rows), answers=tuple(answers), reference_lines=lines, verdict=verdicts
-        )
+        return StageResult(rows=tuple(rows), answers=tuple(answers), reference_lines=lines, verdict=verdicts)

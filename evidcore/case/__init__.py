@@ -3,7 +3,18 @@
 Arrays are `z, y, x`: z to superior, y to posterior, x to the patient's left (LPS), spacing in the same order.
 """
 
-from evidcore.case.answer import LETTERS, Action, Answer, Box, Episode, Evidence, Rollout, Score, Unscored, Verdict
+from evidcore.case.answer import (
+    LETTERS,
+    Action,
+    Answer,
+    Box,
+    Episode,
+    Evidence,
+    Rollout,
+    Score,
+    Unscored,
+    Verdict,
+)
 from evidcore.case.scan import (
     Case,
     Finding,

@@ -31,9 +31,9 @@ def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: boo
         text = to_toml(loaded)
         click.echo(json.dumps({"resolved": text}) if as_json else text, nl=as_json)
         return
-    from evidcore.run.rehearsal import rehearse
+    from evidcore.run.dry_run import dry_run
 
-    found = rehearse(loaded)
+    found = dry_run(loaded)
     if as_json:
         click.echo(json.dumps({"recipe": str(recipe), **dataclasses.asdict(found)}, indent=1))
         return

@@ -63,7 +63,7 @@ def _named(name: str, kind: str | None) -> list[Offer]:
 
 
 def _shown(offer: Offer) -> dict[str, Any]:
-    from evidcore.recipe.order import made_class
+    from evidcore.recipe.fitting import made_class
     from evidcore.registry.factory import options
 
     factory = offer.load()

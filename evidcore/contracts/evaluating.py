@@ -74,7 +74,8 @@ class Blind:
     rule: str  # what the rule does
     label: str  # in the name of the row that compares with it: `other_patient_minus_<label>`
     rows: tuple[Row, ...]  # of all such rules, beside an audit's own
-    figures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)  # `reference_lines` of the result
+    # `reference_lines` of the result
+    figures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
 
 class Evaluation(ABC, Generic[Said]):
@@ -135,9 +136,7 @@ class Evaluation(ABC, Generic[Said]):
         """Measure sets of answers, and the best rule that does not look, on the same questions."""
         return self.score(answers, task, name), self.references(prompts, training, task, name)
 
-    def follow(
-        self, prompt: Prompt, evidence: Evidence, volume: VolumeRef
-    ) -> tuple[Mask, object] | None:
+    def follow(self, prompt: Prompt, evidence: Evidence, volume: VolumeRef) -> tuple[Mask, object] | None:
         """Return the 3D mask that an answer's evidence stands for, and the component that made it.
 
         Args:

@@ -53,7 +53,7 @@ class StageResult:
     rows: tuple[Row, ...] = ()
     answers: tuple[Mapping[str, Any], ...] | None = None  # lines of `answers.jsonl`; None: it asks nothing
     figures: Mapping[str, Any] | None = None  # of the training; None: the stage trains nothing
-    reference_lines: Mapping[str, Mapping[str, float]] | None = (
+    reference_lines: Mapping[str, Mapping[str, float | None]] | None = (
         None  # by task; None: the stage measures nothing
     )
     verdict: Mapping[str, str] | None = None  # by task; None: the stage is no audit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from evidcore.contracts.data import View
 from evidcore.contracts.language import Language
 from evidcore.contracts.model import Policy
 from evidcore.contracts.results import StageResult
-from evidcore.recipe.shape import DataUse, Surroundings
+from evidcore.recipe.shape import DataUse, Surroundings, marked_kind
 
 if TYPE_CHECKING:
     from evidcore.recipe import Recipe
@@ -179,12 +180,15 @@ class Stage(ABC):
         """
         yield from ()
 
-    def model_tables(self, context: Any) -> dict[str, Any]:
-        """Return the tables of the model that its result depends on.
+    def components(self, recipe: Recipe) -> Iterator[tuple[str, Any]]:
+        """Yield (kind, table) of the components that it names; a table may be a list, or a service's name."""
+        hints = typing.get_type_hints(type(self), include_extras=True)
+        for item in dataclasses.fields(self):
+            if kind := marked_kind(hints[item.name]):
+                yield kind, getattr(self, item.name)
 
-        Args:
-            context: the run's Assembly, which knows recipe and data.
-        """
+    def model_tables(self, context: StageContext) -> dict[str, Any]:
+        """Return the tables of the model that its result depends on."""
         model = context.recipe.model
         return {
             "encoder": model.encoder, "bridge": model.bridge, "view": model.view, "language": model.language,
@@ -209,6 +213,10 @@ class Stage(ABC):
     def refusal(self, use: DataUse, prompts: Sequence[Prompt], context: StageContext) -> str:
         """Return why it cannot do with these prompts what it is for; "" if it can."""
         return ""
+
+    def bare(self) -> Stage:
+        """Return the stage without what its main rows do not need: controls are measured by that."""
+        return self
 
     def controls(self) -> Mapping[str, Stage]:
         """Return variants that can teach nothing about volumes, by name; none where it trains no policy."""

@@ -12,8 +12,8 @@ from evidcore.case import Intensity
 from evidcore.contracts import Dataset, Task
 from evidcore.errors import DataError, RecipeError, did_you_mean
 from evidcore.recipe import Recipe, load
-from evidcore.recipe.components import build_datasets, build_services, build_tasks
 from evidcore.registry import factory
+from evidcore.run.assembly import Assembly
 from evidcore.volume import cache_root
 
 TABLE = "cases.csv"
@@ -48,19 +48,13 @@ def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
             f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
             f"It has: {', '.join(recipe.datasets)}."
         )
-    return build_datasets(recipe, _given(recipe), only=only)
+    found = Assembly(recipe).datasets
+    return found if only is None else {only: found[only]}
 
 
 def open_tasks(target: Path) -> dict[str, Task]:
     """Build the tasks of a recipe, by name."""
-    recipe = load(target)
-    given = _given(recipe)
-    view = factory.build("view", recipe.model.view, given={}, where="model.view")
-    return build_tasks(recipe, {**given, "view": view}, build_services(recipe, given))
-
-
-def _given(recipe: Recipe) -> dict[str, Path]:
-    return {"recipe_folder": recipe.folder, "cache_folder": cache_root()}
+    return Assembly(load(target)).tasks
 
 
 def open_folder(folder: Path, intensity: Intensity) -> Dataset:

@@ -40,7 +40,7 @@ class Asked(TypedDict):
     prompt: str
 
 
-def asked(prompt: Prompt, condition: str) -> Asked:
+def asked(prompt: Prompt, condition: str = "own") -> Asked:
     """Return what is kept of a prompt beside its answer."""
     return Asked(
         prompt_id=prompt.id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
@@ -14,6 +14,7 @@ from evidcore.contracts import Asking, Evaluation, Policy, Stage, StageContext, 
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError
 from evidcore.evaluate.reference_lines import training_prompts
+from evidcore.recipe import Recipe
 from evidcore.recipe.fitting import made_class
 from evidcore.recipe.shape import DataUse, Surroundings, Table
 from evidcore.registry import find, offers
@@ -62,6 +63,18 @@ class AskingStage(Stage):
             except PluginError as cause:
                 yield (*here, "evaluation"), str(cause)
 
+    def components(self, recipe: Recipe) -> Iterator[tuple[str, Any]]:
+        """Yield the evaluations too, with their options."""
+        yield from super().components(recipe)
+        for use in self.data:
+            task = made_class(find("task", str(recipe.tasks[use.task]["use"])).load())
+            yield "evaluation", self.table("evaluation", use.evaluation or task.evaluation)
+
+    def table(self, kind: str, name: str) -> dict[str, Any]:
+        """Return the table of a component whose options are keys of this stage."""
+        known = options(find(kind, name).load(), kind)
+        return {"use": name, **{key: self.options[key] for key in known if key in self.options}}
+
     def evaluation(self, use: DataUse, context: StageContext) -> Evaluation[Any]:
         """Return what measures a data entry.
 
@@ -75,9 +88,7 @@ class AskingStage(Stage):
                 f"{context.where}: task {use.task!r} ({offer_of(task)}) names no evaluation. Write "
                 f"evaluation = '…' in its data entry. Installed: {', '.join(_installed())}."
             )
-        known = options(find("evaluation", name).load(), "evaluation")
-        own = {key: self.options[key] for key in known if key in self.options}
-        found: Evaluation[Any] = context.component("evaluation", {"use": name, **own}, f"evaluation {name}")
+        found: Evaluation[Any] = context.component("evaluation", self.table("evaluation", name), "evaluation")
         return found
 
     def check(self, context: StageContext) -> None:

@@ -107,9 +107,7 @@ class ChoiceResult(Scored):
             if metric in ALWAYS or all(getattr(answer, reading) is not None for answer in self.answers)
         ]  # fmt: skip
         valid = self.values("format_rate")
-        found.append(
-            row(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True)
-        )
+        found.append(row(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True))
         if any(valid):
             right = [hit * ok for hit, ok in zip(self.correct(), valid, strict=True)]
             given = ratio_interval(right, valid, self.clusters)
@@ -161,7 +159,8 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
 
     def ready(self) -> None:
         """Ask scorer and metrics."""
-        for component in (self.rescue, *(named.metric for named in self.metrics)):
+        components: list[Scorer | Metric] = [self.rescue, *(named.metric for named in self.metrics)]
+        for component in components:
             with blame(offer_of(component), "looking for what it needs"):
                 component.ready()
 

@@ -79,9 +79,13 @@ class Measurement:
             interval = figure_interval(values, owners)
             unit = self.units[figure]
             if interval is None:
-                counts = {"questions": len(values), "patients": len(set(owners))}
-                empty = note or "nothing to measure"
-                found.append(Row(name=name, metric=figure, value=None, note=empty, unit=unit, **counts))
+                note = note or "nothing to measure"
+                found.append(
+                    Row(
+                        name=name, metric=figure, value=None, note=note, unit=unit,
+                        questions=len(values), patients=len(set(owners)),
+                    )
+                )  # fmt: skip
             else:
                 found.append(row(name, figure, interval, note=note, unit=unit))
         return [*found, *self._silent(name, patients)]

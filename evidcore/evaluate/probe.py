@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from evidcore.case import Case, Prompt, VisualPart
-from evidcore.contracts import Encoder, View
+from evidcore.contracts import Encoder, Row, View
 from evidcore.evaluate.reference_lines import answer_place, cluster_of, row
 from evidcore.evaluate.statistics import Interval, mean_interval
 from evidcore.model.bank import FeatureBank
@@ -44,11 +44,11 @@ class Probe:
         """Return the accuracy on the questions, the linear-probe ceiling; None without questions."""
         return mean_interval(self.questions, self.clusters) if self.questions else None
 
-    def rows(self, name: str = "linear probe") -> list[dict[str, Any]]:
+    def rows(self, name: str = "linear probe") -> list[Row]:
         """Return the results rows: accuracy on the questions, mean and lowest AUC, AUC by finding."""
         found = []
         if (accuracy := self.accuracy()) is not None:
-            found.append(row(name, "probe_accuracy", accuracy))
+            found.append(row(name, "probe_accuracy", accuracy, is_headline=True))
         note = "; ".join(f"left out: {finding} ({why})" for finding, why in self.left_out.items())
         values = list(self.auc.values())
         if values:

@@ -57,11 +57,16 @@ class ReferenceLines:
             "prior_only": f"best blind rule: {self.prior_rule}",
             "perfect_perception": "every finding known; one of the true options at random",
         }
-        counts = {"questions": len(self.prompt_ids), "patients": len(set(self.clusters))}
+        unknown = Row(
+            name=name, metric="", value=None, note=UNKNOWN, questions=len(self.prompt_ids),
+            patients=len(set(self.clusters)),
+        )  # fmt: skip
         return [
             row(name, metric, interval, note=notes[metric])
             if interval is not None
-            else Row(name=name, metric=metric, value=None, note=UNKNOWN, **counts)
+            else Row(
+                name=name, metric=metric, value=None, note=UNKNOWN, questions=questions, patients=patients
+            )
             for metric, interval in self.intervals().items()
         ]
 

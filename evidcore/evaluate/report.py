@@ -147,7 +147,8 @@ class ReportEvaluation(Evaluation[Answer]):
         prompt = prompts[0]
         with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
             read = task.parse(prompt, task.gold(prompt)[0])
-        return "" if read.report is not None else f"the gold answer of prompt {prompt.id!r} is read as no report"
+        wrong = f"the gold answer of prompt {prompt.id!r} is read as no report"
+        return "" if read.report is not None else wrong
 
     def ready(self) -> None:
         """Ask the metrics."""

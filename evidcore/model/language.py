@@ -16,6 +16,8 @@ from evidcore.model.template import read_turns
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+NOTHING = Corpus()  # a pretrained tokenizer has its words
+
 
 class Pretrained(Language):
     """A published model, or one that was trained here.
@@ -57,7 +59,7 @@ class Pretrained(Language):
         config = self.vision()
         return None if config is None else int(config.get_text_config().hidden_size)
 
-    def config(self, corpus: Corpus = Corpus()) -> Any | None:  # noqa: B008  # holds nothing that changes
+    def config(self, corpus: Corpus = NOTHING) -> Any | None:
         """Return the language model's configuration; None where nothing here knows its shape."""
         config = self.vision()
         return None if config is None else config.get_text_config()
@@ -75,7 +77,7 @@ class Pretrained(Language):
             config = AutoConfig.from_pretrained(shipped()[self.id].folder)
         return config
 
-    def tokenizer(self, corpus: Corpus = Corpus()) -> Any | None:  # noqa: B008
+    def tokenizer(self, corpus: Corpus = NOTHING) -> Any | None:
         """Return its tokenizer from the folder or the Hub's cache; None where it is not on this machine."""
         from transformers import AutoTokenizer
 
@@ -85,7 +87,9 @@ class Pretrained(Language):
         """Say that the weights are not on this machine, and what gets them; "" where they are."""
         return missing_weights(self.id, self.revision) if self.id else ""
 
-    def load(self, corpus: Corpus = Corpus(), seed: int = 0) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:  # noqa: B008
+    def load(
+        self, corpus: Corpus = NOTHING, seed: int = 0
+    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load model and tokenizer.
 
         Raises:

@@ -12,7 +12,7 @@ from typing import Any
 from evidcore.case import Case, Prompt, Span, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError
-from evidcore.model.language import IMAGE_TOKEN
+from evidcore.model.processor import IMAGE_TOKEN
 from evidcore.model.template import Turns, read_turns
 
 _FILLER = "."

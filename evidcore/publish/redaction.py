@@ -23,10 +23,12 @@ _ORIGIN = re.compile(r"  # (?:line \d+|default|command line|folder of the recipe
 
 def published_recipe(recipe: Recipe) -> str:
     """Return a recipe as TOML with every default, without what is private or where a value came from."""
-    language = recipe.model.language
+    language = without_paths(recipe.model.language)
+    if language.get("folder"):
+        language = {**language, "folder": WITHHELD}
     model = dataclasses.replace(
         recipe.model,
-        language=dataclasses.replace(language, folder=WITHHELD if language.folder else ""),
+        language=language,
         **{part: without_paths(getattr(recipe.model, part)) for part in ("encoder", "bridge", "view")},
     )
     shown = dataclasses.replace(

@@ -16,7 +16,7 @@ from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe.check import Walk
 from evidcore.recipe.lines import key_lines, line_of
 from evidcore.recipe.load import load, read_toml, refuse
-from evidcore.recipe.shape import Audit, Evaluate, Recipe
+from evidcore.recipe.shape import Recipe
 from evidcore.registry.factory import show
 
 Overrides = tuple[str, ...]  # what --set takes: "stage.grpo.steps=3"
@@ -220,11 +220,7 @@ def _problem(ablation: Ablation, overrides: Overrides) -> str:
 
 def _stages(ablation: Ablation, recipe: Recipe) -> Iterator[tuple[Key, str]]:
     """Yield the metrics whose stage measures nothing."""
-    known = {
-        recipe.stage_name(place): stage
-        for place, stage in enumerate(recipe.stages)
-        if isinstance(stage, Evaluate | Audit)
-    }
+    known = {recipe.stage_name(place): stage for place, stage in enumerate(recipe.stages) if stage.measures}
     for place, metric in enumerate(ablation.metrics):
         if metric.stage not in known:
             hint = did_you_mean(metric.stage, known)

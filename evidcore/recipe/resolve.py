@@ -43,7 +43,7 @@ def stage_table(stage: Stage) -> dict[str, Any]:
         value = _plain(getattr(stage, item.name))
         if item.metadata.get("open"):
             table |= value
-        elif value is not None:
+        elif value not in (None, []):
             table[item.name] = value
     return table
 

@@ -59,6 +59,16 @@ class Model:
     view: Annotated[Table, Kind("view")]
 
 
+def marked_kind(annotation: Any) -> str | None:
+    """Return the component kind of a field's type, of a table, of each of a tuple; None where it is none."""
+    for item in typing.get_args(annotation):
+        if isinstance(item, Kind):
+            return item.name
+        if (inner := marked_kind(item)) is not None:
+            return inner
+    return None
+
+
 def default_use(form: type, field: str) -> str:
     """Return the component that a field's table means where it names none."""
     hints = typing.get_type_hints(form, include_extras=True)[field]

@@ -14,13 +14,13 @@ from evidcore.errors import EvidError, RunError
 from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe, load, to_toml
 from evidcore.recipe.resolve import toml_tables
+from evidcore.run.assembly import Assembly, check_splits
+from evidcore.run.context import Context
 from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder, State, create, difference, naming_full_disk, write
 from evidcore.run.lock import lock_table
-from evidcore.run.parts import build, check_splits
 from evidcore.run.processes import processes
-from evidcore.run.readiness import check_ready
 from evidcore.run.record import Recorder
 
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
@@ -36,8 +36,7 @@ def start(recipe: Recipe, root: Path, *, fresh: bool = False, with_controls: boo
 
 
 def _start(recipe: Recipe, root: Path, fresh: bool, with_controls: bool) -> RunFolder:
-    parts = build(recipe)
-    lock = lock_table(recipe, parts.datasets)
+    lock = lock_table(recipe, Assembly(recipe).datasets)
     resolved = to_toml(recipe)
     folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
     lock["run"] = {"fresh": fresh, "with_controls": with_controls}
@@ -59,8 +58,8 @@ def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: 
     is_first = processes().is_first
     with folder.held() if is_first else contextlib.nullcontext(), naming_full_disk(folder):
         recipe = load(folder.path / "resolved.toml")
-        parts = build(recipe)
-        lock = lock_table(recipe, parts.datasets)
+        assembly = Assembly(recipe)
+        lock = lock_table(recipe, assembly.datasets)
         if is_first:
             _compare(folder, lock, accept_changes)
         processes().wait()
@@ -68,9 +67,10 @@ def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: 
         own = [Recorder(folder), *recorders] if is_first else []
         announcer = Announcer.from_names(own, recipe.observers if is_first else ())
         try:
-            check_splits(parts)
-            check_ready(parts)
-            Execution(folder, parts, {**lock, "run": folder.lock()["run"]}, announcer).all()
+            check_splits(assembly)
+            for place, stage in enumerate(recipe.stages):
+                stage.check(Context(assembly, recipe.stage_name(place)))
+            Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer).all()
         except KeyboardInterrupt:
             _stopped(folder, "interrupted", "")
             raise

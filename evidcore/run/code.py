@@ -41,13 +41,12 @@ def top_module(offer: Offer) -> str:
     return offer.target.partition(":")[0].partition(".")[0]
 
 
-def core_hash(offers: Iterable[Offer], modules: Iterable[str], alone: Iterable[str] = ()) -> str:
+def core_hash(offers: Iterable[Offer], modules: Iterable[str]) -> str:
     """Return a hash of those modules of the core that components and `modules` import, however indirectly.
 
     Args:
         offers: components; those of other packages count with what they import of the core.
         modules: of the core.
-        alone: of the core, that count without what they import.
     """
     entry = set(modules)
     for offer in offers:
@@ -56,7 +55,7 @@ def core_hash(offers: Iterable[Offer], modules: Iterable[str], alone: Iterable[s
         else:
             entry |= _core_imports_of_package(top_module(offer))
     digest = hashlib.sha256()
-    for module in sorted(_closure(frozenset(entry)) | set(alone)):
+    for module in sorted(_closure(frozenset(entry))):
         path = _file(module)
         if path is not None:
             digest.update(module.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())

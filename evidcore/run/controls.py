@@ -8,28 +8,23 @@ option-log-likelihood accuracy, of bare letters or of whole answers, is not seei
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from evidcore.contracts import Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.compare import Reading, change
 from evidcore.evaluate.reference_lines import row
-from evidcore.recipe import Evaluate, Grpo, Recipe
+from evidcore.recipe import Recipe
 from evidcore.run.folder import write
-from evidcore.run.model import Standing
+from evidcore.run.model import StageOutputs
 from evidcore.run.processes import processes
 from evidcore.run.record import read_lines
 
 if TYPE_CHECKING:
     from evidcore.run.execute import Execution
 
-ARMS: Mapping[str, Mapping[str, Any]] = {
-    "random reward": {"reward": ({"use": "random", "weight": 1.0, "gate": "", "name": ""},)},
-    "format-only reward": {"reward": ({"use": "format", "weight": 1.0, "gate": "", "name": ""},)},
-    "another patient's volumes": {"volumes": "other-patient"},
-}
 _CHANGES: Mapping[str, Reading] = {
     "log_likelihood_change": "log_likelihood_choice",
     "verdict_log_likelihood_change": "verdict_log_likelihood_choice",
@@ -43,7 +38,7 @@ def check_controls(recipe: Recipe) -> None:
     Raises:
         RunError: if it has no grpo stage, or no evaluate stage below one.
     """
-    stages = [place for place, stage in enumerate(recipe.stages) if isinstance(stage, Grpo)]
+    stages = [place for place, stage in enumerate(recipe.stages) if stage.controls()]
     if not stages:
         raise RunError(
             f"{recipe.path}: --with-controls needs a grpo stage, and the recipe has none. Leave it out."
@@ -56,31 +51,30 @@ def check_controls(recipe: Recipe) -> None:
             )
 
 
-def run_controls(run: Execution, started_from: Mapping[int, tuple[Standing, dict[str, str]]]) -> None:
+def run_controls(run: Execution, started_from: Mapping[int, tuple[StageOutputs, dict[str, str]]]) -> None:
     """Train and measure the arms of each grpo stage; write `results/controls.json`."""
     recipe = run.recipe
     rows: list[dict[str, Any]] = []
     lines: dict[str, Any] = {}
-    grpo = [(place, stage) for place, stage in enumerate(recipe.stages) if isinstance(stage, Grpo)]
-    for place, stage in grpo:
+    trained_by = [(place, stage) for place, stage in enumerate(recipe.stages) if stage.controls()]
+    for place, stage in trained_by:
         measure = _measure_after(recipe, place)
         assert measure is not None  # check_controls has seen it
         name = recipe.stage_name(place)
-        prefix = f"{name}, " if len(grpo) > 1 else ""
-        standing, upstream = started_from[place]
-        trained = run.aside(name, stage, standing, upstream)
+        prefix = f"{name}, " if len(trained_by) > 1 else ""
+        before, upstream = started_from[place]
+        trained = run.run_detached(name, stage, before, upstream)
         measured = {
-            "start": run.aside(f"{name}-start", measure, standing, upstream),
-            "trained": run.aside(
-                f"{name}-trained", measure, *run.after_aside(stage, trained, standing, upstream)
+            "start": run.run_detached(f"{name}-start", measure, before, upstream),
+            "trained": run.run_detached(
+                f"{name}-trained", measure, *run.after_detached(stage, trained, before, upstream)
             ),
         }
-        for arm, changes in ARMS.items():
-            control = dataclasses.replace(stage, **changes)
+        for arm, control in stage.controls().items():
             slug = f"{name}-{arm.replace(' ', '-').replace(chr(39), '')}"
-            key = run.aside(slug, control, standing, upstream)
-            measured[arm] = run.aside(
-                f"{slug}-evaluate", measure, *run.after_aside(control, key, standing, upstream)
+            key = run.run_detached(slug, control, before, upstream)
+            measured[arm] = run.run_detached(
+                f"{slug}-evaluate", measure, *run.after_detached(control, key, before, upstream)
             )
         if not processes().is_first:
             continue
@@ -99,10 +93,11 @@ def run_controls(run: Execution, started_from: Mapping[int, tuple[Standing, dict
     write(run.folder.path / "results" / "controls.json", json.dumps(result, indent=1) + "\n")
 
 
-def _measure_after(recipe: Recipe, place: int) -> Evaluate | None:
-    below = (stage for stage in recipe.stages[place + 1 :] if isinstance(stage, Evaluate))
+def _measure_after(recipe: Recipe, place: int) -> Stage | None:
+    """Return the first stage below that measures answers."""
+    below = (stage for stage in recipe.stages[place + 1 :] if stage.measures)
     found = next(below, None)
-    return None if found is None else dataclasses.replace(found, probe=False)
+    return None if found is None else found.bare()
 
 
 def _changes(name: str, start: list[dict[str, Any]], arm: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -117,5 +112,5 @@ def _changes(name: str, start: list[dict[str, Any]], arm: list[dict[str, Any]]) 
                 continue
             moved = change(*sides, reading=reading)
             note = f"{reading.removesuffix('_choice').replace('_', ' ')} of options, minus the start's"
-            rows.append({**row(name, metric, moved, note=note), "task": task})
+            rows.append(row(name, metric, moved, note=note, task=task).to_json())
     return rows

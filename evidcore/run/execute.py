@@ -8,7 +8,6 @@ inputs; else the stage starts anew.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import random
@@ -19,17 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
-from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Sft, Stage, load
-from evidcore.registry import blame
-from evidcore.registry.factory import offer_of
-from evidcore.run import stages
+from evidcore.recipe import Recipe
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
 from evidcore.run.controls import run_controls
 from evidcore.run.folder import RunFolder, difference, link, write
 from evidcore.run.inputs import after, hashed_inputs, inputs_hash
-from evidcore.run.model import Standing
-from evidcore.run.parts import Parts
+from evidcore.run.model import StageOutputs
 from evidcore.run.processes import processes
 from evidcore.run.record import StageAnnouncer, append, read_lines, rewrite
 
@@ -40,27 +38,29 @@ log = logging.getLogger(__name__)
 class Execution:
     """One pass over a recipe's stages."""
 
-    def __init__(self, folder: RunFolder, parts: Parts, lock: dict[str, Any], announcer: Announcer) -> None:
-        self.folder, self.parts, self.lock, self.announcer = folder, parts, lock, announcer
-        self.recipe = parts.recipe
+    def __init__(
+        self, folder: RunFolder, assembly: Assembly, lock: dict[str, Any], announcer: Announcer
+    ) -> None:
+        self.folder, self.assembly, self.lock, self.announcer = folder, assembly, lock, announcer
+        self.recipe = assembly.recipe
         self.salt = folder.path.name if lock["run"]["fresh"] else ""
-        self.standing = Standing()
+        self.before = StageOutputs()
         self.upstream: dict[str, str] = {}
 
     def all(self) -> None:
         """Run every stage, then the training controls where they were asked for."""
-        started_from: dict[int, tuple[Standing, dict[str, str]]] = {}
+        started_from: dict[int, tuple[StageOutputs, dict[str, str]]] = {}
         for place, stage in enumerate(self.recipe.stages):
-            started_from[place] = (self.standing, self.upstream)
+            started_from[place] = (self.before, self.upstream)
             key = self.stage(self.recipe.stage_name(place), stage)
             self.upstream = after(stage, key, self.upstream)
-            self.standing = stands_after(self.standing, stage, self.folder.store / key / "checkpoint")
-            load_services(self.parts, self.standing)
+            self.before = self.before.after(stage, self.folder.store / key / "checkpoint")
+            self.before.load_services(self.assembly)
         if self.lock["run"]["with_controls"]:
             run_controls(self, started_from)
 
     def stage(self, name: str, stage: Stage) -> str:
-        """Run one stage from what stands, or use it again; show it in the run folder and return its hash."""
+        """Run one stage, or use it again; show it in the run folder and return its hash."""
         key = self._ensure(name, stage)
         stored = self.folder.store / key
         if not processes().is_first:
@@ -72,24 +72,24 @@ class Execution:
         self.announcer.stage_finished(name, stored, {**result, "stage": name})
         return key
 
-    def aside(self, name: str, stage: Stage, standing: Standing, upstream: dict[str, str]) -> str:
-        """Run a stage that is not the recipe's, from another standing, or use it again; return its hash."""
-        before = self.standing, self.upstream
-        self.standing, self.upstream = standing, upstream
+    def run_detached(self, name: str, stage: Stage, before: StageOutputs, upstream: dict[str, str]) -> str:
+        """Run a stage that is not the recipe's, from other outputs, or use it again; return its hash."""
+        own = self.before, self.upstream
+        self.before, self.upstream = before, upstream
         key = self._ensure(name, stage)
-        self.standing, self.upstream = before
+        self.before, self.upstream = own
         return key
 
-    def after_aside(
-        self, stage: Stage, key: str, standing: Standing, upstream: dict[str, str]
-    ) -> tuple[Standing, dict[str, str]]:
-        """Return what stands after a stage that ran aside."""
+    def after_detached(
+        self, stage: Stage, key: str, before: StageOutputs, upstream: dict[str, str]
+    ) -> tuple[StageOutputs, dict[str, str]]:
+        """Return the outputs after a stage that ran detached."""
         checkpoint = self.folder.store / key / "checkpoint"
-        return stands_after(standing, stage, checkpoint), after(stage, key, upstream)
+        return before.after(stage, checkpoint), after(stage, key, upstream)
 
     def _ensure(self, name: str, stage: Stage) -> str:
         """Have a stage's folder in the store."""
-        inputs = hashed_inputs(self.parts, stage, self.lock, self.upstream)
+        inputs = hashed_inputs(self.assembly, stage, self.lock, self.upstream)
         key = inputs_hash(inputs, self.salt)
         stored = self.folder.store / key
         if processes().share(not stored.is_dir()):
@@ -106,28 +106,21 @@ class Execution:
         if processes().is_first:
             work.mkdir(parents=True, exist_ok=True)
             write(work / INPUTS, _as_json(inputs))
-            (work / "answers.jsonl").unlink(missing_ok=True)  # of an evaluation that was cut short
+            (work / "answers.jsonl").unlink(missing_ok=True)  # of a stage that was cut short
             self.folder.set_status("running", stage=name)
             self.announcer.stage_started(name, work)
-        elif not isinstance(stage, Sft | Grpo):
+        elif not stage.is_distributed:
             return
         announce = StageAnnouncer(self.announcer, name)
         _seed_everything(self.recipe.seed)
-        match stage:
-            case Fit():
-                result = stages.fit(self.parts, self.standing, stage, work, announce)
-            case Sft():
-                result = stages.sft(self.parts, self.standing, stage, work, announce, resume=resume)
-            case Grpo():
-                result = stages.grpo(self.parts, self.standing, stage, work, announce, resume=resume)
-            case Evaluate():
-                result = stages.evaluate(self.parts, self.standing, stage, work)
-            case Audit():
-                result = stages.audit(self.parts, self.standing, stage, work)
+        context = Context(
+            self.assembly, name, before=self.before, folder=work, announce=announce, resume=resume
+        )
+        result = stage.run(context)
         if processes().is_first:
             self._finish(name, stage, work, stored, result)
 
-    def _finish(self, name: str, stage: Stage, work: Path, stored: Path, result: dict[str, Any]) -> None:
+    def _finish(self, name: str, stage: Stage, work: Path, stored: Path, result: StageResult) -> None:
         """Turn the working folder into the stage folder."""
         shutil.rmtree(work / "checkpoint" / "steps", ignore_errors=True)
         lines = [line for line in read_lines(self.folder.path / "metrics.jsonl") if line["stage"] == name]
@@ -136,9 +129,10 @@ class Execution:
         rollouts = self.folder.path / "rollouts" / f"{name}.jsonl"
         if rollouts.is_file() and not rollouts.is_symlink():
             shutil.copyfile(rollouts, work / "rollouts.jsonl")
-        write(
-            work / "result.json", json.dumps({"stage": name, "kind": stage.kind, **result}, indent=1) + "\n"
-        )
+        if result.answers is not None:
+            append(work / "answers.jsonl", result.answers)
+        shown = {"stage": name, "kind": stage.kind, **result.to_json()}
+        write(work / "result.json", json.dumps(shown, indent=1) + "\n")
         stored.parent.mkdir(exist_ok=True)
         try:
             work.rename(stored)
@@ -202,41 +196,18 @@ def _seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def stands_after(standing: Standing, stage: Stage, checkpoint: Path) -> Standing:
-    """Return what stands after a stage."""
-    if isinstance(stage, Fit):
-        section, _, name = stage.component.partition(".")
-        if section == "service":
-            return dataclasses.replace(standing, services={**standing.services, name: checkpoint})
-        if name == "encoder":
-            return dataclasses.replace(standing, encoder=checkpoint)
-        return dataclasses.replace(standing, language=checkpoint)
-    if isinstance(stage, Sft | Grpo):
-        return dataclasses.replace(standing, model=checkpoint)
-    return standing
-
-
-def load_services(parts: Parts, standing: Standing) -> None:
-    """Give services what fit stages made of them."""
-    for name, checkpoint in standing.services.items():
-        service = parts.services[name]
-        with blame(offer_of(service), f"loading {checkpoint}"):
-            service.load(checkpoint)
-
-
-def final_standing(folder: RunFolder) -> Standing:
-    """Return what stands at the end of a finished run.
+def final_outputs(folder: RunFolder, recipe: Recipe) -> StageOutputs:
+    """Return the checkpoints of a finished run.
 
     Raises:
-        RunError: if the run trained no model, or has not finished.
+        RunError: if a stage that trains has not finished.
     """
-    recipe = load(folder.path / "resolved.toml")
-    standing = Standing()
+    found = StageOutputs()
     for place, stage in enumerate(recipe.stages):
-        checkpoint = folder.path / "checkpoints" / recipe.stage_name(place)
-        if isinstance(stage, Fit | Sft | Grpo):
+        name = recipe.stage_name(place)
+        checkpoint = folder.path / "checkpoints" / name
+        if stage.output is not None:
             if not checkpoint.exists():
-                name = recipe.stage_name(place)
                 raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
-            standing = stands_after(standing, stage, checkpoint.resolve())
-    return standing
+            found = found.after(stage, checkpoint.resolve())
+    return found

@@ -24,12 +24,13 @@ from evidcore.page.record import is_phantom
 from evidcore.publish import ModelFacts, PackageFacts, model_card, published_lock, published_recipe
 from evidcore.publish.card import UNKNOWN, DatasetFacts, Form
 from evidcore.publish.redaction import without_paths
-from evidcore.recipe import Fit, Grpo, Recipe, Sft, load
+from evidcore.recipe import Recipe, load
+from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import card, find
 from evidcore.run.folder import RunFolder, appearing, sha256, write
-from evidcore.run.later import last_model
 from evidcore.run.lock import named
+from evidcore.run.post_run import last_model
 
 LOCK = "evid_lock.toml"
 
@@ -71,21 +72,22 @@ def _facts(
     folder: RunFolder, recipe: Recipe, lock: dict[str, Any], model: VolumeVLM, shown: str, form: Form
 ) -> ModelFacts:
     language = recipe.model.language
+    made = made_class(find("language", language["use"]).load())
     return ModelFacts(
         name=recipe.name,
-        base_model=language.id,
-        base_revision=language.revision,
-        language_is_pretrained=not language.config,
+        base_model=language.get("id", ""),
+        base_revision=language.get("revision", ""),
+        language_is_pretrained=made.has_weights,
         encoder_is_pretrained=_began_elsewhere(model.model.encoder, recipe.model.encoder),
         parameters={
             part: sum(weight.numel() for weight in model.part(part))
             for part in ("encoder", "bridge", "language")
         },
         datasets=[_dataset(name, table, lock) for name, table in recipe.datasets.items()],
-        stages=[_stage(stage) for stage in recipe.stages if isinstance(stage, Fit | Sft | Grpo)],
+        stages=[said for stage in recipe.stages if (said := stage.summary())],
         results=_results(folder, recipe),
         packages=_packages(recipe, lock),
-        counts_words=bool(language.config),
+        counts_words=made.counts_words,
         recipe=shown,
         form=form,
     )
@@ -98,9 +100,9 @@ def _published_processor(recipe: Recipe, lock: dict[str, Any]) -> Any:
         RunError: if it cannot be loaded.
     """
     language = recipe.model.language
-    name = language.id or str(Path(lock["recipe"]["folder"]) / language.folder)
+    name = language.get("id") or str(Path(lock["recipe"]["folder"]) / language.get("folder", ""))
     try:
-        return AutoProcessor.from_pretrained(name, revision=language.revision or None)
+        return AutoProcessor.from_pretrained(name, revision=language.get("revision") or None)
     except (OSError, ValueError, ImportError) as cause:
         raise RunError(
             f"the processor of {name!r} cannot be loaded ({str(cause).strip().splitlines()[0]}), and the "
@@ -136,26 +138,9 @@ def _dataset(name: str, table: Any, lock: dict[str, Any]) -> DatasetFacts:
     )
 
 
-def _stage(stage: Fit | Sft | Grpo) -> str:
-    """Return what a stage trained, on what, for how long."""
-    tasks = [f"{use.dataset}/{use.task}" if use.task else use.dataset for use in stage.data]
-    on = f"on {', '.join(dict.fromkeys(tasks))}"
-    if isinstance(stage, Fit):
-        return f"`fit` of {stage.component} {on}"
-    length = f"{stage.steps} steps, {stage.optimizer}"
-    rewards = (
-        f", rewards {', '.join(table['use'] for table in stage.reward)}" if isinstance(stage, Grpo) else ""
-    )
-    if isinstance(stage, Grpo) and stage.replay is not None:
-        again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in stage.replay.data))
-        rewards += f"; held to its start on {again}"
-    lora = f", LoRA of rank {stage.lora.rank}" if stage.lora else ""
-    return f"`{stage.kind}` of {', '.join(stage.train)} {on}: {length}{lora}{rewards}"
-
-
 def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:
     """Return the results of the stages that measured the last model, in order: those after its training."""
-    trained = max(place for place, stage in enumerate(recipe.stages, 1) if isinstance(stage, Sft | Grpo))
+    trained = max(place for place, stage in enumerate(recipe.stages, 1) if stage.output == "model")
     found = []
     for path in sorted((folder.path / "results").glob("*.json")):
         number = path.stem.partition("-")[0]

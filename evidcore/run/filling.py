@@ -22,8 +22,8 @@ from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
-from evidcore.run.model import Standing
-from evidcore.run.parts import Parts, build
+from evidcore.run.assembly import Assembly
+from evidcore.run.model import StageOutputs
 from evidcore.volume.filling import Filled, Filler, Outcome, Wanted
 from evidcore.volume.filling import fill as fill_cache
 
@@ -79,15 +79,15 @@ def fill(
         RunError: if the disk is full, or a process was killed.
     """
     began_s = time.time()
-    parts = build(recipe)
-    unknown = next((name for name in datasets if name not in parts.datasets), None)
+    assembly = Assembly(recipe)
+    unknown = next((name for name in datasets if name not in assembly.datasets), None)
     if unknown is not None:
         raise RecipeError(
-            f"{recipe.path}: no dataset is called {unknown!r}.{did_you_mean(unknown, parts.datasets)} "
-            f"It names: {', '.join(parts.datasets)}."
+            f"{recipe.path}: no dataset is called {unknown!r}.{did_you_mean(unknown, assembly.datasets)} "
+            f"It names: {', '.join(assembly.datasets)}."
         )
-    names, splits = tuple(datasets) or tuple(parts.datasets), tuple(splits) or SPLITS
-    cases = list(_cases(parts, names, splits))
+    names, splits = tuple(datasets) or tuple(assembly.datasets), tuple(splits) or SPLITS
+    cases = list(_cases(assembly, names, splits))
     if not cases:
         raise DataError(
             f"{recipe.path}: the {', '.join(splits)} splits of {', '.join(names)} hold no cases to prepare. "
@@ -95,10 +95,10 @@ def fill(
         )
     own = cases[shard[0] - 1 :: shard[1]]
     with torch.device("meta"):
-        encoder = models.encoder(parts, Standing())
-    summary = Summary(unlisted=tuple(_unlisted(parts, names)))
+        encoder = models.encoder(assembly, StageOutputs())
+    summary = Summary(unlisted=tuple(_unlisted(assembly, names)))
     filler = Filler(spec=encoder.input, keeps_volumes=keeps_volumes, began_s=began_s)
-    wanted = (_wanted(parts, encoder.input, name, case) for name, case in own)
+    wanted = (_wanted(assembly, encoder.input, name, case) for name, case in own)
     for done, filled in enumerate(fill_cache(wanted, filler, processes=processes), start=1):
         summary.add(filled)
         told(done, len(own))
@@ -106,10 +106,12 @@ def fill(
     return summary
 
 
-def _cases(parts: Parts, names: Sequence[str], splits: Sequence[Split]) -> Iterator[tuple[str, Case | str]]:
+def _cases(
+    assembly: Assembly, names: Sequence[str], splits: Sequence[Split]
+) -> Iterator[tuple[str, Case | str]]:
     """Yield every case with its full name, or why it is left out."""
     for name in names:
-        source = parts.datasets[name]
+        source = assembly.datasets[name]
         seen: Counter[str] = Counter()
         for split in splits:
             with blame(offer_of(source), f"listing the cases of {name}, {split}"):
@@ -129,15 +131,15 @@ def _twice(case: Case) -> str:
     return f"its id {case.id!r} is that of another case of the data set. Give each an id of its own."
 
 
-def _unlisted(parts: Parts, names: Sequence[str]) -> Iterator[str]:
+def _unlisted(assembly: Assembly, names: Sequence[str]) -> Iterator[str]:
     """Yield what the data sets' tables hold that is no case or part of one."""
     for name in names:
-        source = parts.datasets[name]
+        source = assembly.datasets[name]
         with blame(offer_of(source), f"reading the tables of {name}"):
             yield from (f"{name}: {message}" for message in source.unlisted())
 
 
-def _wanted(parts: Parts, spec: EncoderInput, name: str, case: Case | str) -> Wanted:
+def _wanted(assembly: Assembly, spec: EncoderInput, name: str, case: Case | str) -> Wanted:
     """Work out what the view shows of a case."""
     if isinstance(case, str):
         return Wanted(case=name, volumes=(), shown=(), fault=case)
@@ -145,9 +147,9 @@ def _wanted(parts: Parts, spec: EncoderInput, name: str, case: Case | str) -> Wa
         fault = "the case names no volume. Name its file in the data set's table, or take the case out."
         return Wanted(case=name, volumes=(), shown=(), fault=fault)
     try:
-        with blame(offer_of(parts.view), f"rendering case {case.id!r}"):
-            shown = [part for part in parts.view.render(case) if isinstance(part, VisualPart)]
-            sized = tuple((part.crop, parts.view.size_zyx(part, spec)) for part in shown)
+        with blame(offer_of(assembly.view), f"rendering case {case.id!r}"):
+            shown = [part for part in assembly.view.render(case) if isinstance(part, VisualPart)]
+            sized = tuple((part.crop, assembly.view.size_zyx(part, spec)) for part in shown)
     except DataError as cause:
         return Wanted(case=name, volumes=(), shown=(), fault=str(cause))
     return Wanted(case=name, volumes=case.volumes, shown=sized)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from evidcore.case import Prompt, VisualPart
+from evidcore.contracts import Stage
 from evidcore.errors import NotHere
 from evidcore.model.processor import VolumeProcessor
-from evidcore.recipe import DataUse, Grpo, Stage
-from evidcore.run.parts import Parts
-from evidcore.run.rehearsal import counted_tokens, estimated_tokens
+from evidcore.recipe import DataUse
+from evidcore.run.assembly import Assembly
+from evidcore.run.dry_run import counted_tokens, estimated_tokens
 from evidcore.run.shapes import Shapes
 
 LOOKED_AT = 16  # prompts of a data entry; the longest counts
@@ -36,29 +37,28 @@ class Lengths:
     replayed: Lengths | None = None  # of the rows that a grpo stage replays, with their gold answers
 
 
-def lengths(parts: Parts, made: Shapes, processor: VolumeProcessor | None, stage: Stage) -> Lengths:
+def lengths(assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, stage: Stage) -> Lengths:
     """Return the longest lengths over a stage's data entries.
 
     Args:
-        parts: what the recipe is made of.
+        assembly: of the recipe.
         made: its shapes.
         processor: it writes the prompts; None where the tokenizer is not here.
         stage: one that trains or asks.
     """
-    longest = _longest(parts, made, processor, stage.data)
-    written = getattr(stage, "max_new_tokens", None)
-    replay = stage.replay if isinstance(stage, Grpo) else None
+    longest = _longest(assembly, made, processor, stage.data)
+    written, replay = stage.longest_answer, stage.workload().replay
     return dataclasses.replace(
         longest,
         answer_tokens=longest.answer_tokens if written is None else written,
-        replayed=None if replay is None else _longest(parts, made, processor, replay.data),
+        replayed=_longest(assembly, made, processor, replay) if replay else None,
     )
 
 
 def _longest(
-    parts: Parts, made: Shapes, processor: VolumeProcessor | None, data: Sequence[DataUse]
+    assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, data: Sequence[DataUse]
 ) -> Lengths:
-    found = [_of(parts, made, processor, use) for use in data if use.task]
+    found = [_of(assembly, made, processor, use) for use in data if use.task]
     return Lengths(
         prompt_tokens=max(one.prompt_tokens for one in found),
         answer_tokens=max(one.answer_tokens for one in found),
@@ -67,18 +67,18 @@ def _longest(
     )
 
 
-def _of(parts: Parts, made: Shapes, processor: VolumeProcessor | None, use: DataUse) -> Lengths:
-    task = parts.tasks[use.task]
+def _of(assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, use: DataUse) -> Lengths:
+    task = assembly.tasks[use.task]
     try:
-        cases = parts.cases(use)
+        cases = assembly.cases(use)
     except NotHere:
         cases = []
-    prompts = (prompt for case in cases for prompt in task.prompts(case, parts.view, 0))
+    prompts = (prompt for case in cases for prompt in task.prompts(case, assembly.view, 0))
     asked = list(itertools.islice(prompts, LOOKED_AT))
-    seen = [_row(parts, made, processor, prompt, task.gold(prompt)[0]) for prompt in asked]
+    seen = [_row(assembly, made, processor, prompt, task.gold(prompt)[0]) for prompt in asked]
     known = [row for row in seen if row is not None]
     if not known:
-        tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if parts.view.tags_slices else 0
+        tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if assembly.view.tags_slices else 0
         return Lengths(
             prompt_tokens=made.visual_tokens + tags + ASSUMED_PROMPT_TEXT_TOKENS,
             answer_tokens=ASSUMED_ANSWER_TOKENS,
@@ -94,17 +94,17 @@ def _of(parts: Parts, made: Shapes, processor: VolumeProcessor | None, use: Data
 
 
 def _row(
-    parts: Parts, made: Shapes, processor: VolumeProcessor | None, prompt: Prompt, gold: str
+    assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, prompt: Prompt, gold: str
 ) -> tuple[int, int] | None:
     """Return the tokens of a prompt and of its answer, None where nothing is known of the vocabulary."""
     if processor is not None:
         return counted_tokens(prompt, gold, processor)
-    text, answer = estimated_tokens(parts, prompt, gold)
+    text, answer = estimated_tokens(assembly, prompt, gold)
     if text is None or answer is None:
         return None
     visual = 0
     for part in prompt.parts:
         if isinstance(part, VisualPart):
-            size = parts.view.size_zyx(part, made.encoder.input)
+            size = assembly.view.size_zyx(part, made.encoder.input)
             visual += made.bridge.tokens(made.encoder.grid(size))
     return text + visual, answer

@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from evidcore.contracts import Stage
 from evidcore.recipe import Recipe
-from evidcore.recipe.resolve import stage_table
-from evidcore.registry import Offer, find, offers
-from evidcore.registry.factory import SERVICE_KINDS
+from evidcore.registry import Offer, find
+from evidcore.registry.factory import options
 from evidcore.run.code import offer_hash
 from evidcore.run.processes import processes
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
-MEASURING = ("nltk", "rapidfuzz", "sacrebleu")  # they change figures of texts, and no training
 
 
 def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,31 +55,24 @@ def used(recipe: Recipe) -> list[Offer]:
         "encoder": recipe.model.encoder,
         "bridge": recipe.model.bridge,
         "view": recipe.model.view,
+        "language": recipe.model.language,
     }
     found = {offer for kind, value in tables.items() for offer in named(kind, value)}
     for table in recipe.services.values():
         found |= set(named(str(table["kind"]), table))
     for stage in recipe.stages:
-        found |= set(stage_offers(stage_table(stage)))
+        found |= set(stage_offers(stage, recipe))
     found |= {find("observer", name) for name in recipe.observers}
     return sorted(
         found, key=lambda offer: (offer.package != "evidcore", offer.package, offer.kind, offer.name)
     )
 
 
-def stage_offers(table: Mapping[str, Any]) -> Iterator[Offer]:
-    """Yield the components of a stage's own tables."""
-    for key, kind in (
-        ("reweighter", "reweighter"),
-        ("rollout", "rollout"),
-        ("reward", "reward"),
-        ("labeler", "labeler"),
-        ("segmenter", "segmenter"),
-        ("metric", "metric"),
-        ("tools", "tool"),
-        ("rescue", "scorer"),
-    ):
-        yield from named(kind, table.get(key))
+def stage_offers(stage: Stage, recipe: Recipe) -> Iterator[Offer]:
+    """Yield a stage, and the components that its tables name."""
+    yield find("stage", stage.kind)
+    for kind, value in stage.components(recipe):
+        yield from named(kind, value)
 
 
 def named(kind: str, value: Any) -> Iterator[Offer]:
@@ -87,14 +80,23 @@ def named(kind: str, value: Any) -> Iterator[Offer]:
     if isinstance(value, list | tuple):
         for item in value:
             yield from named(kind, item)
-    elif isinstance(value, Mapping):
-        if isinstance(value.get("use"), str):
-            yield find(kind, value["use"])
-        for item in value.values():
-            if isinstance(item, Mapping) and isinstance(item.get("use"), str):
-                for inner in (*SERVICE_KINDS, "dataset"):  # a data set may stand on another
-                    if any(row.name == item["use"].rpartition("/")[2] for row in offers(inner)):
-                        yield from named(inner, item)
+    elif isinstance(value, Mapping) and isinstance(value.get("use"), str):
+        offer = find(kind, value["use"])
+        yield offer
+        for name, option in options(offer.load(), kind).items():
+            if option.kind is not None and name in value:
+                yield from named(option.kind, value[name])
+
+
+def requirements(offers: Iterable[Offer]) -> list[str]:
+    """Return the packages that those of components require, as their metadata say; the core's are known."""
+    found: set[str] = set()
+    for package in {offer.package for offer in offers} - {"evidcore"}:
+        for line in metadata.requires(package) or ():
+            name = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]
+            if "extra ==" not in line and not name.startswith("evidcore"):
+                found.add(name)
+    return sorted(found)
 
 
 def versions(names: Sequence[str] = VERSIONS) -> dict[str, str]:

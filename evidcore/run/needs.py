@@ -6,9 +6,8 @@ import functools
 
 import torch
 
-from evidcore.contracts import Encoder, Patches
+from evidcore.contracts import Encoder, Patches, Workload
 from evidcore.model.break_even import pays
-from evidcore.recipe import Audit, Evaluate, Fit, Grpo, Sft, Stage
 from evidcore.run.fake_pass import Held, held
 from evidcore.run.lengths import Lengths
 from evidcore.run.memory import Batch, Memory, Precision, Trained, answering, encoding_volumes, training
@@ -16,93 +15,78 @@ from evidcore.run.shapes import Shapes, adapter_parameters
 from evidcore.train.trl.optimizers import matrices_of
 
 
-def memory(made: Shapes, stage: Stage, rows: Lengths) -> dict[Precision, Memory] | None:
+def memory(made: Shapes, load: Workload, rows: Lengths) -> dict[Precision, Memory] | None:
     """Return what a stage that trains or asks needs, in each precision that it may run in.
 
     Args:
         made: the model's shapes, the language model's among them.
-        stage: not a fit, whose memory is its component's own.
+        load: of a stage; not of a fit, whose memory is its component's own.
         rows: how long its rows are.
     """
     whole, text = made.whole(), made.text
-    if whole is None or text is None or isinstance(stage, Fit):
+    if whole is None or text is None:
         return None
-    batch = _batch(stage, rows)
-    if isinstance(stage, Evaluate | Audit):
+    batch = _batch(load, rows)
+    if not load.trains_whole_model:
         encoding = _seen(made, batch.prompts * rows.volumes, "float32", ())[1]
         return {"float32": answering(text, whole, batch, encoding_bytes=encoding)}
-    trained = _trained(made, stage)
-    replayed = _replayed(stage, batch, rows)
+    trained = _trained(made, load)
+    replayed = _replayed(load, batch, rows)
     shown = batch.prompts * rows.volumes
     if replayed is not None and rows.replayed is not None:
         shown += replayed.prompts * rows.replayed.volumes
     found: dict[Precision, Memory] = {}
     for precision in ("float32", "bfloat16"):
-        kept, encoding = _seen(made, shown, precision, stage.train)
+        kept, encoding = _seen(made, shown, precision, load.train)
         found[precision] = training(
             text, whole, trained, batch, precision,
-            seen_bytes=kept, encoding_bytes=encoding, samples=isinstance(stage, Grpo),
+            seen_bytes=kept, encoding_bytes=encoding, samples=load.samples,
             replayed=replayed,
-            is_checkpointed=bool(
-                stage.trl.get("activation_checkpointing") or stage.trl.get("gradient_checkpointing")
-            ),
+            is_checkpointed=load.is_checkpointed,
         )  # fmt: skip
     return found
 
 
-def _batch(stage: Sft | Grpo | Evaluate | Audit, rows: Lengths) -> Batch:
+def _batch(load: Workload, rows: Lengths) -> Batch:
     """Return one forward pass of a stage, in one process."""
-    if isinstance(stage, Sft):
-        together, step = stage.rows_per_forward or stage.rows_per_step, stage.rows_per_step
-        answers, shares = 1, False
-    elif isinstance(stage, Grpo):
-        together, step = stage.prompts_per_forward or stage.prompts_per_step, stage.prompts_per_step
-        answers = stage.answers_per_prompt
-        does_pay = pays(rows.prompt_tokens, rows.answer_tokens, answers)
-        shares = stage.share_prompts == "always" or (stage.share_prompts == "auto" and does_pay)
-    else:
-        together = step = stage.prompts_per_batch
-        answers, shares = 1, False
+    does_pay = pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
+    shares = load.share_prompts == "always" or (load.share_prompts == "auto" and does_pay)
     return Batch(
-        prompts=together, answers=answers, prompt_tokens=rows.prompt_tokens,
-        answer_tokens=rows.answer_tokens, shares_prompts=shares, passes=step // together,
+        prompts=load.prompts_per_forward, answers=load.answers_per_prompt, prompt_tokens=rows.prompt_tokens,
+        answer_tokens=rows.answer_tokens, shares_prompts=shares,
+        passes=load.prompts_per_step // load.prompts_per_forward,
     )  # fmt: skip
 
 
-def _replayed(stage: Sft | Grpo, batch: Batch, rows: Lengths) -> Batch | None:
+def _replayed(load: Workload, batch: Batch, rows: Lengths) -> Batch | None:
     """Return the rows that one pass replays."""
-    if not isinstance(stage, Grpo) or stage.replay is None or rows.replayed is None:
+    if not load.replayed_rows or rows.replayed is None:
         return None
     return Batch(
-        prompts=stage.replay.rows_per_step // batch.passes, answers=1,
+        prompts=load.replayed_rows // batch.passes, answers=1,
         prompt_tokens=rows.replayed.prompt_tokens, answer_tokens=rows.replayed.answer_tokens,
     )  # fmt: skip
 
 
-def _trained(made: Shapes, stage: Sft | Grpo) -> Trained:
+def _trained(made: Shapes, load: Workload) -> Trained:
     parts = {"encoder": made.encoder, "bridge": made.bridge}
     matrices = 0
-    if stage.optimizer == "muon":
+    if load.optimizer == "muon":
         matrices = sum(
-            weight.numel() for part in stage.train if part in parts for weight in matrices_of(parts[part])
+            weight.numel() for part in load.train if part in parts for weight in matrices_of(parts[part])
         )
-        if "language" in stage.train and made.text is not None:
+        if "language" in load.train and made.text is not None:
             text = made.text
             matrices += (
                 text.layers * sum(before * after for before, after in text.matrices())
-                if stage.lora is None
-                else adapter_parameters(text, stage.lora.rank)
+                if load.lora_rank is None
+                else adapter_parameters(text, load.lora_rank)
             )
-    has_reference = (
-        isinstance(stage, Grpo)
-        and (bool(stage.trl.get("beta")) or stage.replay is not None)
-        and stage.lora is None
-    )
-    copied = sum(made.parameters[part] or 0 for part in stage.train) if has_reference else 0
+    copied = sum(made.parameters[part] or 0 for part in load.train) if load.keeps_reference else 0
     return Trained(
-        parameters=made.trained(stage) or 0,
+        parameters=made.trained(load) or 0,
         matrices=matrices,
-        is_language="language" in stage.train,
+        is_language="language" in load.train,
         copied=copied,
     )
 
@@ -138,8 +122,8 @@ def _encoding(encoder: Encoder, volumes: int, *, is_live: bool, is_half: bool) -
     return held(encoder, lambda: torch.zeros(shape), has_gradients=is_live, is_half=is_half)
 
 
-def state_bytes(made: Shapes, stage: Stage) -> int | None:
+def state_bytes(made: Shapes, load: Workload) -> int | None:
     """Return the bytes of weights, of gradients and of AdamW's two moments."""
-    trained = made.trained(stage)
-    whole = trained if isinstance(stage, Fit) else made.whole()
+    trained = made.trained(load)
+    whole = trained if load.train and not load.trains_whole_model else made.whole()
     return None if trained is None or whole is None else 4 * (whole + 3 * trained)

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.recipe import Fit, Grpo, Recipe, Sft, Stage
+from evidcore.recipe import Recipe
 from evidcore.registry import card
 from evidcore.run import model as models
+from evidcore.run.assembly import Assembly
 from evidcore.run.lengths import Lengths, lengths
 from evidcore.run.lock import used
 from evidcore.run.memory import Memory, Precision
 from evidcore.run.needs import memory, state_bytes
-from evidcore.run.parts import build
 from evidcore.run.record import read_lines
 from evidcore.run.shapes import shapes
 from evidcore.run.throughput import Throughput
@@ -54,53 +54,40 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
         runs: where earlier runs lie, for their times.
         throughput: what was measured where it would run.
     """
-    parts = build(recipe)
-    made = shapes(parts)
-    tokenizer = models.tokenizer(parts)
-    processor = None if tokenizer is None else models.processor(parts, tokenizer, made.encoder)
+    assembly = Assembly(recipe)
+    made = shapes(assembly)
+    tokenizer = assembly.language.tokenizer(assembly.corpus)
+    processor = None if tokenizer is None else models.processor(assembly, tokenizer, made.encoder)
     offers = used(recipe)
     cards: dict[str, Mapping[str, Any]] = {
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
     }
     stages = []
     for place, stage in enumerate(recipe.stages):
-        name = recipe.stage_name(place)
+        name, load = recipe.stage_name(place), stage.workload()
+        asks = all(use.task for use in stage.data) and (load.trains_whole_model or not load.train)
         rows = None
-        if not isinstance(stage, Fit) and made.text is not None:
-            rows = lengths(parts, made, processor, stage)
-        expected = None if throughput is None or rows is None else throughput.seconds(stage, made, rows)
+        if asks and made.text is not None:
+            rows = lengths(assembly, made, processor, stage)
+        expected = (
+            None if throughput is None or rows is None else throughput.seconds(stage.kind, load, made, rows)
+        )
         stages.append(
             PlannedStage(
                 stage=name,
-                work=_work(stage),
-                trained=made.trained(stage),
+                work=load.text,
+                trained=made.trained(load),
                 lengths=rows,
-                memory=None if rows is None else memory(made, stage, rows),
-                state_bytes=state_bytes(made, stage),
+                memory=None if rows is None else memory(made, load, rows),
+                state_bytes=state_bytes(made, load),
                 earlier_s=_earlier(name, runs / recipe.name),
                 expected_s=expected,
             )
         )
     return Plan(
         parameters=made.parameters, stages=tuple(stages), packages=cards,
-        downloads=tuple(fetched(parts, cards)), sends=tuple(sent(recipe)),
+        downloads=tuple(fetched(assembly, cards)), sends=tuple(sent(recipe)),
     )  # fmt: skip
-
-
-def _work(stage: Stage) -> str:
-    """Say what a stage does."""
-    if isinstance(stage, Fit):
-        steps = stage.options.get("steps")
-        return f"fit {stage.component}" + (f", {steps} steps" if steps else "")
-    if isinstance(stage, Sft):
-        work = f"{stage.steps} steps of {stage.rows_per_step} rows"
-    elif isinstance(stage, Grpo):
-        work = f"{stage.steps} steps of {stage.prompts_per_step} prompts x {stage.answers_per_prompt} answers"
-        if stage.replay is not None:
-            work += f", {stage.replay.rows_per_step} rows replayed"
-    else:
-        return ", ".join(f"{use.task} on {use.dataset} {use.split}" for use in stage.data)
-    return work if stage.lora is None else f"{work}, LoRA of rank {stage.lora.rank}"
 
 
 def _earlier(stage: str, runs: Path) -> float | None:

@@ -10,12 +10,10 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
-from evidcore.contracts import Bridge, Encoder, Grid
-from evidcore.model.language import load_language
-from evidcore.recipe import Fit, Grpo, Sft, Stage
+from evidcore.contracts import Bridge, Encoder, Grid, Workload
 from evidcore.run import model as models
-from evidcore.run.model import UNKNOWN_TEXT_WIDTH, Standing
-from evidcore.run.parts import Parts
+from evidcore.run.assembly import Assembly
+from evidcore.run.model import UNKNOWN_TEXT_WIDTH, StageOutputs
 
 # the matrices that LoRA is added to, each as (in, out)
 Matrices = tuple[tuple[int, int], ...]
@@ -71,15 +69,13 @@ class Shapes:
         """The visual tokens of one usual input."""
         return self.bridge.tokens(self.patch_grid_zyx)
 
-    def trained(self, stage: Stage) -> int | None:
+    def trained(self, load: Workload) -> int | None:
         """Return how many parameters a stage trains; None where a part's size is not known."""
-        if isinstance(stage, Fit):
-            return self.parameters.get(stage.component.removeprefix("model."))
-        if not isinstance(stage, Sft | Grpo):
-            return 0
-        counts = [self.parameters[part] for part in stage.train if part != "language" or stage.lora is None]
-        if stage.lora is not None:
-            counts.append(None if self.text is None else adapter_parameters(self.text, stage.lora.rank))
+        counts = [
+            self.parameters.get(part) for part in load.train if part != "language" or load.lora_rank is None
+        ]
+        if load.lora_rank is not None:
+            counts.append(None if self.text is None else adapter_parameters(self.text, load.lora_rank))
         return None if None in counts else sum(count or 0 for count in counts)
 
     def whole(self) -> int | None:
@@ -88,25 +84,21 @@ class Shapes:
         return None if None in counts else sum(count or 0 for count in counts)
 
 
-def shapes(parts: Parts) -> Shapes:
-    """Build a recipe's model without weights. A tiny language model's vocabulary needs the data."""
-    source = models.language_source(parts, Standing())
-    width = models.text_width(parts)
+def shapes(assembly: Assembly) -> Shapes:
+    """Build a recipe's model without weights. A counted vocabulary needs the data."""
+    width = assembly.language.width()
     text: TextShape | None = None
     language: int | None = None
     with torch.device("meta"):
-        encoder = models.encoder(parts, Standing())
-        bridge = models.bridge(parts, encoder, width or UNKNOWN_TEXT_WIDTH)
-    if "config" in source:
-        model, _ = load_language(source, texts=models.texts(parts), phrases=parts.findings)
-        text, language = TextShape.of(model.config), size(model)
-    elif width is not None:
-        config = models.published_config(source)
-        of_text = config.get_text_config()
-        text = TextShape.of(of_text)
+        encoder = models.encoder(assembly, StageOutputs())
+        bridge = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH)
+    config = assembly.language.config(assembly.corpus)
+    if config is not None:
+        text = TextShape.of(config)
         with torch.device("meta"):
-            language = size(AutoModel.from_config(of_text))
-        if not config.tie_word_embeddings:
+            language = size(AutoModel.from_config(config))
+        whole = assembly.language.vision() or config
+        if not whole.tie_word_embeddings:
             language += text.vocabulary * text.width
     return Shapes(
         encoder=encoder,

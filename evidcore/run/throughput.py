@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from evidcore.contracts import Workload
 from evidcore.errors import DataError
-from evidcore.recipe import Grpo, Sft, Stage
 from evidcore.run.lengths import Lengths
 from evidcore.run.shapes import Shapes
 
@@ -41,22 +41,18 @@ class Throughput:
         except KeyError as cause:
             raise DataError(f"{path}: holds no measured steps, {cause} is missing. {WRITE_ONE}") from cause
 
-    def seconds(self, stage: Stage, made: Shapes, rows: Lengths) -> float | None:
-        """Return what all steps of a stage would take, in proportion to their tokens.
+    def seconds(self, kind: str, load: Workload, made: Shapes, rows: Lengths) -> float | None:
+        """Return what all steps of a kind of stage would take, in proportion to their tokens.
 
         None where another model was measured, or no stage of this kind.
         """
-        if dict(self.parameters) != dict(made.parameters) or stage.kind not in self.tokens_per_s:
+        if dict(self.parameters) != dict(made.parameters) or kind not in self.tokens_per_s:
             return None
-        if isinstance(stage, Sft):
-            step = stage.rows_per_step
-        elif isinstance(stage, Grpo):
-            step = stage.prompts_per_step * stage.answers_per_prompt
-        else:
+        if not load.trains_whole_model:
             return None
-        a_step = step * (rows.prompt_tokens + rows.answer_tokens)
-        if isinstance(stage, Grpo) and stage.replay is not None and rows.replayed is not None:
+        rows_a_step = load.prompts_per_step * load.answers_per_prompt
+        a_step = rows_a_step * (rows.prompt_tokens + rows.answer_tokens)
+        if rows.replayed is not None:
             again = rows.replayed
-            a_step += stage.replay.rows_per_step * (again.prompt_tokens + again.answer_tokens)
-        tokens = stage.steps * a_step
-        return tokens / self.tokens_per_s[stage.kind]
+            a_step += load.replayed_rows * (again.prompt_tokens + again.answer_tokens)
+        return load.steps * a_step / self.tokens_per_s[kind]

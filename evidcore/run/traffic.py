@@ -10,18 +10,18 @@ from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import downloads
 from evidcore.run import model as models
+from evidcore.run.assembly import Assembly
 from evidcore.run.lock import used
-from evidcore.run.model import Standing
-from evidcore.run.parts import Parts
+from evidcore.run.model import StageOutputs
 
 
-def fetched(parts: Parts, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def fetched(assembly: Assembly, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield what a recipe fetches, with its size and licence where they are known."""
-    recipe = parts.recipe
+    recipe = assembly.recipe
     names = {offer.name for offer in used(recipe)}
     for package, table in cards.items():
         yield from (f"{text} ({package})" for text in downloads(table, names))
-    named: list[tuple[str, Mapping[str, Any]]] = [("model.language", vars(recipe.model.language))]
+    named: list[tuple[str, Mapping[str, Any]]] = [("model.language", recipe.model.language)]
     for where, table in (*named, *tables(recipe)):
         if is_fetched(table):
             known = shipped().get(str(table["id"]))
@@ -29,7 +29,7 @@ def fetched(parts: Parts, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[st
             if known is not None:
                 facts = f"{known.weights_bytes / 1e9:.2f} GB, {known.licence} ({known.page})"
             yield f"{table['id']} at {table['revision']}, from the Hugging Face Hub, for {where}: {facts}"
-    if missing := models.encoder(parts, Standing()).missing_weights():
+    if missing := models.encoder(assembly, StageOutputs()).missing_weights():
         yield f"model.encoder, {missing}"
 
 

@@ -79,7 +79,7 @@ class Fit(Stage):
             for mistake in check_options(found, options, "", around.services):
                 yield (*at, "options", *mistake.key), mistake.text
 
-    def model_tables(self, context: Any) -> dict[str, Any]:
+    def model_tables(self, context: StageContext) -> dict[str, Any]:
         """Return the component's own table; the language model's fit also depends on view and tokens."""
         model = context.recipe.model
         if self.component == LANGUAGE:

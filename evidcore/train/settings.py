@@ -121,7 +121,7 @@ def problems(kind: str, table: Mapping[str, Any], at: Key, around: Surroundings)
     if table.get("momentum") is not None and table.get("optimizer") != "muon":
         text = "is Muon's. Leave it out, or write optimizer = 'muon'; AdamW's betas are fields of trl."
         yield (*at, "momentum"), text
-    around.has_weights |= {"language", "bridge"}
+    around.has_weights.update({"language", "bridge"})
     trl = table.get("trl")
     if isinstance(trl, Mapping):
         yield from _trl(kind, trl, at)

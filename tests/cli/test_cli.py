@@ -17,7 +17,7 @@ validation_cases = 2
 test_cases = 4
 questions_per_finding = 1
 [model]
-language = { config = "tiny", width = 32, layers = 1 }
+language = { use = "tiny", width = 32, layers = 1 }
 view = { use = "volume" }
 encoder = { use = "vit3d" }
 bridge = { use = "projection" }

@@ -64,7 +64,7 @@ path = "."
 table = "bad.csv"
 patient_column = ""
 [model]
-language = { config = "tiny" }
+language = { use = "tiny" }
 view = { use = "volume" }
 encoder = { use = "vit3d" }
 bridge = { use = "projection" }

@@ -89,9 +89,9 @@ def test_tokenizer_and_model_come_back_from_disk(tokenizer, tmp_path):
 
 def test_the_same_seed_builds_the_same_weights(tokenizer):
     state = torch.get_rng_state()
-    one, _ = load_language({"config": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=5)
-    two, _ = load_language({"config": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=5)
-    three, _ = load_language({"config": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=6)
+    one, _ = load_language({"use": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=5)
+    two, _ = load_language({"use": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=5)
+    three, _ = load_language({"use": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=6)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not torch.equal(one.lm_head.weight, three.lm_head.weight)
     assert torch.equal(state, torch.get_rng_state())
@@ -106,9 +106,9 @@ def test_the_same_seed_builds_the_same_weights(tokenizer):
             r"exactly one of config, id and folder, got \{'id': 'x', 'folder': 'y'\}",
         ),
         ({"config": "small"}, r"no shape is called 'small'; the one there is: 'tiny'"),
-        ({"config": "tiny", "widht": 3}, r"language\.widht: .*Did you mean 'width'\?"),
+        ({"use": "tiny", "widht": 3}, r"language\.widht: .*Did you mean 'width'\?"),
         (
-            {"config": "tiny", "width": 100, "heads": 3},
+            {"use": "tiny", "width": 100, "heads": 3},
             r"3 heads of an even width do not share 100; take a multiple of 6",
         ),
         ({"folder": "/nowhere/at all"}, r"'/nowhere/at all' holds no config.json"),

@@ -5,17 +5,17 @@ import random
 
 import pytest
 import torch
+from evidcore.model.text_fit import TextFit, _token_weights, answer_loss
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.model.text_documents import DocumentDrawer
-from evidcore.model.text_fit import TextFit, _token_weights, answer_loss
 from evidcore.model.tiny import tiny_config, tiny_model
 from evidcore.testing.data import FINDINGS
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
-SMALL = {"config": "tiny", "width": 32, "layers": 1, "heads": 2}
+SMALL = {"use": "tiny", "width": 32, "layers": 1, "heads": 2}
 
 
 def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer):

@@ -18,7 +18,7 @@ use = "choice"
 think = false
 
 [model]
-language = { config = "tiny" }
+language = { use = "tiny" }
 view = { use = "volume" }
 encoder = { use = "vit3d" }
 bridge = { use = "projection" }

@@ -132,10 +132,10 @@ def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
         ("language = 1e-4", "encoder = 1e-4",
          "line 36, stage.grpo.learning_rate: must have the keys of train (bridge, language) and no other, "
          "got bridge, encoder."),
-        ('{ config = "tiny" }', '{ config = "tiny", id = "a/b" }',
+        ('{ use = "tiny" }', '{ use = "tiny", id = "a/b" }',
          "line 16, model.language: must have exactly one of config, id and folder, got config and id."),
-        ('{ config = "tiny" }', '{ id = "a/b" }', "line 16, model.language: revision is missing"),
-        ('{ config = "tiny" }', '{ config = "tny" }', "line 16, model.language.config: must be '' or 'tiny', got 'tny'."),
+        ('{ use = "tiny" }', '{ id = "a/b" }', "line 16, model.language: revision is missing"),
+        ('{ use = "tiny" }', '{ config = "tny" }', "line 16, model.language.config: must be '' or 'tiny', got 'tny'."),
         ('encoder = { use = "vit3d" }', 'encoder = "vit3d"',
          "line 18, model.encoder: must be a table that names a component, { use = '…' }, got 'vit3d'."),
         ("weight = 0.5", "weight = inf", "line 39, stage.grpo.reward[0].weight: must be a finite number"),

@@ -19,7 +19,7 @@ test_cases = 12
 questions_per_finding = 1
 
 [model]
-language = { config = "tiny", width = 32, layers = 1 }
+language = { use = "tiny", width = 32, layers = 1 }
 view = { use = "volume" }
 encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
 bridge = { use = "projection" }

@@ -27,7 +27,7 @@ use = "folder"
 path = "."
 missing = "skip"
 [model]
-language = { config = "tiny" }
+language = { use = "tiny" }
 view = { use = "volume" }
 encoder = { use = "vit3d", size_zyx = [8, 16, 16], patch_zyx = [4, 8, 8] }
 bridge = { use = "projection" }

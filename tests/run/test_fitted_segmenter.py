@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from evidcore.run.parts import build
 
 from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.contracts import MaskRequest
@@ -16,7 +17,6 @@ from evidcore.recipe import load
 from evidcore.run import run, start
 from evidcore.run.execute import Execution
 from evidcore.run.lock import lock_table
-from evidcore.run.parts import build
 from evidcore.testing import prompts_from, volume_case
 from evidcore.volume import read, read_mask
 
@@ -41,7 +41,7 @@ kind = "segmenter"
 use = "region-growing"
 
 [model]
-language = { config = "tiny", width = 32, layers = 1 }
+language = { use = "tiny", width = 32, layers = 1 }
 view = { use = "volume" }
 encoder = { use = "vit3d" }
 bridge = { use = "projection" }

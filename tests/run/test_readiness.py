@@ -1,12 +1,12 @@
 """Whatever judges texts is asked what it lacks before anything is trained, wherever a recipe names it."""
 
 import pytest
+from evidcore.run.parts import build
+from evidcore.run.readiness import check_ready
 
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import DataError
 from evidcore.recipe import load
-from evidcore.run.parts import build
-from evidcore.run.readiness import check_ready
 
 RECIPE = """\
 schema = 1
@@ -16,7 +16,7 @@ name = "judged"
 use = "phantom-chest"
 
 [model]
-language = { config = "tiny" }
+language = { use = "tiny" }
 view = { use = "volume" }
 encoder = { use = "vit3d" }
 bridge = { use = "projection" }

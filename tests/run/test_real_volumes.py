@@ -23,7 +23,7 @@ use = "folder"
 path = "."
 findings = ["emphysema", "lung nodule", "atelectasis", "cardiomegaly", "pleural effusion"]
 [model]
-language = { config = "tiny" }
+language = { use = "tiny" }
 encoder = { use = "vit3d" }
 bridge = { use = "projection" }
 view = { use = "volume" }

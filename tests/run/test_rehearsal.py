@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import trl
+from evidcore.run.parts import build
+from evidcore.run.rehearsal import rehearse
 from transformers import AutoTokenizer
 
 from evidcore.recipe import load
 from evidcore.run import model as models
 from evidcore.run.model import Standing
-from evidcore.run.parts import build
 from evidcore.run.plan import plan
-from evidcore.run.rehearsal import rehearse
 from evidcore.testing.models import tiny_language
 
 SHIPPED = Path(trl.__file__).parent / "chat_templates"
@@ -32,7 +32,7 @@ def recipe_of(evid, recipe_text):
         tokenizer.save_pretrained(language)
         shutil.copy(SHIPPED / f"{template}.jinja", language / "chat_template.jinja")
         text = recipe_text.replace(
-            '{ config = "tiny", width = 32, layers = 1 }', f'{{ folder = "{language.name}" }}'
+            '{ use = "tiny", width = 32, layers = 1 }', f'{{ folder = "{language.name}" }}'
         )
         fit = text.index('[[stage]]\nkind = "fit"\ncomponent = "model.language"')
         text = text[:fit] + text[text.index('[[stage]]\nkind = "sft"') :]

@@ -40,7 +40,7 @@ ask = "masks"
 use = "region-growing"
 
 [model]
-language = { config = "tiny", width = 32, layers = 1 }
+language = { use = "tiny", width = 32, layers = 1 }
 view = { use = "slices", slices = 4 }
 encoder = { use = "vit3d", size_zyx = [4, 16, 16], patch_zyx = [1, 8, 8], width = 24 }
 bridge = { use = "projection" }

@@ -18,12 +18,12 @@ from typing import Any, Literal
 from evidcore.errors import RunError, did_you_mean
 from evidcore.recipe import Recipe, to_toml
 from evidcore.recipe.ablation import Ablation
+from evidcore.run.assembly import Assembly
 from evidcore.run.begin import changes_since
 from evidcore.run.execute import INPUTS
 from evidcore.run.folder import RunFolder, difference, write
 from evidcore.run.inputs import inputs_hash, planned_inputs
 from evidcore.run.lock import lock_table
-from evidcore.run.parts import build
 
 CELLS = "cells.json"
 _SHOWN = 3  # changes of a cell that messages list
@@ -60,21 +60,21 @@ class Cell:
         return tuple(self.recipe.stage_name(place) for place in range(len(self.recipe.stages)))
 
     def stage_folders(self, root: Path) -> list[Path]:
-        """Return where its stages lie when they are finished; builds its parts. `root` is where runs lie."""
-        parts = build(self.recipe)
-        inputs = planned_inputs(parts, lock_table(self.recipe, parts.datasets))
+        """Return where its stages lie when finished; builds its components. `root` is where runs lie."""
+        assembly = Assembly(self.recipe)
+        inputs = planned_inputs(assembly, lock_table(self.recipe, assembly.datasets))
         return [root / self.recipe.name / "stages" / inputs_hash(own) for own in inputs.values()]
 
     def changes(self) -> list[str]:
         """Return what has changed since it ran: for a finished cell whatever one of its stages depends on."""
         if self.run is None:
             return []
-        parts = build(self.recipe)
-        lock = lock_table(self.recipe, parts.datasets)
+        assembly = Assembly(self.recipe)
+        lock = lock_table(self.recipe, assembly.datasets)
         if self.state != "finished":
             before = tomllib.loads((self.run.path / "resolved.toml").read_text(encoding="utf-8"))
             return difference(before, tomllib.loads(to_toml(self.recipe))) or changes_since(self.run, lock)
-        for stage, inputs in planned_inputs(parts, lock).items():
+        for stage, inputs in planned_inputs(assembly, lock).items():
             result = json.loads((self.run.path / "results" / f"{stage}.json").read_text(encoding="utf-8"))
             if result["inputs"] != inputs_hash(inputs):
                 used = self.run.store / result["inputs"] / INPUTS

@@ -17,7 +17,6 @@ from evidcore.evaluate.contrast import Arms, Contrast
 from evidcore.evaluate.items import Item, row_items
 from evidcore.evaluate.statistics import holm
 from evidcore.page.record import is_phantom
-from evidcore.recipe import data_uses
 from evidcore.recipe.ablation import Ablation, Metric
 from evidcore.run.ablation.cells import Cell
 from evidcore.run.record import read_lines
@@ -173,7 +172,7 @@ class _Measured:
         for cell in (cell for some in self._by_arm.values() for cell in some):
             assert cell.run is not None  # it is finished
             place = cell.stages.index(self.metric.stage)
-            used = {use.dataset for use in data_uses(cell.recipe.stages[place])}
+            used = {use.dataset for use in cell.recipe.stages[place].data_uses()}
             lock = cell.run.lock()["dataset"]
             prints.add(tuple(lock[name]["fingerprint"] for name in sorted(used)))
         return len(prints) == 1

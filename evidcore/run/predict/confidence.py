@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.builtin.choice import LETTERS
-from evidcore.case import Prompt
+from evidcore.case import LETTERS, Prompt
 from evidcore.contracts import Policy, Task
 from evidcore.evaluate.choice import option_log_likelihoods
 from evidcore.registry import blame

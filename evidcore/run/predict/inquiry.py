@@ -7,13 +7,14 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from evidcore.builtin.choice import LETTERS, STEM
-from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
+from evidcore.builtin.choice import STEM
+from evidcore.case import LETTERS, Case, Intensity, Prompt, Question, Tilted, VolumeRef
 from evidcore.errors import DataError, RunError, did_you_mean
-from evidcore.recipe import Audit, Evaluate, Grpo, Recipe
+from evidcore.evaluate.asking import AskingStage
+from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.run.parts import Parts
+from evidcore.run.assembly import Assembly
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"
 
@@ -115,15 +116,15 @@ def questions(inquiry: Inquiry, *, is_free: bool) -> tuple[Question, ...]:
     return (Question(id="asked", text=inquiry.question or STEM, options=options, answer=0),)
 
 
-def asked(parts: Parts, name: str, case: Case, inquiry: Inquiry) -> Prompt:
+def asked(assembly: Assembly, name: str, case: Case, inquiry: Inquiry) -> Prompt:
     """Return the one prompt that a task makes of the inquiry.
 
     Raises:
         RunError: if it makes none or several, or has no use for the options.
     """
-    task = parts.tasks[name]
+    task = assembly.tasks[name]
     with blame(offer_of(task), f"asking about {inquiry.scan}"):
-        prompts = task.ask(case, parts.view)
+        prompts = task.ask(case, assembly.view)
     example = "--question 'the largest gland'" if task.takes_free_questions else _EXAMPLE
     if not prompts:
         raise RunError(
@@ -145,7 +146,7 @@ def asked(parts: Parts, name: str, case: Case, inquiry: Inquiry) -> Prompt:
 
 def most_new_tokens(recipe: Recipe, task: str) -> int:
     """Return how long an answer may be: as in the recipe's stages that ask this task, else in any."""
-    stages = [stage for stage in recipe.stages if isinstance(stage, Evaluate | Grpo | Audit)]
+    stages = [stage for stage in recipe.stages if stage.longest_answer is not None]
     using = [stage for stage in stages if any(use.task == task for use in stage.data)]
-    lengths = [stage.max_new_tokens for stage in using or stages]
-    return max(lengths, default=Evaluate.max_new_tokens)
+    lengths = [stage.longest_answer or 0 for stage in using or stages]
+    return max(lengths, default=AskingStage.max_new_tokens)

@@ -12,21 +12,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Case, Finding, VolumeRef
+from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
+from evidcore.evaluate.asking import AskingStage
 from evidcore.model.policy import VLMPolicy
 from evidcore.page import NOTICE, write_answer_page
 from evidcore.recipe import load
 from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
-from evidcore.run.execute import final_standing
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+from evidcore.run.execute import final_outputs
 from evidcore.run.folder import RunFolder, appearing, write
-from evidcore.run.later import last_model
-from evidcore.run.parts import Parts, build
+from evidcore.run.post_run import last_model
 from evidcore.run.predict.answering import answered
-from evidcore.run.predict.evidence import mask_of, write_evidence
-from evidcore.run.predict.growing import grown
+from evidcore.run.predict.evidence import Mask, mask_of, write_evidence
 from evidcore.run.predict.inquiry import Inquiry, asked, most_new_tokens, naming_flags, questions, task_name
 from evidcore.run.predict.provenance import model_record, scan_record, software
 from evidcore.volume import Volume, read, read_geometry
@@ -63,29 +64,28 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
     target = out or _free_place(inquiry.name(), name)
     with appearing(target) as work:
-        parts = build(recipe)
-        put = questions(inquiry, is_free=parts.tasks[name].takes_free_questions)
-        standing = final_standing(folder)
-        for service, checkpoint in standing.services.items():
-            parts.services[service].load(checkpoint)
-        model, processor = models.current(parts, standing)
+        assembly = Assembly(recipe)
+        put = questions(inquiry, is_free=assembly.tasks[name].takes_free_questions)
+        before = final_outputs(folder, recipe)
+        before.load_services(assembly)
+        model, processor = models.current(assembly, before)
         spec = model.model.encoder.input
         ref = inquiry.reference("hu" if spec.windows else "arbitrary")
         with naming_flags():
             volume = read(ref)
         check_volume(volume, ref, spec)
-        case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=_vocabulary(parts))
-        prompt = asked(parts, name, case, inquiry)
+        case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=_vocabulary(assembly))
+        prompt = asked(assembly, name, case, inquiry)
         policy = VLMPolicy(model, processor, seed=recipe.seed)
-        record, answer = answered(policy, prompt, parts, most_new_tokens(recipe, name))
+        record, answer = answered(policy, prompt, assembly, most_new_tokens(recipe, name))
         mask = None
         if answer.evidence is not None:
-            mask = mask_of(answer.evidence, volume, offer_of(parts.tasks[name]))
-            followed = grown(parts, prompt, answer.evidence, ref)
+            mask = mask_of(answer.evidence, volume, offer_of(assembly.tasks[name]))
+            followed = _followed(assembly, prompt, answer.evidence, ref)
             if followed is not None:
                 mask = followed[0]
             record["evidence"] = write_evidence(answer.evidence, mask, volume, ref, work)
-            record["evidence"]["segmenter"] = None if followed is None else str(followed[1])
+            record["evidence"]["segmenter"] = None if followed is None else str(offer_of(followed[1]))
         if answer.report is not None:
             write(work / "report.txt", answer.report + "\n")
         record = {
@@ -99,6 +99,18 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         write(work / "answer.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         write_answer_page(work, record, volume, mask)
     return Prediction(folder=target, record=record)
+
+
+def _followed(
+    assembly: Assembly, prompt: Prompt, evidence: Evidence, ref: VolumeRef
+) -> tuple[Mask, object] | None:
+    """Return the mask behind an answer's evidence, by what the recipe's last stage measures the task."""
+    for place, stage in reversed(list(enumerate(assembly.recipe.stages))):
+        use = next((use for use in stage.data if use.task == prompt.task), None)
+        if isinstance(stage, AskingStage) and use is not None:
+            context = Context(assembly, assembly.recipe.stage_name(place))
+            return stage.evaluation(use, context).follow(prompt, evidence, ref)
+    return None
 
 
 def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:
@@ -136,7 +148,7 @@ def _free_place(scan: str, task: str) -> Path:
     return place
 
 
-def _vocabulary(parts: Parts) -> tuple[Finding, ...]:
+def _vocabulary(assembly: Assembly) -> tuple[Finding, ...]:
     """Return the findings that the run's data sets know, of each of which nothing is known here."""
-    names = dict.fromkeys(name for source in parts.datasets.values() for name in source.findings)
+    names = dict.fromkeys(name for source in assembly.datasets.values() for name in source.findings)
     return tuple(Finding(name=name, state="uncertain") for name in names)

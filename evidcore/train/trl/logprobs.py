@@ -12,7 +12,7 @@ from evidcore.model.break_even import pays, tokens_saved
 from evidcore.model.packed_attention import obstacle
 from evidcore.model.packing import pack
 from evidcore.model.vlm import VolumeVLM
-from evidcore.recipe.shape import SharePrompts
+from evidcore.train.settings import SharePrompts
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.reward_model import as_agreement
-from evidcore.case import Rollout, Score, Unscored, Verdict
+from evidcore.case import LETTERS, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward, Scorer
 
 # Steps (from this score on, this reward) on the scale of a reward model's raw score, whose zero is "neither

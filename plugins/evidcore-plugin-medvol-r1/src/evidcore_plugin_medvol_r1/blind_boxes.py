@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from evidcore.case import Answer, Box, Evidence, Prompt
 from evidcore.contracts import Task
-from evidcore_plugin_medvol_r1.followed import gold_evidence
 from evidcore.volume import read_geometry
+from evidcore_plugin_medvol_r1.followed import gold_evidence
 
 Place = tuple[float, ...]  # z, y0, y1, x0, x1 as shares of the volume
 

@@ -11,8 +11,8 @@ from evidcore.builtin.overlap import Mask, mask_overlap
 from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict, VolumeRef
 from evidcore.contracts import MaskRequest, Reward, Segmenter
 from evidcore.errors import DataError
-from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
 from evidcore.volume import Volume, read
+from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
 from evidcore_plugin_medvol_r1.rewards import not_asked
 
 

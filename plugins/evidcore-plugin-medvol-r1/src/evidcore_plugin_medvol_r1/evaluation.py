@@ -19,8 +19,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidcore.case import Answer, Evidence, Prompt, VolumeRef
 from evidcore.builtin.overlap import Mask
+from evidcore.case import Answer, Evidence, Prompt, VolumeRef
 from evidcore.contracts import (
     Answers,
     Asking,
@@ -35,15 +35,14 @@ from evidcore.contracts import (
     Task,
 )
 from evidcore.evaluate.answered import batches, unknown_patients
-from evidcore_plugin_medvol_r1.followed import SegmentationAnswer, follow
-from evidcore_plugin_medvol_r1.blind_boxes import blind_answers
-from evidcore_plugin_medvol_r1.mask_figures import BY_PART, UNITS, MaskFigures
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.statistics import mean_interval
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-
+from evidcore_plugin_medvol_r1.blind_boxes import blind_answers
+from evidcore_plugin_medvol_r1.followed import SegmentationAnswer, follow
+from evidcore_plugin_medvol_r1.mask_figures import BY_PART, UNITS, MaskFigures
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,9 +140,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
         results: list[Scored] = []
         for found in follow(answers, task, self.segmenter):
             said, measured = zip(*found, strict=True)
-            results.append(
-                SegmentationResult(name=name, answers=said, measured=_measurement(said, measured))
-            )
+            results.append(SegmentationResult(name=name, answers=said, measured=_measurement(said, measured)))
         return results
 
     def score_beside_blind(
@@ -157,18 +154,14 @@ class SegmentationEvaluation(Evaluation[Answer]):
         """Measure the answers and the blind rules' boxes together, each volume opened once."""
         rules = blind_answers(prompts, training(), task)
         scored = self.score([*answers, *(Answers(prompts, said) for said in rules.values())], task, name)
-        by_rule = {
-            rule: one.values("dsc") for rule, one in zip(rules, scored[len(answers) :], strict=True)
-        }
+        by_rule = {rule: one.values("dsc") for rule, one in zip(rules, scored[len(answers) :], strict=True)}
         best = max(by_rule, key=lambda one: sum(by_rule[one]))
         interval = mean_interval(by_rule[best], scored[0].clusters)
         shown = row(name, "blind_dsc", interval, note=best, unit="score")
         blind = Blind(values=by_rule[best], rule=best, label="blind_rule", rows=(shown,))
         return scored[: len(answers)], blind
 
-    def follow(
-        self, prompt: Prompt, evidence: Evidence, volume: VolumeRef
-    ) -> tuple[Mask, object] | None:
+    def follow(self, prompt: Prompt, evidence: Evidence, volume: VolumeRef) -> tuple[Mask, object] | None:
         """Return what the segmenter makes of the boxes of an answer."""
         if not evidence.boxes:
             return None

@@ -10,11 +10,11 @@ from evidcore.case import Answer, Evidence, Prompt, VolumeRef
 from evidcore.contracts import Answers, MaskRequest, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError
 from evidcore.evaluate.answered import Answered, asked
-from evidcore_plugin_medvol_r1.mask_figures import MaskFigures, mask_figures
-from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
 from evidcore.registry import Offer, blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read
+from evidcore_plugin_medvol_r1.mask_figures import MaskFigures, mask_figures
+from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
 
 _AT_ONCE = 8  # masks of one volume in memory, unless one question needs more
 

@@ -14,7 +14,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -23,10 +23,14 @@ from torch.nn import functional as F
 
 from evidcore.builtin.clock import clock_for
 from evidcore.case import Case
-from evidcore.contracts import FitLog, Task, View
-from evidcore.model.language import load_language, spellings
+from evidcore.contracts import Corpus, FitLog, Language, Task, View
 from evidcore.model.template import read_turns
 from evidcore.model.text_documents import Document, DocumentDrawer, prefix_ids, prompt_ids, vocabulary_texts
+from evidcore.model.tiny import tiny_config, tiny_model
+from evidcore.model.word_tokenizer import build_tokenizer, spellings
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 _IGNORED = -100
 _CHECKED = 64  # questions that tell whether a fit is worth finishing
@@ -35,7 +39,7 @@ _FAR = 1_000_003  # between the seeds of attempts
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """Options of `TextFit.fit` that its steps go by."""
+    """Options of `Tiny.fit` that its steps go by."""
 
     steps: int
     documents_per_step: int
@@ -45,36 +49,48 @@ class _Plan:
     noise: float
 
 
-class TextFit:
-    """The language model as a component that a `fit` stage trains.
+class Tiny(Language):
+    """A language model of some hundred thousand weights, trained on a recipe's own texts by a fit stage.
 
     Args:
-        source: the recipe's `model.language`.
-        tasks: what it learns to answer, by name.
-        view: how the prompts show a case.
-        image_tokens: how many embeddings the bridge gives for one visual part.
-        phrases: names of findings; each becomes one token.
+        width: of the embeddings.
+        layers: of the decoder.
+        heads: of each layer; they share the width evenly.
     """
+
+    has_weights = False
+    counts_words = True
 
     def __init__(
         self,
-        source: Mapping[str, Any],
-        tasks: Mapping[str, Task],
-        view: View,
-        image_tokens: int,
-        phrases: Sequence[str] = (),
+        *,
+        width: Annotated[int, Ge(8)] = 128,
+        layers: Annotated[int, Ge(1)] = 4,
+        heads: Annotated[int, Ge(1)] = 4,
     ) -> None:
-        self.source = source
-        self.tasks = tasks
-        self.view = view
-        self.image_tokens = image_tokens
-        self.phrases = phrases
+        self._width, self._shape = width, {"width": width, "layers": layers, "heads": heads}
+        self.tasks: Mapping[str, Task] = {}  # from here on: set by `fit`
+        self.view: Any = None
+        self.image_tokens = 0
         self.model: Any = None
-        self.tokenizer: Any = None
+        self._tokenizer: Any = None
 
-    def load(self, folder: Path) -> None:
-        """Read back what `fit` wrote."""
-        self.model, self.tokenizer = load_language({"folder": str(folder)})
+    def width(self) -> int:
+        """Return the width of its embeddings."""
+        return self._width
+
+    def config(self, corpus: Corpus) -> LlamaConfig:
+        """Return its shape; the vocabulary needs the texts."""
+        return tiny_config(self.tokenizer(corpus), **self._shape)
+
+    def tokenizer(self, corpus: Corpus) -> PreTrainedTokenizerFast:
+        """Return a tokenizer whose words are counted in the texts."""
+        return build_tokenizer(corpus.texts(), corpus.phrases)
+
+    def load(self, corpus: Corpus, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+        """Return a model with random weights, and its tokenizer."""
+        tokenizer = self.tokenizer(corpus)
+        return tiny_model(tiny_config(tokenizer, **self._shape), tokenizer, seed), tokenizer
 
     def fit(
         self,
@@ -83,13 +99,17 @@ class TextFit:
         folder: Path,
         seed: int,
         log: FitLog,
+        tasks: Mapping[str, Task],
+        shares: Mapping[str, float],
+        view: View,
+        image_tokens: int,
+        phrases: Sequence[str],
         *,
         steps: Annotated[int, Ge(1)] = 600,
         documents_per_step: Annotated[int, Ge(1)] = 24,
         learning_rate: Annotated[float, Gt(0)] = 1.5e-3,
         easy_share: Annotated[float, Ge(0), Le(1)] = 0.5,
         omitted: Annotated[float, Ge(0), Lt(1)] = 0.3,
-        shares: Mapping[str, float] | None = None,
         emphasis: Mapping[str, float] | None = None,
         phrase_gain: Annotated[float, Gt(0)] = 2.0,
         abnormal_gain: Annotated[float, Gt(0)] = 3.0,
@@ -105,6 +125,11 @@ class TextFit:
             folder: where everything goes.
             seed: of weights, order, questions and places.
             log: told the loss of each step.
+            tasks: what it learns to answer, by name.
+            shares: how often each task is drawn, by name; 1 where not given.
+            view: how the prompts show a case.
+            image_tokens: how many embeddings the bridge gives for one visual part.
+            phrases: names of findings; each becomes one token.
             steps: optimiser updates.
             documents_per_step: prompts with their answers in one update.
             learning_rate: at its highest, after 40 steps; it falls along a cosine to 2 %.
@@ -113,7 +138,6 @@ class TextFit:
                 part). A model that knows impressions to be incomplete stays in doubt over what is not
                 mentioned; one that takes silence for absence never names a finding that its bridge does not
                 show it yet, so that GRPO has nothing to choose among.
-            shares: how often each task is drawn, by name; 1 where not given.
             emphasis: loss weight of the tokens of a text, by the text (space and all); 1 where not given.
             phrase_gain: loss weight of the names of findings.
             abnormal_gain: loss weight of tokens in sentences on something abnormal.
@@ -129,25 +153,22 @@ class TextFit:
         Raises:
             DataError: if a case has no impression, or no task asks anything.
         """
+        self.tasks, self.view, self.image_tokens = tasks, view, image_tokens
         cases = [case for case in train if case.present()]
-        texts = vocabulary_texts(train[:500], self.tasks, self.view)
-        emphasis = {**dict.fromkeys(spellings(self.phrases), phrase_gain), **(emphasis or {})}
+        corpus = Corpus(lambda: vocabulary_texts(train[:500], tasks, view), tuple(phrases))
+        emphasis = {**dict.fromkeys(spellings(phrases), phrase_gain), **(emphasis or {})}
         plan = _Plan(steps, documents_per_step, learning_rate, easy_share, abnormal_gain, noise)
         for attempt in range(restarts + 1):
             drawn = seed + attempt * _FAR
-            self.model, self.tokenizer = load_language(
-                self.source, texts=texts, phrases=self.phrases, seed=drawn
-            )
-            weights = _token_weights(self.tokenizer, self.model.config.vocab_size, emphasis)
-            drawer = DocumentDrawer(
-                self.tokenizer, self.tasks, self.view, self.image_tokens, cases, shares or {}, omitted
-            )
+            self.model, self._tokenizer = self.load(corpus, drawn)
+            weights = _token_weights(self._tokenizer, self.model.config.vocab_size, emphasis)
+            drawer = DocumentDrawer(self._tokenizer, tasks, view, image_tokens, cases, shares, omitted)
             asked = 0 if attempt == restarts else min(validation_questions, _CHECKED)
             if self._train(drawer, weights, plan, drawn, log, validation, asked):
                 break
         figures = self._figures(validation, validation_questions, documents_per_step)
         self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        self._tokenizer.save_pretrained(folder)
         found = {"steps": steps, "restarts": attempt, **figures}
         (folder / "fit.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
 
@@ -183,7 +204,7 @@ class TextFit:
                 loss = answer_loss(
                     self.model,
                     documents,
-                    self.tokenizer.pad_token_id,
+                    self._tokenizer.pad_token_id,
                     weights,
                     abnormal_gain=plan.abnormal_gain,
                     noise=plan.noise * done,
@@ -212,19 +233,19 @@ class TextFit:
         """Answer the validation questions from the impression, per task that asks for a letter."""
         figures: dict[str, float] = {}
         dice = random.Random("text-fit/validation")
-        turns = read_turns(self.tokenizer, where="fit of model.language")
+        turns = read_turns(self._tokenizer, where="fit of model.language")
         for name, task in self.tasks.items():
             asked = [prompt for case in cases for prompt in task.prompts(case, self.view, 0)[:1]]
             asked = [prompt for prompt in asked if "letter" in prompt.reference][:most]
             if not asked:
                 continue
             right = 0
-            longest = max(len(self.tokenizer(task.gold(prompt)[0]).input_ids) for prompt in asked) + 8
+            longest = max(len(self._tokenizer(task.gold(prompt)[0]).input_ids) for prompt in asked) + 8
             for start in range(0, len(asked), at_once):
                 batch = asked[start : start + at_once]
-                said = [prefix_ids(self.tokenizer, item.case, self.image_tokens, dice) for item in batch]
+                said = [prefix_ids(self._tokenizer, item.case, self.image_tokens, dice) for item in batch]
                 ids = [
-                    prompt_ids(self.tokenizer, turns, item, prefix)
+                    prompt_ids(self._tokenizer, turns, item, prefix)
                     for item, prefix in zip(batch, said, strict=True)
                 ]
                 for prompt, text in zip(batch, self._complete(ids, longest), strict=True):
@@ -234,13 +255,13 @@ class TextFit:
         return figures
 
     def _complete(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[str]:
-        pad = self.tokenizer.pad_token_id
+        pad = self._tokenizer.pad_token_id
         width = max(map(len, prompts))
         ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in prompts])
         out = self.model.generate(
             ids, attention_mask=(ids != pad).long(), max_new_tokens=max_new_tokens, do_sample=False
         )
-        return list(self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True))
+        return list(self._tokenizer.batch_decode(out[:, width:], skip_special_tokens=True))
 
 
 def answer_loss(
@@ -256,7 +277,7 @@ def answer_loss(
     """Return the weighted mean cross-entropy, in nats, of the answers' tokens.
 
     A token weighs `weights[token]`, times `abnormal_gain` in a sentence on something abnormal. `noise` is the
-    greatest spread of the noise on what stands for the volume, see `TextFit.fit`.
+    greatest spread of the noise on what stands for the volume, see `Tiny.fit`.
     """
     width = max(len(one.ids) for one in documents)
     ids = torch.tensor([one.ids + [pad] * (width - len(one.ids)) for one in documents])

@@ -5,31 +5,29 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 
 from evidcore.case import Prompt, TextPart, VisualPart
-from evidcore.contracts import Encoder, Grid
+from evidcore.contracts import Encoder, Grid, Stage
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
+from evidcore.model.language import missing_weights
 from evidcore.model.processor import VolumeProcessor
-from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage, data_uses
-from evidcore.registry import blame, factory
+from evidcore.recipe import DataUse, Recipe
+from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
-from evidcore.run.measuring import labeler_of, metrics_of, segmenter_of
-from evidcore.run.model import UNKNOWN_TEXT_WIDTH, Standing
-from evidcore.run.parts import Parts, build, check_splits
-from evidcore.run.readiness import ask
+from evidcore.run.assembly import Assembly, check_splits
+from evidcore.run.context import Context
+from evidcore.run.model import UNKNOWN_TEXT_WIDTH, StageOutputs
 from evidcore.run.shapes import Shapes, adapter_parameters, shapes
-from evidcore.run.stages import audited_as, scored_as
 from evidcore.run.traffic import is_fetched, tables
 from evidcore.volume import prepare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rehearsed:
+class CheckedData:
     """What was seen of one data entry of one stage."""
 
     stage: str
@@ -55,10 +53,10 @@ class StageWeights:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rehearsal:
+class DryRun:
     """What was seen of a recipe without training."""
 
-    data: tuple[Rehearsed, ...]
+    data: tuple[CheckedData, ...]
     parameters: Mapping[str, int | None] | None  # by part; None: a tiny model's words lie in absent data
     patch_grid_zyx: Grid  # of one usual input of the encoder
     visual_tokens: int  # that the bridge makes of it
@@ -66,7 +64,7 @@ class Rehearsal:
     unchecked: tuple[str, ...]  # what needs files that are not here, and how to get them
 
 
-def rehearse(recipe: Recipe) -> Rehearsal:
+def dry_run(recipe: Recipe) -> DryRun:
     """Do all that a run does before training, on the first case of each data entry.
 
     Encoder and bridge are built on the meta device, a published language model from the shape that is known
@@ -75,37 +73,37 @@ def rehearse(recipe: Recipe) -> Rehearsal:
     Raises:
         EvidError: what is wrong, all of a stage's problems at once where they do not hang on each other.
     """
-    parts = build(recipe)
-    absent = _absent(parts)
-    check_splits(parts, leaving_out=absent.keys())
+    assembly = Assembly(recipe)
+    absent = _absent(assembly)
+    check_splits(assembly, leaving_out=absent.keys())
     unchecked = list(dict.fromkeys(absent.values()))
     with torch.device("meta"):
-        encoder = models.encoder(parts, Standing())
-    unchecked += _weights(parts, encoder)
-    needs_data = bool(absent) and bool(recipe.model.language.config)
-    tokenizer = None if needs_data else models.tokenizer(parts)
-    made = None if needs_data else shapes(parts)
+        encoder = models.encoder(assembly, StageOutputs())
+    unchecked += _weights(assembly, encoder)
+    needs_data = bool(absent) and assembly.language.counts_words
+    tokenizer = None if needs_data else assembly.language.tokenizer(assembly.corpus)
+    made = None if needs_data else shapes(assembly)
     found, wrong = [], []
     processor = None
     try:
-        processor = None if tokenizer is None else models.processor(parts, tokenizer, encoder)
+        processor = None if tokenizer is None else models.processor(assembly, tokenizer, encoder)
     except EvidError as cause:
         wrong.append(str(cause))
     for place, stage in enumerate(recipe.stages):
         name = recipe.stage_name(place)
+        context = Context(assembly, name)
         try:
-            _components(parts, stage, name)
+            stage.check(context)
         except EvidError as cause:
             wrong.append(str(cause))
         for where, use in _entries(stage, name):
             if use.dataset in absent:
                 continue
             try:
-                seen = _entry(parts, encoder, processor, name, use)
+                seen = _entry(assembly, encoder, processor, name, use)
                 found.append(seen)
-                if isinstance(stage, Evaluate | Audit) and use.task:
-                    judge = scored_as if isinstance(stage, Evaluate) else audited_as
-                    judge(parts.tasks[use.task], [next(_asked(parts, use))])
+                if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
+                    wrong.append(f"{where}: {refusal}")
                 if any(use is own for own in stage.data):  # what is replayed is not written
                     wrong += _too_long(seen, stage, where)
             except EvidError as cause:
@@ -116,10 +114,10 @@ def rehearse(recipe: Recipe) -> Rehearsal:
             f"{recipe.path}: {count}\n" + "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
         )
     grid = encoder.grid(encoder.input.size_zyx)
-    width = models.text_width(parts)
+    width = assembly.language.width()
     with torch.device("meta"):
-        tokens = models.bridge(parts, encoder, width or UNKNOWN_TEXT_WIDTH).tokens(grid)
-    return Rehearsal(
+        tokens = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH).tokens(grid)
+    return DryRun(
         data=tuple(found),
         parameters=None if made is None else made.parameters,
         patch_grid_zyx=grid,
@@ -130,18 +128,18 @@ def rehearse(recipe: Recipe) -> Rehearsal:
 
 
 def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse]]:
-    """Yield a stage's data entries and where they stand."""
+    """Yield a stage's data entries and where they stand: in `data`, or in its replay."""
     yield from ((f"{name}.data[{number}]", use) for number, use in enumerate(stage.data))
-    if isinstance(stage, Grpo) and stage.replay is not None:
-        yield from ((f"{name}.replay.data[{number}]", use) for number, use in enumerate(stage.replay.data))
+    inner = stage.data_uses()[len(stage.data) :]
+    yield from ((f"{name}.replay.data[{number}]", use) for number, use in enumerate(inner))
 
 
-def _absent(parts: Parts) -> dict[str, str]:
+def _absent(assembly: Assembly) -> dict[str, str]:
     """Return the data sets whose files have not been fetched, and what each says of it."""
     found = {}
-    for use in (use for stage in parts.recipe.stages for use in data_uses(stage)):
+    for use in (use for stage in assembly.recipe.stages for use in stage.data_uses()):
         try:
-            parts.split(use.dataset, use.split)
+            assembly.split(use.dataset, use.split)
         except NotHere as cause:
             found[use.dataset] = f"dataset.{use.dataset}: {cause}"
         except EvidError:
@@ -149,14 +147,16 @@ def _absent(parts: Parts) -> dict[str, str]:
     return found
 
 
-def _weights(parts: Parts, encoder: Encoder) -> Iterator[str]:
+def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
     """Yield what is said of weights that are not here; those that a fit stage makes are not needed."""
-    fitted = {stage.component for stage in parts.recipe.stages if isinstance(stage, Fit)}
+    fitted = {stage.output for stage in assembly.recipe.stages}
     said = {
-        "model.encoder": "" if "model.encoder" in fitted else encoder.missing_weights(),
-        "model.language": models.missing_weights(models.language_source(parts, Standing())),
+        "model.encoder": "" if "encoder" in fitted else encoder.missing_weights(),
+        "model.language": assembly.language.missing_weights(),
         **{
-            where: models.missing_weights(table) for where, table in tables(parts.recipe) if is_fetched(table)
+            where: missing_weights(str(table["id"]), str(table["revision"]))
+            for where, table in tables(assembly.recipe)
+            if is_fetched(table)
         },
     }
     yield from (f"{part}: {text}" for part, text in said.items() if text)
@@ -164,60 +164,38 @@ def _weights(parts: Parts, encoder: Encoder) -> Iterator[str]:
 
 def _stage_weights(recipe: Recipe, made: Shapes) -> Iterator[StageWeights]:
     for place, stage in enumerate(recipe.stages):
-        if isinstance(stage, Sft | Grpo):
-            trained, whole = made.trained(stage), made.whole()
-            if stage.lora is not None and whole is not None and made.text is not None:
-                whole += adapter_parameters(made.text, stage.lora.rank)
+        load = stage.workload()
+        if load.trains_whole_model:
+            trained, whole = made.trained(load), made.whole()
+            if load.lora_rank is not None and whole is not None and made.text is not None:
+                whole += adapter_parameters(made.text, load.lora_rank)
             frozen = None if trained is None or whole is None else whole - trained
             yield StageWeights(stage=recipe.stage_name(place), trained=trained, frozen=frozen)
 
 
-def _components(parts: Parts, stage: Stage, name: str) -> None:
-    """Build a stage's own components, without a model behind them."""
-    given: dict[str, Any] = {"recipe_folder": parts.recipe.folder}
-    if isinstance(stage, Sft):
-        factory.build(
-            "reweighter", stage.reweighter, given=given, where=f"{name}.reweighter", services=parts.services
-        )
-    if isinstance(stage, Evaluate):
-        factory.build("scorer", stage.rescue, given=given, where=f"{name}.rescue", services=parts.services)
-    if isinstance(stage, Grpo):
-        for table in stage.reward:
-            where = f"{name}.reward {table['use']}"
-            factory.build(
-                "reward", table, given={**given, "policy": None}, where=where, services=parts.services
-            )
-        models.strategy(parts, stage)
-    if isinstance(stage, Evaluate):
-        for named in metrics_of(parts, stage, labeler_of(parts, stage, name), name):
-            ask(named.metric, name)
-    if isinstance(stage, Evaluate | Audit):
-        segmenter_of(parts, stage, name)
-
-
 def _entry(
-    parts: Parts, encoder: Encoder, processor: VolumeProcessor | None, stage: str, use: DataUse
-) -> Rehearsed:
-    cases = parts.cases(use)
+    assembly: Assembly, encoder: Encoder, processor: VolumeProcessor | None, stage: str, use: DataUse
+) -> CheckedData:
+    cases = assembly.cases(use)
     first, prompts = cases[0], []
     if use.task:
-        asking = next(_asked(parts, use), None)
+        asking = next(_asked(assembly, use), None)
         if asking is None:
             raise RecipeError(f"task {use.task!r} asks nothing about any of its {len(cases)} cases.")
         first, prompts = asking.case, [asking]
-    with blame(offer_of(parts.view), f"rendering case {first.id!r}"):
-        shown = [part for part in parts.view.render(first) if isinstance(part, VisualPart)]
-    image_tokens, width = 0, models.text_width(parts)
+    with blame(offer_of(assembly.view), f"rendering case {first.id!r}"):
+        shown = [part for part in assembly.view.render(first) if isinstance(part, VisualPart)]
+    image_tokens, width = 0, assembly.language.width()
     for part in shown:
-        size = parts.view.size_zyx(part, encoder.input)
+        size = assembly.view.size_zyx(part, encoder.input)
         prepare(part.crop, encoder.input, size)  # reads the file
         if width is not None:
             with torch.device("meta"):
-                image_tokens += models.bridge(parts, encoder, width).tokens(encoder.grid(size))
+                image_tokens += models.bridge(assembly, encoder, width).tokens(encoder.grid(size))
     prompt_tokens, answer_tokens, text = (
-        _count(parts, use, prompts[0], processor, image_tokens) if prompts else (None, None, "")
+        _count(assembly, use, prompts[0], processor, image_tokens) if prompts else (None, None, "")
     )
-    return Rehearsed(
+    return CheckedData(
         stage=stage, dataset=use.dataset, task=use.task, split=use.split, cases=len(cases),
         patients=len({case.patient or case.id for case in cases}),
         prompt_tokens=prompt_tokens,
@@ -226,25 +204,25 @@ def _entry(
     )  # fmt: skip
 
 
-def _asked(parts: Parts, use: DataUse) -> Iterator[Prompt]:
-    task = parts.tasks[use.task]
-    for case in parts.cases(use):
+def _asked(assembly: Assembly, use: DataUse) -> Iterator[Prompt]:
+    task = assembly.tasks[use.task]
+    for case in assembly.cases(use):
         with blame(offer_of(task), f"asking about case {case.id!r}"):
-            yield from task.prompts(case, parts.view, 0)
+            yield from task.prompts(case, assembly.view, 0)
 
 
 def _count(
-    parts: Parts, use: DataUse, prompt: Prompt, processor: VolumeProcessor | None, image_tokens: int
+    assembly: Assembly, use: DataUse, prompt: Prompt, processor: VolumeProcessor | None, image_tokens: int
 ) -> tuple[int | None, int | None, str]:
     """Return prompt tokens, answer tokens, and the prompt as text."""
-    task = parts.tasks[use.task]
+    task = assembly.tasks[use.task]
     with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
         gold, _ = task.gold(prompt)
         malformed = task.parse(prompt, gold).malformed
     if malformed is not None:
         raise ContractError(f"{offer_of(task)}: its own gold answer {gold!r} is malformed: {malformed}.")
     if processor is None:
-        written, answer = estimated_tokens(parts, prompt, gold)
+        written, answer = estimated_tokens(assembly, prompt, gold)
         return None if written is None else written + image_tokens, answer, ""
     tokens, answer = counted_tokens(prompt, gold, processor)
     return tokens, answer, re.sub(f"({re.escape(processor.image_token)})+", r"\1", processor.write(prompt))
@@ -255,9 +233,9 @@ def counted_tokens(prompt: Prompt, gold: str, processor: VolumeProcessor) -> tup
     return len(processor.encode(prompt).ids), len(processor.encode_answer(gold).ids)
 
 
-def estimated_tokens(parts: Parts, prompt: Prompt, gold: str) -> tuple[int | None, int | None]:
+def estimated_tokens(assembly: Assembly, prompt: Prompt, gold: str) -> tuple[int | None, int | None]:
     """Estimate the text tokens of a prompt and of its answer, None where the vocabulary is not known."""
-    known = shipped().get(parts.recipe.model.language.id)
+    known = shipped().get(assembly.recipe.model.language.get("id", ""))
     if known is None or known.chat_tokens is None:
         return None, None
     written = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
@@ -265,9 +243,9 @@ def estimated_tokens(parts: Parts, prompt: Prompt, gold: str) -> tuple[int | Non
     return known.chat_tokens + around + known.text_tokens(written), known.text_tokens(gold) + 1
 
 
-def _too_long(seen: Rehearsed, stage: Stage, where: str) -> Iterator[str]:
+def _too_long(seen: CheckedData, stage: Stage, where: str) -> Iterator[str]:
     """Yield a sentence where even the gold answer would be cut off."""
-    most = getattr(stage, "max_new_tokens", None)
+    most = stage.longest_answer
     if most is not None and seen.answer_tokens is not None and seen.answer_tokens > most:
         yield (
             f"{where}: max_new_tokens = {most} cuts the gold answer of task {seen.task!r} off, "

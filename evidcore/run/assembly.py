@@ -1,0 +1,201 @@
+"""Everything that a recipe names, built once a run: components, cases and prompts as stages use them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Case, Prompt, Split, TextPart
+from evidcore.contracts import Corpus, Dataset, Language, Policy, Task, View
+from evidcore.errors import ContractError, DataError, RunError
+from evidcore.recipe import DataUse, Recipe
+from evidcore.registry import blame, factory
+from evidcore.registry.factory import offer_of
+from evidcore.volume import cache_root
+
+_COUNTED_CASES = 500  # of a data entry, whose texts a vocabulary is counted in
+
+
+class BoundPolicy(Policy):
+    """The `policy` that the core gives components: the model that is being trained, once there is one."""
+
+    def __init__(self) -> None:
+        """Start without a model."""
+        self.model: Policy | None = None
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Ask the model that is being trained."""
+        return self._bound().generate(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
+
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Ask the model that is being trained."""
+        return self._bound().log_likelihoods(prompts, completions)
+
+    def _bound(self) -> Policy:
+        if self.model is None:
+            raise RunError("`policy` was asked before a stage trains one. Ask it while rewards are computed.")
+        return self.model
+
+
+class Assembly:
+    """A recipe's components, each built once, and its data.
+
+    What the core gives, by name; a component's parameters left of `*` ask for it: `recipe_folder` and
+    `cache_folder` to all; `view` to tasks and tools; `policy` to rewards and services; beside these what a
+    stage or a component around it gives, as `tools` to a rollout or `labeler` to metrics.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Build what needs no weights: services, data sets, view, tasks, the language model's component."""
+        self.recipe = recipe
+        self.policy = BoundPolicy()
+        self._built: dict[tuple[str, str], Any] = {}
+        self._cases: dict[tuple[str, Split], list[Case]] = {}
+        self.services: dict[str, Any] = {}
+        for name, table in recipe.services.items():
+            bare = {key: value for key, value in table.items() if key != "kind"}
+            self.services[name] = self.component(str(table["kind"]), bare, f"service.{name}")
+        self.datasets: dict[str, Dataset] = {
+            name: self.component("dataset", table, f"dataset.{name}")
+            for name, table in recipe.datasets.items()
+        }
+        self.view: View = self.component("view", recipe.model.view, "model.view")
+        self.tasks: dict[str, Task] = {
+            name: self.component("task", table, f"task.{name}", view=self.view)
+            for name, table in recipe.tasks.items()
+        }
+        self.language: Language = self.component("language", recipe.model.language, "model.language")
+
+    def component(self, kind: str, table: Mapping[str, Any] | str, where: str, **given: Any) -> Any:
+        """Return the component of a table, or the service of a name; the same table at a place is built once.
+
+        Args:
+            kind: component kind.
+            table: the recipe table with `use`, or a service's name.
+            where: what messages call the table.
+            given: what whoever asks gives it.
+        """
+        if isinstance(table, str):
+            return self.services[table]
+        key = (where, json.dumps(table, sort_keys=True, default=str))
+        if key not in self._built:
+            known = {"recipe_folder": self.recipe.folder, "cache_folder": cache_root(), "policy": self.policy}
+            view = {"view": self.view} if kind in ("tool", "task") and "view" not in given else {}
+            self._built[key] = factory.build(
+                kind, table, given={**known, **view, **given}, where=where, services=self.services
+            )
+        return self._built[key]
+
+    def split(self, dataset: str, split: Split) -> list[Case]:
+        """Return the cases of a split.
+
+        Raises:
+            ContractError: if a case id comes twice, or a case is none.
+            DataError: if there are none.
+        """
+        key = (dataset, split)
+        if key not in self._cases:
+            source = self.datasets[dataset]
+            with blame(offer_of(source), f"listing the cases of {dataset}, {split}"):
+                cases = list(source.cases(split))
+            seen: set[str] = set()
+            for case in cases:
+                if case.id in seen:
+                    raise ContractError(
+                        f"{offer_of(source)}: case {case.id!r} comes twice in {dataset}, {split}."
+                    )
+                seen.add(case.id)
+            self._cases[key] = cases
+        if not self._cases[key]:
+            raise DataError(
+                f"dataset.{dataset}: the {split} split has no cases. Check the table's options and files."
+            )
+        return self._cases[key]
+
+    def cases(self, use: DataUse) -> list[Case]:
+        """Return the cases that a data entry asks for."""
+        cases = self.split(use.dataset, use.split)
+        if use.patients < 1:
+            places = {case.id: _place(case.patient or case.id, self.recipe.seed) for case in cases}
+            most = max(use.patients, min(places.values()))  # at least one patient
+            cases = [case for case in cases if places[case.id] <= most]
+        return cases[: use.limit] if use.limit else cases
+
+    def prompts(self, use: DataUse, *, seed: int = 0, split: Split | None = None) -> list[Prompt]:
+        """Return everything that a task asks about a data entry's cases; seed 0 is evaluation's."""
+        task = self.tasks[use.task]
+        found: list[Prompt] = []
+        for case in self.cases(use) if split is None else self.split(use.dataset, split):
+            with blame(offer_of(task), f"asking about case {case.id!r}"):
+                asked = task.prompts(case, self.view, seed)
+            found += [dataclasses.replace(prompt, task=use.task) for prompt in asked]
+        if not found:
+            raise DataError(
+                f"task {use.task!r} asks nothing about the {use.split} cases of {use.dataset!r}. "
+                "It may need findings, questions or reports that this data set lacks."
+            )
+        return found
+
+    @functools.cached_property
+    def phrases(self) -> tuple[str, ...]:
+        """Return the finding names of all data sets."""
+        return tuple(dict.fromkeys(name for item in self.datasets.values() for name in item.findings))
+
+    @property
+    def corpus(self) -> Corpus:
+        """Return what a counted vocabulary is counted in: prompts and answers of the training cases."""
+        return Corpus(self._texts, self.phrases)
+
+    def word_sources(self) -> tuple[DataUse, ...]:
+        """Return what is asked about training cases, each once."""
+        uses = [use for stage in self.recipe.stages for use in stage.data_uses()]
+        return tuple(dict.fromkeys(use for use in uses if use.task and use.split == "train"))
+
+    def _texts(self) -> list[str]:
+        found = ["user\n", "assistant\n"]
+        for use in self.word_sources():
+            task = self.tasks[use.task]
+            for case in self.cases(use)[:_COUNTED_CASES]:
+                found.append(str(case.notes.get("impression", "")))
+                for prompt in task.prompts(case, self.view, 1):
+                    found.append(task.gold(prompt)[0])
+                    found += [part.text for part in prompt.parts if isinstance(part, TextPart)]
+        return found
+
+
+def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
+    """Refuse a data set in which a patient is in two of the splits that the recipe uses.
+
+    Args:
+        assembly: of the recipe.
+        leaving_out: names of data sets that are not looked at.
+
+    Raises:
+        DataError: naming the patient, a case of his in each, and the splits.
+    """
+    read = {(use.dataset, use.split) for stage in assembly.recipe.stages for use in stage.data_uses()}
+    for dataset in assembly.datasets.keys() - set(leaving_out):
+        where: dict[str, tuple[str, str]] = {}
+        for split in sorted(split for name, split in read if name == dataset):
+            for case in assembly.split(dataset, split):
+                patient = case.patient or case.id
+                other, case_id = where.setdefault(patient, (split, case.id))
+                if other != split:
+                    raise DataError(
+                        f"dataset.{dataset}: patient {patient!r} is in {other} (case {case_id!r}) and in "
+                        f"{split} (case {case.id!r}). Move or drop one: a patient may be in one split only."
+                    )
+
+
+def _place(patient: str, seed: int) -> float:
+    """Return a patient's place in 0..1, the same in every process."""
+    digest = hashlib.blake2b(f"{seed}/{patient}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

@@ -1,0 +1,94 @@
+"""What a run gives one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Case, Prompt, Split
+from evidcore.contracts import Announce, Encoder, Language, Policy, StageContext
+from evidcore.model.policy import VLMPolicy
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.vlm import VolumeVLM
+from evidcore.recipe import DataUse
+from evidcore.run import model as models
+from evidcore.run.assembly import Assembly
+from evidcore.run.model import StageOutputs
+
+
+class Context(StageContext):
+    """A stage's view of the run: the assembly, and what the stages before it left."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        where: str,
+        *,
+        before: StageOutputs | None = None,
+        folder: Path | None = None,
+        announce: Announce | None = None,
+        resume: bool = False,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            assembly: of the recipe.
+            where: the stage's name.
+            before: checkpoints of the stages before it; none where the stage is only checked.
+            folder: where it writes, where it is run.
+            announce: told about its steps, where it is run.
+            resume: go on from its last whole checkpoint.
+        """
+        self._assembly, self._before = assembly, before or StageOutputs()
+        self.recipe, self.where, self.resume = assembly.recipe, where, resume
+        if folder is not None and announce is not None:
+            self.folder, self.announce = folder, announce
+        self.tasks, self.services, self.view = assembly.tasks, assembly.services, assembly.view
+
+    def split(self, dataset: str, split: Split) -> Sequence[Case]:
+        """Return the cases of a split."""
+        return self._assembly.split(dataset, split)
+
+    def cases(self, use: DataUse) -> Sequence[Case]:
+        """Return the cases of a data entry."""
+        return self._assembly.cases(use)
+
+    def prompts(self, use: DataUse, *, seed: int = 0, split: Split | None = None) -> list[Prompt]:
+        """Return everything that a data entry's task asks."""
+        return self._assembly.prompts(use, seed=seed, split=split)
+
+    def component(self, kind: str, table: Mapping[str, Any] | str, key: str, **given: Any) -> Any:
+        """Return a component of the stage."""
+        return self._assembly.component(kind, table, f"{self.where}.{key}", **given)
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """Return the finding names of all data sets."""
+        return self._assembly.phrases
+
+    @property
+    def language(self) -> Language:
+        """Return where the language model comes from."""
+        return self._assembly.language
+
+    def encoder(self) -> Encoder:
+        """Return a new encoder, fitted where a stage before did that."""
+        return models.encoder(self._assembly, self._before)
+
+    def image_tokens(self, use: DataUse) -> int:
+        """Return how many embeddings the bridge gives for a data entry's first visual part."""
+        return models.image_tokens(self._assembly, use, self.language.width() or 0)
+
+    def model(self) -> tuple[VolumeVLM, VolumeProcessor]:
+        """Return the model as the stages before left it, and its processor."""
+        return models.current(self._assembly, self._before)
+
+    def policy(self, *, prompts_per_pass: int = 64) -> VLMPolicy:
+        """Return a policy over `model()`."""
+        model, processor = self.model()
+        return VLMPolicy(model, processor, prompts_per_pass=prompts_per_pass, seed=self.recipe.seed)
+
+    def bind_policy(self, policy: Policy) -> None:
+        """Let components that the core gave `policy` ask this one."""
+        self._assembly.policy.model = policy

@@ -1,0 +1,80 @@
+"""What is asked of a run after it finished: its model, and an audit of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from evidcore.contracts import Stage
+from evidcore.errors import RunError
+from evidcore.evaluate.asking import AskingStage
+from evidcore.recipe import load
+from evidcore.recipe.check import stage_class
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+from evidcore.run.execute import final_outputs
+from evidcore.run.folder import RunFolder, naming_full_disk, write
+from evidcore.run.record import append
+from evidcore.train.settings import Silent
+
+
+def last_model(folder: RunFolder) -> Path:
+    """Return the folder of the model that a run's last training stage wrote.
+
+    Raises:
+        RunError: if a stage that trains has not finished, or none trains a whole model.
+    """
+    model = final_outputs(folder, load(folder.path / "resolved.toml")).model
+    if model is None:
+        raise RunError(
+            f"{folder.path}: its recipe trains no model that could answer: it has no sft and no grpo stage. "
+            "Add one, then `evid run` again."
+        )
+    return model
+
+
+def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
+    """Audit a run's last model on the questions of its last evaluation; write and return the result.
+
+    Args:
+        folder: a finished run.
+        limit: cases per data entry; 0: all.
+
+    Raises:
+        RunError: if the run has not finished, or evaluates no questions.
+    """
+    recipe = load(folder.path / "resolved.toml")
+    last = last_asking(recipe.stages)
+    if last is None:
+        raise RunError(
+            f"{folder.path}: its recipe has no evaluate stage, so there are no questions to ask. Add one."
+        )
+    assembly, before = Assembly(recipe), final_outputs(folder, recipe)
+    before.load_services(assembly)
+    name = f"{len(recipe.stages) + 1:02d}-audit"
+    stage = stage_class("audit")(
+        kind="audit",
+        data=tuple(dataclasses.replace(use, limit=limit or use.limit) for use in last.data),
+        max_new_tokens=last.max_new_tokens,
+        prompts_per_batch=last.prompts_per_batch,
+        options=last.options,
+    )
+    with folder.held(), naming_full_disk(folder):
+        work = folder.working(name)
+        work.mkdir(parents=True, exist_ok=True)
+        (work / "answers.jsonl").unlink(missing_ok=True)
+        result = stage.run(Context(assembly, name, before=before, folder=work, announce=Silent()))
+        append(work / "answers.jsonl", result.answers or ())
+        (work / "answers.jsonl").replace(folder.path / "answers" / f"{name}.jsonl")
+        shown = {"stage": name, "kind": "audit", **result.to_json()}
+        write(folder.path / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
+        work.rmdir()
+    return shown
+
+
+def last_asking(stages: tuple[Stage, ...]) -> AskingStage | None:
+    """Return the last stage that evaluates answers, None where there is none."""
+    found = [stage for stage in stages if isinstance(stage, AskingStage) and stage.kind != "audit"]
+    return found[-1] if found else None
