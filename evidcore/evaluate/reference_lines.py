@@ -64,9 +64,7 @@ class ReferenceLines:
         return [
             row(name, metric, interval, note=notes[metric])
             if interval is not None
-            else Row(
-                name=name, metric=metric, value=None, note=UNKNOWN, questions=questions, patients=patients
-            )
+            else dataclasses.replace(unknown, metric=metric)
             for metric, interval in self.intervals().items()
         ]
 
