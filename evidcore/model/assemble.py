@@ -16,7 +16,7 @@ from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.config import VolumeVLMConfig
 from evidcore.model.parts import build_bridge
-from evidcore.model.processor import IMAGE_TOKEN, VISION_TOKENS, VolumeImageProcessor, VolumeProcessor
+from evidcore.model.processor import IMAGE_TOKEN, VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
 
@@ -44,10 +44,11 @@ def assemble(
         view_table: the recipe table of the view.
         seed: of the bridge's first weights.
         feature_folder: where frozen-encoder features are kept between processes; None: nowhere.
+
+    Raises:
+        RunError: if the tokenizer's chat template loses something of what is said.
     """
-    missing = [token for token in VISION_TOKENS if token not in tokenizer.get_vocab()]
-    if missing:
-        tokenizer.add_special_tokens({"additional_special_tokens": missing})
+    add_image_tokens(tokenizer)
     if len(tokenizer) > language.get_input_embeddings().weight.shape[0]:
         language.resize_token_embeddings(len(tokenizer))
     if tokenizer.pad_token is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evidcore.errors import DataError, did_you_mean
+from evidcore.model.template import read_turns
 from evidcore.model.tiny import tiny_config, tiny_model
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def load_language(
 
     Raises:
         DataError: if the table names no source or several, or what it names cannot be used.
+        RunError: if the chat template loses something of what is said.
     """
     kinds = [kind for kind in _SOURCES if kind in source]
     if len(kinds) != 1:
@@ -152,23 +154,32 @@ def load_language(
 def _pretrained(name: str, revision: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
+    said = f"{name!r} (revision {revision or 'newest'})"
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
         config = AutoConfig.from_pretrained(name, revision=revision)
-        sees = getattr(config, "vision_config", None) is not None
-        # safetensors only: a pickle may run code when it is read
-        model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
-            name, revision=revision, use_safetensors=True, dtype=torch.float32
-        )
     except (OSError, ValueError) as cause:
-        raise DataError(
-            f"model.language: {name!r} (revision {revision or 'newest'}) could not be loaded: "
-            f"{str(cause).splitlines()[0]} Check the name, the network and that it has safetensors weights."
-        ) from cause
+        raise _not_loaded(said, cause) from cause
     if tokenizer.chat_template is None:
         raise DataError(
             f"model.language: the tokenizer of {name!r} has no chat template, so prompts cannot be written; "
             "take the instruction-tuned version of the model, or put a chat_template.jinja beside its "
             "tokenizer."
         )
+    read_turns(tokenizer, where=name)  # refused before its weights are read
+    sees = getattr(config, "vision_config", None) is not None
+    try:
+        # safetensors only: a pickle may run code when it is read
+        model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
+            name, revision=revision, use_safetensors=True, dtype=torch.float32
+        )
+    except (OSError, ValueError) as cause:
+        raise _not_loaded(said, cause) from cause
     return model, tokenizer
+
+
+def _not_loaded(said: str, cause: Exception) -> DataError:
+    return DataError(
+        f"model.language: {said} could not be loaded: {str(cause).splitlines()[0]} Check the name, the "
+        "network and that it has safetensors weights."
+    )

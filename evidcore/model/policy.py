@@ -125,11 +125,13 @@ def sampling_of(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> Sampling:
-    """Return sampling settings with the model's end tokens."""
+    """Return sampling settings with the end tokens of the chat template, the tokenizer and the model."""
     declared = model.generation_config.eos_token_id
-    ends = {processor.tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])} - {
-        None
-    }
+    ends = {
+        processor.end_ids[-1],
+        processor.tokenizer.eos_token_id,
+        *(declared if isinstance(declared, list) else [declared]),
+    } - {None}
     return Sampling(
         max_new_tokens=max_new_tokens,
         end_ids=tuple(sorted(ends)),

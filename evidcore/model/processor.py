@@ -23,6 +23,7 @@ from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.config import VolumeVLMConfig
 from evidcore.model.parts import build_bridge, build_encoder
+from evidcore.model.template import control_tokens, read_turns
 from evidcore.registry import factory
 from evidcore.volume import prepare
 
@@ -37,6 +38,14 @@ class Encoded:
 
     ids: tuple[int, ...]
     crops: tuple[Crop, ...]  # in the order of their tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedAnswer:
+    """An answer as the model is to write it, with the tokens that end its turn."""
+
+    ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]  # the characters of each token, from first to behind the last
 
 
 class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
@@ -148,7 +157,8 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         """Take both.
 
         Raises:
-            RunError: if the tokenizer has no chat template, or no image tokens.
+            RunError: if the tokenizer has no chat template, one that loses something of what is said, or no
+                image tokens.
         """
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
         assert tokenizer is not None  # transformers checks it
@@ -165,9 +175,22 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
             raise RunError(
                 f"{name}: its tokenizer has no token {IMAGE_TOKEN!r}; evidcore.model.assemble adds it."
             )
-        self._turns: tuple[str, str] | None = None
-        added = tokenizer.added_tokens_decoder.values()
-        self._control_tokens = sorted({*VISION_TOKENS, *(token.content for token in added if token.special)})
+        self.turns = read_turns(tokenizer, self.chat_template, where=name)
+        self.end_ids = self._ids(self.turns.end_of_turn)
+        self._control_tokens = sorted({*VISION_TOKENS, *control_tokens(tokenizer)})
+
+    @classmethod
+    def without_model(
+        cls, tokenizer: PreTrainedTokenizerBase, encoder: Encoder, bridge: Bridge, view: View
+    ) -> VolumeProcessor:
+        """Return a processor that writes and counts prompts as a run does, without weights.
+
+        Encoder and bridge may lie on the meta device. Raises what the constructor raises.
+        """
+        add_image_tokens(tokenizer)
+        images = VolumeImageProcessor()
+        images.connect(encoder, bridge, view, None)
+        return cls(images, tokenizer)
 
     @property
     def model_input_names(self) -> list[str]:
@@ -176,14 +199,23 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
 
     def encode(self, prompt: Prompt) -> Encoded:
         """Return the tokens of a prompt, up to where the answer starts."""
+        return Encoded(self._ids(self.write(prompt)), prompt.crops())
+
+    def write(self, prompt: Prompt) -> str:
+        """Return a prompt as text, up to where the answer starts.
+
+        Raises:
+            DataError: if a text of it holds a control token of the language model.
+        """
         text = self.text_of(prompt.parts, f"prompt {prompt.id!r}")
-        chat = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}],
-            chat_template=self.chat_template,
-            add_generation_prompt=True,
-            tokenize=False,
-        )
-        return Encoded(self._ids(chat), prompt.crops())
+        return f"{self.turns.before_question}{text}{self.turns.before_answer}"
+
+    def encode_answer(self, text: str) -> EncodedAnswer:
+        """Return the tokens of an answer and of the turn's end, whose offsets are empty."""
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        end = ((len(text), len(text)),) * len(self.end_ids)
+        offsets = tuple((start, stop) for start, stop in encoded["offset_mapping"])
+        return EncodedAnswer((*encoded["input_ids"], *self.end_ids), (*offsets, *end))
 
     def encode_tool_turn(self, parts: Sequence[Part]) -> Encoded:
         """Return the tokens that end the model's turn, show a tool's answer and open the next turn.
@@ -191,22 +223,8 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         Raises:
             ValueError: if a text holds control tokens.
         """
-        if self._turns is None:
-            ask, answer, tool = "ask-5d41", "answer-402a", "tool-bc4b"
-            chat = self.tokenizer.apply_chat_template(
-                [
-                    {"role": "user", "content": ask},
-                    {"role": "assistant", "content": answer},
-                    {"role": "user", "content": tool},
-                ],
-                chat_template=self.chat_template,
-                add_generation_prompt=True,
-                tokenize=False,
-            )
-            between, after = chat.split(answer)[1].split(tool)
-            self._turns = between, after
-        before, after = self._turns
         text = self.text_of(parts, "a tool's answer")
+        before, after = self.turns.after_answer, self.turns.before_next_answer
         ids = self._ids(f"{before}<tool_response>\n{text}\n</tool_response>{after}")
         return Encoded(ids, tuple(part.crop for part in parts if isinstance(part, VisualPart)))
 
@@ -249,6 +267,13 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         return self.image_processor(flat), [
             self.image_token * self.image_processor.tokens(crop) for crop in crops
         ]
+
+
+def add_image_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Add the image tokens where a tokenizer has none."""
+    missing = [token for token in VISION_TOKENS if token not in tokenizer.get_vocab()]
+    if missing:
+        tokenizer.add_special_tokens({"additional_special_tokens": missing})
 
 
 def _flat(images: Any) -> Iterator[Reference]:

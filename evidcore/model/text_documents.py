@@ -13,6 +13,7 @@ from evidcore.case import Case, Prompt, Span, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError
 from evidcore.model.language import IMAGE_TOKEN
+from evidcore.model.template import Turns, read_turns
 
 _FILLER = "."
 _EASY_TOKENS = 16  # the shortest prefix of the first steps
@@ -58,6 +59,7 @@ class DocumentDrawer:
         if unknown := sorted(set(shares) - set(tasks)):
             raise DataError(f"fit of model.language: shares names {unknown[0]!r}; tasks: {', '.join(tasks)}.")
         self._tokenizer, self._tasks, self._view, self._tokens = tokenizer, tasks, view, image_tokens
+        self._turns = read_turns(tokenizer, where="fit of model.language")
         self._names = list(tasks)
         self._shares = [shares.get(name, 1.0) for name in tasks]
         self._cases = cases
@@ -78,7 +80,9 @@ class DocumentDrawer:
             shortest = min(_EASY_TOKENS, self._tokens) if ease else self._tokens
             tokens = shortest if easy else dice.randint(shortest, self._tokens)
             prefix = prefix_ids(self._tokenizer, case, tokens, dice, 0.0 if easy else self._omitted)
-            return self._document(prompt_ids(self._tokenizer, prompt, prefix), *task.gold(prompt))
+            return self._document(
+                prompt_ids(self._tokenizer, self._turns, prompt, prefix), *task.gold(prompt)
+            )
         raise DataError(
             f"fit of model.language: 100 draws in a row asked nothing; tasks: {', '.join(self._names)}."
         )
@@ -133,15 +137,11 @@ def prefix_ids(
     return [token for piece in pieces for token in piece]
 
 
-def prompt_ids(tokenizer: Any, prompt: Prompt, prefix: Sequence[int]) -> list[int]:
+def prompt_ids(tokenizer: Any, turns: Turns, prompt: Prompt, prefix: Sequence[int]) -> list[int]:
     """Return the chat's token ids up to the answer, with `prefix` in place of each visual part."""
-    content = [
-        {"type": "image"} if isinstance(part, VisualPart) else {"type": "text", "text": part.text}
-        for part in prompt.parts
-    ]
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-    )
+    shown = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
+    asked = "".join(shown if isinstance(part, VisualPart) else part.text for part in prompt.parts)
+    text = f"{turns.before_question}{asked}{turns.before_answer}"
     image = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
     ids: list[int] = []
     for token in tokenizer(text, add_special_tokens=False).input_ids:

@@ -25,6 +25,7 @@ from evidcore.builtin.clock import clock_for
 from evidcore.case import Case
 from evidcore.contracts import FitLog, Task, View
 from evidcore.model.language import load_language, spellings
+from evidcore.model.template import read_turns
 from evidcore.model.text_documents import Document, DocumentDrawer, prefix_ids, prompt_ids, vocabulary_texts
 
 _IGNORED = -100
@@ -211,6 +212,7 @@ class TextFit:
         """Answer the validation questions from the impression, per task that asks for a letter."""
         figures: dict[str, float] = {}
         dice = random.Random("text-fit/validation")
+        turns = read_turns(self.tokenizer, where="fit of model.language")
         for name, task in self.tasks.items():
             asked = [prompt for case in cases for prompt in task.prompts(case, self.view, 0)[:1]]
             asked = [prompt for prompt in asked if "letter" in prompt.reference][:most]
@@ -222,7 +224,8 @@ class TextFit:
                 batch = asked[start : start + at_once]
                 said = [prefix_ids(self.tokenizer, item.case, self.image_tokens, dice) for item in batch]
                 ids = [
-                    prompt_ids(self.tokenizer, item, prefix) for item, prefix in zip(batch, said, strict=True)
+                    prompt_ids(self.tokenizer, turns, item, prefix)
+                    for item, prefix in zip(batch, said, strict=True)
                 ]
                 for prompt, text in zip(batch, self._complete(ids, longest), strict=True):
                     right += task.parse(prompt, text).choice == prompt.reference["letter"]

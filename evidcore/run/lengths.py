@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from evidcore.case import Prompt, VisualPart
 from evidcore.errors import NotHere
+from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse, Grpo, Stage
 from evidcore.run.parts import Parts
 from evidcore.run.rehearsal import counted_tokens, estimated_tokens
@@ -35,27 +36,29 @@ class Lengths:
     replayed: Lengths | None = None  # of the rows that a grpo stage replays, with their gold answers
 
 
-def lengths(parts: Parts, made: Shapes, tokenizer: Any, stage: Stage) -> Lengths:
+def lengths(parts: Parts, made: Shapes, processor: VolumeProcessor | None, stage: Stage) -> Lengths:
     """Return the longest lengths over a stage's data entries.
 
     Args:
         parts: what the recipe is made of.
         made: its shapes.
-        tokenizer: None where it is not here.
+        processor: it writes the prompts; None where the tokenizer is not here.
         stage: one that trains or asks.
     """
-    longest = _longest(parts, made, tokenizer, stage.data)
+    longest = _longest(parts, made, processor, stage.data)
     written = getattr(stage, "max_new_tokens", None)
     replay = stage.replay if isinstance(stage, Grpo) else None
     return dataclasses.replace(
         longest,
         answer_tokens=longest.answer_tokens if written is None else written,
-        replayed=None if replay is None else _longest(parts, made, tokenizer, replay.data),
+        replayed=None if replay is None else _longest(parts, made, processor, replay.data),
     )
 
 
-def _longest(parts: Parts, made: Shapes, tokenizer: Any, data: Sequence[DataUse]) -> Lengths:
-    found = [_of(parts, made, tokenizer, use) for use in data if use.task]
+def _longest(
+    parts: Parts, made: Shapes, processor: VolumeProcessor | None, data: Sequence[DataUse]
+) -> Lengths:
+    found = [_of(parts, made, processor, use) for use in data if use.task]
     return Lengths(
         prompt_tokens=max(one.prompt_tokens for one in found),
         answer_tokens=max(one.answer_tokens for one in found),
@@ -64,7 +67,7 @@ def _longest(parts: Parts, made: Shapes, tokenizer: Any, data: Sequence[DataUse]
     )
 
 
-def _of(parts: Parts, made: Shapes, tokenizer: Any, use: DataUse) -> Lengths:
+def _of(parts: Parts, made: Shapes, processor: VolumeProcessor | None, use: DataUse) -> Lengths:
     task = parts.tasks[use.task]
     try:
         cases = parts.cases(use)
@@ -72,7 +75,7 @@ def _of(parts: Parts, made: Shapes, tokenizer: Any, use: DataUse) -> Lengths:
         cases = []
     prompts = (prompt for case in cases for prompt in task.prompts(case, parts.view, 0))
     asked = list(itertools.islice(prompts, LOOKED_AT))
-    seen = [_row(parts, made, tokenizer, prompt, task.gold(prompt)[0]) for prompt in asked]
+    seen = [_row(parts, made, processor, prompt, task.gold(prompt)[0]) for prompt in asked]
     known = [row for row in seen if row is not None]
     if not known:
         tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if parts.view.tags_slices else 0
@@ -86,16 +89,17 @@ def _of(parts: Parts, made: Shapes, tokenizer: Any, use: DataUse) -> Lengths:
         prompt_tokens=max(row[0] for row in known),
         answer_tokens=max(row[1] for row in known),
         volumes=max(len(prompt.crops()) for prompt in asked),
-        ground="counted" if tokenizer is not None else "estimated",
+        ground="counted" if processor is not None else "estimated",
     )
 
 
-def _row(parts: Parts, made: Shapes, tokenizer: Any, prompt: Prompt, gold: str) -> tuple[int, int] | None:
+def _row(
+    parts: Parts, made: Shapes, processor: VolumeProcessor | None, prompt: Prompt, gold: str
+) -> tuple[int, int] | None:
     """Return the tokens of a prompt and of its answer, None where nothing is known of the vocabulary."""
-    if tokenizer is None:
-        text, answer = estimated_tokens(parts, prompt, gold)
-    else:
-        text, answer, _ = counted_tokens(prompt, gold, tokenizer)
+    if processor is not None:
+        return counted_tokens(prompt, gold, processor)
+    text, answer = estimated_tokens(parts, prompt, gold)
     if text is None or answer is None:
         return None
     visual = 0

@@ -28,6 +28,8 @@ from evidcore.registry.factory import offer_of, options
 from evidcore.run.parts import Parts
 from evidcore.volume import cache_root
 
+UNKNOWN_TEXT_WIDTH = 64  # the bridge is built at this width where the language model's is not known
+
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
@@ -123,6 +125,22 @@ def tokenizer(parts: Parts) -> Any:
     return (
         build_tokenizer(texts(parts), parts.findings) if "config" in source else _local(AutoTokenizer, source)
     )
+
+
+def processor(parts: Parts, tokenizer: Any, seeing: Encoder) -> VolumeProcessor:
+    """Return what writes and counts prompts as the run does, without weights.
+
+    Args:
+        parts: what the recipe is made of.
+        tokenizer: of its language model.
+        seeing: its encoder, which may lie on the meta device.
+
+    Raises:
+        RunError: if the tokenizer's chat template is missing or loses something of what is said.
+    """
+    with torch.device("meta"):
+        joining = bridge(parts, seeing, text_width(parts) or UNKNOWN_TEXT_WIDTH)
+    return VolumeProcessor.without_model(tokenizer, seeing, joining, parts.view)
 
 
 def _local(kind: Any, source: Mapping[str, Any]) -> Any:

@@ -57,6 +57,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
     parts = build(recipe)
     made = shapes(parts)
     tokenizer = models.tokenizer(parts)
+    processor = None if tokenizer is None else models.processor(parts, tokenizer, made.encoder)
     offers = used(recipe)
     cards: dict[str, Mapping[str, Any]] = {
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
@@ -66,7 +67,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
         name = recipe.stage_name(place)
         rows = None
         if not isinstance(stage, Fit) and made.text is not None:
-            rows = lengths(parts, made, tokenizer, stage)
+            rows = lengths(parts, made, processor, stage)
         expected = None if throughput is None or rows is None else throughput.seconds(stage, made, rows)
         stages.append(
             PlannedStage(

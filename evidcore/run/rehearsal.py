@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,15 +13,16 @@ from evidcore.case import Prompt, TextPart, VisualPart
 from evidcore.contracts import Encoder, Grid
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
+from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import Audit, DataUse, Evaluate, Fit, Grpo, Recipe, Sft, Stage, data_uses
 from evidcore.registry import blame, factory
 from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
 from evidcore.run.measuring import labeler_of, metrics_of, segmenter_of
-from evidcore.run.model import Standing
+from evidcore.run.model import UNKNOWN_TEXT_WIDTH, Standing
 from evidcore.run.parts import Parts, build, check_splits
 from evidcore.run.readiness import ask
-from evidcore.run.shapes import UNKNOWN_TEXT_WIDTH, Shapes, adapter_parameters, shapes
+from evidcore.run.shapes import Shapes, adapter_parameters, shapes
 from evidcore.run.stages import audited_as, scored_as
 from evidcore.run.traffic import is_fetched, tables
 from evidcore.volume import prepare
@@ -84,6 +86,11 @@ def rehearse(recipe: Recipe) -> Rehearsal:
     tokenizer = None if needs_data else models.tokenizer(parts)
     made = None if needs_data else shapes(parts)
     found, wrong = [], []
+    processor = None
+    try:
+        processor = None if tokenizer is None else models.processor(parts, tokenizer, encoder)
+    except EvidError as cause:
+        wrong.append(str(cause))
     for place, stage in enumerate(recipe.stages):
         name = recipe.stage_name(place)
         try:
@@ -94,7 +101,7 @@ def rehearse(recipe: Recipe) -> Rehearsal:
             if use.dataset in absent:
                 continue
             try:
-                seen = _entry(parts, encoder, tokenizer, name, use)
+                seen = _entry(parts, encoder, processor, name, use)
                 found.append(seen)
                 if isinstance(stage, Evaluate | Audit) and use.task:
                     judge = scored_as if isinstance(stage, Evaluate) else audited_as
@@ -188,7 +195,9 @@ def _components(parts: Parts, stage: Stage, name: str) -> None:
         segmenter_of(parts, stage, name)
 
 
-def _entry(parts: Parts, encoder: Encoder, tokenizer: Any, stage: str, use: DataUse) -> Rehearsed:
+def _entry(
+    parts: Parts, encoder: Encoder, processor: VolumeProcessor | None, stage: str, use: DataUse
+) -> Rehearsed:
     cases = parts.cases(use)
     first, prompts = cases[0], []
     if use.task:
@@ -205,15 +214,15 @@ def _entry(parts: Parts, encoder: Encoder, tokenizer: Any, stage: str, use: Data
         if width is not None:
             with torch.device("meta"):
                 image_tokens += models.bridge(parts, encoder, width).tokens(encoder.grid(size))
-    text_tokens, answer_tokens, text = (
-        _count(parts, use, prompts[0], tokenizer) if prompts else (None, None, "")
+    prompt_tokens, answer_tokens, text = (
+        _count(parts, use, prompts[0], processor, image_tokens) if prompts else (None, None, "")
     )
     return Rehearsed(
         stage=stage, dataset=use.dataset, task=use.task, split=use.split, cases=len(cases),
         patients=len({case.patient or case.id for case in cases}),
-        prompt_tokens=None if text_tokens is None else text_tokens + image_tokens,
+        prompt_tokens=prompt_tokens,
         image_tokens=None if width is None else image_tokens, answer_tokens=answer_tokens,
-        are_estimated=tokenizer is None and answer_tokens is not None, prompt=text,
+        are_estimated=processor is None and answer_tokens is not None, prompt=text,
     )  # fmt: skip
 
 
@@ -224,38 +233,26 @@ def _asked(parts: Parts, use: DataUse) -> Iterator[Prompt]:
             yield from task.prompts(case, parts.view, 0)
 
 
-def _count(parts: Parts, use: DataUse, prompt: Prompt, tokenizer: Any) -> tuple[int | None, int | None, str]:
-    """Return prompt tokens without the visual ones, answer tokens, and the prompt as text."""
+def _count(
+    parts: Parts, use: DataUse, prompt: Prompt, processor: VolumeProcessor | None, image_tokens: int
+) -> tuple[int | None, int | None, str]:
+    """Return prompt tokens, answer tokens, and the prompt as text."""
     task = parts.tasks[use.task]
     with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
         gold, _ = task.gold(prompt)
         malformed = task.parse(prompt, gold).malformed
     if malformed is not None:
         raise ContractError(f"{offer_of(task)}: its own gold answer {gold!r} is malformed: {malformed}.")
-    if tokenizer is None:
-        return *estimated_tokens(parts, prompt, gold), ""
-    return counted_tokens(prompt, gold, tokenizer)
+    if processor is None:
+        written, answer = estimated_tokens(parts, prompt, gold)
+        return None if written is None else written + image_tokens, answer, ""
+    tokens, answer = counted_tokens(prompt, gold, processor)
+    return tokens, answer, re.sub(f"({re.escape(processor.image_token)})+", r"\1", processor.write(prompt))
 
 
-def counted_tokens(prompt: Prompt, gold: str, tokenizer: Any) -> tuple[int, int, str]:
-    """Return prompt tokens without the visual ones, answer tokens, and the prompt as text.
-
-    Raises:
-        RecipeError: if the tokenizer has no chat template.
-    """
-    content = [
-        {"type": "image"} if isinstance(part, VisualPart) else {"type": "text", "text": part.text}
-        for part in prompt.parts
-    ]
-    if tokenizer.chat_template is None:
-        raise RecipeError(
-            "model.language: its tokenizer has no chat template, so no prompt can be written. "
-            "Use an instruction-tuned model, or put a chat_template.jinja beside its tokenizer."
-        )
-    messages = [{"role": "user", "content": content}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    tokens = len(tokenizer(text, add_special_tokens=False).input_ids) - len(prompt.crops())
-    return tokens, len(tokenizer(gold, add_special_tokens=False).input_ids) + 1, text
+def counted_tokens(prompt: Prompt, gold: str, processor: VolumeProcessor) -> tuple[int, int]:
+    """Return the tokens of a prompt, visual ones included, and of its answer, as the run writes them."""
+    return len(processor.encode(prompt).ids), len(processor.encode_answer(gold).ids)
 
 
 def estimated_tokens(parts: Parts, prompt: Prompt, gold: str) -> tuple[int | None, int | None]:

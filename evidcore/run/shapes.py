@@ -14,10 +14,9 @@ from evidcore.contracts import Bridge, Encoder, Grid
 from evidcore.model.language import load_language
 from evidcore.recipe import Fit, Grpo, Sft, Stage
 from evidcore.run import model as models
-from evidcore.run.model import Standing
+from evidcore.run.model import UNKNOWN_TEXT_WIDTH, Standing
 from evidcore.run.parts import Parts
 
-UNKNOWN_TEXT_WIDTH = 64  # the bridge is built at this width where the language model's is not known
 # the matrices that LoRA is added to, each as (in, out)
 Matrices = tuple[tuple[int, int], ...]
 

@@ -75,7 +75,7 @@ def _check_length(
     """Prompt and answer fit the context."""
     limit = getattr(model.config.text_config, "max_position_embeddings", None)
     prompt = len(processor.encode(row.prompt).ids)
-    answer = max_new_tokens or len(processor.tokenizer(row.task.gold(row.prompt)[0])["input_ids"]) + 1
+    answer = max_new_tokens or len(processor.encode_answer(row.task.gold(row.prompt)[0]).ids)
     if limit is not None and prompt + answer > limit:
         raise RecipeError(
             f"{where}: prompt {row.prompt.id!r} has {prompt} tokens and its answer up to {answer}, but the "

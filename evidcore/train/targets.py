@@ -42,7 +42,6 @@ class Targets:
         """Take the stream; `package` is named when the re-weighter breaks its contract."""
         self.processor, self.source = processor, source
         self.reweighter, self.package = reweighter, package
-        self._end = _end_of_turn(processor)
 
     def row(self, position: int) -> Target:
         """Return the row at `position`.
@@ -53,17 +52,13 @@ class Targets:
         """
         row = self.source[position]
         text, spans = row.task.gold(row.prompt)
-        tokenizer = self.processor.tokenizer
-        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ids, offsets = list(encoded["input_ids"]), [tuple(pair) for pair in encoded["offset_mapping"]]
-        ids += self._end
-        offsets += [(len(text), len(text))] * len(self._end)
-        weights: Sequence[float] = [1.0] * len(ids)
+        answer = self.processor.encode_answer(text)
+        weights: Sequence[float] = [1.0] * len(answer.ids)
         if self.reweighter is not None:
-            weights = self._weights(row, text, spans, offsets)
+            weights = self._weights(row, text, spans, list(answer.offsets))
         prompt = self.processor.encode(row.prompt)
         handles = tuple(self.processor.image_processor.handle(crop) for crop in prompt.crops)
-        return Target(prompt.ids, tuple(ids), tuple(weights), handles)
+        return Target(prompt.ids, answer.ids, tuple(weights), handles)
 
     def batch(self, rows: Sequence[dict[str, str]]) -> dict[str, Tensor]:
         """Return right-padded tensors; padding and prompts carry no label and no weight."""
@@ -113,16 +108,3 @@ class Targets:
                     f"{where}: a weight must be a finite number of 0 or more, got {weight!r}."
                 )
         return [float(weight) for weight in weights]
-
-
-def _end_of_turn(processor: VolumeProcessor) -> list[int]:
-    """Return the tokens that end the model's turn: what its chat template writes, up to the end token."""
-    tokenizer, answer = processor.tokenizer, "answer-402a"
-    chat = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "ask"}, {"role": "assistant", "content": answer}],
-        chat_template=processor.chat_template,
-        tokenize=False,
-    )
-    ids = list(tokenizer(chat.split(answer)[1], add_special_tokens=False)["input_ids"])
-    end = tokenizer.eos_token_id
-    return ids[: ids.index(end) + 1] if end in ids else [end]

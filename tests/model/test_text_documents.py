@@ -7,6 +7,7 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.errors import DataError
+from evidcore.model.template import read_turns
 from evidcore.model.text_documents import DocumentDrawer, prefix_ids, prompt_ids
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
@@ -53,7 +54,8 @@ def test_a_case_without_an_impression_is_named(cases, tokenizer, impression):
 
 def test_the_prefix_stands_where_the_volume_would(cases, tokenizer):
     prompt = Choice().prompts(cases[0], Volume(), 0)[0]
-    text = tokenizer.decode(prompt_ids(tokenizer, prompt, tokenizer("Lung nodule.").input_ids))
+    turns = read_turns(tokenizer, where="here")
+    text = tokenizer.decode(prompt_ids(tokenizer, turns, prompt, tokenizer("Lung nodule.").input_ids))
     assert text.startswith(
         "<|im_start|>user\n<|vision_start|>Lung nodule.<|vision_end|>Which finding is present?\n"
         "A) lung nodule\n"
