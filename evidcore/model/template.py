@@ -24,10 +24,11 @@ _DAY = "day-7f0c"
 _TEXT = 'Slice 12: 3.5 x 4 mm.\n\n- "left" & <right>, 5 %?\n  A) naïve'
 _THOUGHT = "thought-61a8"
 _THINK, _UNTHINK = "<think>", "</think>"
+_DEAF = "A user turn after an answer is refused, or changes what stood before it."
 # a macro of this name stands before the function that gives the day
 _CLOCK = "{%- macro strftime_now(format) -%}" + _DAY + "{%- endmacro -%}"
 _REPLACE = (
-    "Put a chat_template.jinja that {} beside the tokenizer, and name its folder as model.language.folder."
+    "Put beside the tokenizer a chat_template.jinja that {}; name that folder as model.language.folder."
 )
 
 
@@ -107,12 +108,16 @@ class _Template:
     def __init__(self, tokenizer: Any, template: str) -> None:
         self.tokenizer, self.template = tokenizer, template
         self.form: Form = "text"
+        self.failure = ""  # what the template said when it last refused
 
     def round_trip(self) -> RoundTrip:
         """Return what stands around what is said, and the losses."""
         prompt = self._prompt()
         if prompt is None:
-            how = "A user turn is refused, left out or written twice, as a string and as a list of parts."
+            how = (
+                "A user turn is refused, left out or written twice, given as a string and as a list of parts"
+                f"{f' ({self.failure})' if self.failure else ''}."
+            )
             return RoundTrip(turns=None, losses=(_refused("question", how, "writes the user's text once"),))
         before, after = prompt.split(_ASK)
         trained = self._split([("user", _ASK), ("assistant", _ANSWER)], (_ASK, _ANSWER), asks=False)
@@ -122,7 +127,7 @@ class _Template:
             self._question(prompt),
             self._date(),
             *_answer((before, after), trained, ended),
-            None if again else _second_question(),
+            None if again else _refused("second question", _DEAF, "writes each turn once and in order"),
             self._white_space(),
             self._thought_removed(),
             self._system(),
@@ -140,13 +145,7 @@ class _Template:
     def render(
         self, messages: Sequence[Message | Mapping[str, Any]], *, asks: bool = False, template: str = ""
     ) -> str | None:
-        """Return what the template writes, None where it refuses.
-
-        Args:
-            messages: role and text, or a message as it is.
-            asks: the model's turn begins at the end.
-            template: "": this one.
-        """
+        """Return what the template writes, None where it refuses; `asks`: the model's turn begins last."""
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -158,7 +157,8 @@ class _Template:
             )
         except ImportError:
             raise  # jinja2 is missing or old
-        except Exception:  # a template is a program of others: it may fail in any way at turns that it lacks
+        except Exception as cause:  # a program of others: it may fail in any way at turns that it lacks
+            self.failure = str(cause)
             return None
 
     def _message(self, message: Message | Mapping[str, Any]) -> dict[str, Any]:
@@ -267,13 +267,15 @@ def _answer(sampled: tuple[str, str], trained: Sequence[str] | None, end_of_turn
     before, between, after = trained
     more = between.removeprefix(before_answer)
     if before_answer.count(_THINK) > before_answer.count(_UNTHINK):
+        ending = before_answer[before_answer.rindex(_THINK) :]
         how = (
-            f"Its generation prompt ends in {before_answer[before_answer.rindex(_THINK) :]!r}: an answer with its "
-            "thought would open two, and what is sampled would lack the tag that a format reward asks for."
+            f"Its generation prompt ends in {ending!r}: an answer with its thought would open two, and what "
+            "is sampled would lack the tag that a format reward asks for."
         )
         yield _refused("open thought", how, "begins the assistant's turn without opening a thought")
     elif before != before_question or not between.startswith(before_answer):
-        how = f"Sampling reads {(before_question, before_answer)!r} around a question, training {(before, between)!r}."
+        read, trained_on = (before_question, before_answer), (before, between)
+        how = f"Around a question, sampling would read {read!r}, and training {trained_on!r}."
         yield _refused("generation prompt", how, "begins the assistant's turn as the generation prompt does")
     elif "".join(more.split()) == _THINK + _UNTHINK:
         yield Loss(what="empty thought", sentence=f"An answer without a thought is given {more!r}.")
@@ -285,11 +287,6 @@ def _answer(sampled: tuple[str, str], trained: Sequence[str] | None, end_of_turn
     if not end_of_turn:
         how = f"After an answer stands {after!r}, in which no control token ends the turn."
         yield _refused("end of turn", how, "ends the assistant's turn with a special token of the tokenizer")
-
-
-def _second_question() -> Loss:
-    how = "A user turn after an answer is refused, or changes what stood before it."
-    return _refused("second question", how, "writes each turn once and in order")
 
 
 def _refused(what: str, sentence: str, remedy: str) -> Loss:

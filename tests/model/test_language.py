@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from evidcore.errors import DataError
+from evidcore.errors import DataError, RunError
 from evidcore.model.language import SPECIAL_TOKENS, build_tokenizer, load_language
 from evidcore.model.tiny import tiny_config, tiny_model
 
@@ -132,4 +132,15 @@ def test_a_model_without_a_chat_template_is_refused_with_the_remedy(tokenizer, t
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
     with pytest.raises(DataError, match=rf"{tmp_path}.*no chat template.*put a chat_template.jinja"):
+        load_language({"folder": str(tmp_path)})
+
+
+def test_a_template_that_loses_something_is_refused_before_the_weights_are_read(tokenizer, tmp_path):
+    tiny_config(tokenizer).save_pretrained(tmp_path)  # and no weights
+    tokenizer.save_pretrained(tmp_path)
+    path = tmp_path / "chat_template.jinja"
+    path.write_text(path.read_text() + "{% if add_generation_prompt %}<think>{% endif %}")
+    with pytest.raises(
+        RunError, match=rf"(?s){tmp_path}: its chat template.*open thought: .*ends in '<think>'"
+    ):
         load_language({"folder": str(tmp_path)})

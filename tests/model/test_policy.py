@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from evidcore.model import policy as policies
-from evidcore.model.policy import VLMPolicy
+from evidcore.model.policy import VLMPolicy, sampling_of
 
 
 def by_hand(small, prompt, text):
@@ -67,3 +67,12 @@ def test_the_model_is_left_in_the_mode_it_was_in(small):
     small.model.train()
     VLMPolicy(small.model, small.processor).generate(small.prompts[:1], max_new_tokens=2)
     assert small.model.training
+
+
+def test_sampling_ends_where_training_ends_a_turn(small):
+    tokenizer = small.processor.tokenizer
+    tokenizer.eos_token = "<|endoftext|>"
+    small.model.generation_config.eos_token_id = tokenizer.eos_token_id
+    sampling = sampling_of(small.model, small.processor, max_new_tokens=8, temperature=0.0)
+    assert small.processor.encode_answer("A").ids[-1] == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert set(sampling.end_ids) == set(tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))

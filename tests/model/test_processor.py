@@ -5,9 +5,12 @@ import torch
 from transformers import AutoTokenizer
 
 from evidcore.builtin.views import Volume
-from evidcore.case import TextPart, VisualPart
+from evidcore.case import Case, Prompt, TextPart, VisualPart
 from evidcore.errors import DataError, RunError
-from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor
+from evidcore.model.parts import build_bridge
+from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
+from evidcore.registry import factory
+from evidcore.testing.vlm import BRIDGE, ENCODER
 from evidcore.volume import prepare
 
 
@@ -82,6 +85,48 @@ def test_a_language_model_without_chat_template_is_named(small, language_folder)
     tokenizer.chat_template = None
     with pytest.raises(RunError, match=f"{language_folder}: its tokenizer has no chat template"):
         VolumeProcessor(VolumeImageProcessor(), tokenizer)
+
+
+def test_a_chat_template_that_loses_something_is_refused_when_the_processor_is_made(language_folder):
+    tokenizer = AutoTokenizer.from_pretrained(language_folder)
+    tokenizer.chat_template = "{{ strftime_now('%Y') }}" + tokenizer.chat_template
+    add_image_tokens(tokenizer)
+    with pytest.raises(
+        RunError, match=f"(?s){language_folder}: its chat template cannot be used.*date: It writes"
+    ):
+        VolumeProcessor(VolumeImageProcessor(), tokenizer)
+
+
+def test_without_a_model_prompts_and_answers_are_written_as_with_one(small, language_folder):
+    tokenizer = AutoTokenizer.from_pretrained(language_folder)
+    with torch.device("meta"):
+        encoder = factory.build("encoder", dict(ENCODER), given={}, where="here")
+        bridge = build_bridge(dict(BRIDGE), encoder, 64, None)
+    alone = VolumeProcessor.without_model(tokenizer, encoder, bridge, Volume())
+    for prompt in small.prompts:
+        assert alone.encode(prompt) == small.processor.encode(prompt)
+    assert alone.encode_answer("A liver.") == small.processor.encode_answer("A liver.")
+
+
+def test_an_answer_ends_with_the_token_that_the_template_ends_a_turn_with(small):
+    text = "<answer>B</answer>"
+    encoded = small.processor.encode_answer(text)
+    assert small.processor.tokenizer.decode(encoded.ids) == f"{text}<|im_end|>"
+    assert "".join(text[start:stop] for start, stop in encoded.offsets) == text
+    assert encoded.offsets[-1] == (len(text), len(text))
+
+
+def test_white_space_around_a_question_is_kept_where_the_template_takes_it_off(language_folder):
+    tokenizer = AutoTokenizer.from_pretrained(language_folder)
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message.content | trim }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    processor = VolumeProcessor(VolumeImageProcessor(), tokenizer)
+    prompt = Prompt(
+        id="q", case=Case(id="c", patient="p", volumes=()), task="t", parts=(TextPart(text=" Which?\n"),)
+    )
+    assert processor.write(prompt) == "<|im_start|> Which?\n<|im_end|><|im_start|>"
 
 
 def test_pixels_of_different_sizes_are_not_stacked(small, tmp_path):

@@ -1,0 +1,252 @@
+"""Every chat template that trl ships passes the round trip, or is refused by the names in the table."""
+
+import re
+from pathlib import Path
+
+import pytest
+import trl
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from evidcore.errors import RunError
+from evidcore.model.template import control_tokens, read_turns, round_trip
+
+SHIPPED = {path.stem: path.read_text() for path in Path(trl.__file__).parent.glob("chat_templates/*.jinja")}
+CONTROL = re.compile(
+    r"<[|\uff5c][^<>\s|\uff5c'\"]{1,40}[|\uff5c]>|</?s>|<(?:start|end)_of_\w+>|<turn\|>|<\|turn>"
+)
+
+# template -> what is refused, and what is altered that a run does not pass through it
+TABLE = {
+    "cohere": ("", "white space, image"),
+    "cohere2": ("", "image"),
+    "deepseek_r1_distill": ("open thought", "answer's thought, image"),
+    "deepseekv3": ("open thought", "answer's thought, image"),
+    "diffusion_gemma": ("", "white space"),
+    "gemma": ("", "white space, system turn, image"),
+    "gemma3": ("", "white space"),
+    "gemma4": ("", "white space"),
+    "gemma4_v2": ("", "white space"),
+    "gemma4_v3": ("", "white space"),
+    "gemma4_v4": ("", "white space"),
+    "gemma4_v5": ("", "white space"),
+    "glm4moe": ("end of turn", "empty thought, answer's thought, image"),
+    "gptoss": ("date, generation prompt", "image"),
+    "idefics3": ("", "space"),
+    "lfm2": ("", "image"),
+    "lfm2_2_5": ("", "answer's thought"),
+    "lfm2_2_5_v2": ("", "answer's thought"),
+    "lfm2_2_5_vl": ("", "answer's thought"),
+    "lfm2_v2": ("", "image"),
+    "llama3": ("", "white space, image"),
+    "llama3_1": ("", "white space, image"),
+    "llama3_2": ("date", "white space, image"),
+    "llava_next": ("", "space"),
+    "muse_glimmer": ("date, generation prompt", ""),
+    "nemotron_3_5_lightning": ("open thought", "answer's thought, image"),
+    "nemotron_3_nano": ("open thought", "answer's thought, image"),
+    "nemotron_3_super": ("open thought", "answer's thought, image"),
+    "nemotron_3_ultra": ("open thought", "answer's thought, image"),
+    "phi3": ("", "image"),
+    "phi3_5": ("", "image"),
+    "qwen2_5": ("", "image"),
+    "qwen2_5_vl": ("", ""),
+    "qwen3": ("", "empty thought, answer's thought, image"),
+    "qwen3_5_nothink": ("", "white space, answer's thought"),
+    "qwen3_5_think": ("open thought", "white space, answer's thought"),
+    "qwen3_6": ("open thought", "white space, answer's thought"),
+    "qwen3_8": ("open thought", "white space"),
+    "qwen3_instruct_2507": ("", "image"),
+    "qwen3_vl": ("", ""),
+    "smolvlm": ("", "space"),
+    # trl's variants for training that lose less than what they replace; the others lose the same
+    "deepseek_r1_distill_training": ("open thought", "image"),
+    "glm4moe_training": ("", "empty thought, answer's thought, image"),
+}
+TAKE_PARTS = {"idefics3", "llava_next", "smolvlm"}  # these leave a string out, and take a list of parts
+PASSING = sorted(
+    name for name in SHIPPED if not TABLE.get(name, TABLE.get(name.removesuffix("_training")))[0]
+)
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tokenizer_of(template: str) -> PreTrainedTokenizerFast:
+    """Give a byte-level tokenizer with the control tokens that a template writes."""
+    special = sorted({*CONTROL.findall(template), "<bos>", "<eos>"})
+    pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={piece: place for place, piece in enumerate(pieces)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", chat_template=template
+    )
+
+
+def names(losses) -> str:
+    return ", ".join(loss.what for loss in losses)
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_each_template_of_trl_passes_or_is_refused_by_name(name):
+    refused, altered = TABLE.get(name) or TABLE[name.removesuffix("_training")]
+    found = round_trip(tokenizer_of(SHIPPED[name]))
+    assert names(found.refused) == refused
+    assert names(loss for loss in found.losses if not loss.refused) == altered
+    assert (found.turns is None) == bool(refused)
+    for loss in found.refused:
+        assert loss.remedy.startswith("Put beside the tokenizer a chat_template.jinja that ")
+
+
+def test_trl_ships_some_forty_templates_and_most_pass():
+    assert len([name for name in SHIPPED if not name.endswith("_training")]) >= 40
+    assert len(PASSING) > len(SHIPPED) / 2
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(name):
+    tokenizer = tokenizer_of(SHIPPED[name])
+    turns = read_turns(tokenizer, where="here")
+    question, answer = "Which organ?\n\nA) liver  B) spleen", "B) spleen"
+
+    def written(*texts, asks):
+        takes_parts = name.removesuffix("_training") in TAKE_PARTS
+        content = [[{"type": "text", "text": text}] if takes_parts else text for text in texts]
+        roles = ["user", "assistant", "user"]
+        chat = [{"role": role, "content": one} for role, one in zip(roles, content, strict=False)]
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=asks)
+
+    prompt = turns.before_question + question + turns.before_answer
+    assert written(question, asks=True) == prompt
+    trained = written(question, answer, asks=False)
+    assert trained.startswith(prompt)
+    between, after = trained.removeprefix(prompt).split(answer)
+    assert between.replace("<think>", "").replace("</think>", "").strip() == ""
+    assert after.startswith(turns.end_of_turn)
+    assert [token in turns.end_of_turn for token in control_tokens(tokenizer)].count(True) == 1
+    tool = written(question, answer, "slice 3", asks=True)
+    assert tool.endswith(answer + turns.after_answer + "slice 3" + turns.before_next_answer)
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "sentence"),
+    [
+        (("{{ message.content }}", ""), "question", r"as a string and as a list of parts\."),
+        (
+            ("{% for", "{{ raise_exception('no bos') }}{% for"),
+            "question",
+            r"as a string and as a list of parts \(no bos\)\.",
+        ),
+        (
+            ("message.content", "message.content | replace('\n', ' ')"),
+            "question",
+            r"text 'Slice 12: 3\.5 x 4 mm\.\\n.*does not come back as it was",
+        ),
+        (
+            ("message.content", "message.content | e"),
+            "question",
+            "does not come back as it was",
+        ),
+        (
+            ("{% for", "{% if messages | length > 1 %}{{ raise_exception('one turn') }}{% endif %}{% for"),
+            "answer, second question",
+            "An assistant turn is refused or left out",
+        ),
+        (
+            ("{% for", "{% if messages | length > 2 %}{{ raise_exception('two turns') }}{% endif %}{% for"),
+            "second question",
+            "A user turn after an answer is refused",
+        ),
+        (
+            ("{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", ""),
+            "generation prompt",
+            r"It lacks '<\|im_start\|>assistant\\n', which stands before an answer in training",
+        ),
+        (
+            ("<|im_start|>assistant", "<|im_start|>bot"),
+            "generation prompt",
+            r"sampling would read .*bot\\n'\), and training .*assistant\\n'\)",
+        ),
+        (
+            ("{% for", "{% if add_generation_prompt %}Answer.{% endif %}{% for"),
+            "generation prompt",
+            r"sampling would read \('Answer\.<\|im_start\|>user\\n', ",
+        ),
+        (("<|im_end|>\n{% endfor", "\n\n{% endfor"), "end of turn", r"After an answer stands '\\n\\n'"),
+        (
+            ("assistant\n{% endif", "assistant\n<think>\n{% endif"),
+            "open thought",
+            r"generation prompt ends in '<think>\\n'",
+        ),
+        (("{% for", "{{ strftime_now('%d %b %Y') }}{% for"), "date", "It writes today's date"),
+    ],
+)
+def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_remedy(change, what, sentence):
+    assert change[0] in CHATML
+    tokenizer = tokenizer_of(CHATML)
+    tokenizer.chat_template = CHATML.replace(*change)
+    assert set(names(round_trip(tokenizer).refused).split(", ")) == set(what.split(", "))
+    with pytest.raises(
+        RunError, match=rf"(?s)^a model: its chat template cannot be used.*{sentence}.*Put beside the"
+    ):
+        read_turns(tokenizer, where="a model")
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "sentence"),
+    [
+        (("message.content", "message.content | trim"), "white space", "user's text is taken off"),
+        (
+            ("message.content", "message.content.split('</think>')[-1]"),
+            "answer's thought",
+            "It is removed from the last answer and removed from an earlier answer",
+        ),
+        (
+            ("message.content", "message.content | replace('</think>', '</think>\n')"),
+            "answer's thought",
+            "It is rewritten in the last answer and rewritten in an earlier answer",
+        ),
+        (
+            ("{% for", "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}{% for"),
+            "system turn",
+            "It is refused",
+        ),
+        (
+            ("in messages %}", "in messages if message.role != 'system' %}"),
+            "system turn",
+            "It is left out",
+        ),
+        (
+            ("{{ message.content }}", "{{ message.content if message.content is string else "
+             "message.content | map(attribute='text') | join }}"),
+            "image",
+            "An image part is left out",
+        ),
+        (("", ""), "image", "written as the data that stand for it"),
+        (
+            ("{{ message.content }}", "{{ message.content + '' }}"),
+            "image",
+            "An image part is refused",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_run_writes_itself_is_named_and_not_refused(change, what, sentence):
+    assert change[0] in CHATML
+    tokenizer = tokenizer_of(CHATML)
+    tokenizer.chat_template = CHATML.replace(*change)
+    found = round_trip(tokenizer)
+    assert found.turns == read_turns(tokenizer_of(CHATML), where="here")
+    assert [loss.sentence for loss in found.losses if loss.what == what and sentence in loss.sentence]
+
+
+def test_all_that_is_lost_is_said_at_once():
+    tokenizer = tokenizer_of(SHIPPED["gptoss"])
+    with pytest.raises(
+        RunError, match=r"2 things would be lost or altered:\n    date: .*\n    generation prompt: "
+    ):
+        read_turns(tokenizer, where="gpt")
