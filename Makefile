@@ -42,6 +42,7 @@ lint: venv
 docs: venv
 	$(BIN)/python docs/generate_reference.py
 	$(BIN)/python docs/quotes.py
+	$(BIN)/python docs/explanation/grpo_step.py
 
 bench: venv
 	$(BIN)/python benchmarks/run_all.py

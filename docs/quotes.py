@@ -1,6 +1,6 @@
 """Write what pages quote into them, from files and from the code: `make docs`.
 
-A fenced block says behind its language what it quotes: `file=PATH` a file of the repository, `component=KIND/NAME`
+A fenced block names behind its language what it quotes: `file=PATH` a file, `component=KIND/NAME`
 the class that a component's entry point names, `object=MODULE:NAME` a class or function.
 """
 
