@@ -138,6 +138,17 @@ def test_links_between_pages_lead_somewhere():
             assert (path.parent / target).exists(), f"{named(path)} links to {target}"
 
 
+def test_every_page_is_listed_in_an_index():
+    indices = [DOCS / "README.md", DOCS / "howto" / "README.md"]
+    listed = {
+        (index.parent / target).resolve()
+        for index in indices
+        for target in re.findall(r"\]\(([^)#:]+)", index.read_text(encoding="utf-8"))
+    }
+    pages = {path for path in DOCS.rglob("*.md") if not path.is_relative_to(DOCS / "results")}
+    assert pages - listed == {DOCS / "README.md"}
+
+
 def test_reference_is_as_the_code_is():
     current = (DOCS / "reference" / "reference.md").read_text(encoding="utf-8")
     assert program("generate_reference").reference() == current, (
