@@ -206,7 +206,7 @@ def test_p_values_of_equal_arms_are_spread_evenly():
 
 @pytest.mark.parametrize(("spread", "fewest", "most"), [(0.0, 96, 100), (1.0, 88, 99), (3.0, 62, 85)])
 def test_intervals_over_three_seeds_are_too_narrow_where_trainings_differ_much(spread, fewest, most):
-    """`spread`: between trainings, in standard errors of a seed's patients; in docs/howto/ablations.md."""
+    """`spread`: between trainings, in standard errors of one seed's patients. docs/ablations.md quotes it."""
     dice = np.random.default_rng(0)
     sigma, patients, held = 0.5, 60, 0
     for number in range(100):
