@@ -1,7 +1,7 @@
 # make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
 # make test   environment, then all tests but the slow ones
 # make test-all   those too, as CI does
-# make bench  every claim of speed, measured side by side, into docs/benchmarks.md (about 40 minutes)
+# make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
 # make results   the demo over three seeds with its controls (about 80 minutes)
 PYTHON ?= python3
@@ -41,6 +41,8 @@ lint: venv
 
 docs: venv
 	$(BIN)/python docs/generate_reference.py
+	$(BIN)/python docs/quotes.py
+	$(BIN)/python docs/explanation/grpo_step.py
 
 bench: venv
 	$(BIN)/python benchmarks/run_all.py

@@ -4,7 +4,7 @@
 #   benchmarks/gpu.sh WHEELS OUT      WHEELS: the folder of `make gpu-carry`; OUT: where gpu_step.json goes
 #
 # Nothing is fetched, and the machine's torch stays as it is: wheels go into a folder of their own. To show the
-# figures in docs/benchmarks.md: copy OUT/gpu_step.json to docs/results/benchmarks/, then
+# figures in docs/results/benchmarks/README.md: copy OUT/gpu_step.json to docs/results/benchmarks/, then
 # `python benchmarks/run_all.py --page`.
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: benchmarks/gpu.sh WHEELS OUT" >&2; exit 2; }

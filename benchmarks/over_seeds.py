@@ -7,11 +7,12 @@ import dataclasses
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evidcore.run.keeping import keep_run
+from evidcore.run.ablation import NO_ANSWERS, without_places
 from evidcore.run.record import read_lines
 
 ROOT = Path(__file__).parents[1]
@@ -37,8 +38,8 @@ class Study:
     title: str
     head: str  # of the tables
     lines: tuple[Line, ...]
-    more: Callable[[Path], dict[str, Any]]  # run folder -> what is kept as learned.json
-    below: Callable[[Path], Sequence[str]]  # kept seed -> lines below the tables
+    more: Callable[[Path], dict[str, Any]]  # run folder -> what is kept as its result `learned`
+    below: Callable[[Path], Sequence[str]]  # kept run -> lines below the tables
     overall: Callable[[Sequence[Path]], str] | None = None  # run folders -> what is kept as over_seeds.txt
     percent: bool = True
 
@@ -59,14 +60,20 @@ class Study:
         return runs[-1].parents[1]
 
     def keep(self, run_folder: Path, place: Path) -> None:
-        """Copy what the tables need; no answer, rollout or report, and no path of this machine."""
-        keep_run(run_folder, place, ROOT)
-        text = json.dumps(self.more(run_folder), indent=1) + "\n"
-        (place / "learned.json").write_text(text, encoding="utf-8")
+        """Write results and lock of a run to one file; no answer, rollout, report or path of this machine."""
+        results = {
+            file.stem: json.loads(file.read_text(encoding="utf-8"))
+            for file in sorted((run_folder / "results").glob("*.json"))
+        }
+        lock = tomllib.loads((run_folder / "lock.toml").read_text(encoding="utf-8"))
+        kept = {"results": {**results, "learned": self.more(run_folder)}, "lock": lock}
+        place.parent.mkdir(parents=True, exist_ok=True)
+        text = without_places(json.dumps(kept, indent=1, ensure_ascii=False), ROOT)
+        place.write_text(text + "\n", encoding="utf-8")
 
     def tables(self, places: Sequence[Path]) -> str:
         """Return the tables as Markdown."""
-        lines = [f"| {self.head} | " + " | ".join(place.name for place in places) + " | mean |"]
+        lines = [f"| {self.head} | " + " | ".join(place.stem for place in places) + " | mean |"]
         lines.append("|---|" + "---|" * (len(places) + 1))
         for line in self.lines:
             told = " | ".join(self.said(value(place, line)) for place in places)
@@ -79,7 +86,7 @@ class Study:
 
     def summary(self, places: Sequence[Path]) -> str:
         """Return the main figures as plain text: mean over seeds, lowest and highest."""
-        told = [f"phantom numbers, {self.head}, {', '.join(place.name for place in places)}: mean (range)"]
+        told = [f"phantom numbers, {self.head}, {', '.join(place.stem for place in places)}: mean (range)"]
         to = "-" if self.percent else " to "  # 0.1 to 0.2, or -0.1 to 0.2
         width = max(48, *(len(line.label.strip()) for line in self.lines if line.is_main))
         for line in self.lines:
@@ -102,8 +109,9 @@ class Study:
 
     def write_up(self, place: Path) -> None:
         """Write the tables and the summary beside the kept results."""
-        places = sorted(place.glob("seed-*"))
-        (place / "README.md").write_text(f"{self.title}\n{self.tables(places)}\n", encoding="utf-8")
+        places = sorted(place.glob("seed-*.json"))
+        page = f"{self.title}\n{NO_ANSWERS}\n\n{self.tables(places)}\n"
+        (place / "README.md").write_text(page, encoding="utf-8")
         (place / "summary.txt").write_text(self.summary(places), encoding="utf-8")
 
     def main(self, about: str, out: str) -> None:
@@ -118,23 +126,28 @@ class Study:
         parser.add_argument("--read", type=Path)
         given = parser.parse_args()
         if given.read is not None:
-            sys.stdout.write(self.tables(sorted(given.read.glob("seed-*"))) + "\n")
+            sys.stdout.write(self.tables(sorted(given.read.glob("seed-*.json"))) + "\n")
             return
         place = given.keep or given.out / "kept"
         runs = []
         for seed in given.seeds:
             runs.append(self.run(seed, given.out, controls=seed in given.controls))
-            self.keep(runs[-1], place / f"seed-{seed}")
+            self.keep(runs[-1], place / f"seed-{seed}.json")
         if self.overall is not None:
             (place / "over_seeds.txt").write_text(self.overall(runs), encoding="utf-8")
         self.write_up(place)
-        sys.stdout.write(self.tables(sorted(place.glob("seed-*"))) + "\n")
+        sys.stdout.write(self.tables(sorted(place.glob("seed-*.json"))) + "\n")
 
 
 def value(place: Path, line: Line) -> Mapping[str, Any] | None:
-    """Return a row of a kept result."""
-    rows = json.loads((place / f"{line.file}.json").read_text(encoding="utf-8"))["rows"]
+    """Return a row of a kept run."""
+    rows = kept(place)["results"][line.file]["rows"]
     return next((item for item in rows if (item["name"], item["metric"]) == (line.name, line.metric)), None)
+
+
+def kept(place: Path) -> Any:
+    """Return what `Study.keep` wrote: `results` by stage, and `lock`."""
+    return json.loads(place.read_text(encoding="utf-8"))
 
 
 def answers(run_folder: Path, stage: str, task: str) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 python benchmarks/phantom_boxes.py --seeds 17 18 19
     about 18 minutes a seed on 2 CPU cores
 python benchmarks/phantom_boxes.py --keep docs/results/medvol_r1
-    also copies results, recipe and lock there
+    also writes results and lock there, one file a seed
 python benchmarks/phantom_boxes.py --read docs/results/medvol_r1
     prints the tables of kept results
 
@@ -14,12 +14,11 @@ patient; the lift over seeds is resampled by seed, then by patient.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from over_seeds import ROOT, Line, Study, answers
+from over_seeds import ROOT, Line, Study, answers, kept
 
 from evidcore.evaluate.compare import figure_change, figure_change_over_seeds
 from evidcore.evaluate.reference_lines import row
@@ -90,10 +89,10 @@ def learned(run_folder: Path) -> dict[str, Any]:
 
 def curve(place: Path) -> list[str]:
     """Return the table of a seed's SFT."""
-    found = json.loads((place / "learned.json").read_text(encoding="utf-8"))["curve"]
+    found = kept(place)["results"]["learned"]["curve"]
     return [
         "",
-        f"| {place.name}, SFT to step | " + " | ".join(str(part["step"]) for part in found) + " |",
+        f"| {place.stem}, SFT to step | " + " | ".join(str(part["step"]) for part in found) + " |",
         "|---|" + "---|" * len(found),
         "| loss a token | " + " | ".join(f"{part['loss']:.3f}" for part in found) + " |",
         "| tokens right | " + " | ".join(f"{part['token_accuracy']:.3f}" for part in found) + " |",

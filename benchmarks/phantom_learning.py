@@ -3,7 +3,7 @@
 python benchmarks/phantom_learning.py --seeds 17 18 19 --controls 17
     about 20 minutes a seed on 2 CPU cores, and 20 more for each seed's controls
 python benchmarks/phantom_learning.py --keep docs/results/med3d_r1
-    also copies results, recipe and lock there
+    also writes results and lock there, one file a seed
 python benchmarks/phantom_learning.py --read docs/results/med3d_r1
     prints the tables of kept results
 
@@ -14,12 +14,11 @@ resampled by patient.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from over_seeds import ROOT, Line, Study, answers
+from over_seeds import ROOT, Line, Study, answers, kept
 
 from evidcore.evaluate.compare import Reading, change
 from evidcore.evaluate.reference_lines import row
@@ -86,9 +85,10 @@ def learned(run_folder: Path) -> dict[str, Any]:
 
 def controls(place: Path) -> list[str]:
     """Return the table of a seed's training controls, if it has some."""
-    if not (place / "controls.json").is_file():
+    results = kept(place)["results"]
+    if "controls" not in results:
         return []
-    rows = json.loads((place / "controls.json").read_text(encoding="utf-8"))["rows"]
+    rows = results["controls"]["rows"]
     shown = (
         ("choice", "strict_accuracy"),
         ("choice", "format_rate"),
@@ -103,7 +103,7 @@ def controls(place: Path) -> list[str]:
         "change of option log-likelihood, bare letter after a prompt that asks to think",
         "change of option log-likelihood of whole answers",
     )
-    lines = ["", f"| {place.name}, same steps | " + " | ".join(heads) + " |", "|---|" + "---|" * len(shown)]
+    lines = ["", f"| {place.stem}, same steps | " + " | ".join(heads) + " |", "|---|" + "---|" * len(shown)]
     for arm in dict.fromkeys(item["name"] for item in rows):
         cells = [
             STUDY.said(

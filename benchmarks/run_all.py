@@ -1,4 +1,4 @@
-"""Run every benchmark, keep what each gives in docs/results/benchmarks, and write docs/benchmarks.md from it.
+"""Run every benchmark, keep what each gives in docs/results/benchmarks, and write its README.md from it.
 
 python benchmarks/run_all.py [NAME …] [--quick] [--page]        all of them: 45 minutes on 2 idle cores
 
@@ -17,8 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "results" / "benchmarks"
-PAGE = ROOT / "docs" / "benchmarks.md"
-PLOT = ROOT / "docs" / "benchmarks_scaling.svg"
+PAGE = KEPT / "README.md"
+PLOT = KEPT / "scaling.svg"
 NAMES = (
     "startup",
     "rewards",
@@ -56,7 +56,7 @@ def run(name: str, quick: bool) -> None:
 
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return docs/benchmarks.md."""
+    """Return docs/results/benchmarks/README.md."""
     parts = [HEAD]
     for name, result in results.items():
         machine = result["machine"]

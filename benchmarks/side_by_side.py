@@ -1,7 +1,7 @@
 """What benchmarks share: arms that take turns, medians with quartiles, the machine, one form of result.
 
 A result is a JSON object with the claim, the command, the machine and `figures`, each a line of
-docs/benchmarks.md.
+docs/results/benchmarks/README.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write reference.md from the signatures and docstrings of the code: `make docs`."""
+"""Write reference/reference.md from the signatures and docstrings of the code: `make docs`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evidcore.recipe import shape
 from evidcore.registry import KIND_NAMES, Offer, offers
 from evidcore.registry.factory import options
 
-TARGET = Path(__file__).with_name("reference.md")
+TARGET = Path(__file__).parent / "reference" / "reference.md"
 HEAD = """# Reference
 
 Written from the code by `make docs`; do not edit. Components of other packages: `evid plugins`,

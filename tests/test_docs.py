@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,25 @@ from evidcore.registry import KIND_NAMES, offers
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-WRITTEN = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if path.name != "reference.md")]
+
+
+def program(name: str) -> types.ModuleType:
+    """Import a program of docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+QUOTES = program("quotes")
+WRITTEN: list[Path] = QUOTES.pages()
+QUOTED = ("file", "component", "object")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +58,7 @@ def blocks(path: Path) -> Iterator[Block]:
     text = path.read_text(encoding="utf-8")
     for found in re.finditer(r"^```(\w+)([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         line = text.count("\n", 0, found.start()) + 1
-        yield Block(found[1], tuple(found[2].split()), found[3], f"{path.name}:{line}")
+        yield Block(found[1], tuple(found[2].split()), found[3], f"{named(path)}:{line}")
 
 
 ALL = [block for path in WRITTEN for block in blocks(path)]
@@ -49,9 +68,10 @@ def of(language: str, *words: str) -> list[Block]:
     return [block for block in ALL if block.language == language and set(words) <= set(block.words)]
 
 
-@pytest.mark.parametrize("block", [b for b in ALL if b.value("file")], ids=lambda block: block.where)
-def test_a_quoted_file_is_the_file(block):
-    assert block.text == (ROOT / str(block.value("file"))).read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", WRITTEN, ids=named)
+def test_quotes_are_as_their_sources_are(path):
+    text = path.read_text(encoding="utf-8")
+    assert QUOTES.refreshed(text) == text, f"{named(path)} quotes what has changed: make docs"
 
 
 @pytest.mark.parametrize("block", [b for b in of("toml") if b.value("recipe")], ids=lambda block: block.where)
@@ -83,14 +103,14 @@ def desk(tmp_path_factory):
     return tmp_path_factory.mktemp("desk"), {"PYTHONPATH": str(site), "EVID_CACHE": str(cache)}
 
 
-@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WRITTEN, ids=named)
 def test_programs_and_commands_of_a_page_run_in_its_order(path, desk, warm):
     folder, env = desk
     begin = functools.partial(warm, folder=folder, **env)
     for block in blocks(path):
         if name := block.value("recipe") or block.value("ablation"):
             (folder / name).write_text(block.text)
-        elif block.language == "python" and not block.value("file"):
+        elif block.language == "python" and not any(map(block.value, QUOTED)):
             done = begin("-c", block.text)
             _, err = done.communicate()
             assert done.returncode == 0, f"{block.where}\n{err}"
@@ -115,17 +135,25 @@ def converse(block: Block, begin: Callable[..., Any]) -> None:
 def test_links_between_pages_lead_somewhere():
     for path in WRITTEN:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+            assert (path.parent / target).exists(), f"{named(path)} links to {target}"
+
+
+def test_every_page_is_listed_in_an_index():
+    indices = [DOCS / "README.md", DOCS / "howto" / "README.md"]
+    listed = {
+        (index.parent / target).resolve()
+        for index in indices
+        for target in re.findall(r"\]\(([^)#:]+)", index.read_text(encoding="utf-8"))
+    }
+    pages = {path for path in DOCS.rglob("*.md") if not path.is_relative_to(DOCS / "results")}
+    assert pages - listed == {DOCS / "README.md"}
 
 
 def test_reference_is_as_the_code_is():
-    spec = importlib.util.spec_from_file_location("generate_reference", DOCS / "generate_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    current = (DOCS / "reference.md").read_text(encoding="utf-8")
-    assert module.reference() == current, "docs/reference.md is out of date: make docs"
+    current = (DOCS / "reference" / "reference.md").read_text(encoding="utf-8")
+    assert program("generate_reference").reference() == current, (
+        "docs/reference/reference.md is out of date: make docs"
+    )
 
 
 def test_every_dependency_has_its_reason():
@@ -139,7 +167,7 @@ def test_every_dependency_has_its_reason():
 
 
 def test_glossary_has_every_kind_stage_and_metric():
-    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8").lower()
+    glossary = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8").lower()
     terms = re.findall(r"\*\*([^*]+)\*\*", glossary)
     assert len(terms) == len(set(terms))
     spelled = {"reweighter": "re-weighter", "dataset": "data set"}

@@ -50,15 +50,13 @@ def test_the_lift_over_seeds_is_said_with_its_interval(script, tmp_path):
 
 
 def test_the_tables_show_what_is_there_and_the_curves(script, tmp_path):
+    row = {"name": "answer", "metric": "dsc", "value": 0.5, "low": None, "high": None}
+    stages = (script.BEFORE, script.AUDIT_BEFORE, script.AFTER, script.AUDIT)
     for seed in (17, 18):
-        place = tmp_path / f"seed-{seed}"
-        place.mkdir()
         own = script.learned(run_folder(tmp_path / "runs" / str(seed), script, 0.1))
-        (place / "learned.json").write_text(json.dumps(own))
-        for stage in (script.BEFORE, script.AUDIT_BEFORE, script.AFTER, script.AUDIT):
-            row = {"name": "answer", "metric": "dsc", "value": 0.5, "low": None, "high": None}
-            (place / f"{stage}.json").write_text(json.dumps({"rows": [row]}))
-    places = sorted(tmp_path.glob("seed-*"))
+        results = {"learned": own} | {stage: {"rows": [row]} for stage in stages}
+        (tmp_path / f"seed-{seed}.json").write_text(json.dumps({"results": results}))
+    places = sorted(tmp_path.glob("seed-*.json"))
     text = script.STUDY.tables(places)
     assert "| DSC after SFT | 0.500 | 0.500 | 0.500 |" in text
     assert "| DSC, GRPO minus SFT | 0.100 [0.100, 0.100] |" in text

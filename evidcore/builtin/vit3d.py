@@ -208,7 +208,7 @@ class ViT3D(Encoder):
             return ""
         return (
             f"{self._pretrained}: there is no such file. Put the encoder's weights there "
-            f"(docs/paper_recipes.md)."
+            f"(docs/howto/paper_recipes.md)."
         )
 
     def load_pretrained(self) -> None:
@@ -231,8 +231,8 @@ class ViT3D(Encoder):
             more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
             raise DataError(
                 f"model.encoder.pretrained: {self._pretrained}: holds other weights than this encoder: "
-                f"{', '.join(wrong[:3])}{more}. Rename and reshape them (docs/paper_recipes.md lists the "
-                f"names), or give the encoder the options that they were trained with."
+                f"{', '.join(wrong[:3])}{more}. Rename and reshape them (docs/howto/paper_recipes.md lists "
+                f"the names), or give the encoder the options that they were trained with."
             )
         self.load_state_dict(found)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--keep", "kept", type=click.Path(path_type=Path),
-    help="Also copy tables, results, recipes and locks there: no answers, and no paths of this machine.",
+    help="Also write tables and hashes of code and data there: no answers, and no paths of this machine.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def ablate(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 Severity = Literal["error", "warning"]
 
-# What is looked for, in the order of docs/data.md.
+# What is looked for, in the order of docs/start/own_scans.md.
 CHECKS: Mapping[str, str] = {
     "table": "rows and cells that cannot be read",
     "id": "case ids that stand twice",

@@ -80,7 +80,7 @@ def folder_options(table: Path) -> dict[str, Any]:
     if not table.is_file():
         raise DataError(
             f"{table.parent}: holds no {table.name}. Write one with the columns id, volume, patient, split "
-            f"(docs/data.md), or give a recipe."
+            f"(docs/start/own_scans.md), or give a recipe."
         )
     rows = [row for _, row in read_rows(table, ())[0]]
     names = list(rows[0]) if rows else []

@@ -41,7 +41,7 @@ TISSUE_HU = {
     "muscle": (50, 65),
     "fat": (-112, -98),
 }
-# and of a lesion, or its difference from the organ around it, as docs/phantom_abdomen.md says
+# and of a lesion, or its difference from the organ around it, as docs/reference/phantom_abdomen.md says
 LESION_HU = {
     "liver cyst": (0, 16),
     "kidney cyst": (0, 16),

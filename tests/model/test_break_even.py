@@ -34,7 +34,7 @@ def test_the_rule_is_the_ratio():
 
 
 def test_the_page_shows_what_was_measured():
-    shown = (DOCS / "engine.md").read_text(encoding="utf-8")
+    shown = (DOCS / "explanation" / "engine.md").read_text(encoding="utf-8")
     for one in MEASURED["scoring"]:
         place = one["prompt"], one["answer"], one["answers"]
         figures = tokens_saved(*place), one["apart"] / one["together"], one["apart"] / one["masked"]

@@ -1,1 +1,1 @@
-"""Metrics of written reports; docs/report_metrics.md tells each by formula, library and blind spot."""
+"""Metrics of written reports; docs/reference/report_metrics.md gives formula, library and blind spot."""

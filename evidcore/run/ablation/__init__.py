@@ -3,10 +3,10 @@
 from evidcore.run.ablation.cells import AblationFolder, Cell
 from evidcore.run.ablation.outcome import outcome
 from evidcore.run.ablation.passage import Failure, Passed, go
-from evidcore.run.ablation.tables import latex, markdown
-from evidcore.run.ablation.written import keep, read, write_up
+from evidcore.run.ablation.tables import NO_ANSWERS, latex, markdown
+from evidcore.run.ablation.written import keep, read, without_places, write_up
 
 __all__ = [
-    "AblationFolder", "Cell", "Failure", "Passed", "go", "keep", "latex", "markdown", "outcome", "read",
-    "write_up",
+    "NO_ANSWERS", "AblationFolder", "Cell", "Failure", "Passed", "go", "keep", "latex", "markdown", "outcome",
+    "read", "without_places", "write_up",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ DETECTABLE = (
     "Detectable is the smallest true difference that these seeds and patients would have shown with 80 % "
     "power, two-sided at 5 % shared among all rows of its table."
 )
+NO_ANSWERS = "Tables without answers: intervals cannot be recomputed from this folder."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +149,8 @@ def _told(found: Found) -> Iterator[str]:
         f"{phantom}Means over seeds {seeds} with 95 % intervals, resampled by seed, then by patient; "
         f"differences are paired by question or report. Made by `{found['command']}`."
     )
+    if "locks" in found:
+        yield f"\n{NO_ANSWERS}"
     yield f"\nArms of `{found['recipe']}`{_common(found)}:\n"
     for arm, overrides in found["arms"].items():
         yield f"- {arm}: " + (", ".join(f"`{item}`" for item in overrides) or "the recipe as it is")

@@ -1,9 +1,8 @@
-"""Write what an ablation found beside its cells, keep a copy to commit, and read both back."""
+"""Write what an ablation found beside its cells, archive a small copy to commit, and read both back."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,30 @@ from evidcore.errors import RunError
 from evidcore.run.ablation.cells import Cell
 from evidcore.run.ablation.tables import latex, markdown, summary
 from evidcore.run.folder import write
-from evidcore.run.keeping import keep_run, without_places
 
 RESULT = "ablation.json"
 
 
 def write_up(place: Path, found: Mapping[str, Any]) -> None:
     """Write `ablation.json`, `README.md`, `summary.txt` and `table.tex` into a folder."""
+    _write_tables(place, found)
+    write(place / "table.tex", latex(found))
+
+
+def _write_tables(place: Path, found: Mapping[str, Any]) -> None:
     place.mkdir(parents=True, exist_ok=True)
     write(place / RESULT, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     write(place / "README.md", markdown(found))
     write(place / "summary.txt", summary(found))
-    write(place / "table.tex", latex(found))
 
 
 def keep(place: Path, found: Mapping[str, Any], text: str, cells: Sequence[Cell]) -> None:
-    """Write the tables to another folder, with the ablation's file, and each cell's results, recipe and lock.
+    """Archive the tables, the ablation's file and what pins each cell: four small files, no answers.
 
     Args:
-        place: where to; an ablation that was kept there before is replaced.
-        found: what `outcome` returned, with `command`.
+        place: the folder to write to; an ablation that was archived there before is replaced.
+        found: what `outcome` returned, with `command`. `locks` is added to it: for each cell the hashes of
+            the recipe, of the packages' code and of the data. README.md then says that answers are missing.
         text: the ablation's file.
         cells: those that count.
 
@@ -40,13 +43,27 @@ def keep(place: Path, found: Mapping[str, Any], text: str, cells: Sequence[Cell]
     """
     if place.exists() and not (place / RESULT).is_file() and (not place.is_dir() or any(place.iterdir())):
         raise RunError(f"{place}: holds no ablation, and nothing is overwritten. Name another folder.")
-    shutil.rmtree(place / "cells", ignore_errors=True)
     root = Path.cwd()
-    write_up(place, json.loads(without_places(json.dumps(found), root)))
+    locks = {cell.name: _pins(cell.run.lock()) for cell in cells if cell.run is not None}
+    archived = json.loads(without_places(json.dumps({**found, "locks": locks}), root))
+    _write_tables(place, archived)
     write(place / "ablation.toml", without_places(text, root))
-    for cell in cells:
-        assert cell.run is not None  # it is finished
-        keep_run(cell.run.path, place / "cells" / cell.arm / f"seed-{cell.seed}", root)
+
+
+def _pins(lock: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hashes of a lock; versions and hardware are in `made_with`, overrides in `arms`."""
+    return {
+        "recipe": lock["recipe"]["hash"],
+        "code": {name: table["code"] for name, table in lock["package"].items()},
+        "data": {name: table["fingerprint"] for name, table in lock["dataset"].items()},
+    }
+
+
+def without_places(text: str, root: Path) -> str:
+    """Return a text in which no path says where on this machine `root` and the home folder lie."""
+    for folder, short in ((root.resolve(), ""), (Path.home(), "~/")):
+        text = text.replace(f"{folder}/", short).replace(f'"{folder}"', f'"{short.rstrip("/") or "."}"')
+    return text
 
 
 def read(place: Path) -> dict[str, Any]:

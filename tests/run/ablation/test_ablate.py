@@ -138,13 +138,18 @@ def test_what_is_kept_holds_no_answer_and_no_path_of_this_machine(copied):
     copied.evid("bridges.toml", "--keep", "kept")
     kept = copied.folder / "kept"
     files = [file for file in kept.rglob("*") if file.is_file()]
-    assert {file.suffix for file in files} == {".json", ".toml", ".md", ".tex", ".txt"}
-    for name in CELLS:
-        own = {file.name for file in (kept / "cells" / name).iterdir()}
-        assert {"04-evaluate.json", "lock.toml", "recipe.toml", "resolved.toml"} <= own
+    assert {file.name for file in files} == {"README.md", "ablation.json", "ablation.toml", "summary.txt"}
+    locks = read(kept)["locks"]
+    assert set(locks) == set(CELLS)
+    for lock in locks.values():
+        assert {"evidcore"} <= set(lock["code"])
+        assert set(lock["data"]) == {"chest"}
+        assert len(lock["recipe"]) == 64
+    text = (kept / "README.md").read_text(encoding="utf-8")
+    assert "Tables without answers: intervals cannot be recomputed from this folder." in text
     for file in files:
         assert str(copied.folder) not in file.read_text(encoding="utf-8"), file
-    assert (kept / "README.md").read_text(encoding="utf-8") == markdown(read(kept))
+    assert text == markdown(read(kept))
     copied.evid("bridges.toml", "--keep", "kept")  # replaces what it wrote
     (copied.folder / "mine").mkdir()
     (copied.folder / "mine" / "notes.txt").write_text("mine")

@@ -73,8 +73,8 @@ class Files:
         if self.repository is None and not self.folder.is_dir():
             raise NotHere(
                 f"{self.folder}: there is no such folder, so the set is not on this machine. It comes from "
-                f"{self.where_from}; docs/layouts.md says what to download. Put it there, or set path to "
-                f"where it lies."
+                f"{self.where_from}; docs/reference/layouts.md says what to download. Put it there, or set "
+                f"path to where it lies."
             )
         if self.repository is not None and not place.exists():
             origins = self.origins(name)

@@ -31,7 +31,7 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, Row
     """
     if not path.is_file():
         raise DataError(
-            f"{path}: there is no such table. Check path; docs/layouts.md lists what belongs there."
+            f"{path}: there is no such table. Check path; docs/reference/layouts.md lists what belongs there."
         )
     csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
     try:
@@ -63,7 +63,7 @@ def read_json(path: Path) -> Any:
     """
     if not path.is_file():
         raise DataError(
-            f"{path}: there is no such file. Check path; docs/layouts.md lists what belongs there."
+            f"{path}: there is no such file. Check path; docs/reference/layouts.md lists what belongs there."
         )
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
