@@ -26,7 +26,7 @@ from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.builtin.scorers import states
 from evidcore.case import State
 from evidcore.contracts import Labeler
-from evidcore.evaluate.statistics import ratio_interval
+from evidcore.evaluate.bootstrap import ratio_interval
 
 NEEDED = 0.85  # macro F1
 DRAWS = 4000

@@ -15,10 +15,10 @@ from evidcore.audit.policy import CONDITIONS, shown_as, verdict
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Segmenter, Task
 from evidcore.evaluate.answered import Condition
+from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
 from evidcore.evaluate.followed import Given
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.segmentation import SegmentationResult, answered, score_segmentations
-from evidcore.evaluate.statistics import Interval, mean_interval, paired_interval
 
 _BESIDE = ("key_slice_area", "box_iou", "unparsable_rate")  # told of each condition beside DSC
 

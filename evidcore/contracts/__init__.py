@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from evidcore.contracts.answering import RolloutStrategy, Sampler, Task, Tool
 from evidcore.contracts.data import Dataset, View
 from evidcore.contracts.judging import Labeler, Reader, Reward, Scorer, Unread
-from evidcore.contracts.measuring import Measured, Metric, Pooling, Sums, TextKind, Written
+from evidcore.contracts.measuring import Measured, Metric, Sums, TextKind, Written
 from evidcore.contracts.model import (
     Bridge,
     Encoder,
@@ -71,7 +71,6 @@ __all__ = [
     "Patches",
     "PointPrompt",
     "Policy",
-    "Pooling",
     "Reader",
     "Reward",
     "Reweighter",

@@ -22,8 +22,8 @@ from evidcore.builtin.scorers import TokenF1
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Scorer, Task
 from evidcore.evaluate.answered import Answered, Condition, asked, batches, unknown_patients
+from evidcore.evaluate.bootstrap import mean_interval, ratio_interval
 from evidcore.evaluate.reference_lines import ReferenceLines, row
-from evidcore.evaluate.statistics import mean_interval, ratio_interval
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,21 +7,15 @@ it. Rows that no sum over items gives (an AUC, a reference line) have no items.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from evidcore.contracts import Sums
+from evidcore.evaluate.bootstrap import Item
 from evidcore.evaluate.pooling import from_json
 from evidcore.evaluate.reference_lines import cluster
 
 Line = Mapping[str, Any]  # of answers/<stage>.jsonl
 _Read = Callable[[Line, str], Sums | None]  # line, finding ("" for all) -> None where the line has no say
-
-
-class Item(NamedTuple):
-    """One question or report; `sums` is None where its figure is missing."""
-
-    patient: str  # or the case, where no patient is known
-    sums: Sums | None
 
 
 def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:

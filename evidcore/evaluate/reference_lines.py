@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Prompt
-from evidcore.evaluate.statistics import Interval, mean_interval
+from evidcore.evaluate.bootstrap import Interval, mean_interval
 
 TRAINING_SEEDS = (
     0,

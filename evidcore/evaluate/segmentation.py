@@ -22,11 +22,11 @@ from typing import Any
 from evidcore.case import Answer, Prompt
 from evidcore.contracts import Policy, Segmenter, Task
 from evidcore.evaluate.answered import batches, unknown_patients
+from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.followed import Given, SegmentationAnswer, follow
 from evidcore.evaluate.mask_figures import BY_PART, UNITS, MaskFigures
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.reference_lines import row
-from evidcore.evaluate.statistics import mean_interval
 
 _AT_ONCE = 8  # masks of one volume in memory
 

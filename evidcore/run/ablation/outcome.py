@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.errors import RunError, did_you_mean
-from evidcore.evaluate.contrast import Arms, Contrast
-from evidcore.evaluate.items import Item, row_items
-from evidcore.evaluate.statistics import holm
+from evidcore.evaluate.bootstrap import Arms, Contrast, Item, holm
+from evidcore.evaluate.items import row_items
 from evidcore.page.record import is_phantom
 from evidcore.recipe import data_uses
 from evidcore.recipe.ablation import Ablation, Metric
