@@ -32,21 +32,27 @@ def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
     own = [line for line in lines if line["task"] == task]
     if metric == "grounding_margin":
         return _difference(*(_read(own, "strict_accuracy", side) for side in ("own", "other-patient")))
-    figures = [line.get("figures", {}) for line in own]
-    if any(metric in some for some in figures):
-        return {
-            line["prompt_id"]: Item(_owner(line), _sums(some[metric]) if metric in some else None)
-            for line, some in zip(own, figures, strict=True)
-        }
+    shown = [line for line in own if row.get("condition") in (None, line["condition"])]
+    if any(metric in line.get("figures", {}) for line in shown):
+        return _by_prompt((line, _figure(line, metric)) for line in shown)
     return _read(own, metric, row.get("condition"))
 
 
-def _owner(line: Line) -> str:
-    return cluster(line["patient"], line["case_id"])
+def _by_prompt(read: Iterable[tuple[Line, Sums | None]]) -> dict[str, Item]:
+    """Return an item per prompt, the mean of its answers; None where none of them has a figure."""
+    known: dict[str, list[Sums]] = {}
+    owners: dict[str, str] = {}
+    for line, sums in read:
+        owners[line["prompt_id"]] = cluster(line["patient"], line["case_id"])
+        known.setdefault(line["prompt_id"], []).extend([] if sums is None else [sums])
+    return {prompt: Item(owners[prompt], _mean(some) if some else None) for prompt, some in known.items()}
 
 
-def _sums(value: Any) -> Sums:
-    figure = from_json(value)
+def _figure(line: Line, metric: str) -> Sums | None:
+    held = line.get("figures", {})
+    if metric not in held:
+        return None
+    figure = from_json(held[metric])
     return figure if isinstance(figure, Sums) else Sums("ratio", (figure, 1.0))
 
 
@@ -54,13 +60,8 @@ def _read(lines: Iterable[Line], metric: str, condition: str | None) -> dict[str
     name, _, finding = metric.partition("/")
     if name not in _READ:
         return {}
-    found: dict[str, list[Sums]] = {}
-    owners: dict[str, str] = {}
-    for line in lines:
-        if condition in (None, line["condition"]) and (sums := _READ[name](line, finding)) is not None:
-            found.setdefault(line["prompt_id"], []).append(sums)
-            owners[line["prompt_id"]] = _owner(line)
-    return {prompt: Item(owners[prompt], _mean(some)) for prompt, some in found.items()}
+    read = ((line, _READ[name](line, finding)) for line in lines if condition in (None, line["condition"]))
+    return _by_prompt((line, sums) for line, sums in read if sums is not None)
 
 
 def _mean(some: list[Sums]) -> Sums:

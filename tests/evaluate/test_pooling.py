@@ -54,7 +54,9 @@ class RootLetters(Metric):
     """The root of all letters over the number of texts: no ratio of sums."""
 
     def __call__(self, texts):
-        return [Measured(figures={"root-letters": Sums("root-letters", (len(text.text), 1.0))}) for text in texts]
+        return [
+            Measured(figures={"root-letters": Sums("root-letters", (len(text.text), 1.0))}) for text in texts
+        ]
 
     @staticmethod
     def pool(sums):
@@ -70,7 +72,9 @@ def test_a_metric_of_a_package_brings_its_own_pool(offered):
     lines = "[evidcore.metric]\nroot-letters = evid_roots:RootLetters\nsilent = evid_roots:Silent\n"
     offered("evid-roots", lines, RootLetters=RootLetters, Silent=Silent)
     lengths = RNG.integers(4, 40, 60)
-    figures = [from_json({"root-letters": [int(length), 1]}) for length in lengths]  # as a line of answers holds it
+    figures = [
+        from_json({"root-letters": [int(length), 1]}) for length in lengths
+    ]  # as a line of answers holds it
     owners = [f"p{index // 2}" for index in range(60)]
     assert pooled(figures) == pytest.approx(np.sqrt(lengths.sum()) / 60)
     alone = figure_interval(figures, owners)

@@ -166,7 +166,9 @@ def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
              for line in [*every, *some] if "findings_f1_macro" in line["figures"]}  # fmt: skip
     assert len(sizes) == 1
     row = {"name": every[0]["task"], "metric": "findings_f1_macro"}
-    arms = Arms({"every": {0: row_items(every, row)}, "some": {0: row_items(some, row)}}, patients_shared=True)
+    arms = Arms(
+        {"every": {0: row_items(every, row)}, "some": {0: row_items(some, row)}}, patients_shared=True
+    )
     assert isinstance(arms.contrast({"some": 1.0, "every": -1.0}).value, float)
 
 

@@ -17,6 +17,7 @@ from evidcore.evaluate.segmentation import evaluate_segmentation
 from evidcore.registry.factory import build
 
 SHAPE = (12, 16, 16)
+DSC = {"name": "boxed", "metric": "dsc"}
 
 
 class Boxed(Task):
@@ -200,7 +201,9 @@ def test_every_line_holds_its_figures_and_rows_can_be_paired(segmenter, case_of)
     assert change.value == pytest.approx((liver[1] - liver[0]) / 6)  # every second case, one of three
     assert change.patients == 24
     assert change.low > 0
-    assert {"dsc", "iou", "oracle_dsc", "box_iou", "dsc/liver"} <= {name for line in new for name in line["figures"]}
+    assert {"dsc", "iou", "oracle_dsc", "box_iou", "dsc/liver"} <= {
+        name for line in new for name in line["figures"]
+    }
     for row in after.rows():
         items = row_items(new, row)
         if row["metric"] == "iou_from_dsc":

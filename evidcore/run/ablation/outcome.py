@@ -74,7 +74,7 @@ def check_metrics(ablation: Ablation, cell: Cell) -> None:
     Raises:
         RunError: naming the metric, and the rows that there are.
     """
-    for place, metric in enumerate(ablation.metrics):
+    for index, metric in enumerate(ablation.metrics):
         rows = _result(cell, metric)["rows"]
         if _row(rows, metric) is not None:
             continue
@@ -88,7 +88,7 @@ def check_metrics(ablation: Ablation, cell: Cell) -> None:
                 f"no row called {metric.name!r}.{did_you_mean(metric.name, names)} It has: {', '.join(names)}"
             )
         raise RunError(
-            f"{ablation.path}, metrics[{place}]: {metric.stage} of {cell.name} has {what}. "
+            f"{ablation.path}, metrics[{index}]: {metric.stage} of {cell.name} has {what}. "
             "Mend the file; finished cells stay as they are."
         )
 
@@ -171,8 +171,8 @@ class _Measured:
         prints = set()
         for cell in (cell for some in self._by_arm.values() for cell in some):
             assert cell.run is not None  # it is finished
-            place = cell.stages.index(self.metric.stage)
-            used = {use.dataset for use in data_uses(cell.recipe.stages[place])}
+            index = cell.stages.index(self.metric.stage)
+            used = {use.dataset for use in data_uses(cell.recipe.stages[index])}
             lock = cell.run.lock()["dataset"]
             prints.add(tuple(lock[name]["fingerprint"] for name in sorted(used)))
         return len(prints) == 1
