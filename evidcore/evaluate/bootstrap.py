@@ -169,16 +169,13 @@ class Arms:
         return whole if len(seeds) > 1 else whole.noted("1 seed: its training alone is in the interval")
 
 
-def mean_interval(
-    values: Values, patients: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
-) -> Interval:
+def mean_interval(values: Values, patients: Sequence[Hashable], *, draws: int = DRAWS) -> Interval:
     """Estimate a mean of shares (0 to 1) over questions with a patient-clustered percentile bootstrap.
 
     Args:
         values: one per question.
         patients: whose question it is, one per value.
         draws: bootstrap samples.
-        seed: of the bootstrap; equal seeds give equal intervals.
 
     Raises:
         ValueError: if there is no value, or the lengths differ.
@@ -186,16 +183,11 @@ def mean_interval(
     Source:
         Field & Welsh 2007, Bootstrapping clustered data, JRSS B 69 (cluster bootstrap).
     """
-    return ratio_interval(values, np.ones(len(values)), patients, draws=draws, seed=seed)
+    return ratio_interval(values, np.ones(len(values)), patients, draws=draws)
 
 
 def ratio_interval(
-    numerators: Values,
-    denominators: Values,
-    patients: Sequence[Hashable],
-    *,
-    draws: int = DRAWS,
-    seed: int = 0,
+    numerators: Values, denominators: Values, patients: Sequence[Hashable], *, draws: int = DRAWS
 ) -> Interval:
     """Estimate sum of numerators over sum of denominators (an F1, say) with the same bootstrap.
 
@@ -204,7 +196,7 @@ def ratio_interval(
     """
     sample = _Sample.ratio(numerators, denominators, patients)
     sums, totals = (np.ascontiguousarray(column) for column in sample.of(sample.informative).sums[0].T)
-    found = _interval(_quotient(sample), len(numerators), sample, draws=draws, seed=seed)
+    found = _interval(_quotient(sample), len(numerators), sample, draws=draws)
     is_extreme = (sums == 0).all() or np.array_equal(sums, totals)
     if found.value not in (0.0, 1.0) or not is_extreme or found.patients < FEWEST_PATIENTS:
         return found
@@ -214,9 +206,7 @@ def ratio_interval(
     return dataclasses.replace(found, low=low, high=high, note=note, is_tied=False)
 
 
-def paired_interval(
-    first: Values, second: Values, patients: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
-) -> Interval:
+def paired_interval(first: Values, second: Values, patients: Sequence[Hashable]) -> Interval:
     """Estimate the mean of first - second over the same questions.
 
     Raises:
@@ -225,7 +215,7 @@ def paired_interval(
     if len(first) != len(second):
         raise ValueError(f"a pair needs two values per question, got {len(first)} and {len(second)}")
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    return _any_mean(differences, patients, draws=draws, seed=seed)
+    return _any_mean(differences, patients)
 
 
 def figure_interval(figures: Sequence[Figure], patients: Sequence[str]) -> Interval | None:
@@ -367,10 +357,10 @@ def _paired(items: Sequence[Mapping[str, Item]], arms: Sequence[str], seed: int)
     return _Sample.summed(columns, owners, pool_of(kind.pooling), patients), len(names)
 
 
-def _any_mean(values: Array, patients: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0) -> Interval:
+def _any_mean(values: Array, patients: Sequence[Hashable]) -> Interval:
     """Estimate a mean of numbers of any scale."""
     sample = _Sample.ratio(values, np.ones(len(values)), patients)
-    return _interval(_quotient(sample), len(values), sample, draws=draws, seed=seed)
+    return _interval(_quotient(sample), len(values), sample)
 
 
 def _quotient(sample: _Sample) -> float:
@@ -380,20 +370,20 @@ def _quotient(sample: _Sample) -> float:
     return float(above / below)
 
 
-def _interval(value: float, values: int, sample: _Sample, *, draws: int = DRAWS, seed: int = 0) -> Interval:
+def _interval(value: float, values: int, sample: _Sample, *, draws: int = DRAWS) -> Interval:
     """Give a value of one sample its interval, or say why it has none."""
     sample = sample.of(sample.informative)
     patients = len(sample.patients)
     found = Interval(value=value, low=None, high=None, values=values, patients=patients)
     if patients < FEWEST_PATIENTS:
         return dataclasses.replace(found, note=_too_few(patients))
-    spread = _Spread.of(_draw([sample], patients_shared=True, draws=draws, seed=seed)[:, 0])
+    spread = _Spread.of(_draw([sample], patients_shared=True, draws=draws)[:, 0])
     if spread is None:
         return dataclasses.replace(found, note=TIED, is_tied=True)
     return dataclasses.replace(found, low=spread.low, high=spread.high)
 
 
-def _draw(samples: Sequence[_Sample], *, patients_shared: bool, draws: int, seed: int) -> Array:
+def _draw(samples: Sequence[_Sample], *, patients_shared: bool, draws: int, seed: int = 0) -> Array:
     """Return the arms' values in each draw: (draw, arm). Equal for equal seeds."""
     rng = np.random.default_rng(seed)
     chosen = rng.integers(len(samples), size=(draws, len(samples)))  # (draw, position) -> sample

@@ -6,7 +6,7 @@ it. Rows that no sum over items gives (an AUC, a reference line) have no items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from evidcore.contracts import Sums
@@ -31,11 +31,16 @@ def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
     task, metric = row.get("task", row["name"]), row["metric"]
     own = [line for line in lines if line["task"] == task]
     if metric == "grounding_margin":
-        return _difference(*(_read(own, "strict_accuracy", side) for side in ("own", "other-patient")))
-    shown = [line for line in own if row.get("condition") in (None, line["condition"])]
+        sides = ("own", "other-patient")
+        return _difference(*(_read(_under(side, own), "strict_accuracy") for side in sides))
+    shown = _under(row.get("condition"), own)
     if any(metric in line.get("figures", {}) for line in shown):
         return _by_prompt((line, _figure(line, metric)) for line in shown)
-    return _read(own, metric, row.get("condition"))
+    return _read(shown, metric)
+
+
+def _under(condition: str | None, lines: Sequence[Line]) -> Sequence[Line]:
+    return [line for line in lines if line["condition"] == condition] if condition else lines
 
 
 def _by_prompt(read: Iterable[tuple[Line, Sums | None]]) -> dict[str, Item]:
@@ -56,11 +61,12 @@ def _figure(line: Line, metric: str) -> Sums | None:
     return figure if isinstance(figure, Sums) else Sums("ratio", (figure, 1.0))
 
 
-def _read(lines: Iterable[Line], metric: str, condition: str | None) -> dict[str, Item]:
+def _read(lines: Iterable[Line], metric: str) -> dict[str, Item]:
+    """Return the items of what is read from the answers themselves."""
     name, _, finding = metric.partition("/")
     if name not in _READ:
         return {}
-    read = ((line, _READ[name](line, finding)) for line in lines if condition in (None, line["condition"]))
+    read = ((line, _READ[name](line, finding)) for line in lines)
     return _by_prompt((line, sums) for line, sums in read if sums is not None)
 
 
