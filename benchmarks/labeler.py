@@ -26,7 +26,7 @@ from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.builtin.scorers import states
 from evidcore.case import State
 from evidcore.contracts import Labeler
-from evidcore.evaluate.statistics import ratio_interval
+from evidcore.evaluate.bootstrap import ratio_interval
 
 NEEDED = 0.85  # macro F1
 DRAWS = 4000
@@ -115,7 +115,7 @@ def macro_interval(
     told: np.ndarray[Any, Any], true: np.ndarray[Any, Any], texts: Sequence[str]
 ) -> tuple[float, float]:
     """Return a 95 % percentile bootstrap over texts."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     _, text_of = np.unique(texts, return_inverse=True)
     count = int(text_of.max()) + 1
     both, wrong = np.zeros((count, told.shape[1])), np.zeros((count, told.shape[1]))
@@ -123,7 +123,7 @@ def macro_interval(
     np.add.at(wrong, text_of, told != true)
     drawn = []
     for _ in range(DRAWS):
-        weights = np.bincount(dice.integers(count, size=count), minlength=count)
+        weights = np.bincount(rng.integers(count, size=count), minlength=count)
         above, below = weights @ both, weights @ (both + wrong)
         drawn.append(np.mean(above[below > 0] / below[below > 0]))
     low, high = np.quantile(drawn, (0.025, 0.975))

@@ -20,8 +20,8 @@ from typing import Any
 
 from over_seeds import ROOT, Line, Study, answers, kept
 
-from evidcore.evaluate.compare import figure_change, figure_change_over_seeds
-from evidcore.evaluate.reference_lines import row
+from evidcore.evaluate.bootstrap import Arms, Contrast
+from evidcore.evaluate.items import row_items
 from evidcore.run.record import read_lines
 
 TITLE = """# recipes/medvol_r1.toml over three seeds
@@ -64,14 +64,19 @@ LINES = (
 )
 
 
-def _pair(run_folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the answers before and after GRPO."""
-    return answers(run_folder, BEFORE, TASK), answers(run_folder, AFTER, TASK)
+def _lift(runs: Sequence[Path]) -> Contrast:
+    """Return DSC after GRPO minus before, paired by query; each run has patients of its own."""
+    row = {"name": TASK, "metric": "dsc"}
+    arms = {
+        arm: {seed: row_items(answers(folder, stage, TASK), row) for seed, folder in enumerate(runs)}
+        for arm, stage in (("before", BEFORE), ("after", AFTER))
+    }
+    return Arms(arms, patients_shared=False).contrast({"after": 1.0, "before": -1.0})
 
 
 def learned(run_folder: Path) -> dict[str, Any]:
     """Return the lift of GRPO, paired by query, and the curve of SFT: its loss by tenths of the steps."""
-    moved = figure_change(*_pair(run_folder), "dsc")
+    moved = _lift([run_folder])
     steps = [line for line in read_lines(run_folder / "metrics.jsonl") if line["stage"] == SFT]
     size = max(1, len(steps) // PIECES)
     curve = [
@@ -83,8 +88,12 @@ def learned(run_folder: Path) -> dict[str, Any]:
         for start in range(0, len(steps), size)
         if (part := steps[start : start + size])
     ]
-    lift = row(TASK, "dsc_change", moved, note="after GRPO minus after SFT, query by query")
-    return {"stage": "learned", "rows": [lift], "curve": curve}
+    row = {
+        "name": TASK, "metric": "dsc_change", "value": moved.value, "low": moved.low, "high": moved.high,
+        "questions": moved.items, "patients": moved.patients,
+        "note": f"after GRPO minus after SFT, query by query; {moved.note}",
+    }  # fmt: skip
+    return {"stage": "learned", "rows": [row], "curve": curve}
 
 
 def curve(place: Path) -> list[str]:
@@ -101,10 +110,11 @@ def curve(place: Path) -> list[str]:
 
 def lift(runs: Sequence[Path]) -> str:
     """Return the lift of GRPO over all seeds."""
-    found = figure_change_over_seeds([_pair(folder) for folder in runs], "dsc", patients_shared=False)
-    if found is None:
+    found = _lift(runs)
+    if found.value is None:
         return ""
-    interval = f" ({found.low:+.3f} to {found.high:+.3f})" if found.low is not None else ""
+    known = found.low is not None and found.high is not None
+    interval = f" ({found.low:+.3f} to {found.high:+.3f})" if known else ""
     return (
         f"phantom numbers, DSC after GRPO minus after SFT, {len(runs)} seeds: {found.value:+.3f}{interval}\n"
     )

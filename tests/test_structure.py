@@ -47,7 +47,7 @@ SLOW = {
     "datasets",
 }
 ALLOWED_UPWARD: set[tuple[str, str]] = set()
-LONG_ON_PURPOSE: set[str] = set()
+LONG_ON_PURPOSE = {"evaluate/bootstrap.py"}  # one idea, whole
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 
 
@@ -153,6 +153,7 @@ def test_plugins_build_on_seams_and_not_on_the_trainer():
 @pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])
 def test_modules_hold_one_idea(root):
     long = {str(path.relative_to(root)): len(path.read_text().splitlines()) for path in modules(root)}
+    long = {name: lines for name, lines in long.items() if name not in LONG_ON_PURPOSE}
     assert {name: lines for name, lines in long.items() if lines > 300} == {}
 
 

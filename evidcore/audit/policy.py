@@ -30,8 +30,8 @@ from evidcore.contracts import (
     Task,
 )
 from evidcore.errors import DataError
+from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
 from evidcore.evaluate.reference_lines import cluster_of, row
-from evidcore.evaluate.statistics import Interval, mean_interval, paired_interval
 
 CONDITIONS: Mapping[str, str] = {  # what results call them
     "own": "own volumes", "other-patient": "another patient's volumes", "blank": "blank volumes",
@@ -211,25 +211,38 @@ def verdict(margin: Interval, over_blind: Interval | None, what: str = "points")
 
 def _on_margin(margin: Interval, what: str) -> str:
     points = f"{100 * margin.value:+.1f} {what}"
-    if margin.low is None or margin.high is None:
+    ends = _ends(margin)
+    if ends is None:
         return f"Undecided: margin {points}, {margin.note}."
-    found = f"margin {points}, 95 % interval {100 * margin.low:+.1f} to {100 * margin.high:+.1f}"
-    if margin.low > 0:
+    found = f"margin {points}, {_spread(margin)}"
+    if ends[0] > 0:
         return f"The volume is used: {found}."
-    if margin.high < 0:
+    if ends[1] < 0:
         return f"The right volume misleads: {found}."
     return f"No sign that the volume is used: {found}."
 
 
 def _on_blind(over: Interval, what: str) -> str:
-    if over.low is None or over.high is None:
+    ends = _ends(over)
+    if ends is None:
         return ""
-    found = (
-        f"{100 * over.value:+.1f} {what} against the best blind rule ({100 * over.low:+.1f} to "
-        f"{100 * over.high:+.1f})"
-    )
-    if over.low > 0:
+    spread = _spread(over).removeprefix("95 % interval ")
+    found = f"{100 * over.value:+.1f} {what} against the best blind rule ({spread})"
+    if ends[0] > 0:
         return f"Without its volume it beats the blind rules, so something else gives answers away: {found}."
-    if over.high < 0:
+    if ends[1] < 0:
         return f"Without its volume it stays below the best blind rule: {found}."
     return f"Without its volume it scores as the best blind rule does: {found}."
+
+
+def _ends(interval: Interval) -> tuple[float, float] | None:
+    """Return between which values the draws lie; None where there are none."""
+    if interval.is_tied:
+        return interval.value, interval.value
+    return None if interval.low is None or interval.high is None else (interval.low, interval.high)
+
+
+def _spread(interval: Interval) -> str:
+    if interval.low is None or interval.high is None:
+        return "the same in every draw of patients"
+    return f"95 % interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"

@@ -21,7 +21,7 @@ from evidcore.builtin.overlap import dice
 from evidcore.case import Case
 from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterSession
 from evidcore.errors import DataError
-from evidcore.evaluate.statistics import Interval, mean_interval, paired_interval
+from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read_mask, recall

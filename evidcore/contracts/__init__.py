@@ -15,7 +15,7 @@ from evidcore.contracts.data import Dataset, View
 from evidcore.contracts.evaluating import Answers, Asking, Audit, Audited, Blind, Evaluation, Scored
 from evidcore.contracts.judging import Labeler, Reader, Reward, Scorer, Unread
 from evidcore.contracts.language import Corpus, Language
-from evidcore.contracts.measuring import Measured, Metric, Pooling, Sums, TextKind, Written
+from evidcore.contracts.measuring import Measured, Metric, Sums, TextKind, Written
 from evidcore.contracts.model import (
     Bridge,
     Encoder,
@@ -88,7 +88,6 @@ __all__ = [
     "Patches",
     "PointPrompt",
     "Policy",
-    "Pooling",
     "Reader",
     "Reward",
     "Reweighter",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float
 
 from evidcore.case import Case, Report, Unscored
 
-Pooling = Literal["ratio", "mean_ratio", "difference", "bleu"]
 TextKind = Literal["report", "think"]
 
 
@@ -22,10 +24,10 @@ class Sums:
     | `ratio` | a, b | a / b |
     | `mean_ratio` | a1, b1, a2, b2, … | mean of the a / b whose b is above 0 |
     | `difference` | a, b, c, d | a / b - c / d |
-    | `bleu` | matches of 1 … n words, n-grams of 1 … n words, words, words of the reference | BLEU-n |
+    | a metric's name | whatever it counts | that metric's `pool` |
     """
 
-    pooling: Pooling
+    pooling: str
     numbers: tuple[float, ...]
 
 
@@ -75,6 +77,17 @@ class Metric(ABC):
         Missing is not zero: a text that cannot be measured is Unscored and says why. An empty text that
         stands for a whole report is measured, and earns nothing.
         """
+
+    @staticmethod
+    def pool(
+        sums: Float[np.ndarray[Any, Any], "row number"],
+    ) -> Float[np.ndarray[Any, Any], " row"]:
+        """Return the figure of each row of sums; only for `Sums` that name this metric as their pooling.
+
+        Lines of answers hold such sums, and are pooled again for each resample of patients, also where
+        runs are compared later: the metric is found by its name, and `pool` is called on the class.
+        """
+        raise NotImplementedError
 
     def notes(self) -> Mapping[str, str]:
         """Return what a table must say beside figures, by name."""

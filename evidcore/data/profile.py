@@ -11,8 +11,8 @@ from evidcore.contracts import Labeler, Task
 from evidcore.data import blind, sentences
 from evidcore.data.listing import Cases
 from evidcore.errors import DataError, did_you_mean
+from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.reference_lines import cluster
-from evidcore.evaluate.statistics import mean_interval
 from evidcore.volume import Geometry, read_geometry
 
 Profile = dict[str, Any]

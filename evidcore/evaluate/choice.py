@@ -32,9 +32,9 @@ from evidcore.contracts import (
     Task,
 )
 from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
+from evidcore.evaluate.bootstrap import mean_interval, ratio_interval
 from evidcore.evaluate.measuring import Measurement, named_metrics
 from evidcore.evaluate.reference_lines import reference_lines, row
-from evidcore.evaluate.statistics import mean_interval, ratio_interval
 from evidcore.evaluate.thinking import measure_thinking
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of

@@ -6,22 +6,16 @@ it. Rows that no sum over items gives (an AUC, a reference line) have no items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from evidcore.contracts import Sums
+from evidcore.evaluate.bootstrap import Item
 from evidcore.evaluate.pooling import from_json
 from evidcore.evaluate.reference_lines import cluster
 
 Line = Mapping[str, Any]  # of answers/<stage>.jsonl
 _Read = Callable[[Line, str], Sums | None]  # line, finding ("" for all) -> None where the line has no say
-
-
-class Item(NamedTuple):
-    """One question or report; `sums` is None where its figure is missing."""
-
-    patient: str  # or the case, where no patient is known
-    sums: Sums | None
 
 
 def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
@@ -37,36 +31,43 @@ def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
     task, metric = row.get("task", row["name"]), row["metric"]
     own = [line for line in lines if line["task"] == task]
     if metric == "grounding_margin":
-        return _difference(*(_read(own, "strict_accuracy", side) for side in ("own", "other-patient")))
-    figures = [line.get("figures", {}) for line in own]
-    if any(metric in some for some in figures):
-        return {
-            line["prompt_id"]: Item(_owner(line), _sums(some[metric]) if metric in some else None)
-            for line, some in zip(own, figures, strict=True)
-        }
-    return _read(own, metric, row.get("condition"))
+        sides = ("own", "other-patient")
+        return _difference(*(_read(_under(side, own), "strict_accuracy") for side in sides))
+    shown = _under(row.get("condition"), own)
+    if any(metric in line.get("figures", {}) for line in shown):
+        return _by_prompt((line, _figure(line, metric)) for line in shown)
+    return _read(shown, metric)
 
 
-def _owner(line: Line) -> str:
-    return cluster(line["patient"], line["case_id"])
+def _under(condition: str | None, lines: Sequence[Line]) -> Sequence[Line]:
+    return [line for line in lines if line["condition"] == condition] if condition else lines
 
 
-def _sums(value: Any) -> Sums:
-    figure = from_json(value)
+def _by_prompt(read: Iterable[tuple[Line, Sums | None]]) -> dict[str, Item]:
+    """Return an item per prompt, the mean of its answers; None where none of them has a figure."""
+    known: dict[str, list[Sums]] = {}
+    owners: dict[str, str] = {}
+    for line, sums in read:
+        owners[line["prompt_id"]] = cluster(line["patient"], line["case_id"])
+        known.setdefault(line["prompt_id"], []).extend([] if sums is None else [sums])
+    return {prompt: Item(owners[prompt], _mean(some) if some else None) for prompt, some in known.items()}
+
+
+def _figure(line: Line, metric: str) -> Sums | None:
+    held = line.get("figures", {})
+    if metric not in held:
+        return None
+    figure = from_json(held[metric])
     return figure if isinstance(figure, Sums) else Sums("ratio", (figure, 1.0))
 
 
-def _read(lines: Iterable[Line], metric: str, condition: str | None) -> dict[str, Item]:
+def _read(lines: Iterable[Line], metric: str) -> dict[str, Item]:
+    """Return the items of what is read from the answers themselves."""
     name, _, finding = metric.partition("/")
     if name not in _READ:
         return {}
-    found: dict[str, list[Sums]] = {}
-    owners: dict[str, str] = {}
-    for line in lines:
-        if condition in (None, line["condition"]) and (sums := _READ[name](line, finding)) is not None:
-            found.setdefault(line["prompt_id"], []).append(sums)
-            owners[line["prompt_id"]] = _owner(line)
-    return {prompt: Item(owners[prompt], _mean(some)) for prompt, some in found.items()}
+    read = ((line, _READ[name](line, finding)) for line in lines)
+    return _by_prompt((line, sums) for line, sums in read if sums is not None)
 
 
 def _mean(some: list[Sums]) -> Sums:

@@ -11,7 +11,8 @@ from typing import Any
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Row, Sums, TextKind, Written
 from evidcore.errors import ContractError
-from evidcore.evaluate.pooling import Figure, figure_interval, pooled, to_json
+from evidcore.evaluate.bootstrap import figure_interval
+from evidcore.evaluate.pooling import Figure, pooled, to_json
 from evidcore.evaluate.reference_lines import row
 from evidcore.registry import blame
 from evidcore.registry.factory import name_of, offer_of

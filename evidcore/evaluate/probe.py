@@ -17,8 +17,8 @@ from torch import Tensor
 
 from evidcore.case import Case, Prompt, VisualPart
 from evidcore.contracts import Encoder, Row, View
+from evidcore.evaluate.bootstrap import Interval, mean_interval
 from evidcore.evaluate.reference_lines import answer_place, cluster_of, row
-from evidcore.evaluate.statistics import Interval, mean_interval
 from evidcore.model.bank import FeatureBank
 
 Features = Float[np.ndarray[Any, Any], "case feature"]

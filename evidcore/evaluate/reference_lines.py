@@ -14,7 +14,7 @@ from typing import Any
 
 from evidcore.case import LETTERS, Prompt
 from evidcore.contracts import Blind, Row
-from evidcore.evaluate.statistics import Interval, mean_interval
+from evidcore.evaluate.bootstrap import Interval, mean_interval
 
 TRAINING_SEEDS = (
     0,

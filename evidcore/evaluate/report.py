@@ -23,9 +23,9 @@ from evidcore.contracts import (
     Written,
 )
 from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
+from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures, measure, named_metrics
 from evidcore.evaluate.reference_lines import row
-from evidcore.evaluate.statistics import mean_interval
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from evidcore.contracts import Sums
-from evidcore.evaluate.items import Item, row_items
+from evidcore.evaluate.bootstrap import Item
+from evidcore.evaluate.items import row_items
 from evidcore.evaluate.pooling import pooled
 from evidcore.run.record import read_lines
 
@@ -39,7 +40,7 @@ def test_a_case_without_a_patient_stands_for_one():
 def test_accuracy_given_a_valid_format_divides_by_the_well_formed_alone():
     lines = [choice(0, "A"), choice(1, None, malformed="no tag"), choice(2, "B")]
     items = row_items(lines, row("accuracy_given_valid_format"))
-    assert [items[f"q{place}"].sums for place in range(3)] == [share(1.0), share(0.0, 0.0), share(0.0)]
+    assert [items[f"q{index}"].sums for index in range(3)] == [share(1.0), share(0.0, 0.0), share(0.0)]
     formed = row_items(lines, row("format_rate"))
     assert [item.sums.numbers[0] for item in formed.values()] == [1.0, 0.0, 1.0]
 
@@ -66,6 +67,17 @@ def test_a_figure_of_reports_is_what_their_lines_hold():
     assert [item.sums for item in f1.values()] == [share(2.0, 4.0), share(0.0, 1.0)]
     rouge = row_items(lines, row("rouge", "report"))
     assert rouge == {"r0": Item("p", share(0.25)), "r1": Item("p", None)}
+
+
+def test_a_figure_of_one_condition_is_read_from_its_answers_alone():
+    said = [("own", 0.8), ("other-patient", 0.2), ("other-patient", None), ("blank", 0.1)]
+    lines = [
+        choice(0, None, condition=condition) | {"figures": {} if dsc is None else {"dsc": dsc}}
+        for condition, dsc in said
+    ]
+    for condition, dsc in (("own", 0.8), ("other-patient", 0.2), ("blank", 0.1)):
+        named = row("dsc", "a condition", task="choice", condition=condition)
+        assert row_items(lines, named) == {"q0": Item("p", share(dsc))}
 
 
 def test_what_is_no_sum_over_answers_has_no_items():

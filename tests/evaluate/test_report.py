@@ -11,7 +11,8 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeRef
 from evidcore.contracts import Labeler, Policy, Unread
-from evidcore.evaluate.compare import figure_change
+from evidcore.evaluate.bootstrap import Arms
+from evidcore.evaluate.items import row_items
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.evaluate.report import evaluate_report, reference_of
@@ -164,7 +165,11 @@ def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
     sizes = {len(line["figures"]["findings_f1_macro"]["mean_ratio"])
              for line in [*every, *some] if "findings_f1_macro" in line["figures"]}  # fmt: skip
     assert len(sizes) == 1
-    assert isinstance(figure_change(every, some, "findings_f1_macro").value, float)
+    row = {"name": every[0]["task"], "metric": "findings_f1_macro"}
+    arms = Arms(
+        {"every": {0: row_items(every, row)}, "some": {0: row_items(some, row)}}, patients_shared=True
+    )
+    assert isinstance(arms.contrast({"some": 1.0, "every": -1.0}).value, float)
 
 
 def test_metrics_hold_reports_against_the_gold_answer():

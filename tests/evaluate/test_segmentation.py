@@ -5,18 +5,19 @@ import json
 import nibabel
 import numpy as np
 import pytest
+from evidcore.evaluate.propagation import HalfMask, masks_of, request
+from evidcore.evaluate.segmentation import evaluate_segmentation
 
 from evidcore.builtin.overlap import mask_overlap
 from evidcore.case import Answer, Box, Case, Evidence, MaskRef, Prompt, VolumeRef
 from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError, DataError
-from evidcore.evaluate.compare import figure_change, figure_names
+from evidcore.evaluate.bootstrap import Arms
 from evidcore.evaluate.items import row_items
-from evidcore.evaluate.propagation import HalfMask, masks_of, request
-from evidcore.evaluate.segmentation import evaluate_segmentation
 from evidcore.registry.factory import build
 
 SHAPE = (12, 16, 16)
+DSC = {"name": "boxed", "metric": "dsc"}
 
 
 class Boxed(Task):
@@ -194,12 +195,15 @@ def test_every_line_holds_its_figures_and_rows_can_be_paired(segmenter, case_of)
     worse = gold | {f"{case.id}:liver": "6 2 10 2 6" for case in cases[::2]}
     before, after = (evaluated(tower, cases, texts) for texts in (worse, gold))
     old, new = ([json.loads(json.dumps(line)) for line in one.lines()] for one in (before, after))
-    change = figure_change(old, new, "dsc")
+    sides = {name: {0: row_items(lines, DSC)} for name, lines in (("before", old), ("after", new))}
+    change = Arms(sides, patients_shared=True).contrast({"after": 1.0, "before": -1.0})
     liver = [2 * 32 * 6 / (64 * 6 + 32 * 12), 2 * 64 * 6 / (64 * 6 + 64 * 12)]
     assert change.value == pytest.approx((liver[1] - liver[0]) / 6)  # every second case, one of three
     assert change.patients == 24
     assert change.low > 0
-    assert {"dsc", "iou", "oracle_dsc", "box_iou", "dsc/liver"} <= set(figure_names(old, new))
+    assert {"dsc", "iou", "oracle_dsc", "box_iou", "dsc/liver"} <= {
+        name for line in new for name in line["figures"]
+    }
     for row in after.rows():
         items = row_items(new, row)
         if row["metric"] == "iou_from_dsc":

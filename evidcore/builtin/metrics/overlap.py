@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
 
 from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
 from evidcore.builtin.metrics.words import words
@@ -61,6 +64,21 @@ class Bleu(Metric):
                 figures[f"bleu_{order}_by_report"] = alone.score / 100
             found.append(Measured(figures=figures))
         return found
+
+    @staticmethod
+    def pool(
+        sums: Float[np.ndarray[Any, Any], "row number"],
+    ) -> Float[np.ndarray[Any, Any], " row"]:
+        """Return BLEU-n, not smoothed: of matches and n-grams of 1 … n words, and both lengths in words."""
+        from sacrebleu.metrics.bleu import BLEU
+
+        order = (sums.shape[1] - 2) // 2
+        rows = sums.astype(np.int64).tolist()
+        scores = [
+            BLEU.compute_bleu(row[:order], row[order:-2], row[-2], row[-1], max_ngram_order=order).score
+            for row in rows
+        ]
+        return np.array(scores) / 100
 
     def notes(self) -> Mapping[str, str]:
         """Say how the scores of all reports come together."""

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.errors import RunError, did_you_mean
-from evidcore.evaluate.contrast import Arms, Contrast
-from evidcore.evaluate.items import Item, row_items
-from evidcore.evaluate.statistics import holm
+from evidcore.evaluate.bootstrap import Arms, Contrast, Item, holm
+from evidcore.evaluate.items import row_items
 from evidcore.page.record import is_phantom
 from evidcore.recipe.ablation import Ablation, Metric
 from evidcore.run.ablation.cells import Cell
@@ -74,7 +73,7 @@ def check_metrics(ablation: Ablation, cell: Cell) -> None:
     Raises:
         RunError: naming the metric, and the rows that there are.
     """
-    for place, metric in enumerate(ablation.metrics):
+    for index, metric in enumerate(ablation.metrics):
         rows = _result(cell, metric)["rows"]
         if _row(rows, metric) is not None:
             continue
@@ -88,7 +87,7 @@ def check_metrics(ablation: Ablation, cell: Cell) -> None:
                 f"no row called {metric.name!r}.{did_you_mean(metric.name, names)} It has: {', '.join(names)}"
             )
         raise RunError(
-            f"{ablation.path}, metrics[{place}]: {metric.stage} of {cell.name} has {what}. "
+            f"{ablation.path}, metrics[{index}]: {metric.stage} of {cell.name} has {what}. "
             "Mend the file; finished cells stay as they are."
         )
 
@@ -171,8 +170,8 @@ class _Measured:
         prints = set()
         for cell in (cell for some in self._by_arm.values() for cell in some):
             assert cell.run is not None  # it is finished
-            place = cell.stages.index(self.metric.stage)
-            used = {use.dataset for use in cell.recipe.stages[place].data_uses()}
+            index = cell.stages.index(self.metric.stage)
+            used = {use.dataset for use in cell.recipe.stages[index].data_uses()}
             lock = cell.run.lock()["dataset"]
             prints.add(tuple(lock[name]["fingerprint"] for name in sorted(used)))
         return len(prints) == 1

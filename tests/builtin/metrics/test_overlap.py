@@ -12,7 +12,7 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from evidcore.builtin.metrics.overlap import Bleu, RougeL
 from evidcore.builtin.metrics.references import NO_REFERENCE
 from evidcore.builtin.metrics.words import words
-from evidcore.contracts import Measured
+from evidcore.contracts import Measured, Sums
 from evidcore.evaluate.pooling import pooled
 
 
@@ -51,6 +51,17 @@ def test_bleu_over_all_reports_is_that_of_counting(written, pairs, order):
     written_words, given = (sum(len(split(pair[side])) for pair in pairs) for side in (0, 1))
     expected = math.prod(precisions) ** (1 / order) * math.exp(min(0, 1 - given / written_words))
     assert over_all(Bleu(), written(*pairs))[f"bleu_{order}_corpus"] == pytest.approx(expected)
+
+
+def test_bleu_is_pooled_as_sacrebleu_pools_it():
+    ours = ["there is a nodule in the left lung .", "no effusion , heart normal ."]
+    theirs = ["a nodule lies in the left lung .", "no effusion ; the heart is normal ."]
+    alone = BLEU(effective_order=True, tokenize="none")
+    scores = [alone.sentence_score(one, [other]) for one, other in zip(ours, theirs, strict=True)]
+    figures = [Sums("bleu", (*s.counts, *s.totals, s.sys_len, s.ref_len)) for s in scores]
+    expected = BLEU(smooth_method="none", tokenize="none").corpus_score(ours, [theirs]).score / 100
+    assert pooled(figures) == pytest.approx(expected)
+    assert 0.1 < expected < 0.9
 
 
 @pytest.mark.parametrize("order", [1, 4])

@@ -11,6 +11,7 @@ import tomllib
 import types
 
 import pytest
+from evidcore.run.parts import build
 from filelock import FileLock
 
 from evidcore.recipe import load
@@ -18,7 +19,6 @@ from evidcore.run import stages
 from evidcore.run.ablation import markdown, passage, read
 from evidcore.run.execute import _seed_everything
 from evidcore.run.model import Standing
-from evidcore.run.parts import build
 from evidcore.run.record import read_lines
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,608 @@
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from evidcore.contracts import Sums
+from evidcore.evaluate.bootstrap import (
+    TIED,
+    Arms,
+    Interval,
+    Item,
+    figure_interval,
+    holm,
+    mean_interval,
+    paired_interval,
+    ratio_interval,
+)
+
+RNG = np.random.default_rng(7)
+PATIENTS = [f"p{index // 2}" for index in range(80)]
+
+
+def items_of(figures, owners=PATIENTS):
+    return {f"r{index}": Item(*pair) for index, pair in enumerate(zip(owners, figures, strict=True))}
+
+
+def width(found):
+    return found.high - found.low
+
+
+def clustered(patients=60, questions=4, spread=0.3, seed=0):
+    """Draw 0/1 answers whose chance differs from patient to patient."""
+    rng = np.random.default_rng(seed)
+    chance = np.clip(rng.normal(0.6, spread, patients), 0, 1)
+    owners = np.repeat(np.arange(patients), questions)
+    return (rng.random(len(owners)) < chance[owners]).astype(float), owners.tolist()
+
+
+def looped(values, owners, draws, seed):
+    """The cluster bootstrap as it is told: draw patients with replacement, pool their questions, average."""
+    rng = random.Random(seed)
+    by_patient = {}
+    for value, owner in zip(values, owners, strict=True):
+        by_patient.setdefault(owner, []).append(value)
+    names = list(by_patient)
+    means = []
+    for _ in range(draws):
+        pooled = [value for name in rng.choices(names, k=len(names)) for value in by_patient[name]]
+        means.append(sum(pooled) / len(pooled))
+    means.sort()
+    return means[round(0.025 * draws)], means[round(0.975 * draws)]
+
+
+def test_mean_interval_agrees_with_a_bootstrap_loop():
+    values, owners = clustered()
+    values, owners = values[:-3], owners[:-3]  # patients with unequal numbers of questions
+    interval = mean_interval(values, owners)
+    low, high = looped(values, owners, 4000, 1)
+    assert interval.value == pytest.approx(sum(values) / len(values))
+    assert interval.low == pytest.approx(low, abs=0.008)
+    assert interval.high == pytest.approx(high, abs=0.008)
+    assert (interval.values, interval.patients, interval.note) == (237, 60, "")
+
+
+def test_mean_interval_is_wider_than_one_that_takes_questions_for_patients():
+    values, owners = clustered(questions=8)
+    assert width(mean_interval(values, owners)) > 1.5 * width(mean_interval(values, range(len(values))))
+
+
+def test_mean_interval_covers_the_truth_about_as_often_as_it_says():
+    hits = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        chance = rng.beta(2, 2, 40)
+        owners = np.repeat(np.arange(40), 3)
+        values = (rng.random(120) < chance[owners]).astype(float)
+        hits += mean_interval(values, owners.tolist(), draws=500).covers(0.5)
+    assert 175 <= hits <= 199  # 95 % of 200, 4.5 standard deviations down
+
+
+def test_mean_interval_over_many_patients_is_the_normal_one():
+    values = np.random.default_rng(0).normal(0, 1, 9000)
+    interval = mean_interval(values, range(9000))
+    assert width(interval) / 2 == pytest.approx(1.96 * values.std() / math.sqrt(9000), rel=0.04)
+
+
+def test_equal_data_give_equal_intervals_whatever_the_order():
+    values, owners = np.random.default_rng(2).normal(size=240), clustered()[1]
+    shuffled = np.random.default_rng(3).permutation(len(values))
+    again = mean_interval(values[shuffled], [owners[index] for index in shuffled])
+    once = mean_interval(values, owners)
+    assert (again.low, again.high) == (pytest.approx(once.low), pytest.approx(once.high))
+    assert mean_interval(values, owners) == once
+
+
+def test_too_few_patients_get_a_value_but_no_interval():
+    interval = mean_interval([1.0, 0.0] * 19, [f"p{number // 2}" for number in range(38)])
+    assert interval == Interval(
+        value=0.5, low=None, high=None, values=38, patients=19, note="too few patients (19 of at least 20)"
+    )
+    assert not interval.covers(0.5)
+
+
+@pytest.mark.parametrize(("same", "edge"), [(1.0, "low"), (0.0, "high")])
+def test_values_that_are_all_alike_get_the_exact_binomial_bound(same, edge):
+    interval = mean_interval([same] * 60, [number // 2 for number in range(60)])
+    exact = stats.binomtest(int(30 * same), 30).proportion_ci(0.95, method="exact")
+    assert getattr(interval, edge) == pytest.approx(getattr(exact, edge))
+    assert interval.note == "all values are equal: exact binomial bound over patients"
+
+
+def test_ratio_interval_agrees_with_a_bootstrap_loop():
+    rng = np.random.default_rng(5)
+    below = rng.integers(0, 5, 80).astype(float)
+    above = np.floor(below * rng.random(80))
+    interval = ratio_interval(above, below, range(80))
+    loop = random.Random(2)
+    drawn = []
+    for _ in range(4000):
+        picked = loop.choices(range(80), k=80)
+        drawn.append(sum(above[i] for i in picked) / sum(below[i] for i in picked))
+    drawn.sort()
+    assert interval.value == pytest.approx(above.sum() / below.sum())
+    assert interval.low == pytest.approx(drawn[100], abs=0.008)
+    assert interval.high == pytest.approx(drawn[3900], abs=0.008)
+
+
+def test_ratio_without_a_denominator_is_refused():
+    with pytest.raises(ValueError, match=r"must sum to more than 0, got 0\.0"):
+        ratio_interval([0.0], [0.0], ["a"])
+
+
+def test_paired_interval_is_narrower_than_the_difference_of_two_means():
+    values, owners = clustered()
+    other = values.copy()
+    other[::10] = 1 - other[::10]
+    paired = paired_interval(values, other, owners)
+    assert paired.value == pytest.approx(values.mean() - other.mean())
+    assert width(paired) < 0.6 * width(mean_interval(values, owners))
+    backwards = paired_interval(other, values, owners)
+    assert backwards.low == pytest.approx(-paired.high, abs=0.005)
+
+
+@pytest.mark.parametrize("same", [-0.3, 0.0, 0.25, 1 / 3, 0.5])
+def test_a_tie_has_no_interval_whatever_is_asked(same):
+    """30 patients whose every draw is the same: as a mean, in pairs, as sums, of an arm and between arms."""
+    values, owners = np.full(30, same), [f"p{index}" for index in range(30)]
+    sums = [Sums("difference", (max(same, 0.0), 1.0, max(-same, 0.0), 1.0))] * 30
+    of_one = [
+        paired_interval(values, np.zeros(30), owners),
+        figure_interval(values.tolist(), owners),
+        figure_interval(sums, owners),
+    ]
+    if same > 0:
+        of_one.append(mean_interval(values, owners))
+        of_one.append(figure_interval([Sums("ratio", (same, 1.0))] * 30, owners))
+    for found in of_one:
+        assert (found.low, found.high, found.note, found.is_tied) == (None, None, TIED, True)
+        assert (found.value, found.values, found.patients) == (pytest.approx(same), 30, 30)
+    arms = Arms({"a": {0: flat(12, 30)}, "b": {0: shifted(flat(12, 30), same)}}, patients_shared=True)
+    contrast = arms.contrast({"b": 1.0, "a": -1.0})
+    assert (contrast.low, contrast.standard_error, contrast.p_value) == (None, None, None)
+    assert (contrast.value, contrast.note) == (pytest.approx(same), TIED)
+
+
+def test_differences_that_cancel_in_each_patient_are_a_tie_and_no_share():
+    found = paired_interval([1.0, 0.0] * 30, [0.0, 1.0] * 30, [index // 2 for index in range(60)])
+    assert (found.value, found.low, found.note) == (0.0, None, TIED)
+
+
+def test_lengths_that_differ_are_named():
+    with pytest.raises(ValueError, match="got 2 values and 1 patients"):
+        mean_interval([1.0, 0.0], ["a"])
+    with pytest.raises(ValueError, match="got 2 and 3"):
+        paired_interval([1.0, 0.0], [1.0, 0.0, 1.0], ["a", "b"])
+    with pytest.raises(ValueError, match="0 values"):
+        mean_interval([], [])
+
+
+def ratios(shift=0.0):
+    below = RNG.integers(1, 6, 80)
+    above = RNG.binomial(below, 0.4 + shift)
+    return [Sums("ratio", (float(a), float(b))) for a, b in zip(above, below, strict=True)]
+
+
+def test_the_interval_of_a_ratio_is_that_of_the_ratio_bootstrap():
+    figures = ratios()
+    expected = ratio_interval(
+        [one.numbers[0] for one in figures], [one.numbers[1] for one in figures], PATIENTS
+    )
+    assert figure_interval(figures, PATIENTS) == expected
+    assert expected.patients == 40
+
+
+def test_texts_that_add_nothing_to_a_ratio_bound_nothing():
+    figures = [Sums("ratio", (1.0, 1.0))] * 40 + [Sums("ratio", (0.0, 0.0))] * 40
+    found = figure_interval(figures, PATIENTS)
+    assert (found.value, found.values, found.patients) == (1.0, 40, 20)
+    assert found.low == pytest.approx(0.025 ** (1 / 20))  # 20 patients in a row, not 40
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("ratio", (1.0, 2.0)), ("difference", (1.0, 2.0, 1.0, 4.0)), ("mean_ratio", (1.0, 2.0, 0.0, 0.0))],
+)
+def test_no_interval_rests_on_patients_who_add_nothing(kind, said):
+    silent = Sums(kind, (0.0,) * len(said))
+    figures = [Sums(kind, said)] * 38 + [silent] * 42  # 19 patients of 40 add something
+    noted = "too few patients (19 of at least 20)"
+    assert figure_interval(figures, PATIENTS).note == noted
+    full = items_of(figures)
+    half = full | {"r0": Item("p0", silent), "r1": Item("p0", silent)}
+    for shared in (True, False):
+        arms = Arms({"a": {0: half, 1: half}, "b": {0: full, 1: full}}, patients_shared=shared)
+        found = arms.contrast({"b": 1, "a": -1})
+        assert (found.note, found.patients) == (noted, 19 if shared else 38)
+
+
+def test_patients_who_add_nothing_move_no_interval():
+    some, silent = ratios(), [Sums("ratio", (0.0, 0.0))] * 20
+    owners = [*PATIENTS, *(f"silent-{index}" for index in range(20))]
+    numbers = np.array([one.numbers for one in (*some, *silent)])
+    alone = figure_interval(some, PATIENTS)
+    beside = ratio_interval(numbers[:, 0], numbers[:, 1], owners)
+    items = items_of([*some, *silent], owners)
+    arm = Arms({"a": {0: items}}, patients_shared=True).contrast({"a": 1.0})
+    for found in (figure_interval([*some, *silent], owners), beside, arm):
+        assert (found.low, found.high, found.patients) == (alone.low, alone.high, 40)
+
+
+def test_seeds_that_share_patients_may_differ_in_who_adds_something():
+    silent = Sums("ratio", (0.0, 0.0))
+    early, late = [*ratios()[:60], *[silent] * 20], [*[silent] * 20, *ratios()[:60]]
+    found = Arms({"a": {0: items_of(early), 1: items_of(late)}}, patients_shared=True).contrast({"a": 1.0})
+    assert found.low < found.value < found.high
+    assert found.patients == 40
+
+
+def test_few_patients_and_equal_numbers_have_no_interval():
+    few = figure_interval([Sums("ratio", (1, 2))] * 4, ["a", "b", "c", "d"])
+    assert (few.value, few.low, few.is_tied) == (pytest.approx(0.5), None, False)
+    assert few.note == "too few patients (4 of at least 20)"
+    for number in (0.0, 1.0, 3.0):  # of a scale that is not known, so without an exact bound
+        equal = figure_interval([number] * 80, PATIENTS)
+        assert (equal.value, equal.low, equal.note) == (number, None, TIED)
+    assert figure_interval([Sums("ratio", (0, 0))] * 80, PATIENTS) is None
+
+
+def test_the_interval_of_a_difference_agrees_with_a_loop_over_patients():
+    first, second = ratios(0.3), ratios()
+    figures = [
+        Sums("difference", (*one.numbers, *other.numbers)) for one, other in zip(first, second, strict=True)
+    ]
+    found = figure_interval(figures, PATIENTS)
+    rng, drawn = np.random.default_rng(1), []
+    names = sorted(set(PATIENTS))
+    for _ in range(3000):
+        picked = [index for name in rng.choice(names, len(names)) for index in indices_of(name)]
+        sums = np.sum([figures[index].numbers for index in picked], axis=0)
+        drawn.append(sums[0] / sums[1] - sums[2] / sums[3])
+    assert [found.low, found.high] == pytest.approx(list(np.quantile(drawn, [0.025, 0.975])), abs=0.015)
+    assert found.low < found.value < found.high
+
+
+def indices_of(name):
+    number = int(name[1:])
+    return (2 * number, 2 * number + 1)
+
+
+def answered(patient, above, below):
+    return Item(patient, Sums("ratio", (above, below)))
+
+
+def drawn(chance, *, seed, patients=60, questions=3, owner="p"):
+    """Draw right and wrong answers of one cell; patients differ in how hard they are."""
+    rng = np.random.default_rng(seed)
+    hard = np.random.default_rng(99).normal(0, 0.2, patients)
+    return {
+        f"q{patient}-{number}": answered(
+            f"{owner}{patient}", float(rng.random() < chance + hard[patient]), 1.0
+        )
+        for patient in range(patients)
+        for number in range(questions)
+    }
+
+
+def cells(chances, **shape):
+    """Return arm -> seed -> items for arm -> chance of each seed."""
+    return {
+        arm: {seed: drawn(chance, seed=1000 * index + seed, **shape) for seed, chance in enumerate(some)}
+        for index, (arm, some) in enumerate(chances.items())
+    }
+
+
+def flat(value, patients=25):
+    """A cell in which `value` of the patients' one question each are right."""
+    return {f"q{index}": answered(f"p{index}", float(index < value), 1.0) for index in range(patients)}
+
+
+def shifted(items, change):
+    """Return items whose every figure is larger by `change`."""
+    return {name: answered(item.patient, item.sums.numbers[0] + change, 1.0) for name, item in items.items()}
+
+
+ONE_BY_TWO = {"a": [0.4, 0.5, 0.45], "b": [0.55, 0.5, 0.6]}
+
+
+def test_one_seed_agrees_with_scipys_bootstrap_over_patients():
+    found = cells({"a": [0.4], "b": [0.6]}, questions=1)
+    ours = Arms(found, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
+    differences = [
+        found["b"][0][name].sums.numbers[0] - item.sums.numbers[0] for name, item in found["a"][0].items()
+    ]
+    theirs = stats.bootstrap((differences,), np.mean, n_resamples=20_000, method="percentile", rng=3)
+    assert ours.value == pytest.approx(np.mean(differences))
+    assert ours.standard_error == pytest.approx(theirs.standard_error, rel=0.04)
+    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.02)
+    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=0.02)
+    assert "1 seed" in ours.note
+
+
+def figure(pooling, numbers):
+    """Return a figure of sums in plain Python."""
+    a, b = numbers[:2]
+    if pooling == "ratio":
+        return a / b
+    c, d = numbers[2:]
+    return a / b - c / d if pooling == "difference" else (a / b + c / d) / 2
+
+
+def looped_over_seeds(found, weights, draws, *, pooling="ratio", patients_shared=False):
+    """The hierarchical bootstrap in plain loops: draw seeds, then patients of each, and pool their items."""
+    rng, drawn = random.Random(5), []
+    seeds = sorted(found["a"])
+    for _ in range(draws):
+        total, picked = 0.0, None
+        for seed in rng.choices(seeds, k=len(seeds)):
+            patients = sorted({item.patient for item in found["a"][seed].values()})
+            if picked is None or not patients_shared:
+                picked = rng.choices(patients, k=len(patients))
+            for arm, weight in weights.items():
+                own = {name: [] for name in patients}
+                for item in found[arm][seed].values():
+                    own[item.patient].append(item.sums.numbers)
+                pooled = [numbers for patient in picked for numbers in own[patient]]
+                total += weight * figure(pooling, [sum(side) for side in zip(*pooled, strict=True)])
+        drawn.append(total / len(seeds))
+    return np.quantile(drawn, [0.025, 0.975])
+
+
+def test_a_ratio_agrees_with_a_bootstrap_loop():
+    rng = np.random.default_rng(8)
+
+    def reports(gain):
+        hits, others = rng.poisson(2 + gain, 30), rng.poisson(4, 30)
+        return {
+            f"r{index}": answered(f"p{index % 25}", 2.0 * hit, 2.0 * hit + other)
+            for index, (hit, other) in enumerate(zip(hits, others, strict=True))
+        }
+
+    found = {"a": {0: reports(0), 1: reports(0)}, "b": {0: reports(1), 1: reports(2)}}
+    weights = {"b": 1.0, "a": -1.0}
+    ours = Arms(found, patients_shared=False).contrast(weights)
+    by_hand = [
+        figure("ratio", np.sum([item.sums.numbers for item in found["b"][seed].values()], axis=0))
+        - figure("ratio", np.sum([item.sums.numbers for item in found["a"][seed].values()], axis=0))
+        for seed in (0, 1)
+    ]
+    assert list(ours.by_seed.values()) == pytest.approx(by_hand)
+    assert ours.value == pytest.approx(sum(by_hand) / 2)
+    low, high = looped_over_seeds(found, weights, 1500)
+    assert ours.low == pytest.approx(low, abs=0.02)
+    assert ours.high == pytest.approx(high, abs=0.02)
+
+
+@pytest.mark.parametrize("patients_shared", [True, False])
+@pytest.mark.parametrize("pooling", ["ratio", "mean_ratio", "difference"])
+def test_every_pooling_over_seeds_agrees_with_a_bootstrap_loop(pooling, patients_shared):
+    rng = np.random.default_rng(3)
+
+    def cell(gain):
+        above, below = rng.poisson(2 + gain, (40, 2)), rng.poisson(5, (40, 2)) + 3
+        numbers = np.stack([above[:, 0], below[:, 0], above[:, 1], below[:, 1]], axis=1).astype(float)
+        wide = 2 if pooling == "ratio" else 4
+        return {
+            f"r{index}": Item(f"p{index % 30}", Sums(pooling, tuple(row[:wide])))
+            for index, row in enumerate(numbers)
+        }
+
+    found = {"a": {seed: cell(0) for seed in range(3)}, "b": {seed: cell(1) for seed in range(3)}}
+    weights = {"b": 1.0, "a": -1.0}
+    ours = Arms(found, patients_shared=patients_shared).contrast(weights)
+    low, high = looped_over_seeds(found, weights, 2000, pooling=pooling, patients_shared=patients_shared)
+    assert ours.low == pytest.approx(low, abs=0.08 * (high - low))
+    assert ours.high == pytest.approx(high, abs=0.08 * (high - low))
+    assert (ours.items, ours.patients) == (120, 30 if patients_shared else 90)
+
+
+@pytest.mark.parametrize("patients_shared", [True, False])
+def test_means_over_seeds_agree_with_a_bootstrap_loop(patients_shared):
+    found = over_seeds([0.5, 0.6, 0.8], own_patients=not patients_shared)
+    ours = Arms(found, patients_shared=patients_shared).contrast({"a": 1.0})
+    low, high = looped_over_seeds(found, {"a": 1.0}, 3000, patients_shared=patients_shared)
+    means = [np.mean([item.sums.numbers[0] for item in found["a"][seed].values()]) for seed in range(3)]
+    assert list(ours.by_seed.values()) == pytest.approx(means)
+    assert ours.value == pytest.approx(sum(means) / 3)
+    assert ours.low == pytest.approx(low, abs=0.012)
+    assert ours.high == pytest.approx(high, abs=0.012)
+    assert ours.patients == (25 if patients_shared else 75)
+
+
+def over_seeds(effects, *, own_patients, patients=25, questions=2):
+    """Return an arm whose seeds differ by their effects and whose patients in how hard they are."""
+    rng = np.random.default_rng(0)
+    hard = rng.normal(0, 0.1, patients)
+    arm = {}
+    for seed, effect in enumerate(effects):
+        if own_patients:
+            hard = rng.normal(0, 0.1, patients)
+        arm[seed] = {
+            f"q{patient}-{number}": answered(
+                f"{seed if own_patients else ''}p{patient}",
+                effect + hard[patient] + rng.normal(0, 0.05), 1.0,
+            )
+            for patient in range(patients)
+            for number in range(questions)
+        }  # fmt: skip
+    return {"a": arm}
+
+
+def test_an_interval_widens_with_the_spread_between_seeds():
+    calm, wild = (
+        Arms(over_seeds(effects, own_patients=False), patients_shared=True).contrast({"a": 1.0})
+        for effects in ([0.6, 0.6, 0.6], [0.4, 0.6, 0.8])
+    )
+    assert width(wild) > 2 * width(calm)
+
+
+def test_one_seed_and_one_arm_are_the_sample_itself():
+    """The interval of an evaluation's row and of an ablation's arm are one, to the last bit."""
+    items = drawn(0.5, seed=4)
+    contrast = Arms({"a": {7: items}}, patients_shared=True).contrast({"a": 1.0})
+    values = [item.sums.numbers[0] for item in items.values()]
+    row = mean_interval(values, [item.patient for item in items.values()])
+    assert (contrast.value, contrast.low, contrast.high) == (row.value, row.low, row.high)
+    assert (contrast.items, contrast.patients) == (row.values, row.patients)
+
+
+def test_one_seed_and_two_arms_are_the_paired_sample():
+    first, second = drawn(0.4, seed=1), drawn(0.6, seed=2)
+    contrast = Arms({"a": {0: first}, "b": {0: second}}, patients_shared=True).contrast({"b": 1, "a": -1})
+    right, wrong = ([item.sums.numbers[0] for item in side.values()] for side in (second, first))
+    paired = paired_interval(right, wrong, [item.patient for item in first.values()])
+    assert (contrast.value, contrast.low, contrast.high) == pytest.approx(
+        (paired.value, paired.low, paired.high), abs=1e-12
+    )
+
+
+def test_arms_that_are_the_same_in_every_draw_differ_by_nothing():
+    figures = ratios()
+    before = items_of(figures)
+    better = items_of([Sums("ratio", (min(a + 1, b), b)) for a, b in (one.numbers for one in figures)])
+    arms = Arms({"a": {0: before}, "b": {0: dict(before)}, "c": {0: better}}, patients_shared=True)
+    same, found = arms.contrast({"b": 1, "a": -1}), arms.contrast({"c": 1, "a": -1})
+    assert (same.value, same.low, same.note) == (0.0, None, TIED)
+    assert found.low > 0
+    assert width(found) < width(arms.contrast({"c": 1.0}))  # the patients' spread cancels
+
+
+def test_an_answer_whose_figure_is_missing_in_one_arm_is_left_out_and_said():
+    first, second = flat(10), flat(15)
+    second["q0"] = Item("p0", None)
+    found = Arms({"a": {0: first}, "b": {0: second}}, patients_shared=True)
+    contrast = found.contrast({"b": 1, "a": -1})
+    assert contrast.value == pytest.approx(5 / 24)
+    assert (contrast.items, contrast.patients) == (24, 24)
+    assert contrast.note.startswith("1 of 25 answers lack it in an arm; 1 seed")
+    assert found.contrast({"a": 1}).value == pytest.approx(10 / 25)
+
+
+def test_main_effects_and_interaction_are_their_hand_values():
+    found = {
+        "off+off": {1: flat(5)}, "off+on": {1: flat(10)}, "on+off": {1: flat(8)}, "on+on": {1: flat(20)},
+    }  # fmt: skip
+    arms = Arms(found, patients_shared=True)
+    first = {"on+off": 0.5, "on+on": 0.5, "off+off": -0.5, "off+on": -0.5}
+    both = {"on+on": 1.0, "off+off": 1.0, "on+off": -1.0, "off+on": -1.0}
+    assert arms.contrast(first).value == pytest.approx(((20 - 10) + (8 - 5)) / 2 / 25)
+    assert arms.contrast(both).value == pytest.approx(((20 - 10) - (8 - 5)) / 25)
+
+
+def test_a_p_value_falls_below_5_percent_where_the_interval_leaves_0_out():
+    clear = Arms(cells({"a": [0.3] * 3, "b": [0.7] * 3}), patients_shared=False).contrast({"b": 1, "a": -1})
+    assert clear.low > 0
+    assert clear.p_value == pytest.approx(2 / 4001)  # no draw reached 0
+    same = Arms(cells({"a": [0.5] * 3, "b": [0.5] * 3}), patients_shared=False).contrast({"b": 1, "a": -1})
+    assert same.low < 0 < same.high
+    assert same.p_value > 0.05
+
+
+def test_p_values_of_equal_arms_are_spread_evenly():
+    """Under no difference, a tenth of the p values lies below 0.1; here over patients of one seed."""
+    found = []
+    for seed in range(200):
+        pair = {"a": {0: drawn(0.5, seed=seed)}, "b": {0: drawn(0.5, seed=10_000 + seed)}}
+        arms = Arms(pair, patients_shared=True, draws=400, seed=seed)
+        found.append(arms.contrast({"b": 1, "a": -1}).p_value)
+    below = sum(p < 0.1 for p in found)
+    assert stats.binom.cdf(below, 200, 0.1) > 1e-3
+    assert stats.binom.sf(below - 1, 200, 0.1) > 1e-3
+    assert 0.4 < np.mean(found) < 0.6
+
+
+@pytest.mark.parametrize(("spread", "fewest", "most"), [(0.0, 96, 100), (1.0, 88, 99), (3.0, 62, 85)])
+def test_intervals_over_three_seeds_are_too_narrow_where_trainings_differ_much(spread, fewest, most):
+    """`spread`: between trainings, in standard errors of one seed's patients. docs/ablations.md quotes it."""
+    rng = np.random.default_rng(0)
+    sigma, patients, held = 0.5, 60, 0
+    for number in range(100):
+        found = {"a": {}, "b": {}}
+        for seed in range(3):
+            moved = rng.normal(rng.normal(0, spread * sigma / np.sqrt(patients)), sigma, patients)
+            found["a"][seed] = {f"q{at}": answered(f"{seed}p{at}", 0.0, 1.0) for at in range(patients)}
+            found["b"][seed] = {
+                f"q{at}": answered(f"{seed}p{at}", value, 1.0) for at, value in enumerate(moved)
+            }
+        contrast = Arms(found, patients_shared=False, draws=400, seed=number).contrast({"b": 1, "a": -1})
+        held += contrast.low <= 0 <= contrast.high
+    assert fewest <= held <= most
+
+
+def test_the_detectable_difference_is_found_in_4_of_5_experiments():
+    rng = np.random.default_rng(0)
+    sigma, patients = 0.5, 100
+
+    def experiment(effect):
+        base = rng.random(patients)
+        moved = base + effect + rng.normal(0, sigma, patients)
+        pair = {
+            "a": {0: {f"q{at}": answered(f"p{at}", value, 1.0) for at, value in enumerate(base)}},
+            "b": {0: {f"q{at}": answered(f"p{at}", value, 1.0) for at, value in enumerate(moved)}},
+        }
+        return Arms(pair, patients_shared=True, draws=1000).contrast({"b": 1, "a": -1})
+
+    reach = experiment(0.0).detectable()
+    assert reach == pytest.approx((1.959964 + 0.841621) * sigma / np.sqrt(patients), rel=0.15)  # by hand
+    found = sum(experiment(2.801585 * sigma / 10).p_value < 0.05 for _ in range(200))
+    assert stats.binom.cdf(found, 200, 0.8) > 1e-3
+    assert stats.binom.sf(found - 1, 200, 0.8) > 1e-3
+
+
+def test_more_tests_make_the_detectable_difference_larger():
+    contrast = Arms(cells(ONE_BY_TWO), patients_shared=False).contrast({"b": 1, "a": -1})
+    ratio = contrast.detectable(tests=5) / contrast.detectable()
+    assert ratio == pytest.approx((stats.norm.ppf(0.995) + 0.841621) / (1.959964 + 0.841621), rel=1e-5)
+
+
+def test_a_seed_that_an_arm_lacks_is_left_out():
+    found = cells(ONE_BY_TWO)
+    del found["b"][1]
+    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
+    assert sorted(contrast.by_seed) == [0, 2]
+    assert sorted(Arms(found, patients_shared=False).contrast({"a": 1}).by_seed) == [0, 1, 2]
+    nothing = Arms({"a": {0: flat(3)}, "b": {1: flat(3)}}, patients_shared=True).contrast({"b": 1, "a": -1})
+    assert (nothing.value, nothing.note) == (None, "no seed is finished in all of its arms")
+
+
+def test_what_cannot_be_told_is_not_told():
+    few = Arms({"a": {0: flat(3, 10)}}, patients_shared=True).contrast({"a": 1})
+    assert (few.value, few.low, few.note) == (0.3, None, "too few patients (10 of at least 20)")
+    assert few.detectable() is None
+    same = Arms({"a": {0: flat(3)}, "b": {0: flat(3)}}, patients_shared=True).contrast({"b": 1, "a": -1})
+    assert (same.value, same.low, same.p_value) == (0.0, None, None)
+    assert same.note == TIED
+    empty = Arms({"a": {0: {"q": answered("p", 0.0, 0.0)}}}, patients_shared=True).contrast({"a": 1})
+    assert (empty.value, empty.note) == (None, "an arm has nothing to divide by")
+
+
+def test_other_questions_are_refused():
+    pair = {"a": {4: flat(3, 22)}, "b": {4: flat(3, 25)}}
+    with pytest.raises(ValueError, match="under seed 4, 0 are only in 'a', 3 only in 'b'"):
+        Arms(pair, patients_shared=True).contrast({"b": 1, "a": -1})
+    moved = {"a": {0: flat(3), 1: {"q": answered("else", 1.0, 1.0), **flat(3)}}}
+    with pytest.raises(ValueError, match="every seed must be tested on the same patients"):
+        Arms(moved, patients_shared=True).contrast({"a": 1})
+
+
+def test_holm_by_hand():
+    # sorted 0.01, 0.02, 0.03, 0.6 times 4, 3, 2, 1, never falling
+    assert holm([0.03, 0.01, 0.6, 0.02]) == pytest.approx([0.06, 0.04, 0.6, 0.06])
+    assert holm([0.4, 0.9]) == pytest.approx([0.8, 0.9])
+    assert holm([]) == []
+
+
+def test_holm_rejects_what_the_step_down_rule_rejects():
+    rng = random.Random(0)
+    for _ in range(200):
+        p_values = [rng.random() ** 3 for _ in range(6)]
+        order, rejected = sorted(range(6), key=p_values.__getitem__), set()
+        for rank, index in enumerate(order):
+            if p_values[index] > 0.05 / (6 - rank):
+                break
+            rejected.add(index)
+        assert {index for index, adjusted in enumerate(holm(p_values)) if adjusted <= 0.05} == rejected
