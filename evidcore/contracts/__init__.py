@@ -35,6 +35,7 @@ from evidcore.contracts.segmenting import (
     SegmenterSession,
     refuse_unusable,
 )
+from evidcore.formats import FileGrid, Format, Stored
 
 KINDS: Mapping[str, type] = {
     "dataset": Dataset,
@@ -51,6 +52,7 @@ KINDS: Mapping[str, type] = {
     "labeler": Labeler,
     "scorer": Scorer,
     "metric": Metric,
+    "format": Format,
 }
 
 __all__ = [
@@ -60,8 +62,10 @@ __all__ = [
     "Dataset",
     "Encoder",
     "EncoderInput",
+    "FileGrid",
     "FitLog",
     "Fittable",
+    "Format",
     "Grid",
     "Labeler",
     "MaskPrompt",
@@ -81,6 +85,7 @@ __all__ = [
     "Segmenter",
     "SegmenterPrompt",
     "SegmenterSession",
+    "Stored",
     "Sums",
     "Task",
     "TextKind",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from evidcore.errors import DataError
-from evidcore.volume.geometry import Array, FileGrid
+from evidcore.formats.grid import Array, FileGrid
 
 AGAIN = "Copy or convert the file again."
 

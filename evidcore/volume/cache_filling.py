@@ -20,9 +20,10 @@ import torch
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError, RunError
+from evidcore.volume.cache_quota import shared_quota
+from evidcore.volume.cached_volume import LEAST_BYTES, volume_cache
 from evidcore.volume.content import content_key, volume_key
-from evidcore.volume.inputs import find_input, keep_input
-from evidcore.volume.kept import LEAST_BYTES, cache_room, find, keep
+from evidcore.volume.input_cache import get_input, put_input
 from evidcore.volume.preparation import prepare
 from evidcore.volume.reading import read_geometry
 
@@ -68,12 +69,12 @@ class Filler:
         """Keep what is wanted of a case; a file that cannot be used leaves it out."""
         if wanted.fault:
             return Filled(case=wanted.case, outcome="left_out", reason=wanted.fault)
-        before_bytes = cache_room().deleted_bytes
+        before_bytes = shared_quota().deleted_bytes
         try:
             found = [self._volume(ref) for ref in wanted.volumes if self.keeps_volumes]
             found += [self._input(crop, size) for crop, size in wanted.shown]
         except DataError as cause:
-            deleted_bytes = cache_room().deleted_bytes - before_bytes
+            deleted_bytes = shared_quota().deleted_bytes - before_bytes
             return Filled(
                 case=wanted.case, outcome="left_out", deleted_bytes=deleted_bytes, reason=str(cause)
             )
@@ -81,15 +82,15 @@ class Filler:
         ranked: tuple[Outcome, ...] = ("no_room", "done", "already_there", "not_needed")
         outcomes = {outcome for outcome, _ in found} | {"not_needed"}
         first = next(outcome for outcome in ranked if outcome in outcomes)
-        deleted_bytes = cache_room().deleted_bytes - before_bytes
+        deleted_bytes = shared_quota().deleted_bytes - before_bytes
         return Filled(case=wanted.case, outcome=first, size_bytes=written, deleted_bytes=deleted_bytes)
 
     def _volume(self, ref: VolumeRef) -> tuple[Outcome, int]:
         key = volume_key(ref)
-        if find(ref) is not None:
+        if volume_cache.get(ref) is not None:
             return "already_there", 0
-        volume = keep(ref, spared_since_s=self.began_s)
-        if volume.is_kept:
+        volume = volume_cache.get_or_put(ref, spared_since_s=self.began_s)
+        if volume.is_on_disk:
             return "done", volume.size_bytes
         if volume_key(ref) != key:
             raise _replaced(ref)
@@ -99,12 +100,12 @@ class Filler:
         if crop.blank or self._input_bytes(size_zyx) > _voxel_bytes(crop):
             return "not_needed", 0
         key = content_key(crop, self.spec, size_zyx)
-        if find_input(crop, self.spec, size_zyx) is not None:
+        if get_input(crop, self.spec, size_zyx) is not None:
             return "already_there", 0
         pixels = prepare(crop, self.spec, size_zyx).numpy()
         if content_key(crop, self.spec, size_zyx) != key:
             raise _replaced(crop.volume)
-        has_room = keep_input(key, pixels, spared_since_s=self.began_s)
+        has_room = put_input(key, pixels, spared_since_s=self.began_s)
         return ("done", pixels.nbytes) if has_room else ("no_room", 0)
 
     def _input_bytes(self, size_zyx: Grid) -> int:

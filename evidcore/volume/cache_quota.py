@@ -1,4 +1,4 @@
-"""How much the cache may hold: volumes and prepared inputs leave, the longest unused first."""
+"""How much the cache may hold: the longest unused volumes and prepared inputs are evicted first."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ import time
 from pathlib import Path
 
 from evidcore.errors import RunError
+from evidcore.volume.cache import cache_root
 
 MOST_BYTES = 50_000_000_000
 LEAVES_FREE = 0.5  # of what the disk would have free without these entries
-SPARE = 0.05  # of the limit, made free at once, so that not every entry looks through all of them
+SPARE = 0.05  # of the limit, made free at once, so that not every new entry scans the folders
 ABANDONED_S = 3600.0  # a part of an entry this old belongs to a process that was killed
 
 
-class Room:
+class CacheQuota:
     """The entries in some folders, kept below one limit.
 
-    A process that has an entry open keeps it: what is deleted stays readable until it is closed. Processes
-    count on their own and look at the folders again when they have written 5 % of the limit, so each that
-    writes at once may pass it by these 5 % and one entry.
+    A process that has an entry open keeps it: what is deleted stays readable until it is closed. Each
+    process counts on its own and scans the folders again when it has written 5 % of the limit. So each may
+    exceed the limit by 5 % and one entry.
     """
 
     def __init__(self, *folders: Path) -> None:
-        """Look at nothing yet."""
+        """Scan no folder yet."""
         self.folders = folders
-        self._held_bytes: int | None = None
-        self._unseen_bytes = 0  # written since the folders were looked at
-        self.deleted_bytes = 0  # by this process, to make room
+        self._used_bytes: int | None = None
+        self._unseen_bytes = 0  # written since the last scan
+        self.deleted_bytes = 0  # by this process, to free space
 
-    def take(self, size_bytes: int, *, spared_since_s: float = math.inf) -> bool:
-        """Make room for an entry and count it as there; tell whether it may be written.
+    def reserve(self, size_bytes: int, *, spared_since_s: float = math.inf) -> bool:
+        """Reserve space for an entry, evicting others if need be; tell whether it may be written.
 
         Args:
             size_bytes: of the entry.
@@ -43,21 +44,21 @@ class Room:
         Raises:
             RunError: if EVID_CACHE_GB is no size.
         """
-        if self._held_bytes is None:
-            self._held_bytes = sum(size for _, size, _ in self._entries())
-        limit = limit_bytes(self.folders[0], self._held_bytes)
+        if self._used_bytes is None:
+            self._used_bytes = sum(size for _, size, _ in self._entries())
+        limit = limit_bytes(self.folders[0], self._used_bytes)
         if size_bytes > limit:
             return False
-        if self._held_bytes + size_bytes > limit or self._unseen_bytes > SPARE * limit:
-            self._clear(limit, size_bytes, spared_since_s)
-        if self._held_bytes + size_bytes > limit:
+        if self._used_bytes + size_bytes > limit or self._unseen_bytes > SPARE * limit:
+            self._evict(limit, size_bytes, spared_since_s)
+        if self._used_bytes + size_bytes > limit:
             return False
-        self._held_bytes += size_bytes
+        self._used_bytes += size_bytes
         self._unseen_bytes += size_bytes
         return True
 
-    def _clear(self, limit: int, size_bytes: int, spared_since_s: float) -> None:
-        """Look at the folders again, and delete what is longest unused if the entry would not fit."""
+    def _evict(self, limit: int, size_bytes: int, spared_since_s: float) -> None:
+        """Scan the folders again, and delete the longest unused entries if the new one would not fit."""
         entries = sorted(self._entries())
         held = sum(size for _, size, _ in entries)
         if held + size_bytes > limit:
@@ -68,10 +69,10 @@ class Room:
                     path.unlink()
                     held -= size
                     self.deleted_bytes += size
-        self._held_bytes, self._unseen_bytes = held, 0
+        self._used_bytes, self._unseen_bytes = held, 0
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """Return when each entry was last used, its size and its path; drop what killed processes left."""
+        """Return the time of last use, size and path of each entry; delete what killed processes left."""
         found = []
         for folder in self.folders:
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as listing:
@@ -85,18 +86,22 @@ class Room:
         return found
 
 
+def shared_quota() -> CacheQuota:
+    """Return this process's quota of the folders of volumes and prepared inputs."""
+    return _quota(cache_root() / "volumes", cache_root() / "inputs")
+
+
 @functools.cache
-def room(*folders: Path) -> Room:
-    """Return this process's count of some folders."""
-    return Room(*folders)
+def _quota(*folders: Path) -> CacheQuota:
+    return CacheQuota(*folders)
 
 
-def limit_bytes(folder: Path, held_bytes: int) -> int:
+def limit_bytes(folder: Path, used_bytes: int) -> int:
     """Return the limit: EVID_CACHE_GB, else 50 GB or half of the disk's free space, whichever is less.
 
     Args:
         folder: whose disk counts; it may not exist yet.
-        held_bytes: what the entries take already.
+        used_bytes: size of the entries that are there.
 
     Raises:
         RunError: if EVID_CACHE_GB is no size; names its value.
@@ -114,10 +119,10 @@ def limit_bytes(folder: Path, held_bytes: int) -> int:
             )
         return int(size_gb * 1e9)
     there = next(place for place in (folder, *folder.parents) if place.exists())
-    return min(MOST_BYTES, int(LEAVES_FREE * (shutil.disk_usage(there).free + held_bytes)))
+    return min(MOST_BYTES, int(LEAVES_FREE * (shutil.disk_usage(there).free + used_bytes)))
 
 
 def touch(path: Path) -> None:
-    """Note that an entry is in use; in a folder that may only be read it counts as unused."""
+    """Mark an entry as used now; in a read-only folder it counts as unused."""
     with contextlib.suppress(FileNotFoundError, PermissionError, OSError):
         os.utime(path)

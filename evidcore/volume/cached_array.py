@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
+from evidcore.formats import Array
 from evidcore.volume.cache import naming_full_disk, replacing
-from evidcore.volume.geometry import Array
 
 SUFFIX = ".safetensors"
 _NAMES = {"int16": "I16", "float32": "F32"}
@@ -33,7 +33,7 @@ class Damaged(Exception):
     """A file does not hold what was written; says why."""
 
 
-class KeptArray:
+class CachedArray:
     """An array whose slices are verified when they are first used."""
 
     def __init__(self, array: Array, facts: Mapping[str, Any], checksums: Array | None = None) -> None:
@@ -53,7 +53,7 @@ class KeptArray:
         return int(self._array.nbytes)
 
     @property
-    def is_kept(self) -> bool:
+    def is_on_disk(self) -> bool:
         """Tell whether it lies in a file."""
         return self._checksums is not None
 
@@ -64,15 +64,15 @@ class KeptArray:
             Damaged: if one is not what was written.
         """
         if self._checksums is not None:
-            for place in range(start, stop):
-                if not self._is_sound[place]:
-                    if crc32(self._array[place]) != self._checksums[place]:
-                        raise Damaged(f"slice {place} of {len(self._array)} has another checksum")
-                    self._is_sound[place] = True
+            for index in range(start, stop):
+                if not self._is_sound[index]:
+                    if crc32(self._array[index]) != self._checksums[index]:
+                        raise Damaged(f"slice {index} of {len(self._array)} has another checksum")
+                    self._is_sound[index] = True
         return self._array[start:stop]
 
 
-def open_array(path: Path) -> KeptArray | None:
+def open_array(path: Path) -> CachedArray | None:
     """Map a file of `write_array`; None where there is none, or none that may be read.
 
     Raises:
@@ -98,7 +98,7 @@ def open_array(path: Path) -> KeptArray | None:
         raise Damaged(f"its header cannot be read ({cause})") from cause
     if not sound:
         raise Damaged("its header has another checksum")
-    return KeptArray(array, facts, checksums)
+    return CachedArray(array, facts, checksums)
 
 
 def write_array(path: Path, array: Array, facts: Mapping[str, Any]) -> None:

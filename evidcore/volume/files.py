@@ -1,74 +1,143 @@
-"""Which reader a path asks for, and which files stand behind it."""
+"""Which installed format reads a path, and which files stand behind it."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from evidcore.case import VolumeRef
-from evidcore.errors import DataError
-from evidcore.volume.arrays import stated_affine
-from evidcore.volume.stored import AGAIN, Stored, unreadable
+from evidcore.errors import DataError, EvidError, PluginError
+from evidcore.formats import AGAIN, Array, Format, Stored, unreadable
+from evidcore.registry import Offer, blame, known_elsewhere, offers
+from evidcore.registry.factory import build, offer_of
 
-Format = Literal["nifti", "nrrd", "array", "picture", "dicom"]
 State = tuple[tuple[str, int, int], ...]
 
-ENDINGS: dict[str, Format] = {
-    ".nii": "nifti",
-    ".nii.gz": "nifti",
-    ".nrrd": "nrrd",
-    ".nhdr": "nrrd",
-    ".npy": "array",
-    ".npz": "array",
-    ".png": "picture",
-    ".jpg": "picture",
-    ".jpeg": "picture",
+ALLOWED = {
+    "axes": "axes {!r} cannot be given for a .{} file, which states its own. Leave axes out.",
+    "key": "key {!r} picks nothing of a .{} file, which holds one volume. Leave the key out.",
 }
-DICOM_STARTS = (b"\x02\x00", b"\x08\x00")  # the first group where the 128-byte preamble is left out
 
 
 def format_of(path: str) -> Format:
-    """Tell the format of an existing file or folder by its name, DICOM by its content.
+    """Return the format of an existing file by its ending, of a folder or another file by its content.
 
     Raises:
         DataError: if nothing is there, or nothing that is read.
+        PluginError: if two packages read it, or one that is not installed would.
     """
-    file = Path(path)
     try:
-        facts = file.stat()
+        facts = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as cause:
         raise DataError(
             f"{path}: there is no such file. Check the path in the table or the recipe."
         ) from cause
     except OSError as cause:
         raise unreadable(path, cause) from cause
-    if stat.S_ISDIR(facts.st_mode):
-        return "dicom"
-    if facts.st_size == 0:
-        raise DataError(f"{path}: the file is empty, 0 bytes. {AGAIN}")
-    name = file.name.lower()
-    for ending, kind in ENDINGS.items():
-        if name.endswith(ending):
-            return kind
-    if is_dicom(file):
-        return "dicom"
-    ending = "".join(file.suffixes[-2:]) or "none"
-    raise DataError(
-        f"{path}: is no format that is read, its ending is {ending!r} and its content no DICOM. Read are "
-        f"{', '.join(ENDINGS)}, a DICOM file, and a folder of DICOM files. Convert it with SimpleITK."
-    )
+    is_folder = stat.S_ISDIR(facts.st_mode)
+    if not is_folder:
+        if facts.st_size == 0:
+            raise DataError(f"{path}: the file is empty, 0 bytes. {AGAIN}")
+        named = _by_ending(path)
+        if named is not None:
+            return named
+    return _by_content(path, is_folder)
 
 
-def is_dicom(file: Path) -> bool:
-    """Tell DICOM by its first bytes, with or without the preamble."""
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(132)
-    except OSError as cause:
-        raise unreadable(file, cause) from cause
-    return start[128:] == b"DICM" or start[:2] in DICOM_STARTS
+def endings_of(path: str) -> Iterator[str]:
+    """Yield what a file's name may end in, the longest first: `seg.nrrd`, then `nrrd`."""
+    parts = os.path.basename(path).lower().split(".")
+    return (".".join(parts[start:]) for start in range(1, len(parts)))
+
+
+def stem(path: str) -> str:
+    """Return the name of a file without the ending that its format has; of another, the whole name."""
+    known = {offer.name for offer in offers("format")}
+    name = os.path.basename(path)
+    ending = next((ending for ending in endings_of(path) if ending in known), None)
+    return name if ending is None else name[: -len(ending) - 1]
+
+
+def _by_ending(path: str) -> Format | None:
+    """Return the format whose ending the name has."""
+    installed = offers("format")
+    for ending in endings_of(path):
+        hits = [offer for offer in installed if offer.name == ending]
+        if len(hits) > 1:
+            raise _several(path, hits)
+        if hits:
+            return _built(hits[0])
+    return None
+
+
+def _by_content(path: str, is_folder: bool) -> Format:
+    """Return the format that recognises a folder, or a file whose ending says nothing."""
+    found: dict[type, Format] = {}
+    broken = []
+    for offer in offers("format"):
+        try:
+            candidate = _built(offer)
+        except PluginError as fault:
+            broken.append(f" {fault}")
+            continue
+        with blame(offer, f"looking at {path}"):
+            if type(candidate) not in found and candidate.recognises(path):
+                found[type(candidate)] = candidate
+    if len(found) > 1:
+        raise _several(path, [offer_of(one) for one in found.values()])
+    if found:
+        return next(iter(found.values()))
+    raise _not_read(path, is_folder, "".join(broken))
+
+
+def _several(path: str, hits: list[Offer]) -> PluginError:
+    """Say that more than one installed package reads a path."""
+    listed = " and ".join(f"{offer.package} {offer.version} (format {offer.name!r})" for offer in hits)
+    return PluginError(f"{path}: is read by {len(hits)} installed formats: {listed}. Uninstall one of them.")
+
+
+def _not_read(path: str, is_folder: bool, broken: str) -> EvidError:
+    """Say that no installed format reads a path, which are read, and what could be installed."""
+    elsewhere = known_elsewhere("format")
+    for ending in endings_of(path):
+        if ending in elsewhere and not is_folder:
+            return PluginError(
+                f"{path}: no installed package reads .{ending} files. It comes with "
+                f"`pip install {elsewhere[ending]}`."
+            )
+    installed = {offer.name for offer in offers("format")}
+    listed = ", ".join(sorted(f".{name}" for name in installed))
+    if is_folder:
+        with os.scandir(path) as entries:
+            inside = sorted(entry.name for entry in entries if entry.is_dir())
+        hint = f" It holds the folders {', '.join(inside[:5])}." if inside else ""
+        text = (
+            f"{path}: is a folder that no format recognises.{hint} Name the file or folder of one volume. "
+            f"Read are {listed}."
+        )
+    else:
+        ending = "".join(Path(path).suffixes[-2:]) or "none"
+        text = (
+            f"{path}: is no format that is read, its ending is {ending!r} and no format knows its content. "
+            f"Read are {listed}. Convert it with SimpleITK."
+        )
+    for package in sorted({elsewhere[name] for name in elsewhere.keys() - installed}):
+        names = ", ".join(f".{name}" for name in sorted(elsewhere) if elsewhere[name] == package)
+        text += f" `pip install {package}` reads {names}."
+    return DataError(text + broken)
+
+
+@functools.cache
+def _built(offer: Offer) -> Format:
+    """Import and build a format, once in a process."""
+    offer.load()  # says what is wrong with the package; `build` would say it of a recipe
+    where = f"format {offer.name}"
+    built: Format = build("format", {"use": f"{offer.package}/{offer.name}"}, given={}, where=where)
+    return built
 
 
 def open_volume(ref: VolumeRef) -> Stored:
@@ -76,75 +145,43 @@ def open_volume(ref: VolumeRef) -> Stored:
 
     Raises:
         DataError: if they cannot be used, or the reference gives what its format has no use for.
+        ContractError: if the format fails in another way; names its package.
     """
-    kind = format_of(ref.path)
-    if ref.axes is not None and kind not in {"array", "nifti", "nrrd"}:
-        raise DataError(
-            f"{ref.path}: axes {ref.axes!r} is for bare arrays, NIfTI and NRRD; this file states its own. "
-            f"Leave axes out."
-        )
-    if ref.key is not None and kind not in {"array", "dicom"}:
-        raise DataError(
-            f"{ref.path}: key {ref.key!r} needs an .npz file or a DICOM folder; this file holds one volume. "
-            f"Leave the key out."
-        )
-    if kind == "nifti":
-        from evidcore.volume.nifti import open_nifti
+    reader = format_of(ref.path)
+    offer = offer_of(reader)
+    for name, text in ALLOWED.items():
+        given = getattr(ref, name)
+        if given is not None and name not in reader.takes:
+            raise DataError(f"{ref.path}: {text.format(given, offer.name)}")
+    with blame(offer, f"opening {ref.path}"):
+        stored = reader.open(ref)
+    load = stored.load
 
-        return open_nifti(ref.path, stated_affine(ref))
-    if kind == "nrrd":
-        from evidcore.volume.nrrd import open_nrrd
+    def blamed() -> Array:
+        with blame(offer, f"loading {ref.path}"):
+            return load()
 
-        return open_nrrd(ref.path, stated_affine(ref))
-    if kind == "array":
-        from evidcore.volume.arrays import open_array
-
-        return open_array(ref)
-    if kind == "picture":
-        from evidcore.volume.pictures import open_picture
-
-        return open_picture(ref.path, ref.intensity)
-    from evidcore.volume.dicom.series import open_series
-
-    return open_series(ref)
+    return dataclasses.replace(stored, load=blamed)
 
 
 def files_of(path: str) -> list[Path]:
     """Return every file whose bytes may matter to the volume or mask at `path`, in order of name.
 
-    That is the file itself, the voxels of a `.nhdr`, or the whole folder of a DICOM series.
+    That is the file itself, and what its format adds: the voxels beside a header, the images of a series.
 
     Raises:
         DataError: if nothing readable is there.
     """
-    kind, file = format_of(path), Path(path)
-    if kind == "nrrd" and not path.lower().endswith(".nrrd"):
-        from evidcore.volume.nrrd import data_files
-
-        return [file, *data_files(path)]
-    if kind != "dicom":
-        return [file]
-    if file.is_file():
-        from evidcore.volume.dicom.series import stands_alone
-
-        if stands_alone(path):
-            return [file]
-        file = file.parent
-    return files_in(file)
+    reader = format_of(path)
+    with blame(offer_of(reader), f"listing the files of {path}"):
+        return reader.files(path)
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Return the files directly in a folder in order of name, without hidden ones.
-
-    Raises:
-        DataError: if the folder cannot be read.
-    """
-    try:
-        return sorted(
-            entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")
-        )
-    except OSError as cause:
-        raise unreadable(folder, cause) from cause
+def reader_mark(path: str) -> list[str]:
+    """Return the package that reads a path, for keys of what was read; nothing where it is the core."""
+    offer = offer_of(format_of(path))
+    is_ours = offer.package == __name__.partition(".")[0]  # `READING` counts the changes of those
+    return [] if is_ours else [f"{offer.package} {offer.version}"]
 
 
 def file_state(path: str) -> State | None:
@@ -154,6 +191,6 @@ def file_state(path: str) -> State | None:
     """
     try:
         listed = [(str(file), file.stat()) for file in files_of(path)]
-    except (DataError, OSError):
+    except (EvidError, OSError):
         return None
     return tuple((os.path.realpath(name), facts.st_mtime_ns, facts.st_size) for name, facts in listed)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from evidcore.volume.kept_array import Damaged, open_array, write_array
+from evidcore.volume.cached_array import Damaged, open_array, write_array
 
 VALUES = np.arange(5 * 4 * 3, dtype=np.int16).reshape(5, 4, 3) - 30
 FACTS = {"range": [-30.0, 29.5], "name": "é"}
@@ -16,7 +16,7 @@ def test_array_and_facts_come_back(tmp_path, dtype):
     path = tmp_path / "deep" / "a"
     write_array(path, array, FACTS)
     held = open_array(path)
-    assert (held.shape, held.facts, held.is_kept) == ((5, 4, 3), FACTS, True)
+    assert (held.shape, held.facts, held.is_on_disk) == ((5, 4, 3), FACTS, True)
     found = held.slices(1, 4)
     assert found.dtype == dtype
     assert not found.flags.writeable

@@ -10,8 +10,8 @@ import torch
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.volume import cache_root, content_key, prepare
-from evidcore.volume.filling import Filler, Wanted
-from evidcore.volume.inputs import find_input, keep_input
+from evidcore.volume.cache_filling import Filler, Wanted
+from evidcore.volume.input_cache import get_input, put_input
 
 SPEC = EncoderInput(size_zyx=(8, 16, 20), spacing_mm_zyx=None, windows=((-1000.0, 1000.0), (-160.0, 240.0)))
 VALUES = np.random.default_rng(0).integers(-1000, 2001, (12, 220, 200)).astype(np.int16)
@@ -37,8 +37,8 @@ def wanted(crop: Crop, size=(8, 16, 20)) -> Wanted:
 
 def test_a_kept_input_is_the_same_bits(shown):
     fresh = prepare(shown, SPEC)
-    assert keep_input(content_key(shown, SPEC), fresh.numpy())
-    np.testing.assert_array_equal(find_input(shown, SPEC, SPEC.size_zyx), fresh.numpy())
+    assert put_input(content_key(shown, SPEC), fresh.numpy())
+    np.testing.assert_array_equal(get_input(shown, SPEC, SPEC.size_zyx), fresh.numpy())
     again = prepare(shown, SPEC)
     assert torch.equal(again, fresh)
     again.add_(1)  # it is the caller's own
@@ -47,7 +47,7 @@ def test_a_kept_input_is_the_same_bits(shown):
 
 def test_a_kept_input_is_used_and_a_damaged_one_is_made_again(shown, caplog):
     fresh = prepare(shown, SPEC)
-    keep_input(content_key(shown, SPEC), np.zeros_like(fresh.numpy()))
+    put_input(content_key(shown, SPEC), np.zeros_like(fresh.numpy()))
     assert prepare(shown, SPEC).abs().max() == 0
     (entry,) = (cache_root() / "inputs").iterdir()
     entry.write_bytes(entry.read_bytes()[:-1] + b"\1")

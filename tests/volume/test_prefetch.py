@@ -11,7 +11,7 @@ from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.volume import prepare
-from evidcore.volume.ahead import ahead
+from evidcore.volume.prefetch import prefetch
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -20,12 +20,12 @@ def test_results_come_in_order(threads):
         time.sleep(0.002 * (number % 3))
         return number * number
 
-    assert list(ahead(work, range(20), threads=threads)) == [number * number for number in range(20)]
+    assert list(prefetch(work, range(20), threads=threads)) == [number * number for number in range(20)]
 
 
 def test_no_more_is_begun_than_twice_the_threads():
     begun = []
-    results = ahead(lambda number: begun.append(number) or number, iter(range(100)), threads=2)
+    results = prefetch(lambda number: begun.append(number) or number, iter(range(100)), threads=2)
     for taken in range(1, 6):
         next(results)
         assert len(begun) <= taken + 3
@@ -35,7 +35,7 @@ def test_no_more_is_begun_than_twice_the_threads():
 
 def test_work_runs_beside_the_one_who_waits():
     meet = threading.Barrier(2, timeout=20)
-    assert list(ahead(lambda _: meet.wait() >= 0, range(4), threads=2)) == [True] * 4
+    assert list(prefetch(lambda _: meet.wait() >= 0, range(4), threads=2)) == [True] * 4
 
 
 def test_an_error_comes_in_its_place_and_stops_the_rest():
@@ -47,7 +47,7 @@ def test_an_error_comes_in_its_place_and_stops_the_rest():
             raise DataError("case-3.nii: broken")
         return number
 
-    results = ahead(work, range(1000), threads=2)
+    results = prefetch(work, range(1000), threads=2)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(DataError, match=r"case-3\.nii: broken"):
         next(results)
@@ -66,6 +66,6 @@ def test_prepared_inputs_are_the_same_bits_with_and_without(write):
         for n in range(6)
     ]
     alone = [prepare(crop, spec) for crop in crops]
-    beside = list(ahead(lambda crop: prepare(crop, spec), crops, threads=3))
+    beside = list(prefetch(lambda crop: prepare(crop, spec), crops, threads=3))
     for one, other in zip(alone, beside, strict=True):
         assert torch.equal(one, other)

@@ -10,7 +10,7 @@ import SimpleITK
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume import read, read_geometry, read_mask
-from evidcore.volume.formats import files_of
+from evidcore.volume.files import files_of
 
 SHAPE = (4, 5, 6)
 DIRECTIONS = np.diag([1.0, 2.0, 3.0])
@@ -25,6 +25,17 @@ def write(path: Path, array_xyz: np.ndarray, **header: object) -> Path:
     fields = {name: value for name, value in (HEADER | header).items() if value is not None}
     nrrd.write(str(path), array_xyz, fields)
     return path
+
+
+def test_axes_and_spacing_take_the_place_of_a_header_that_states_no_orientation(tmp_path):
+    array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)  # runs down, forward, left
+    nrrd.write(str(tmp_path / "scan.nrrd"), array)
+    with pytest.raises(DataError, match="states no orientation"):
+        read(VolumeRef(path=str(tmp_path / "scan.nrrd")))
+    ref = VolumeRef(path=str(tmp_path / "scan.nrrd"), axes="IAL", spacing_mm_zyx=(3.0, 2.0, 1.0))
+    volume = read(ref)
+    np.testing.assert_array_equal(volume.array, array[::-1, ::-1])
+    assert volume.spacing_mm_zyx == (3.0, 2.0, 1.0)
 
 
 def refusal(path: Path) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pydicom
 import pytest
 import SimpleITK
+from evidcore_plugin_dicom.contours import fill
 from highdicom.seg import Segmentation, SegmentDescription
 from matplotlib.path import Path as Polygon
 from pydicom.dataset import Dataset, FileMetaDataset
@@ -21,7 +22,6 @@ from pydicom.uid import ExplicitVRLittleEndian, RTStructureSetStorage
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume import Volume, read, read_mask
-from evidcore.volume.dicom.contours import fill
 
 SHAPE = (6, 12, 14)
 SPACING = (3.0, 2.0, 1.0)

@@ -1,1 +1,1 @@
-"""DICOM series, segmentations and structure sets."""
+"""The file formats DICOM (series, segmentations, structure sets) and NRRD."""

@@ -6,9 +6,8 @@ import numpy as np
 from pydicom.dataset import Dataset
 
 from evidcore.errors import DataError
-from evidcore.volume.dicom.headers import read_dataset, shown
-from evidcore.volume.geometry import Array, Geometry
-from evidcore.volume.lattice import Mask
+from evidcore.formats import Array, Geometry, Mask
+from evidcore_plugin_dicom.headers import read_dataset, shown
 
 CLOSED = {"CLOSED_PLANAR", "CLOSEDPLANAR_XOR"}
 OFF_SLICE = 0.25  # slices; coordinates are often rounded, and nearer than half way the slice is certain

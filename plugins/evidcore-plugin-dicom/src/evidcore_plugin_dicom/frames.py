@@ -10,8 +10,8 @@ import numpy as np
 from pydicom.dataset import Dataset
 
 from evidcore.errors import DataError
-from evidcore.volume.dicom.headers import numbers, shown
-from evidcore.volume.geometry import Array
+from evidcore.formats import Array
+from evidcore_plugin_dicom.headers import numbers, shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

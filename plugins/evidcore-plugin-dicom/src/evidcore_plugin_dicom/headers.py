@@ -13,7 +13,7 @@ from pydicom.errors import BytesLengthException, InvalidDicomError
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from evidcore.errors import DataError
-from evidcore.volume.stored import AGAIN
+from evidcore.formats import AGAIN, unreadable
 
 # Values that bend the standard are common and harmless; those that are used are checked here. For the whole
 # process, since Python's own way to silence a warning is not safe where threads read at once.
@@ -21,6 +21,7 @@ pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
 
 # Frames of one segment each, and label maps.
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
+STARTS = (b"\x02\x00", b"\x08\x00")  # the first group where the 128-byte preamble is left out
 MISTAKES = (
     InvalidDicomError,
     BytesLengthException,
@@ -34,6 +35,30 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
+
+
+def is_dicom(file: Path) -> bool:
+    """Tell DICOM by its first bytes, with or without the preamble."""
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(132)
+    except OSError as cause:
+        raise unreadable(file, cause) from cause
+    return start[128:] == b"DICM" or start[:2] in STARTS
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files directly in a folder in order of name, without hidden ones.
+
+    Raises:
+        DataError: if the folder cannot be read.
+    """
+    try:
+        return sorted(
+            entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")
+        )
+    except OSError as cause:
+        raise unreadable(folder, cause) from cause
 
 
 def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None = None) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import zlib
 from pathlib import Path
@@ -10,9 +11,21 @@ from typing import Any
 import nrrd
 import numpy as np
 
+from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError, did_you_mean
-from evidcore.volume.geometry import Array, FileGrid
-from evidcore.volume.stored import AGAIN, Stored, refuse_flat, refuse_shape, refuse_type
+from evidcore.formats import (
+    AGAIN,
+    Array,
+    FileGrid,
+    Format,
+    Mask,
+    Stored,
+    Volume,
+    refuse_flat,
+    refuse_shape,
+    refuse_type,
+)
+from evidcore.volume import label_mask, stated_affine
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
 SPACES = {
@@ -24,26 +37,43 @@ SHORT = {"lps": "left-posterior-superior", "ras": "right-anterior-superior", "la
 MISTAKES = (nrrd.NRRDError, ValueError, KeyError, OSError, EOFError, zlib.error, AssertionError)
 
 
-def open_nrrd(path: str, given: Array | None = None) -> Stored:
-    """Read the header of an NRRD file of any encoding.
+class Nrrd(Format):
+    """NRRD of any encoding: `.nrrd`, or `.nhdr` with its voxels in another file.
 
-    Args:
-        path: the file.
-        given: affine of file order to LPS in mm, in place of the header's space, directions and origin.
-
-    Raises:
-        DataError: if the file cannot be used; names it, the value and what to do.
+    Axes and spacing of the reference take the place of the header's space, directions and origin. A mask in a
+    `.seg.nrrd` is picked by its segment's name as `key`, or by its value as `label`.
     """
-    header = read_header(path)
-    shape = tuple(int(count) for count in header["sizes"])
-    refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path)
-    if given is None:
-        grid = _grid(header, shape, path)
-    else:
-        kept = tuple(count for count in shape if len(shape) == 3 or count != 1)
-        refuse_flat(kept, path)
-        grid = FileGrid(shape=(kept[0], kept[1], kept[2]), affine=given)
-    return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
+
+    takes = frozenset({"axes"})
+
+    def open(self, ref: VolumeRef) -> Stored:
+        """Read the header."""
+        path, given = ref.path, stated_affine(ref)
+        header = read_header(path)
+        shape = tuple(int(count) for count in header["sizes"])
+        refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path)
+        if given is None:
+            grid = _grid(header, shape, path)
+        else:
+            kept = tuple(count for count in shape if len(shape) == 3 or count != 1)
+            refuse_flat(kept, path)
+            grid = FileGrid(shape=(kept[0], kept[1], kept[2]), affine=given)
+        return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
+
+    def mask(self, ref: MaskRef, like: Volume) -> Mask:
+        """Return a label, or the segment that `ref.key` names."""
+        stored = self.open(VolumeRef(path=ref.path, intensity="arbitrary"))
+        if ref.key is not None and ref.path.lower().endswith(".seg.nrrd"):
+            if ref.label is not None:
+                raise DataError(
+                    f"{ref.path}: key {ref.key!r} and label {ref.label} both pick a segment. Give one."
+                )
+            ref = dataclasses.replace(ref, key=None, label=segment_value(ref.path, ref.key))
+        return label_mask(stored, ref, like)
+
+    def files(self, path: str) -> list[Path]:
+        """Return the file, and that of its voxels where they are not in it."""
+        return [Path(path), *(data_files(path) if path.lower().endswith(".nhdr") else [])]
 
 
 def _grid(header: dict[str, Any], shape: tuple[int, ...], path: str) -> FileGrid:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from evidcore.case import MaskRef
 from evidcore.errors import DataError, did_you_mean
-from evidcore.volume.dicom.contours import read_contours
-from evidcore.volume.dicom.headers import SEGMENTATIONS, read_dataset
-from evidcore.volume.dicom.segments import read_segment
-from evidcore.volume.geometry import Geometry
-from evidcore.volume.lattice import Mask
+from evidcore.formats import Geometry, Mask
+from evidcore_plugin_dicom.contours import read_contours
+from evidcore_plugin_dicom.headers import SEGMENTATIONS, read_dataset
+from evidcore_plugin_dicom.segments import read_segment
 
 STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
 

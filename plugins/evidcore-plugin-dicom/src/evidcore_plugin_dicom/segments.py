@@ -7,11 +7,10 @@ from pydicom.dataset import Dataset
 from pydicom.pixels.utils import iter_pixels
 
 from evidcore.errors import DataError
-from evidcore.volume.dicom.frames import Frame, frames_of, group_item
-from evidcore.volume.dicom.headers import MISTAKES, read_dataset
-from evidcore.volume.geometry import Array, FileGrid, Geometry, turn_to_body
-from evidcore.volume.lattice import Mask, put_into
-from evidcore.volume.stored import AGAIN
+from evidcore.formats import AGAIN, Array, FileGrid, Geometry, Mask
+from evidcore.volume import place_into, turn_to_body
+from evidcore_plugin_dicom.frames import Frame, frames_of, group_item
+from evidcore_plugin_dicom.headers import MISTAKES, read_dataset
 
 
 def read_segment(path: str, number: int, onto: Geometry) -> Mask:
@@ -39,7 +38,7 @@ def read_segment(path: str, number: int, onto: Geometry) -> Mask:
         for frame, plane in zip(frames, planes, strict=True):
             inside = plane == (number if is_map else 1)
             turn = turn_to_body(_grid(frame, onto), path)
-            put_into(mask, turn.apply(inside.T[:, :, None]), turn.geometry, onto, path)
+            place_into(mask, turn.apply(inside.T[:, :, None]), turn.geometry, onto, path)
     except MISTAKES as cause:
         raise DataError(f"{path}: its frames cannot be decoded ({cause}). {AGAIN}") from cause
     return mask

@@ -13,12 +13,10 @@ from pydicom.uid import UID
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError, did_you_mean
-from evidcore.volume.dicom.frames import Frame, frames_of
-from evidcore.volume.dicom.headers import MISTAKES, SEGMENTATIONS, read_dataset, shown
-from evidcore.volume.dicom.stack import stack
-from evidcore.volume.formats import files_in, is_dicom
-from evidcore.volume.geometry import Array, FileGrid
-from evidcore.volume.stored import AGAIN, Stored
+from evidcore.formats import AGAIN, Array, FileGrid, Stored
+from evidcore_plugin_dicom.frames import Frame, frames_of
+from evidcore_plugin_dicom.headers import MISTAKES, SEGMENTATIONS, files_in, is_dicom, read_dataset, shown
+from evidcore_plugin_dicom.stack import stack
 
 NOT_HU = {"MR", "PT", "NM", "US"}
 NEEDED = (
@@ -109,10 +107,8 @@ def _headers(ref: VolumeRef) -> list[Header]:
         return [header for header in _images(path.parent) if header.series == given.series]
     images = _images(path)
     if not images:
-        inside = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
-        hint = f" It holds the folders {', '.join(inside[:5])}." if inside else ""
         raise DataError(
-            f"{ref.path}: is a folder without DICOM images.{hint} Name the folder of one series, or one file."
+            f"{ref.path}: is a folder without DICOM images. Name the folder of one series, or one file."
         )
     return _one_series(images, ref)
 

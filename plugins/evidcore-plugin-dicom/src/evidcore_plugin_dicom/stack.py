@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from evidcore.errors import DataError
-from evidcore.volume.dicom.frames import Frame
-from evidcore.volume.dicom.headers import named
-from evidcore.volume.geometry import SAME_GRID_VOXELS, Array, FileGrid
+from evidcore.formats import SAME_GRID_VOXELS, Array, FileGrid
+from evidcore_plugin_dicom.frames import Frame
+from evidcore_plugin_dicom.headers import named
 
 SAME_DIRECTION = 1e-3  # of a unit vector: half a pixel over 512
 SAME_PLACE_MM = 1e-3

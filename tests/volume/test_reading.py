@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from evidcore.case import VolumeRef
+from evidcore.volume import why_unusable
 from evidcore.volume.cache import fetch
-from evidcore.volume.usable import why_unusable
 
 
 def test_a_good_file_has_nothing_against_it_and_a_bad_one_its_reason(write, tmp_path):
