@@ -6,10 +6,10 @@ import numpy as np
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.formats import SAME_GRID_VOXELS, Array, Geometry, Mask, Stored, Volume
+from evidcore.formats import SAME_GRID_VOXELS, Array, Format, Geometry, Mask, Stored, Volume
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.volume.files import format_of, open_volume
+from evidcore.volume.files import format_of
 from evidcore.volume.geometry import turn_to_body
 from evidcore.volume.reorient import TILT_LIMIT_DEGREES, resample, tilt_degrees
 
@@ -32,10 +32,14 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
     """
     reader = format_of(ref.path)
     with blame(offer_of(reader), f"reading the mask {ref.path}"):
-        mask = reader.mask(ref, like)
+        return mask_by(reader, ref, like)
+
+
+def mask_by(reader: Format, ref: MaskRef, like: Volume) -> Mask:
+    """Read a mask by a format, which may leave a label map to the core."""
+    mask = reader.mask(ref, like)
     if mask is None:
-        stored = open_volume(VolumeRef(path=ref.path, intensity="arbitrary"))
-        mask = label_mask(stored, ref, like)
+        mask = label_mask(reader.open(VolumeRef(path=ref.path, intensity="arbitrary")), ref, like)
     return mask
 
 
