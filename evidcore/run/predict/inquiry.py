@@ -14,6 +14,7 @@ from evidcore.recipe import Audit, Evaluate, Grpo, Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run.parts import Parts
+from evidcore.volume import stem
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"
 
@@ -57,10 +58,7 @@ class Inquiry:
 
     def name(self) -> str:
         """Return the scan's file name without what says its format."""
-        name = Path(self.scan).resolve().name
-        for ending in (".nii.gz", ".nii", ".nrrd", ".nhdr", ".npy", ".npz", ".dcm"):
-            name = name.removesuffix(ending)
-        return name or "scan"
+        return stem(str(Path(self.scan).resolve())) or "scan"
 
 
 def task_name(inquiry: Inquiry, recipe: Recipe) -> str:

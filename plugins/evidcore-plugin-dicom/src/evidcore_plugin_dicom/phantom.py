@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
+from pydicom.uid import UID, CTImageStorage, ExplicitVRLittleEndian
 
 from evidcore.formats import Array
 
@@ -48,8 +48,8 @@ def write_series(
         image = Dataset()
         image.file_meta = FileMetaDataset()
         image.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        image.SOPClassUID = image.file_meta.MediaStorageSOPClassUID = uid
-        image.SOPInstanceUID = image.file_meta.MediaStorageSOPInstanceUID = f"{series}.{number + 1}"
+        image.SOPClassUID = image.file_meta.MediaStorageSOPClassUID = UID(uid)
+        image.SOPInstanceUID = image.file_meta.MediaStorageSOPInstanceUID = UID(f"{series}.{number + 1}")
         image.SeriesInstanceUID, image.Modality = series, "CT"
         image.ImagePositionPatient = list(origin + number * gaps[2] * directions[2])
         image.ImageOrientationPatient = [*directions[0], *directions[1]]
