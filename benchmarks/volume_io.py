@@ -32,7 +32,7 @@ import numpy as np
 from side_by_side import Figure, parser, tell
 
 from evidcore.case import VolumeRef
-from evidcore.volume import keep, read, read_geometry
+from evidcore.volume import read, read_geometry, volume_cache
 
 SPACING_MM_ZYX = (
     1.5,
@@ -160,7 +160,7 @@ def read_and_resample(paths: Sequence[Path], rounds: int) -> dict[str, Any]:
 def slices(paths: Sequence[Path], rounds: int) -> dict[str, Any]:
     """Measure the middle axial slice: from our cache, by nibabel's proxy, by MONAI's reader."""
     for path in paths:
-        keep(VolumeRef(path=str(path)))
+        volume_cache.get_or_put(VolumeRef(path=str(path)))
     for path in paths:
         expected = read(VolumeRef(path=str(path))).array
         assert np.array_equal(cached_slice(path), expected[len(expected) // 2])
@@ -169,7 +169,7 @@ def slices(paths: Sequence[Path], rounds: int) -> dict[str, Any]:
 
 def cached_slice(path: Path) -> Any:
     """Return a slice from the cache."""
-    held = keep(VolumeRef(path=str(path)))
+    held = volume_cache.get_or_put(VolumeRef(path=str(path)))
     return held.slice(held.geometry.shape_zyx[0] // 2).copy()
 
 

@@ -106,14 +106,18 @@ def components() -> Iterator[str]:
         found = [offer for offer in offers(kind) if offer.package.startswith("evidcore")]
         if found:
             yield f"### Kind {kind}\n"
-        yield from (_component(offer) for offer in found)
+        for target in dict.fromkeys(
+            offer.target for offer in found
+        ):  # a file format has a name for each ending
+            same = [offer for offer in found if offer.target == target]
+            yield _component(same[0], ", ".join(f"`{offer.name}`" for offer in same))
 
 
-def _component(offer: Offer) -> str:
+def _component(offer: Offer, names: str) -> str:
     factory = offer.load()
     about = inspect.getdoc(factory) or ""
     notes = _notes(about) | _notes(inspect.getdoc(getattr(factory, "__init__", None)) or "")
-    parts = [f"#### `{offer.name}`", f"\n{_without_sections(about)}\n"]
+    parts = [f"#### {names}", f"\n{_without_sections(about)}\n"]
     if offer.package != "evidcore":
         parts.append(f"From `{offer.package}`.\n")
     parts.append(_options(factory, offer.kind, notes))

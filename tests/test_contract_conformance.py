@@ -6,10 +6,16 @@ import hashlib
 import inspect
 import json
 import re
+from pathlib import Path
 
+import nibabel
+import nrrd
+import numpy as np
 import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
+from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
+from PIL import Image
 
 from evidcore import testing
 from evidcore.builtin.choice import Choice
@@ -23,9 +29,11 @@ from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.text_models import Pretrained
 from evidcore.builtin.tools import CropTool
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Crop, Score
+from evidcore.case import Crop, MaskRef, Score, VolumeRef
 from evidcore.contracts import KINDS, EncoderInput
 from evidcore.errors import EvidError
+from evidcore.formats import Geometry
+from evidcore.formats import Volume as ScanVolume
 from evidcore.registry import factory, offers
 from evidcore.volume import read, read_mask
 
@@ -296,6 +304,62 @@ ANSWERS = {
     **dict.fromkeys(
         ("box-overlap", "evidence-format", "key-slice", "volume-consistency"), answers_with_boxes
     ),
+}
+
+
+def conform_format(name, build, world):
+    array = np.random.default_rng(0).integers(0, 200, (6, 12, 14)).astype(np.int16)
+    folder = world.folder / f"format-{name}"
+    for part in ("scan", "labels"):
+        (folder / part).mkdir(parents=True)
+    if name in {"jpg", "jpeg"}:  # lossy: any values, as long as they come back
+        array = np.full_like(array, 70)
+    if name in {"png", "jpg", "jpeg"}:
+        array = array[:1]
+    labels = (array % 5).astype(np.uint8)
+    scan, labels_path = (str(folder / part / f"a.{name}") for part in ("scan", "labels"))
+    ref, spacing = WRITTEN[name](scan, array)
+    WRITTEN[name](labels_path, labels)
+    mask = None if name in {"jpg", "jpeg"} else MaskRef(path=labels_path, label=3)
+    mask = MaskRef(path=str(folder / "labels"), label=3) if name == "dcm" else mask
+    geometry = Geometry(shape_zyx=array.shape, affine=np.diag([*spacing, 1.0]))
+    expected = ScanVolume(array=array, geometry=geometry, intensity=ref.intensity)
+    testing.check_format(build(), ref, expected, mask=mask, inside=labels == 3, by_content=name == "dcm")
+
+
+def write_nifti(path, array):
+    nibabel.save(nibabel.Nifti1Image(array.T, np.diag([-1.0, -2.0, 3.0, 1.0])), path)
+    return VolumeRef(path=path), (3.0, 2.0, 1.0)
+
+
+def write_array(path, array):
+    np.save(path, array) if path.endswith("npy") else np.savez(path, array)
+    return VolumeRef(path=path, axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0)), (3.0, 2.0, 1.0)
+
+
+def write_picture(path, array):
+    Image.fromarray(array[0].astype(np.uint8)).save(path)
+    return VolumeRef(path=path, intensity="arbitrary"), (1.0, 1.0, 1.0)
+
+
+def write_nrrd(path, array):
+    header = {"space": "LPS", "space directions": np.diag([1.0, 2.0, 3.0]), "encoding": "raw"}
+    nrrd.write(path, array.T, header)
+    return VolumeRef(path=path), (3.0, 2.0, 1.0)
+
+
+def write_dicom(path, array):
+    folder = Path(path).parent
+    write_series(folder, array)
+    return VolumeRef(path=str(folder)), (3.0, 2.0, 1.0)
+
+
+WRITTEN = {
+    "dcm": write_dicom,
+    **dict.fromkeys(("nii", "nii.gz"), write_nifti),
+    **dict.fromkeys(("npy", "npz"), write_array),
+    **dict.fromkeys(("png", "jpg", "jpeg"), write_picture),
+    **dict.fromkeys(("nrrd", "nhdr"), write_nrrd),
 }
 
 

@@ -24,7 +24,7 @@ from evidcore.errors import DataError
 from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.volume import Volume, read_mask, recall
+from evidcore.volume import Volume, read_mask, volume_cache
 
 TRUTH = "truth"
 PERFECT = "perfect propagation"
@@ -171,7 +171,7 @@ def _look(
     segmenters: Mapping[str, Segmenter], case: Case, names: Sequence[str], jitters: Sequence[float], seed: int
 ) -> list[Record]:
     """Return the records of one case; a mask that shows nothing has none."""
-    volume = recall(case.volumes[0])
+    volume = volume_cache.read(case.volumes[0])
     body = body_of(volume)
     sessions: dict[str, SegmenterSession] = {}
     for name, segmenter in segmenters.items():

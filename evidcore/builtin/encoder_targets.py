@@ -13,9 +13,9 @@ from torch.nn import functional
 from evidcore.case import Case, Crop
 from evidcore.contracts import Encoder, EncoderInput, Grid
 from evidcore.errors import DataError
-from evidcore.volume import Volume, prepare, read_mask, recall
-from evidcore.volume.ahead import ahead
-from evidcore.volume.lattice import Mask
+from evidcore.formats import Mask
+from evidcore.volume import Volume, prepare, read_mask, volume_cache
+from evidcore.volume.prefetch import prefetch
 from evidcore.volume.preparation import resize
 
 SEEN_FRACTION = 0.02  # of a patch's voxels, from which on the patch shows a finding
@@ -114,7 +114,7 @@ def read_targets(
             raise DataError(f"case {case.id}: has no volume. Leave it out of the encoder's training.")
         pixels = prepare(Crop(volume=case.volumes[0]), spec)
         volumes[row] = pixels.add_(1).mul_(127.5).round_().to(torch.uint8)
-        volume = recall(case.volumes[0]) if masks and case.masks else None
+        volume = volume_cache.read(case.volumes[0]) if masks and case.masks else None
         if masks:
             for place in range(structures_from, len(names)):
                 ref = case.masks.get(names[place])
@@ -135,7 +135,7 @@ def read_targets(
                 else:
                     unmasked[row, place] = True
 
-    for done, _ in enumerate(ahead(fill, range(count)), start=1):
+    for done, _ in enumerate(prefetch(fill, range(count)), start=1):
         told(done, count)
     reports = tuple(case.report.text if case.report else "" for case in cases)
     return Targets(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from evidcore.case import Case
-from evidcore.volume.formats import file_state
+from evidcore.volume import file_state
 
 
 def named_states(files: Iterable[str], folder: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Literal
 from evidcore.builtin.file_states import files_of
 from evidcore.case import Case, Split
 from evidcore.errors import DataError
-from evidcore.volume.usable import why_unusable
+from evidcore.volume import why_unusable
 
 Missing = Literal["stop", "skip"]
 

@@ -14,9 +14,9 @@ import numpy as np
 from evidcore.builtin.body import Region, midline_mm
 from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
+from evidcore.formats import Array
 from evidcore.volume import Volume, content_hash, read, read_mask
 from evidcore.volume.cache import fetch, store
-from evidcore.volume.geometry import Array
 
 READING = 2  # raise whenever the same files give other facts
 

@@ -25,7 +25,7 @@ from evidcore.builtin.propagation import Frame, Windows, inputs, shown
 from evidcore.case import Case
 from evidcore.contracts import BoxPrompt, FitLog
 from evidcore.errors import DataError
-from evidcore.volume import Volume, read_mask, recall
+from evidcore.volume import Volume, read_mask, volume_cache
 
 if TYPE_CHECKING:
     from evidcore.builtin.slice_propagator import SlicePropagator
@@ -121,7 +121,7 @@ def _objects(case: Case, name: str) -> Iterator[tuple[Volume, Region]]:
         DataError: if a file cannot be used; names it and the case.
     """
     try:
-        volume = recall(case.volumes[0])
+        volume = volume_cache.read(case.volumes[0])
         mask = read_mask(case.masks[name], like=volume)
     except DataError as cause:
         if case.id in str(cause):

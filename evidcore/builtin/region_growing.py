@@ -33,7 +33,7 @@ from evidcore.contracts import (
     refuse_unusable,
 )
 from evidcore.contracts.segmenting import Mask, Window
-from evidcore.volume import Volume, recall
+from evidcore.volume import Volume, volume_cache
 from evidcore.volume.content import volume_key
 
 _SESSIONS = 2  # volumes are asked about one after another, as `recall` remembers them
@@ -85,7 +85,7 @@ class RegionGrowing(Segmenter):
         key = volume_key(volume)
         if key not in self._sessions:
             self._sessions[key] = GrowingSession(
-                recall(volume), volume.path, self._growth, self._smoothing_steps
+                volume_cache.read(volume), volume.path, self._growth, self._smoothing_steps
             )
         self._sessions.move_to_end(key)
         while len(self._sessions) > _SESSIONS:

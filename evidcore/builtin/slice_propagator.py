@@ -28,7 +28,7 @@ from evidcore.contracts import (
 )
 from evidcore.contracts.segmenting import Mask, Window
 from evidcore.errors import DataError
-from evidcore.volume import Volume, recall
+from evidcore.volume import Volume, volume_cache
 
 WEIGHTS = "weights.safetensors"
 POINT_SMOOTHING = 5  # steps, as in `region-growing`
@@ -82,7 +82,7 @@ class SlicePropagator(Segmenter):
             DataError: if the volume cannot be used, or there are no weights; names the file and what to do.
         """
         network = self.network or self._pretrained_network()
-        return PropagatingSession(recall(volume), volume.path, network, self.size, self.windows)
+        return PropagatingSession(volume_cache.read(volume), volume.path, network, self.size, self.windows)
 
     def fit(
         self,

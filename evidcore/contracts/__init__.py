@@ -39,6 +39,7 @@ from evidcore.contracts.segmenting import (
     refuse_unusable,
 )
 from evidcore.contracts.stage import Announce, Stage, StageContext, Workload
+from evidcore.formats import FileGrid, Format, Stored
 
 KINDS: Mapping[str, type] = {
     "dataset": Dataset,
@@ -59,6 +60,7 @@ KINDS: Mapping[str, type] = {
     "audit": Audit,
     "language": Language,
     "stage": Stage,
+    "format": Format,
 }
 
 __all__ = [
@@ -76,8 +78,10 @@ __all__ = [
     "Encoder",
     "EncoderInput",
     "Evaluation",
+    "FileGrid",
     "FitLog",
     "Fittable",
+    "Format",
     "Grid",
     "Labeler",
     "Language",
@@ -102,6 +106,7 @@ __all__ = [
     "Stage",
     "StageContext",
     "StageResult",
+    "Stored",
     "Sums",
     "Task",
     "TextKind",

@@ -19,7 +19,7 @@ from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RunError
 from evidcore.model.feature_folder import FeatureFolder
 from evidcore.volume import content_key, prepare
-from evidcore.volume.ahead import ahead
+from evidcore.volume.prefetch import prefetch
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
@@ -139,7 +139,7 @@ class FeatureBank:
     def _prepared(self, handles: Sequence[int]) -> Iterator[Float[Tensor, "channel z y x"]]:
         """Yield encoder input for each handle; the next ones are prepared meanwhile."""
         found = [self._lookup(handle) for handle in handles]
-        yield from ahead(lambda one: prepare(one[0], self.spec, one[1]), found)
+        yield from prefetch(lambda one: prepare(one[0], self.spec, one[1]), found)
 
     def _follow(self, encoder: Encoder) -> None:
         """Forget features of other weights."""

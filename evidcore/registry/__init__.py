@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
-    "rollout", "tool", "reader", "labeler", "scorer", "metric",
+    "rollout", "tool", "reader", "labeler", "scorer", "metric", "format",
     "evaluation", "audit", "language", "stage", "observer",
     "command",
 )  # fmt: skip
@@ -223,7 +223,7 @@ def find(kind: str, name: str) -> Offer:
         choices = " or ".join(repr(f"{row.package}/{row.name}") for row in hits)
         raise PluginError(f"{len(hits)} installed packages have a {kind} called {name!r}. Write {choices}.")
     installed = sorted({row.name for row in rows})
-    elsewhere = _known_elsewhere(kind)
+    elsewhere = known_elsewhere(kind)
     source = package or elsewhere.get(bare)
     remedy = (
         f" It comes with `pip install {source}`." if source else did_you_mean(bare, {*installed, *elsewhere})
@@ -234,7 +234,7 @@ def find(kind: str, name: str) -> Offer:
     raise PluginError(f"no {kind} is called {name!r}.{remedy} Installed: {', '.join(installed) or 'none'}.")
 
 
-def _known_elsewhere(kind: str) -> dict[str, str]:
+def known_elsewhere(kind: str) -> dict[str, str]:
     """Return the components of this repository's other packages, each with its package."""
     import tomllib
     from importlib import resources

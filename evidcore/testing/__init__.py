@@ -4,6 +4,7 @@ from evidcore.testing.chat_server import ChatServer, Reply, chat_server
 from evidcore.testing.checks_construction import check_construction
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.testing.checks_fit import check_fit
+from evidcore.testing.checks_format import check_format
 from evidcore.testing.checks_metric import check_metric, written_texts
 from evidcore.testing.checks_model import check_bridge, check_encoder
 from evidcore.testing.checks_reader import check_reader
@@ -45,6 +46,7 @@ __all__ = [
     "check_dataset",
     "check_encoder",
     "check_fit",
+    "check_format",
     "check_labeler",
     "check_metric",
     "check_reader",

@@ -4,35 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evidcore.formats import Geometry, Source, Volume
+from evidcore.volume.arrays import stated_affine
 from evidcore.volume.cache import cache_root
+from evidcore.volume.cached_volume import CachedVolume, VolumeCache, volume_cache
 from evidcore.volume.content import content_hash, content_key, file_hash
-from evidcore.volume.formats import file_state
-from evidcore.volume.geometry import Geometry, Source, Volume
-from evidcore.volume.kept import KeptVolume, keep, recall
-from evidcore.volume.masks import read_mask
-from evidcore.volume.reading import read, read_geometry
+from evidcore.volume.files import file_state, stem
+from evidcore.volume.geometry import turn_to_body
+from evidcore.volume.masks import label_mask, place_into, place_on, read_mask, resample_mask
+from evidcore.volume.reading import read, read_geometry, why_unusable
 from evidcore.volume.saving import save_mask
 
 if TYPE_CHECKING:
     from evidcore.volume.preparation import prepare
 
 __all__ = [
+    "CachedVolume",
     "Geometry",
-    "KeptVolume",
     "Source",
     "Volume",
+    "VolumeCache",
     "cache_root",
     "content_hash",
     "content_key",
     "file_hash",
     "file_state",
-    "keep",
+    "label_mask",
+    "place_into",
+    "place_on",
     "prepare",
     "read",
     "read_geometry",
     "read_mask",
-    "recall",
+    "resample_mask",
     "save_mask",
+    "stated_affine",
+    "stem",
+    "turn_to_body",
+    "volume_cache",
+    "why_unusable",
 ]
 
 

@@ -9,37 +9,70 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from evidcore.case import VolumeRef
+from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError, did_you_mean
-from evidcore.volume.geometry import Array, FileGrid, Triple
-from evidcore.volume.stored import Stored, refuse_shape, refuse_type, written
+from evidcore.formats import (
+    Array,
+    FileGrid,
+    Format,
+    Mask,
+    Stored,
+    Triple,
+    Volume,
+    refuse_shape,
+    refuse_type,
+    written,
+)
+from evidcore.volume.geometry import body_axes, turned_to_body
+from evidcore.volume.masks import picked
+from evidcore.volume.masks_csr import is_sparse, read_row
 
-# Letter to body axis (0 x, 1 y, 2 z) and sense; x runs to the left, y to posterior, z to superior.
-LETTERS = {"L": (0, 1), "R": (0, -1), "P": (1, 1), "A": (1, -1), "S": (2, 1), "I": (2, -1)}
 MISTAKES = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
 
 
-def open_array(ref: VolumeRef) -> Stored:
-    """Read the shape of a bare array; leading axes of length 1 are dropped.
+class BareArray(Format):
+    """An `.npy`, or an array of an `.npz`; leading axes of length 1 are dropped.
 
-    Raises:
-        DataError: if the file cannot be used, or the reference does not say where its axes run and how far.
+    The reference says where its axes run and how far apart its voxels are: the file does not. Masks are
+    (z, y, x) in body axes on the volume's grid, or one row of a sparse matrix.
     """
-    axes, spacing_mm_zyx = _stated(ref)
-    shape, dtype = _array_header(ref.path, ref.key)
-    refuse_type(dtype, ref.path)
-    kept = shape[_leading_ones(shape) :]
-    if len(kept) != 3:
-        raise DataError(
-            f"{ref.path}: the array has shape {written(shape)}, expected 3 axes after leading ones of "
-            f"length 1. Save one volume an array."
+
+    takes = frozenset({"axes", "key"})
+
+    def open(self, ref: VolumeRef) -> Stored:
+        """Read the shape."""
+        axes, spacing_mm_zyx = _stated(ref)
+        shape, dtype = _array_header(ref.path, ref.key)
+        refuse_type(dtype, ref.path)
+        kept = shape[_leading_ones(shape) :]
+        if len(kept) != 3:
+            raise DataError(
+                f"{ref.path}: the array has shape {written(shape)}, expected 3 axes after leading ones of "
+                f"length 1. Save one volume an array."
+            )
+        refuse_shape(kept, ref.path)
+        cube: Triple = (kept[0], kept[1], kept[2])
+        return Stored(
+            grid=FileGrid(shape=cube, affine=_affine(ref, axes, spacing_mm_zyx)),
+            load=lambda: read_array(ref.path, ref.key).reshape(cube),
         )
-    refuse_shape(kept, ref.path)
-    cube: Triple = (kept[0], kept[1], kept[2])
-    return Stored(
-        grid=FileGrid(shape=cube, affine=_affine(ref, axes, spacing_mm_zyx)),
-        load=lambda: read_array(ref.path, ref.key).reshape(cube),
-    )
+
+    def mask(self, ref: MaskRef, like: Volume) -> Mask:
+        """Return the array that `ref.key` names, or its voxels of `ref.label`."""
+        if is_sparse(ref.path):
+            return read_row(ref, like)
+        values, key = read_array(ref.path, ref.key), array_name(ref.path, ref.key)
+        name = "the array" if key is None else f"array {key!r}"
+        if ref.axes is not None and values.ndim == 3:
+            values = turned_to_body(values, ref.axes, ref.path)
+            name += " in body axes"
+        if values.shape != like.shape_zyx:
+            raise DataError(
+                f"{ref.path}: {name} has shape {values.shape}, its volume {like.shape_zyx} (z, y, x). "
+                f"Write masks on the volume's grid, in body axes."
+            )
+        refuse_type(values.dtype, ref.path)
+        return picked(values, ref.label, ref.path)
 
 
 def read_array(path: str, key: str | None) -> Array:
@@ -110,30 +143,6 @@ def _stated(ref: VolumeRef) -> tuple[str, tuple[float, float, float]]:
     return ref.axes, ref.spacing_mm_zyx
 
 
-def _body_axes(axes: str, path: str) -> list[tuple[int, int]]:
-    """Return for each axis of an array the body axis (0 x, 1 y, 2 z) that it runs along, and its sense."""
-    found = [LETTERS.get(letter, (-1, 0)) for letter in axes]
-    if sorted(body for body, _ in found) != [0, 1, 2]:
-        raise DataError(
-            f"{path}: axes must name each body axis once, of L or R, P or A, S or I, got {axes!r}. "
-            f"Write for instance 'SPL'."
-        )
-    return found
-
-
-def turned_to_body(array: Array, axes: str, path: str) -> Array:
-    """Turn an array whose axes run to `axes` so that they run to z, y, x: superior, posterior, left.
-
-    Raises:
-        DataError: if `axes` does not name each body axis once.
-    """
-    found = _body_axes(axes, path)
-    backwards = [axis for axis, (_, sense) in enumerate(found) if sense < 0]
-    order = sorted(range(3), key=lambda axis: -found[axis][0])
-    flipped: Array = np.flip(array, tuple(backwards))
-    return flipped.transpose(order)
-
-
 def stated_affine(ref: VolumeRef) -> Array | None:
     """Return the affine that a reference gives in place of a header's; None where it gives no axes.
 
@@ -153,7 +162,7 @@ def stated_affine(ref: VolumeRef) -> Array | None:
 def _affine(ref: VolumeRef, axes: str, spacing_mm_zyx: tuple[float, float, float]) -> Array:
     affine = np.zeros((4, 4))
     affine[3, 3] = 1.0
-    for axis, (body, sense) in enumerate(_body_axes(axes, ref.path)):
+    for axis, (body, sense) in enumerate(body_axes(axes, ref.path)):
         affine[body, axis] = sense * spacing_mm_zyx[2 - body]
     return affine
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.errors import DataError
+from evidcore.formats import unreadable
 from evidcore.volume.cache import cache_root, fetch, store
-from evidcore.volume.formats import files_of
-from evidcore.volume.stored import unreadable
+from evidcore.volume.files import files_of, reader_mark
 
 if TYPE_CHECKING:  # contracts import torch
     from evidcore.contracts import EncoderInput, Grid
 
 PREPARATION = 1  # raise whenever `prepare` gives other numbers for the same settings
-READING = 3  # raise whenever `read` gives other numbers, or takes or refuses other files
+READING = 3  # raise whenever `read` or a format of the core gives other numbers or refuses other files
 REMEMBERED_BYTES = 1 << 20  # smaller files are hashed within a millisecond
 
 _known: dict[tuple[str, int, int], str] = {}
@@ -71,13 +71,14 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
         "box_zyx": None if crop.blank else crop.box_zyx,
         "file": None if crop.blank else content_hash(crop.volume.path),
     }
-    text = json.dumps(settings, sort_keys=True).encode()
+    mark = [] if crop.blank else reader_mark(crop.volume.path)
+    text = json.dumps(settings | ({"reader": mark} if mark else {}), sort_keys=True).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def volume_key(ref: VolumeRef) -> str:
     """Return the key of what `read` gives for `ref`, wherever the file lies."""
-    text = json.dumps([READING, content_hash(ref.path), ref.marks()], sort_keys=True)
+    text = json.dumps([READING, content_hash(ref.path), ref.marks(), *reader_mark(ref.path)], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

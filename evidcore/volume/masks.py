@@ -6,15 +6,12 @@ import numpy as np
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume.arrays import array_name, read_array, turned_to_body
-from evidcore.volume.formats import Format, format_of, open_volume
-from evidcore.volume.geometry import Array, Geometry, Volume, turn_to_body
-from evidcore.volume.lattice import Mask, put
-from evidcore.volume.masks_csr import is_sparse, read_row
-from evidcore.volume.stored import refuse_type
-from evidcore.volume.straight import TILT_LIMIT_DEGREES, lean_degrees, resample
-
-__all__ = ["Mask", "read_mask"]
+from evidcore.formats import SAME_GRID_VOXELS, Array, Format, Geometry, Mask, Stored, Volume
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
+from evidcore.volume.files import format_of
+from evidcore.volume.geometry import turn_to_body
+from evidcore.volume.reorient import TILT_LIMIT_DEGREES, resample, tilt_degrees
 
 
 def read_mask(ref: MaskRef, like: Volume) -> Mask:
@@ -23,91 +20,115 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
     A label map of any volume format is turned to body axes like its volume; `label` picks a value, without it
     every value above 0 counts. A label that does not occur gives an empty mask: the object is out of the
     field of view. The arrays of an `.npz` or `.npy` are (z, y, x) in body axes unless `axes` says otherwise;
-    `key` names one; an `.npz` that holds a sparse matrix is read by `masks_csr`. In a DICOM structure set or
-    segmentation `key` is the name or number of one object and `label` its number; in a `.seg.nrrd` `key` is a
-    segment's name and `label` its value.
+    `key` names one; an `.npz` that holds a sparse matrix is read by `masks_csr`. What `key` and `label` pick
+    of a file of objects, its format says.
 
     A mask lies on the grid that its volume's file states, or on a part of it; with the volume it gets the
     spacing that the reference gave, and is resampled where the volume was.
 
     Raises:
         DataError: if the file cannot be used, or lies on another grid; names both grids.
+        ContractError: if its format fails in another way; names its package.
     """
-    kind = format_of(ref.path)
-    if kind == "array":
-        return read_row(ref, like) if is_sparse(ref.path) else _of_array(ref, like)
+    reader = format_of(ref.path)
+    with blame(offer_of(reader), f"reading the mask {ref.path}"):
+        return mask_by(reader, ref, like)
+
+
+def mask_by(reader: Format, ref: MaskRef, like: Volume) -> Mask:
+    """Read a mask by a format, which may leave a label map to the core."""
+    mask = reader.mask(ref, like)
+    if mask is None:
+        mask = label_mask(reader.open(VolumeRef(path=ref.path, intensity="arbitrary")), ref, like)
+    return mask
+
+
+def label_mask(stored: Stored, ref: MaskRef, like: Volume) -> Mask:
+    """Return the voxels of `ref.label`, or of every label above 0, on the grid of `like`.
+
+    Args:
+        stored: the label map; its grid is that of the volume's file, or a part of it.
+        ref: its path is named in errors.
+        like: the volume that the mask belongs to.
+
+    Raises:
+        DataError: if it holds fractions or lies on another grid, or the reference gives axes or a key.
+    """
     if ref.axes is not None:
         raise DataError(
             f"{ref.path}: axes {ref.axes!r} is for bare arrays; this file states its own. Leave axes out."
         )
-    onto = like.geometry if like.source is None else like.source.stated
-    mask = _on(ref, kind, onto)
-    if like.source is not None and lean_degrees(like.source.meant) > TILT_LIMIT_DEGREES:
-        nearest = resample(mask.astype(np.uint8), like.source.meant, like.geometry, order=0, outside=0.0)
-        mask = nearest.astype(np.bool_)
+    if ref.key is not None:
+        raise DataError(
+            f"{ref.path}: key {ref.key!r} picks nothing of a label map, whose objects have numbers. "
+            f"Pick one with a label."
+        )
+    turn = turn_to_body(stored.grid, ref.path)
+    inside = turn.apply(picked(stored.values(), ref.label, ref.path))
+    return resample_mask(place_on(inside, turn.geometry, like.file_geometry, ref.path), like)
+
+
+def resample_mask(mask: Mask, like: Volume) -> Mask:
+    """Return a mask on `like.file_geometry` on the grid of `like`: resampled where the volume was."""
+    if like.source is None or tilt_degrees(like.source.meant) <= TILT_LIMIT_DEGREES:
+        return mask
+    nearest = resample(mask.astype(np.uint8), like.source.meant, like.geometry, order=0, outside=0.0)
+    return nearest.astype(np.bool_)
+
+
+def picked(values: Array, label: int | None, path: str) -> Mask:
+    """Return where an array holds a label, without one any above 0.
+
+    Raises:
+        DataError: if it holds fractions: above 0 would be taken as inside.
+    """
+    if values.dtype.kind == "f":
+        odd = values[(values != np.round(values)) | ~np.isfinite(values)]
+        if odd.size:
+            raise DataError(
+                f"{path}: a mask holds whole numbers, got {float(odd[0])!r} in {odd.size} voxels. "
+                f"Threshold the probabilities first."
+            )
+    mask: Mask = values > 0 if label is None else values == label
     return mask
 
 
-def _on(ref: MaskRef, kind: Format, onto: Geometry) -> Mask:
-    """Return the mask on the grid that its volume's file states."""
-    if kind == "dicom":
-        from evidcore.volume.dicom.objects import read_object
+def place_on(mask: Mask, held: Geometry, onto: Geometry, path: str) -> Mask:
+    """Return a mask on its volume's grid, of which its own is a part: fewer slices, a crop, or all of it.
 
-        mask = read_object(ref, onto)
-        if mask is not None:
-            return mask
-    label = ref.label
-    if ref.path.lower().endswith(".seg.nrrd") and ref.key is not None:
-        from evidcore.volume.nrrd import segment_value
+    Args:
+        mask: (z, y, x) on `held`.
+        held: its grid, voxel on voxel of `onto` within a tenth.
+        onto: the volume's grid.
+        path: named in errors.
 
-        if label is not None:
-            raise DataError(f"{ref.path}: key {ref.key!r} and label {label} both pick a segment. Give one.")
-        label = segment_value(ref.path, ref.key)
-    elif ref.key is not None and kind != "dicom":
+    Raises:
+        DataError: if the voxels do not coincide, or some of the mask lies outside the volume.
+    """
+    target = np.zeros(onto.shape_zyx, dtype=np.bool_)
+    place_into(target, mask, held, onto, path)
+    return target
+
+
+def place_into(target: Mask, mask: Mask, held: Geometry, onto: Geometry, path: str) -> None:
+    """Add a mask to `target`, which lies on `onto`; see `place_on`."""
+    moved = np.linalg.inv(onto.affine) @ held.affine
+    offset = np.round(moved[:3, 3]).astype(int)
+    last = np.array(held.shape_zyx) - 1
+    corners = np.array([[*(last * pick), 1] for pick in np.ndindex(2, 2, 2)]).T
+    off = (moved @ corners)[:3] - corners[:3] - offset[:, None]
+    if np.abs(off).max() > SAME_GRID_VOXELS:
         raise DataError(
-            f"{ref.path}: key {ref.key!r} needs an .npz, a .seg.nrrd or a DICOM file; "
-            f"pick from a label map with a label."
+            f"{path}: the mask lies on another grid than its volume: mask {held}, volume {onto}. "
+            f"Resample the mask onto the volume's grid with nearest neighbours."
         )
-    if kind == "picture":
-        from evidcore.volume.pictures import open_labels
-
-        stored = open_labels(ref.path)
-    else:
-        key = ref.key if kind == "dicom" else None
-        stored = open_volume(VolumeRef(path=ref.path, intensity="arbitrary", key=key))
-    turn = turn_to_body(stored.grid, ref.path)
-    picked = _picked(stored.values(), label, ref.path)
-    return put(turn.apply(picked), turn.geometry, onto, ref.path)
-
-
-def _of_array(ref: MaskRef, like: Volume) -> Mask:
-    values, key = read_array(ref.path, ref.key), array_name(ref.path, ref.key)
-    name = "the array" if key is None else f"array {key!r}"
-    if ref.axes is not None and values.ndim == 3:
-        values = turned_to_body(values, ref.axes, ref.path)
-        name += " in body axes"
-    if values.shape != like.shape_zyx:
+    start = np.clip(offset, 0, onto.shape_zyx)
+    stop = np.clip(offset + held.shape_zyx, 0, onto.shape_zyx)
+    inside = mask[tuple(slice(a, b) for a, b in zip(start - offset, stop - offset, strict=True))]
+    whole, kept = int(mask.sum()), int(inside.sum())
+    if kept < whole:
         raise DataError(
-            f"{ref.path}: {name} has shape {values.shape}, its volume {like.shape_zyx} (z, y, x). "
-            f"Write masks on the volume's grid, in body axes."
+            f"{path}: {whole - kept} of {whole} voxels of the mask lie outside its volume: mask {held}, "
+            f"volume {onto}. Name the whole volume, or cut the mask as the volume was cut."
         )
-    refuse_type(values.dtype, ref.path)
-    return _picked(values, ref.label, ref.path)
-
-
-def _picked(values: Array, label: int | None, path: str) -> Mask:
-    _refuse_fractions(values, path)
-    picked: Mask = values > 0 if label is None else values == label
-    return picked
-
-
-def _refuse_fractions(values: Array, path: str) -> None:
-    """Stop at probabilities: above 0 would be taken as inside."""
-    if values.dtype.kind != "f":
-        return
-    odd = values[(values != np.round(values)) | ~np.isfinite(values)]
-    if odd.size:
-        raise DataError(
-            f"{path}: a mask holds whole numbers, got {float(odd[0])!r} in {odd.size} voxels. "
-            f"Threshold the probabilities first."
-        )
+    target[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))] |= inside

@@ -15,8 +15,8 @@ import numpy as np
 
 from evidcore.case import MaskRef
 from evidcore.errors import DataError
-from evidcore.volume.arrays import turned_to_body
-from evidcore.volume.geometry import Volume
+from evidcore.formats import Volume
+from evidcore.volume.geometry import turned_to_body
 
 SPARSE = frozenset({"format.npy", "shape.npy", "data.npy", "indices.npy", "indptr.npy"})  # scipy's save_npz
 _SHAPE = re.compile(r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\)\.npz$")

@@ -9,38 +9,50 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+from isal import igzip
+from isal.isal_zlib import error as isal_error
 from nibabel.spatialimages import HeaderDataError
 from nibabel.wrapstruct import WrapStructError
 
+from evidcore.case import VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume.geometry import LPS_RAS, Array, FileGrid, Triple
-from evidcore.volume.gunzip import gunzip
-from evidcore.volume.stored import AGAIN, Stored, refuse_shape, refuse_type
+from evidcore.formats import (
+    AGAIN,
+    LPS_RAS,
+    Array,
+    FileGrid,
+    Format,
+    Stored,
+    Triple,
+    refuse_shape,
+    refuse_type,
+)
+from evidcore.volume.arrays import stated_affine
 
 GZIP_MAGIC = b"\x1f\x8b"
 HEADER_BYTES = 540  # a NIfTI-2 header; NIfTI-1 needs 348
 
 
-def open_nifti(path: str, affine: Array | None = None) -> Stored:
-    """Read the header of a `.nii` or `.nii.gz` file.
+class Nifti(Format):
+    """NIfTI-1 and NIfTI-2, plain or gzip-compressed.
 
-    Its slope and intercept are applied, once. The gzip checksum is verified as the voxels are loaded.
-
-    Args:
-        path: the file.
-        affine: of file order to LPS in mm, in place of the header's, of which nothing is then read.
-
-    Raises:
-        DataError: if the file cannot be used; names it, the value and what to do.
+    The file's slope and intercept are applied, once. The gzip checksum is verified as the voxels are loaded.
+    Axes and spacing of the reference take the place of the header's grid, of which nothing is then read.
     """
-    header = read_header(path)
-    slope, intercept = header.get_slope_inter()
-    return Stored(
-        grid=_grid(header, path) if affine is None else FileGrid(shape=_shape(header), affine=affine),
-        load=lambda: _voxels(Path(path)),
-        slope=1.0 if slope is None else slope,  # None: the header asks for no scaling
-        intercept=intercept or 0.0,
-    )
+
+    takes = frozenset({"axes"})
+
+    def open(self, ref: VolumeRef) -> Stored:
+        """Read the header."""
+        header = read_header(ref.path)
+        affine = stated_affine(ref)
+        slope, intercept = header.get_slope_inter()
+        return Stored(
+            grid=_grid(header, ref.path) if affine is None else FileGrid(shape=_shape(header), affine=affine),
+            load=lambda: _voxels(Path(ref.path)),
+            slope=1.0 if slope is None else slope,  # None: the header asks for no scaling
+            intercept=intercept or 0.0,
+        )
 
 
 def read_header(path: str) -> Any:
@@ -85,6 +97,21 @@ def _payload(path: Path) -> bytes:
         return gunzip(content) if is_packed(path.name) else content
     except (OSError, EOFError, zlib.error) as cause:
         raise _unreadable(path, cause) from cause
+
+
+def gunzip(content: bytes) -> bytes:
+    """Unpack a gzip file, 2.5 times as fast as Python's own; verify lengths and checksums of its members.
+
+    Raises:
+        EOFError: if it ends too early.
+        gzip.BadGzipFile: if it is none, or a checksum fails.
+        zlib.error: if it is damaged.
+    """
+    try:
+        unpacked: bytes = igzip.decompress(content)  # type: ignore[no-untyped-call]
+    except isal_error as cause:  # type: ignore[misc]  # its stub names the class as if it were an exception
+        raise zlib.error(str(cause)) from cause
+    return unpacked
 
 
 def _refuse_packing(path: Path) -> None:

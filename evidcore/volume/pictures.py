@@ -7,21 +7,34 @@ import dataclasses
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from evidcore.case import Intensity
+from evidcore.case import Intensity, MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume.geometry import Array, FileGrid
-from evidcore.volume.stored import AGAIN, Stored
+from evidcore.formats import AGAIN, Array, FileGrid, Format, Mask, Stored, Volume
+from evidcore.volume.masks import label_mask
 
 MISTAKES = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 GREYS = ("L", "I", "F")  # 8 bits, up to 32 bits, real numbers
 LEAST_PIXELS = 2
 
 
-def open_picture(path: str, intensity: Intensity) -> Stored:
-    """Read the size of a `.png` or `.jpg`.
+class Picture(Format):
+    """A 2D picture as a volume of one slice.
 
     Its rows run to posterior, its columns to the left, 1 mm apart: a picture says nothing of its body.
     Colours become luminance, transparency is left out, grey values of 16 bits stay.
+    """
+
+    def open(self, ref: VolumeRef) -> Stored:
+        """Read the size."""
+        return _open_picture(ref.path, ref.intensity)
+
+    def mask(self, ref: MaskRef, like: Volume) -> Mask:
+        """Return the voxels of a label of a `.png` in greys."""
+        return label_mask(_open_labels(ref.path), ref, like)
+
+
+def _open_picture(path: str, intensity: Intensity) -> Stored:
+    """Read the size of a `.png` or `.jpg`.
 
     Raises:
         DataError: if the file is no single picture, or is said to hold HU.
@@ -46,7 +59,7 @@ def open_picture(path: str, intensity: Intensity) -> Stored:
     )
 
 
-def open_labels(path: str) -> Stored:
+def _open_labels(path: str) -> Stored:
     """Read the size of a mask; its values are the labels as they are stored, 0 and 1 where it has 1 bit.
 
     Raises:
@@ -61,7 +74,7 @@ def open_labels(path: str) -> Stored:
             f"{path}: a mask is a picture in greys, one value a label, got colours (mode {mode!r}). "
             f"Save it in greys."
         )
-    stored = open_picture(path, "arbitrary")
+    stored = _open_picture(path, "arbitrary")
     return dataclasses.replace(stored, load=lambda: _greys(path, as_stored=("1", *GREYS)).T[:, :, None])
 
 

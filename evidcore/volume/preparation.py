@@ -13,9 +13,9 @@ from torch.nn import functional
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
-from evidcore.volume.geometry import Array, Geometry
-from evidcore.volume.inputs import find_input
-from evidcore.volume.kept import PERCENTILES, intensities, keep, recall
+from evidcore.formats import Array, Geometry
+from evidcore.volume.cached_volume import PERCENTILES, volume_cache
+from evidcore.volume.input_cache import get_input
 from evidcore.volume.reading import AIR_HU
 
 
@@ -32,7 +32,7 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
     that declares none (`windows = ()`) takes both kinds: one channel, -1 at the 0.5th percentile of the whole
     volume and 1 at the 99.5th. A blank crop is air everywhere (-1000 HU; the low end without windows).
 
-    What `evid data prepare` has kept is taken from the cache, the same bits. A box reads its slices alone.
+    What `evid data prepare` has made is taken from the cache, the same bits. A box reads its slices alone.
 
     Args:
         crop: what is shown.
@@ -51,7 +51,7 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
         )
     if crop.blank:
         return _windowed(torch.full(size, AIR_HU if spec.windows else -1.0), spec.windows or ((-1.0, 1.0),))
-    held = find_input(crop, spec, size)
+    held = get_input(crop, spec, size)
     if held is not None:
         return torch.from_numpy(held.copy())
     region, geometry = _region(crop)
@@ -82,10 +82,10 @@ def resize(values: Float[Tensor, "z y x"], size_zyx: Grid) -> Float[Tensor, "z2 
 def _region(crop: Crop) -> tuple[Array, Geometry]:
     """Return the crop's voxels and the grid of its volume."""
     if crop.box_zyx is None:
-        volume = recall(crop.volume)
+        volume = volume_cache.read(crop.volume)
         return volume.array, volume.geometry
-    kept = keep(crop.volume)
-    return kept.part(crop.box_zyx), kept.geometry
+    cached = volume_cache.get_or_put(crop.volume)
+    return cached.part(crop.box_zyx), cached.geometry
 
 
 def _windowed(values: Tensor, windows: Sequence[tuple[float, float]]) -> Tensor:
@@ -104,7 +104,7 @@ def _centred(values: Tensor, size_zyx: Grid, fill: float) -> Tensor:
 
 def _percentile_window(ref: VolumeRef) -> tuple[float, float]:
     """Return the ends of a volume's own intensity range, the same for every crop of it."""
-    low, high = intensities(ref).percentile_ends
+    low, high = volume_cache.intensities(ref).percentile_ends
     if not low < high:
         raise DataError(
             f"{ref.path}: {PERCENTILES[1] - PERCENTILES[0]:g} % of the voxels have the value {low!r}, "

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume.formats import open_volume
-from evidcore.volume.geometry import Geometry, Volume
-from evidcore.volume.stored import Stored, refuse_flat, refuse_not_finite
-from evidcore.volume.straight import Placement, place, resample
+from evidcore.formats import Geometry, Stored, Volume, refuse_flat, refuse_not_finite
+from evidcore.volume.cache import fetch, store
+from evidcore.volume.content import READING
+from evidcore.volume.files import file_state, open_volume, reader_mark
+from evidcore.volume.reorient import Placement, place, resample
 
 AIR_HU = -1000.0
 
@@ -19,13 +23,18 @@ AIR_HU = -1000.0
 def read(ref: VolumeRef) -> Volume:
     """Read a scan, whatever its format and the order of its axes.
 
-    The file's slope and intercept are applied, once, then the reference's. Leaning axes are refused, or
-    resampled onto a straight grid: linearly, air outside (the lowest value where intensity is arbitrary).
+    The file's slope and intercept are applied, once, then the reference's. Oblique axes are refused, or
+    resampled linearly onto a grid along the body's, with air outside (the lowest value where intensity is
+    arbitrary).
 
     Raises:
         DataError: if the file cannot be used; names it, the value and what to do.
     """
-    stored, placement = opened(ref)
+    return volume_of(ref, *opened(ref))
+
+
+def volume_of(ref: VolumeRef, stored: Stored, placement: Placement) -> Volume:
+    """Load the voxels of an opened file and bring them to body axes."""
     array = np.ascontiguousarray(placement.turn.apply(stored.values(ref.rescale)))
     refuse_not_finite(array, ref.path)
     if placement.is_resampled:
@@ -53,6 +62,41 @@ def opened(ref: VolumeRef) -> tuple[Stored, Placement]:
             f"Correct it in the data set."
         )
     stored = open_volume(ref)
+    return stored, placed(ref, stored)
+
+
+def placed(ref: VolumeRef, stored: Stored) -> Placement:
+    """Work out how the voxels of an opened file become those of its volume."""
     if not stored.is_picture:
         refuse_flat(stored.grid.shape, ref.path)
-    return stored, place(stored.grid, ref)
+    return place(stored.grid, ref)
+
+
+def why_unusable(ref: VolumeRef, cache_folder: Path) -> str | None:
+    """Return why `read` refuses a volume, None if it does not; read once for each state of its files.
+
+    Transient errors of the operating system are not cached.
+    """
+    state = file_state(ref.path)
+    identity: tuple[object, ...] = (READING, os.path.realpath(ref.path), sorted(ref.marks().items()), state)
+    if state is not None:
+        identity += tuple(reader_mark(ref.path))
+    name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+    entry = cache_folder / "usable" / name
+    cached = None if state is None else fetch(entry)
+    if cached is None:
+        lasts = state is not None
+        try:
+            read(ref)
+            cached = b""
+        except DataError as error:
+            cached = str(error).encode()
+            lasts = lasts and not _is_system_error(error.__cause__)
+        if lasts:
+            store(entry, cached)
+    return cached.decode() or None
+
+
+def _is_system_error(cause: BaseException | None) -> bool:
+    """Tell a failed system call, which has an error number, from a fault in the content."""
+    return isinstance(cause, OSError) and cause.errno is not None

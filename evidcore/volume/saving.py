@@ -11,13 +11,12 @@ import numpy as np
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
+from evidcore.formats import Array, Mask
 from evidcore.volume.cache import write_atomically
-from evidcore.volume.formats import format_of
-from evidcore.volume.geometry import Array
-from evidcore.volume.lattice import Mask
-from evidcore.volume.nifti import read_header
+from evidcore.volume.files import format_of
+from evidcore.volume.nifti import Nifti, read_header
 from evidcore.volume.reading import opened
-from evidcore.volume.straight import resample
+from evidcore.volume.reorient import resample
 
 # what a NIfTI header says of the grid; the rest may hold names
 _GRID = (
@@ -31,7 +30,8 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
     """Write a mask as NIfTI on the grid and axes of a scan's file, so that a viewer lays it over the file.
 
     A NIfTI scan's affines and codes are copied; the grid of another format is written as its affines. Where
-    the scan's axes lean, each voxel takes the nearest of the mask; elsewhere `read_mask` gives the same back.
+    the scan's axes are oblique, each voxel takes the nearest of the mask; elsewhere `read_mask` gives the
+    same back.
 
     Args:
         mask: (z, y, x), true inside, on the grid of `read(ref)`.
@@ -63,7 +63,7 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
 
 def _image(values: Array, affine_ras: Array, ref: VolumeRef) -> nib.Nifti1Image | nib.Nifti2Image:
     """Return the values (in file order) with the affines of their scan's file."""
-    if format_of(ref.path) != "nifti":
+    if not isinstance(format_of(ref.path), Nifti):
         image = nib.Nifti1Image(values, affine_ras)
         image.set_sform(affine_ras, SCANNER)
         image.set_qform(affine_ras, SCANNER)

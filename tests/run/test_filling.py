@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from evidcore.case import VolumeRef
 from evidcore.cli import main
 from evidcore.volume import read
-from evidcore.volume.kept import find
-from evidcore.volume.kept_array import open_array
+from evidcore.volume.cached_array import open_array
+from evidcore.volume.cached_volume import find
 
 CASES = 9
 RECIPE = """\

@@ -14,7 +14,7 @@ from evidcore.case import VolumeRef
 from evidcore.errors import RunError
 from evidcore.volume import save_mask
 from evidcore.volume.cache import cache_root, fetch, naming_full_disk, store, write_atomically
-from evidcore.volume.kept_array import open_array, write_array
+from evidcore.volume.cached_array import open_array, write_array
 
 
 def test_the_environment_names_the_cache(monkeypatch, tmp_path):

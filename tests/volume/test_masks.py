@@ -137,7 +137,7 @@ def test_a_wrong_key_is_refused_with_the_nearest(tmp_path, volume, labels):
 
 
 def test_a_key_into_a_label_map_is_refused(write, volume, labels):
-    assert "key 'lung' needs an .npz, a .seg.nrrd or a DICOM file" in refusal(
+    assert "key 'lung' picks nothing of a label map, whose objects have numbers" in refusal(
         write(labels, "m.nii.gz"), volume, key="lung"
     )
 

@@ -4,6 +4,7 @@ import gzip
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import nibabel
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume import read, read_geometry, read_mask
+from evidcore.volume.nifti import gunzip
 
 
 def scan(shape=(4, 5, 6), dtype=np.int16) -> np.ndarray:
@@ -132,12 +134,13 @@ def test_a_slight_tilt_is_read_and_kept_in_the_affine(tmp_path):
     assert abs(volume.affine[0, 1]) > 0.01
 
 
-def test_a_reader_is_imported_for_its_format_and_torch_for_none():
+def test_a_reader_is_imported_for_its_format_and_torch_for_none(write):
     code = (
-        "import sys, evidcore.volume; assert not {'torch', 'nrrd'} & sys.modules.keys(); "
-        "evidcore.volume.prepare"
+        "import sys; from evidcore import volume; from evidcore.case import VolumeRef; "
+        "volume.read(VolumeRef(path=sys.argv[1])); "
+        "assert not {'torch', 'nrrd', 'evidcore_plugin_dicom'} & sys.modules.keys(); volume.prepare"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code, write(scan())], check=True)
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -149,13 +152,13 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_folder_is_refused(tmp_path):
     (tmp_path / "a.nii.gz").mkdir()
-    assert "is a folder without DICOM images" in refusal(tmp_path / "a.nii.gz")
+    assert "is a folder that no format recognises" in refusal(tmp_path / "a.nii.gz")
 
 
-@pytest.mark.parametrize(("name", "shown"), [("a.dcm", "'.dcm'"), ("a.tif", "'.tif'"), ("a", "'none'")])
+@pytest.mark.parametrize(("name", "shown"), [("a.foo", "'.foo'"), ("a.tif", "'.tif'"), ("a", "'none'")])
 def test_another_extension_is_refused(tmp_path, name, shown):
     (tmp_path / name).write_bytes(b"x" * 1000)
-    assert f"is no format that is read, its ending is {shown} and its content no DICOM" in refusal(
+    assert f"is no format that is read, its ending is {shown} and no format knows its content" in refusal(
         tmp_path / name
     )
 
@@ -373,3 +376,33 @@ def test_a_mask_marks_soft_tissue_in_real_scans(real_data):
 def test_a_real_tilted_scan_is_refused(real_data):
     with pytest.raises(DataError, match=r"CT_pitch\.nii\.gz: the voxel axes are oblique, 16\.5° off"):
         read(VolumeRef(path=str(real_data / "niivue_images" / "CT_pitch.nii.gz")))
+
+
+# --- gzip -----------------------------------------------------------------------------------------
+
+PLAIN = np.random.default_rng(0).integers(0, 50, 40_000).astype(np.int16).tobytes()
+PACKED = gzip.compress(PLAIN)
+
+
+def test_it_unpacks_what_gzip_packed_all_members_of_it():
+    assert gunzip(PACKED) == PLAIN
+    assert gunzip(PACKED + gzip.compress(b"more")) == PLAIN + b"more"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PACKED[:-9],
+        PACKED[: len(PACKED) // 2],
+        PACKED[:3],
+        b"x" + PACKED,
+        PACKED[:-8] + b"12345678",
+        PACKED[:500] + b"\xff" * 60 + PACKED[560:],
+    ],
+    ids=["end missing", "half", "three bytes", "no gzip", "checksum", "damaged"],
+)
+def test_what_gzip_refuses_is_refused_in_the_same_way(content):
+    with pytest.raises((EOFError, gzip.BadGzipFile, zlib.error)) as theirs:
+        gzip.decompress(content)
+    with pytest.raises(theirs.type):
+        gunzip(content)

@@ -7,7 +7,6 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-import SimpleITK
 from PIL import Image
 
 from evidcore.case import MaskRef, VolumeRef
@@ -64,21 +63,6 @@ def test_affines_codes_kind_and_shape_of_a_nifti_file_are_kept(tmp_path):
         assert saved.header[f"{form}_code"] == image.header[f"{form}_code"]
     assert saved.header["cal_max"] == 0
     assert b"private" not in saved.to_bytes()
-
-
-@pytest.mark.parametrize("axes", ["LPS", "PIL"])
-def test_a_mask_of_a_series_lies_over_it_in_another_reader(write_series, tmp_path, axes):
-    folder = write_series(scan(), axes=axes)
-    ref = VolumeRef(path=str(folder))
-    save_mask(lesion(), ref, tmp_path / "m.nii.gz")
-    reader = SimpleITK.ImageSeriesReader()
-    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
-    image, mask = reader.Execute(), SimpleITK.ReadImage(str(tmp_path / "m.nii.gz"))
-    over = SimpleITK.GetArrayFromImage(
-        SimpleITK.Resample(mask, image, SimpleITK.Transform(), SimpleITK.sitkNearestNeighbor)
-    )
-    assert set(SimpleITK.GetArrayFromImage(image)[over == 1]) == set(scan()[lesion()])
-    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), lesion())
 
 
 def test_arrays_and_pictures_get_a_mask_that_reads_back(tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from evidcore.formats import Array
 from evidcore.volume import Volume
-from evidcore.volume.geometry import Array
 
 ASSUMED_FWHM_MM = 1.2  # of a soft-tissue kernel; taken where the scan shows no skin against air
 AIR_HU, SKIN_HU = -900.0, -250.0

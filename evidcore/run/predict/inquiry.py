@@ -15,6 +15,7 @@ from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run.assembly import Assembly
+from evidcore.volume import stem
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"
 
@@ -58,10 +59,7 @@ class Inquiry:
 
     def name(self) -> str:
         """Return the scan's file name without what says its format."""
-        name = Path(self.scan).resolve().name
-        for ending in (".nii.gz", ".nii", ".nrrd", ".nhdr", ".npy", ".npz", ".dcm"):
-            name = name.removesuffix(ending)
-        return name or "scan"
+        return stem(str(Path(self.scan).resolve())) or "scan"
 
 
 def task_name(inquiry: Inquiry, recipe: Recipe) -> str:

@@ -15,7 +15,7 @@ from evidcore.builtin.device import device_of
 from evidcore.case import VolumeRef
 from evidcore.contracts import Segmenter
 from evidcore.errors import RecipeError
-from evidcore.volume import keep
+from evidcore.volume import volume_cache
 from evidcore.volume.content import volume_key
 from evidcore_plugin_medsam2.feature_files import FeatureFiles, weights_digest
 from evidcore_plugin_medsam2.kept import Kept
@@ -104,7 +104,7 @@ class MedSam2(Segmenter):
             RunError: if the device is not there.
         """
         network = self.network()
-        kept = keep(volume)
+        kept = volume_cache.get_or_put(volume)
         is_gpu = network.device.type != "cpu"
         settings = Settings(
             window_hu=self._window_hu,

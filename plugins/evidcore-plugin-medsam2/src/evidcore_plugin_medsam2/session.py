@@ -14,7 +14,7 @@ import torch
 from evidcore.case import VolumeRef
 from evidcore.contracts import MaskRequest, SegmenterPrompt, SegmenterSession, refuse_unusable
 from evidcore.errors import DataError
-from evidcore.volume import KeptVolume
+from evidcore.volume import CachedVolume
 from evidcore_plugin_medsam2.feature_files import FeatureFiles
 from evidcore_plugin_medsam2.kept import Kept
 from evidcore_plugin_medsam2.network import Network, View, stacked
@@ -44,7 +44,7 @@ class Session(SegmenterSession):
     def __init__(
         self,
         network: Network,
-        volume: KeptVolume,
+        volume: CachedVolume,
         key: str,
         kept: Kept,
         files: FeatureFiles | None,

@@ -1,1 +1,0 @@
-"""DICOM series, segmentations and structure sets."""

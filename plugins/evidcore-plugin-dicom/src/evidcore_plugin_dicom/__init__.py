@@ -1,0 +1,1 @@
+"""The file formats DICOM (series, segmentations, structure sets) and NRRD."""

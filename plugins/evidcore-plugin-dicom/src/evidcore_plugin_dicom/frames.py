@@ -1,0 +1,116 @@
+"""The images of DICOM files, one by one: where each lies and how its values are scaled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from pydicom.dataset import Dataset
+
+from evidcore.errors import DataError
+from evidcore.formats import Array
+from evidcore_plugin_dicom.headers import numbers, shown
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Frame:
+    """One image in the body; places and directions are (x, y, z), in mm, LPS."""
+
+    path: str
+    number: int  # within its file, from 0
+    rows: int
+    columns: int
+    place: Array  # of the first voxel's centre
+    along_row: Array  # unit vector, towards the next column
+    down_column: Array  # unit vector, towards the next row
+    row_gap_mm: float  # between neighbouring rows
+    column_gap_mm: float
+    slope: float = 1.0
+    intercept: float = 0.0
+    group: Dataset | None = None  # what a file of several frames says of this one
+
+    @property
+    def normal(self) -> Array:
+        """Unit vector across the image."""
+        return np.cross(self.along_row, self.down_column)
+
+
+def frames_of(dataset: Dataset, path: str) -> Iterator[Frame]:
+    """Yield the images of a file, from its own attributes or its functional groups.
+
+    Raises:
+        DataError: if an image's place, directions or pixel spacing is missing or impossible.
+    """
+    groups = dataset.get("PerFrameFunctionalGroupsSequence")
+    if groups is None:
+        if int(dataset.get("NumberOfFrames") or 1) > 1:
+            raise DataError(
+                f"{path}: holds {dataset.NumberOfFrames} frames and does not say where each lies. "
+                f"Export it as one image a file, or as an enhanced object."
+            )
+        yield _frame(dataset, path, 0, dataset, dataset, dataset, dataset, None)
+        return
+    for number, own in enumerate(groups):
+        yield _frame(
+            dataset,
+            path,
+            number,
+            group_item("PlanePositionSequence", own, dataset),
+            group_item("PlaneOrientationSequence", own, dataset),
+            group_item("PixelMeasuresSequence", own, dataset),
+            group_item("PixelValueTransformationSequence", own, dataset) or dataset,
+            own,
+        )
+
+
+def group_item(sequence: str, own: Dataset | None, dataset: Dataset) -> Dataset | None:
+    """Return what a functional group says of a frame: its own item, else the one that all frames share."""
+    for group in (own, *(dataset.get("SharedFunctionalGroupsSequence") or ())):
+        for item in (None if group is None else group.get(sequence)) or ():
+            return item  # type: ignore[no-any-return]
+    return None
+
+
+def _frame(
+    dataset: Dataset,
+    path: str,
+    number: int,
+    place: Any,
+    orientation: Any,
+    measures: Any,
+    scale: Any,
+    group: Dataset | None,
+) -> Frame:
+    directions = np.array(numbers(orientation, "ImageOrientationPatient", 6, path))
+    along_row, down_column = directions[:3], directions[3:]
+    lengths = np.linalg.norm(along_row), np.linalg.norm(down_column)
+    if not np.allclose([*lengths, along_row @ down_column], [1, 1, 0], atol=1e-2):
+        raise DataError(
+            f"{path}: ImageOrientationPatient must be two unit vectors at a right angle, got "
+            f"{directions.tolist()}. Export the series again."
+        )
+    row_gap, column_gap = numbers(measures, "PixelSpacing", 2, path)
+    if min(row_gap, column_gap) <= 0:
+        raise DataError(
+            f"{path}: PixelSpacing must be above 0 mm, got {[row_gap, column_gap]}. Export the series again."
+        )
+    slope, intercept = (
+        numbers(scale, name, 1, path)[0] if shown(scale.get(name)) != "nothing" else default
+        for name, default in (("RescaleSlope", 1.0), ("RescaleIntercept", 0.0))
+    )
+    return Frame(
+        path=path,
+        number=number,
+        rows=int(dataset.Rows),
+        columns=int(dataset.Columns),
+        place=np.array(numbers(place, "ImagePositionPatient", 3, path)),
+        along_row=along_row / lengths[0],
+        down_column=down_column / lengths[1],
+        row_gap_mm=row_gap,
+        column_gap_mm=column_gap,
+        slope=slope,
+        intercept=intercept,
+        group=group,
+    )

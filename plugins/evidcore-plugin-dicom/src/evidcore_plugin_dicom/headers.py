@@ -1,0 +1,113 @@
+"""DICOM headers, read without their voxels, and values out of them with names in errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pydicom
+from pydicom.dataset import Dataset
+from pydicom.errors import BytesLengthException, InvalidDicomError
+from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+from evidcore.errors import DataError
+from evidcore.formats import AGAIN, unreadable
+
+# Values that bend the standard are common and harmless; those that are used are checked here. For the whole
+# process, since Python's own way to silence a warning is not safe where threads read at once.
+pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
+
+# Frames of one segment each, and label maps.
+SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
+STARTS = (b"\x02\x00", b"\x08\x00")  # the first group where the 128-byte preamble is left out
+MISTAKES = (
+    InvalidDicomError,
+    BytesLengthException,
+    AttributeError,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def is_dicom(file: Path) -> bool:
+    """Tell DICOM by its first bytes, with or without the preamble."""
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(132)
+    except OSError as cause:
+        raise unreadable(file, cause) from cause
+    return start[128:] == b"DICM" or start[:2] in STARTS
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files directly in a folder in order of name, without hidden ones.
+
+    Raises:
+        DataError: if the folder cannot be read.
+    """
+    try:
+        return sorted(
+            entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")
+        )
+    except OSError as cause:
+        raise unreadable(folder, cause) from cause
+
+
+def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None = None) -> Dataset:
+    """Return a DICOM file's data set; `only` names what is needed of its header.
+
+    Raises:
+        DataError: if the file is no readable DICOM.
+    """
+    try:
+        tags = None if only is None else [*only]
+        dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
+        if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
+            implicit = dataset.original_encoding[0]
+            dataset.file_meta.TransferSyntaxUID = (
+                ImplicitVRLittleEndian if implicit else ExplicitVRLittleEndian
+            )
+    except MISTAKES as cause:
+        raise DataError(f"{path}: is no readable DICOM file ({cause}). {AGAIN}") from cause
+    return dataset
+
+
+def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:
+    """Return the `count` numbers of an attribute.
+
+    Args:
+        held: the data set or sequence item that should hold it.
+        name: the attribute's keyword.
+        count: how many.
+        path: named in errors.
+    """
+    value: Any = None if held is None else held.get(name)
+    try:
+        listed = [value] if count == 1 else list(value)
+        found = tuple(float(number) for number in listed)
+    except (TypeError, ValueError):
+        found = ()
+    if len(found) != count or not all(math.isfinite(number) for number in found):
+        raise DataError(
+            f"{path}: {name} must hold {count} number{'s' if count > 1 else ''}, got {shown(value)}. "
+            f"Without it the image has no place or size; export the series again."
+        )
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return an attribute's value for an error."""
+    return "nothing" if value is None or value == "" else repr(str(value))
+
+
+def named(path: str) -> str:
+    """Return a file's name within its folder."""
+    return Path(path).name

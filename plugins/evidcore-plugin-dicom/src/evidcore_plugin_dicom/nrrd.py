@@ -1,0 +1,179 @@
+"""NRRD files: `.nrrd`, or `.nhdr` with its voxels in other files."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import nrrd
+import numpy as np
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.errors import DataError, did_you_mean
+from evidcore.formats import (
+    AGAIN,
+    Array,
+    FileGrid,
+    Format,
+    Mask,
+    Stored,
+    Volume,
+    refuse_flat,
+    refuse_shape,
+    refuse_type,
+)
+from evidcore.volume import label_mask, stated_affine
+
+# NRRD's names of the space that directions are given in, and what turns x and y into LPS.
+SPACES = {
+    "left-posterior-superior": (1.0, 1.0),
+    "right-anterior-superior": (-1.0, -1.0),
+    "left-anterior-superior": (1.0, -1.0),
+}
+SHORT = {"lps": "left-posterior-superior", "ras": "right-anterior-superior", "las": "left-anterior-superior"}
+MISTAKES = (nrrd.NRRDError, ValueError, KeyError, OSError, EOFError, zlib.error, AssertionError)
+
+
+class Nrrd(Format):
+    """NRRD of any encoding: `.nrrd`, or `.nhdr` with its voxels in another file.
+
+    Axes and spacing of the reference take the place of the header's space, directions and origin. A mask in a
+    `.seg.nrrd` is picked by its segment's name as `key`, or by its value as `label`.
+    """
+
+    takes = frozenset({"axes"})
+
+    def open(self, ref: VolumeRef) -> Stored:
+        """Read the header."""
+        path, given = ref.path, stated_affine(ref)
+        header = read_header(path)
+        shape = tuple(int(count) for count in header["sizes"])
+        refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path)
+        if given is None:
+            grid = _grid(header, shape, path)
+        else:
+            kept = tuple(count for count in shape if len(shape) == 3 or count != 1)
+            refuse_flat(kept, path)
+            grid = FileGrid(shape=(kept[0], kept[1], kept[2]), affine=given)
+        return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
+
+    def mask(self, ref: MaskRef, like: Volume) -> Mask:
+        """Return a label, or the segment that `ref.key` names."""
+        stored = self.open(VolumeRef(path=ref.path, intensity="arbitrary"))
+        if ref.key is not None and ref.path.lower().endswith(".seg.nrrd"):
+            if ref.label is not None:
+                raise DataError(
+                    f"{ref.path}: key {ref.key!r} and label {ref.label} both pick a segment. Give one."
+                )
+            ref = dataclasses.replace(ref, key=None, label=segment_value(ref.path, ref.key))
+        return label_mask(stored, ref, like)
+
+    def files(self, path: str) -> list[Path]:
+        """Return the file, and that of its voxels where they are not in it."""
+        return [Path(path), *(data_files(path) if path.lower().endswith(".nhdr") else [])]
+
+
+def _grid(header: dict[str, Any], shape: tuple[int, ...], path: str) -> FileGrid:
+    """Read where the file's voxels lie."""
+    directions, spatial = _directions(header, path)
+    affine = np.eye(4)
+    affine[:3, :3] = directions.T
+    affine[:3, 3] = np.asarray(header.get("space origin", np.zeros(3)), dtype=np.float64)
+    affine[:2] *= np.array(SPACES[_space(header, path)])[:, None]
+    x, y, z = (shape[axis] for axis in spatial)
+    return FileGrid(shape=(x, y, z), affine=affine)
+
+
+def read_header(path: str) -> dict[str, Any]:
+    """Return what the header says, by NRRD's names of its fields."""
+    try:
+        header: dict[str, Any] = nrrd.read_header(path)
+        header["sizes"], header["type"]
+    except MISTAKES as cause:
+        raise DataError(f"{path}: has no usable NRRD header ({_said(cause)}). {AGAIN}") from cause
+    return header
+
+
+def data_files(path: str) -> list[Path]:
+    """Return the other files that hold the voxels of a `.nhdr`; none where they are in the file itself."""
+    header = read_header(path)
+    named = header.get("data file", header.get("datafile"))
+    if named is None:
+        return []
+    folder, text = Path(path).parent, str(named)
+    if text.split()[0] == "LIST" or re.search(r"%\d*d", text):
+        raise DataError(
+            f"{path}: its voxels lie in several files, data file {text.splitlines()[0]!r}; one is read. "
+            f"Save it as one .nrrd, for instance with 3D Slicer."
+        )
+    return [folder / text]
+
+
+def segment_value(path: str, name: str) -> int:
+    """Return the value of a named segment in a `.seg.nrrd` as 3D Slicer writes it."""
+    header = read_header(path)
+    values = {
+        str(text): int(header[field.replace("_Name", "_LabelValue")])
+        for field, text in header.items()
+        if re.fullmatch(r"Segment\d+_Name", field) and field.replace("_Name", "_LabelValue") in header
+    }
+    if name not in values:
+        raise DataError(
+            f"{path}: holds no segment {name!r}.{did_you_mean(name, values)} "
+            f"It holds: {', '.join(values) or 'nothing'}. Name one of them."
+        )
+    return values[name]
+
+
+def _space(header: dict[str, Any], path: str) -> str:
+    """Return the full name of the space, one of those that say where left is."""
+    space = str(header.get("space", "")).lower()
+    space = SHORT.get(space, space)
+    if space not in SPACES or "space directions" not in header:
+        stated = f"space {header['space']!r}" if "space" in header else "no space"
+        if space in SPACES:
+            stated = "no space directions"
+        raise DataError(
+            f"{path}: states no orientation ({stated}), so left and right are unknown."
+            f"{did_you_mean(space, SPACES)} Expected space {', '.join(SPACES)} and space directions. "
+            f"Write both into the header."
+        )
+    units = [str(unit) for unit in header.get("space units", [])]
+    if any(unit not in {"mm", ""} for unit in units):
+        raise DataError(f"{path}: its space units are {units}, expected mm. Write the file again in mm.")
+    return space
+
+
+def _directions(header: dict[str, Any], path: str) -> tuple[Array, tuple[int, ...]]:
+    """Return a row (x, y, z) in mm for each of the 3 spatial axes, and which axes these are."""
+    _space(header, path)
+    rows = np.atleast_2d(np.asarray(header["space directions"], dtype=np.float64))
+    spatial = tuple(int(axis) for axis in np.flatnonzero(np.isfinite(rows).all(axis=1)))
+    sizes = [int(count) for count in header["sizes"]]
+    others = [sizes[axis] for axis in range(len(sizes)) if axis not in spatial]
+    if len(spatial) != 3 or rows.shape[1] != 3 or any(count != 1 for count in others):
+        raise DataError(
+            f"{path}: has {len(spatial)} axes with a direction in space, sizes {sizes}; expected 3, any "
+            f"other of size 1. Split a series, colours or layers into one file each."
+        )
+    return rows[list(spatial)], spatial
+
+
+def _voxels(path: str) -> Array:
+    """Return the voxels, axes in the file's order, the first running fastest."""
+    missing = [file for file in data_files(path) if not file.is_file()]
+    if missing:
+        raise DataError(f"{path}: its voxels should lie in {missing[0]}, there is no such file. {AGAIN}")
+    try:
+        array: Array = nrrd.read(path, index_order="F")[0]
+    except MISTAKES as cause:
+        raise DataError(f"{path}: its voxels cannot be read ({_said(cause)}). {AGAIN}") from cause
+    refuse_type(array.dtype, path)
+    return array
+
+
+def _said(cause: BaseException) -> str:
+    return " ".join(str(cause).split()) or type(cause).__name__

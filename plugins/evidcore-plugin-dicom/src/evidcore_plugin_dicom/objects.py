@@ -1,0 +1,75 @@
+"""Masks of DICOM objects: a structure set's contours, a segmentation's segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from evidcore.case import MaskRef
+from evidcore.errors import DataError, did_you_mean
+from evidcore.formats import Geometry, Mask
+from evidcore_plugin_dicom.contours import read_contours
+from evidcore_plugin_dicom.headers import SEGMENTATIONS, read_dataset
+from evidcore_plugin_dicom.segments import read_segment
+
+STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
+
+
+def read_object(ref: MaskRef, onto: Geometry) -> Mask | None:
+    """Return the mask of a structure set or segmentation; None where the path is an image series.
+
+    Args:
+        ref: `key` is the name or number of one region or segment, `label` its number.
+        onto: the grid that the volume's file states.
+
+    Raises:
+        DataError: if no object or more than one is meant, or it does not lie on the grid.
+    """
+    if Path(ref.path).is_dir():
+        return None
+    dataset = read_dataset(ref.path, only=("SOPClassUID", "SegmentSequence", "StructureSetROISequence"))
+    kind = dataset.get("SOPClassUID")
+    if kind == STRUCTURE_SET:
+        names = {
+            int(region.ROINumber): str(region.get("ROIName", ""))
+            for region in dataset.get("StructureSetROISequence") or ()
+        }
+        return read_contours(ref.path, pick_one(names, ref, "region"), onto)
+    if kind in SEGMENTATIONS:
+        names = {
+            int(segment.SegmentNumber): str(segment.get("SegmentLabel", ""))
+            for segment in dataset.get("SegmentSequence") or ()
+            if int(segment.SegmentNumber)  # 0 is the background of a label map
+        }
+        return read_segment(ref.path, pick_one(names, ref, "segment"), onto)
+    return None
+
+
+def pick_one(names: Mapping[int, str], ref: MaskRef, what: str) -> int:
+    """Return the number of the object that a reference means.
+
+    Args:
+        names: name by number.
+        ref: without key and label it means the only one.
+        what: what such an object is called in errors.
+    """
+    listed = ", ".join(f"{number} {name!r}" for number, name in names.items()) or "nothing"
+    if ref.key is not None and ref.label is not None:
+        raise DataError(f"{ref.path}: key {ref.key!r} and label {ref.label} both pick a {what}. Give one.")
+    if ref.key is None and ref.label is None:
+        if len(names) == 1:
+            return next(iter(names))
+        raise DataError(
+            f"{ref.path}: holds {len(names)} {what}s: {listed}. "
+            f"Name one, for instance file.dcm#NAME in a table."
+        )
+    wanted = str(ref.label) if ref.key is None else ref.key
+    found = [number for number, name in names.items() if ref.key is not None and name == ref.key]
+    found = found or [number for number in names if str(number) == wanted]
+    if len(found) != 1:
+        wrong = f"{len(found)} {what}s are called" if found else f"holds no {what}"
+        raise DataError(
+            f"{ref.path}: {wrong} {wanted!r}.{did_you_mean(wanted, names.values()) if not found else ''} "
+            f"It holds: {listed}. Name one by its number if names are not unique."
+        )
+    return found[0]

@@ -1,0 +1,223 @@
+"""A DICOM series as a volume: its files found, its images stacked, its voxels decoded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from pydicom.dataset import Dataset
+from pydicom.pixels.utils import pixel_array
+from pydicom.uid import UID
+
+from evidcore.case import VolumeRef
+from evidcore.errors import DataError, did_you_mean
+from evidcore.formats import AGAIN, Array, FileGrid, Stored
+from evidcore_plugin_dicom.frames import Frame, frames_of
+from evidcore_plugin_dicom.headers import MISTAKES, SEGMENTATIONS, files_in, is_dicom, read_dataset, shown
+from evidcore_plugin_dicom.stack import stack
+
+NOT_HU = {"MR", "PT", "NM", "US"}
+NEEDED = (
+    "SOPClassUID",
+    "Modality",
+    "SeriesInstanceUID",
+    "SeriesNumber",
+    "SamplesPerPixel",
+    "NumberOfFrames",
+    "Rows",
+    "Columns",
+    "PixelSpacing",
+    "ImagePositionPatient",
+    "ImageOrientationPatient",
+    "ModalityLUTSequence",
+    "RescaleSlope",
+    "RescaleIntercept",
+    "SharedFunctionalGroupsSequence",
+    "PerFrameFunctionalGroupsSequence",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Header:
+    """One image file of a series and what its header says."""
+
+    path: str
+    dataset: Dataset
+
+    @property
+    def series(self) -> str:
+        """The SeriesInstanceUID."""
+        return str(self.dataset.get("SeriesInstanceUID", ""))
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it holds voxels of a scan, as structure sets, segmentations and directories do not."""
+        return "Rows" in self.dataset and self.dataset.get("SOPClassUID") not in SEGMENTATIONS
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether the file needs no other of its folder."""
+        return not self.is_image or int(self.dataset.get("NumberOfFrames") or 1) > 1
+
+
+def stands_alone(path: str) -> bool:
+    """Tell a DICOM file that is whole by itself from one image of a series."""
+    return Header(path=path, dataset=read_dataset(path, only=NEEDED)).stands_alone
+
+
+def open_series(ref: VolumeRef) -> Stored:
+    """Read the headers of a series: a folder, one file of it, or one file of several frames.
+
+    Slope and intercept are applied image by image. Structure sets, segmentations, directories and files of
+    other formats in the folder are left aside.
+
+    Raises:
+        DataError: if there is no series or more than one, or it forms no volume; names what and where.
+    """
+    headers = _headers(ref)
+    _refuse_unusual(headers, ref)
+    frames = [frame for header in headers for frame in frames_of(header.dataset, header.path)]
+    ordered, grid = stack(frames, ref.path)
+    return Stored(
+        grid=grid,
+        load=lambda: _voxels(ordered, grid),
+        slope=np.array([frame.slope for frame in ordered]),  # broadcast along the images, the last axis
+        intercept=np.array([frame.intercept for frame in ordered]),
+    )
+
+
+def _headers(ref: VolumeRef) -> list[Header]:
+    """Return the image files of the series that a reference means."""
+    path = Path(ref.path)
+    if path.is_file():
+        given = Header(path=ref.path, dataset=read_dataset(ref.path, only=NEEDED))
+        if not given.is_image:
+            raise DataError(
+                f"{ref.path}: holds no scan but {given.dataset.get('Modality', 'no image')!r}. "
+                f"Name the folder of the images; structure sets and segmentations are named as masks."
+            )
+        if ref.key is not None and given.series != ref.key:
+            raise DataError(
+                f"{ref.path}: belongs to series {given.series}, not {ref.key}. Leave the key out."
+            )
+        if given.stands_alone:
+            return [given]
+        return [header for header in _images(path.parent) if header.series == given.series]
+    images = _images(path)
+    if not images:
+        raise DataError(
+            f"{ref.path}: is a folder without DICOM images. Name the folder of one series, or one file."
+        )
+    return _one_series(images, ref)
+
+
+def _one_series(images: list[Header], ref: VolumeRef) -> list[Header]:
+    held: dict[str, list[Header]] = {}
+    for header in images:
+        held.setdefault(header.series, []).append(header)
+    if ref.key is None and len(held) == 1:
+        return images
+    if ref.key in held:
+        return held[ref.key]
+    listed = "; ".join(
+        f"{series} ({group[0].dataset.get('Modality', '?')}, {len(group)} files)"
+        for series, group in held.items()
+    )
+    if ref.key is None:
+        raise DataError(
+            f"{ref.path}: holds {len(held)} series: {listed}. Name one as key, or put each in its own folder."
+        )
+    raise DataError(
+        f"{ref.path}: holds no series {ref.key!r}.{did_you_mean(ref.key, held)} "
+        f"It holds: {listed}. Correct the key."
+    )
+
+
+def _images(folder: Path) -> list[Header]:
+    """Return the DICOM images directly in a folder, by name."""
+    paths = [str(file) for file in files_in(folder) if _is_of_series(file)]
+    headers = [Header(path=path, dataset=read_dataset(path, only=NEEDED)) for path in paths]
+    for header in headers:
+        _refuse_cut(header)
+    return [header for header in headers if header.is_image]
+
+
+def _refuse_cut(header: Header) -> None:
+    """Stop at a file without an image that does not say that it has none: it may be a lost image."""
+    if "Rows" in header.dataset:
+        return
+    held = header.dataset
+    # a directory (DICOMDIR) has a class in its meta group alone
+    uid = UID(str(held.get("SOPClassUID") or held.file_meta.get("MediaStorageSOPClassUID") or ""))
+    is_other = uid.keyword and "Image" not in uid.keyword
+    is_makers_own = uid and uid.is_private and header.series  # the series is read well after a whole class
+    if is_other or is_makers_own:
+        return
+    raise DataError(
+        f"{header.path}: lies in a DICOM folder and has no Rows, though its class is {shown(uid.name)}. "
+        f"The file is cut off within its header. {AGAIN}"
+    )
+
+
+def _is_of_series(file: Path) -> bool:
+    """Tell DICOM from other files; what should be DICOM by its name and is not may be a lost image."""
+    if is_dicom(file):
+        return True
+    size = file.stat().st_size
+    if size == 0 or file.suffix.lower() == ".dcm":
+        raise DataError(f"{file}: lies in a DICOM folder and holds no DICOM, {size} bytes. {AGAIN}")
+    return False
+
+
+def _refuse_unusual(headers: Iterable[Header], ref: VolumeRef) -> None:
+    for header in headers:
+        held = header.dataset
+        modality = held.get("Modality")
+        if ref.intensity == "hu" and modality in NOT_HU:
+            raise DataError(
+                f"{header.path}: its modality is {modality!r}, which has no Hounsfield units. "
+                f"Set intensity = 'arbitrary' on the data set."
+            )
+        if (held.get("SamplesPerPixel") or 1) != 1:
+            raise DataError(
+                f"{header.path}: has {held.SamplesPerPixel} values a voxel (colour), expected one. "
+                f"Take the original series, not a secondary capture."
+            )
+        if held.get("ModalityLUTSequence"):
+            raise DataError(
+                f"{header.path}: scales its values by a table (ModalityLUTSequence), expected RescaleSlope "
+                f"and RescaleIntercept. Take the original series."
+            )
+
+
+def _voxels(ordered: list[Frame], grid: FileGrid) -> Array:
+    """Return the stored values (column, row, image)."""
+    by_file: dict[str, list[tuple[int, Frame]]] = {}
+    for place, frame in enumerate(ordered):
+        by_file.setdefault(frame.path, []).append((place, frame))
+    stacked: Array = np.empty((0,))
+    for path, wanted in by_file.items():
+        decoded = decode(read_dataset(path, voxels=True), path)
+        several = decoded if decoded.ndim == 3 else decoded[None]
+        if not stacked.size:
+            stacked = np.empty(grid.shape[::-1], decoded.dtype)  # image, row, column
+        elif not np.can_cast(decoded.dtype, stacked.dtype):
+            stacked = stacked.astype(np.result_type(stacked, decoded))
+        for place, frame in wanted:
+            stacked[place] = several[frame.number]
+    return stacked.transpose(2, 1, 0)
+
+
+def decode(dataset: Dataset, path: str) -> Array:
+    """Return a file's voxels as stored: (row, column), or (frame, row, column).
+
+    Raises:
+        DataError: if they are cut off or damaged, or nothing here decodes them.
+    """
+    try:
+        return pixel_array(dataset)
+    except MISTAKES as cause:
+        syntax, why = dataset.file_meta.TransferSyntaxUID.name, " ".join(str(cause).split())
+        raise DataError(f"{path}: its voxels cannot be decoded ({syntax}: {why}). {AGAIN}") from cause

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from evidcore_plugin_dicom import phantom
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real volumes; never copied from, quoted or printed."""
+    folder = Path(os.environ.get("EVID_SHARED_DATA", Path(__file__).parents[3] / "../shared/data")).resolve()
+    if not folder.is_dir():
+        pytest.skip("no real volumes here: set EVID_SHARED_DATA to their folder")
+    return folder
+
+
+@pytest.fixture
+def write_series(tmp_path: Path) -> Callable[..., Path]:
+    """Write a (z, y, x) array in body axes as a DICOM series in a folder of some name, and return that."""
+    return lambda array, name="series", *rest, **options: phantom.write_series(
+        tmp_path / name, array, *rest, **options
+    )
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a (z, y, x) array in body axes, 3 x 2 x 1 mm, as a NIfTI file whose axes run to `axes`."""
+
+    def to_file(array_zyx: np.ndarray, name: str = "scan.nii.gz", axes: str = "LPS") -> Path:
+        image = nibabel.Nifti1Image(array_zyx.transpose(2, 1, 0), np.diag([-1.0, -2.0, 3.0, 1.0]))
+        turn = nibabel.orientations.ornt_transform(
+            nibabel.io_orientation(image.affine), nibabel.orientations.axcodes2ornt(axes)
+        )
+        nibabel.save(image.as_reoriented(turn), tmp_path / name)
+        return tmp_path / name
+
+    return to_file

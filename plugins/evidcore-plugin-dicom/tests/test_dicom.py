@@ -1,0 +1,269 @@
+"""DICOM by way of the core: what is recognised, which files stand behind it, what the caches make of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import nrrd
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from evidcore_plugin_dicom.dicom import Dicom
+from evidcore_plugin_dicom.nrrd import Nrrd
+from pydicom.dataset import Dataset
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume import (
+    content_hash,
+    file_state,
+    read,
+    read_mask,
+    save_mask,
+    volume_cache,
+    why_unusable,
+)
+from evidcore.volume.files import files_of, format_of
+from evidcore.volume.reorient import TILT_LIMIT_DEGREES, tilt_degrees
+
+SHAPE = (4, 5, 6)
+VALUES = np.zeros((12, 220, 200), np.int16)  # 1.06 MB: large enough for the cache
+
+
+def scan() -> np.ndarray:
+    return np.arange(120, dtype=np.int16).reshape(SHAPE)
+
+
+def lesion() -> np.ndarray:
+    mask = np.zeros(SHAPE, bool)
+    mask[1, 2, 3:], mask[-1, 0, 0] = True, True
+    return mask
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+
+
+def test_dicom_is_recognised_by_its_content_and_by_its_ending(write_series, tmp_path):
+    folder = write_series(scan())
+    shutil.copy(folder / "99.dcm", tmp_path / "IM0001")
+    shutil.copy(folder / "99.dcm", tmp_path / "99.ima")
+    for path in (folder, folder / "99.dcm", tmp_path / "IM0001", tmp_path / "99.ima"):
+        assert isinstance(format_of(str(path)), Dicom), path
+    for name in ("a.nrrd", "a.seg.nrrd", "a.NHDR"):
+        (tmp_path / name).write_bytes(b"x")
+        assert isinstance(format_of(str(tmp_path / name)), Nrrd)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("no image")
+    with pytest.raises(DataError, match=r"notes: is a folder that no format recognises"):
+        format_of(str(tmp_path / "notes"))
+    (tmp_path / "b.dcm").write_text("no image")
+    for ask in (read, lambda ref: content_hash(ref.path)):
+        with pytest.raises(DataError, match=r"b\.dcm: is named like DICOM, and its content is none"):
+            ask(VolumeRef(path=str(tmp_path / "b.dcm")))
+
+
+def test_the_files_of_a_series_are_all_in_its_folder(write_series):
+    folder = write_series(scan())
+    (folder / ".hidden").write_bytes(b"x")
+    (folder / "inside").mkdir()
+    files = [folder / f"{number}.dcm" for number in (96, 97, 98, 99)]
+    assert files_of(str(folder)) == files
+    assert files_of(str(folder / "97.dcm")) == files, "one image stands for its series"
+
+
+def test_a_file_that_is_whole_stands_alone(write_series, write, tmp_path):
+    def change(image: Dataset, number: int) -> None:
+        image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.66.4"
+
+    folder = write_series(scan(), change=change)
+    assert files_of(str(folder / "97.dcm")) == [folder / "97.dcm"]
+    path = write(scan())
+    assert files_of(str(path)) == [path]
+
+
+def test_the_hash_of_a_series_is_that_of_its_bytes_whatever_their_names(write_series, tmp_path):
+    folder = write_series(scan())
+    before = content_hash(folder)
+    assert content_hash(folder / "98.dcm") not in {before, content_hash(folder / "99.dcm")}, (
+        "an image means its own series, of several in the folder"
+    )
+    other = tmp_path / "other"
+    other.mkdir()
+    for number, file in enumerate(sorted(folder.iterdir())):
+        shutil.copy(file, other / f"{9 - number}.ima")
+    assert content_hash(other) == before
+    (other / "8.ima").write_bytes((folder / "99.dcm").read_bytes())
+    assert content_hash(other) != before
+    (folder / "97.dcm").unlink()
+    assert content_hash(folder) not in {before, content_hash(other)}
+
+
+def test_a_changed_file_within_a_series_changes_its_state(write_series):
+    folder = write_series(scan())
+    before = file_state(str(folder))
+    assert before is not None
+    assert len(before) == 4
+    assert file_state(str(folder)) == before
+    os.utime(folder / "98.dcm", ns=(1, 1))
+    assert file_state(str(folder)) != before
+    assert file_state(str(folder / "gone.dcm")) is None
+
+
+def test_a_verdict_on_a_series_is_asked_again_when_one_of_its_files_changes(write_series, tmp_path):
+    folder = write_series(scan())
+    ref = VolumeRef(path=str(folder))
+    assert why_unusable(ref, tmp_path / "cache") is None
+    (folder / "97.dcm").unlink()
+    reason = why_unusable(ref, tmp_path / "cache")
+    assert reason is not None
+    assert "1 of 4 images are missing" in reason
+
+
+def test_the_same_scan_in_every_format_is_the_same_volume(write, write_series, tmp_path):
+    nrrd.write(
+        str(tmp_path / "a.nrrd"),
+        scan().T,
+        {"space": "LPS", "space directions": np.diag([1.0, 2.0, 3.0]), "space origin": [0, 0, 0]},
+    )
+    np.save(tmp_path / "a.npy", scan())
+    refs = [
+        VolumeRef(path=str(write(scan(), axes="RAS"))),
+        VolumeRef(path=str(write_series(scan(), axes="PIL"))),
+        VolumeRef(path=str(tmp_path / "a.nrrd")),
+        VolumeRef(path=str(tmp_path / "a.npy"), axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0)),
+    ]
+    volumes = [read(ref) for ref in refs]
+    for volume in volumes:
+        np.testing.assert_array_equal(volume.array, scan())
+        assert volume.array.dtype == np.int16
+        assert volume.array.flags.c_contiguous
+        assert volume.geometry.fits(volumes[0].geometry)
+
+
+@pytest.fixture
+def two_series(write_series, tmp_path) -> list[VolumeRef]:
+    """One image of each of two series in one folder, all 100 and all 700."""
+    for series, value in (("1.2.3", 100), ("1.2.4", 700)):
+        apart = write_series(np.full_like(VALUES, value), series, series=series)
+        (tmp_path / "flat").mkdir(exist_ok=True)
+        for file in apart.iterdir():
+            shutil.copy(file, tmp_path / "flat" / f"{series}-{file.name}")
+    return [VolumeRef(path=str(tmp_path / "flat" / f"{series}-99.dcm")) for series in ("1.2.3", "1.2.4")]
+
+
+@pytest.mark.parametrize("ask", [read, volume_cache.read, lambda ref: volume_cache.get_or_put(ref).volume()])
+def test_series_of_one_folder_never_stand_in_for_each_other(two_series, ask):
+    for _ in range(2):
+        assert [np.unique(ask(ref).array).tolist() for ref in two_series] == [[100], [700]]
+
+
+@pytest.mark.parametrize("axes", ["LPS", "PIL"])
+def test_a_mask_of_a_series_lies_over_it_in_another_reader(write_series, tmp_path, axes):
+    folder = write_series(scan(), axes=axes)
+    ref = VolumeRef(path=str(folder))
+    save_mask(lesion(), ref, tmp_path / "m.nii.gz")
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
+    image, mask = reader.Execute(), SimpleITK.ReadImage(str(tmp_path / "m.nii.gz"))
+    over = SimpleITK.GetArrayFromImage(
+        SimpleITK.Resample(mask, image, SimpleITK.Transform(), SimpleITK.sitkNearestNeighbor)
+    )
+    assert set(SimpleITK.GetArrayFromImage(image)[over == 1]) == set(scan()[lesion()])
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), lesion())
+
+
+def test_a_series_under_a_tilted_gantry_leans(write_series):
+    def change(image: Dataset, number: int) -> None:
+        # images upright, each 0.8 mm behind the last: the scanner's table moves along z, the gantry leans
+        image.ImagePositionPatient = [0, 0.8 * number, 2.5 * number]
+
+    folder = write_series(
+        np.add.outer(np.arange(20), np.zeros((12, 22), int)).astype(np.int16),
+        spacing_mm_zyx=(2.5, 1.0, 1.0),
+        change=change,
+    )
+    ref = VolumeRef(path=str(folder))
+    with pytest.raises(
+        DataError, match=r"series: the voxel axes are sheared, 17\.7° off the body axes; at most 1°"
+    ):
+        read(ref)
+    volume = read(VolumeRef(path=str(folder), tilted="resample"))
+    assert volume.spacing_mm_zyx == pytest.approx((np.hypot(2.5, 0.8), 1.0, 1.0))
+    assert tilt_degrees(volume.geometry) < 1e-6 < TILT_LIMIT_DEGREES
+
+
+@pytest.mark.parametrize(("slope", "intercept"), [(1.0, -1024.0), (2.0, 10.0), (0.5, 0.25)])
+def test_a_rescale_is_applied_once_on_top_of_each_image_s_own(write_series, slope, intercept):
+    def change(image: Dataset, number: int) -> None:
+        image.RescaleSlope, image.RescaleIntercept = 3, number
+
+    folder = write_series(scan(), change=change)
+    volume = read(VolumeRef(path=str(folder), rescale=(slope, intercept)))
+    own = scan() * 3.0 + np.arange(4)[:, None, None]
+    np.testing.assert_allclose(volume.array, own * slope + intercept)
+
+
+def test_axes_are_not_given_to_a_series(write_series):
+    folder = write_series(np.zeros((4, 5, 6), np.int16))
+    with pytest.raises(
+        DataError, match=r"series: axes 'SPL' cannot be given for a \.dcm file, which states its own"
+    ):
+        read(VolumeRef(path=str(folder), axes="SPL", spacing_mm_zyx=(1.0, 1.0, 1.0)))
+
+
+@pytest.mark.parametrize("axes", ["LPS", "RPI"])
+def test_organs_lie_where_they_belong_in_a_series(real_data, write_series, axes):
+    organs = real_data / "totalsegmentator/example_seg_fast_force_split.nii.gz"
+    held = read(VolumeRef(path=str(real_data / "totalsegmentator/example_ct.nii.gz")))
+    origin = held.affine[:3, 3]
+
+    def change(image: Dataset, number: int) -> None:
+        image.ImagePositionPatient = [
+            round(place + first, 4)
+            for place, first in zip(image.ImagePositionPatient, origin[::-1], strict=True)
+        ]
+
+    folder = write_series(held.array, "series", held.spacing_mm_zyx, axes, change)
+    volume = read(VolumeRef(path=str(folder)))
+    np.testing.assert_array_equal(volume.array, held.array)
+    masks = [
+        read_mask(MaskRef(path=str(organs), label=label), place)
+        for label in (1, 5)
+        for place in (volume, held)
+    ]
+    np.testing.assert_array_equal(masks[0], masks[1])
+    np.testing.assert_array_equal(masks[2], masks[3])
+    spleen, liver = (np.argwhere(mask).mean(axis=0) for mask in masks[::2])
+    assert liver[2] < spleen[2] - 20, "the liver lies on the patient's right"
+
+
+def test_a_scanner_s_own_series_shows_the_spine_behind_and_the_feet_below(real_data):
+    # a real series as a scanner wrote it, not converted by us
+    folder = real_data / "totalsegmentator/example_ct_dicom"
+    volume = read(VolumeRef(path=str(folder)))
+    labels = real_data / "totalsegmentator/example_seg_dicom.nii.gz"
+    body = read_mask(MaskRef(path=str(labels)), volume)
+    assert body.any()
+    bone = np.argwhere(volume.array > 400)
+    outline = np.argwhere(volume.array > -300)
+    assert np.median(bone[:, 1]) > np.median(outline[:, 1]), "most bone lies behind the middle"
+    images = [pydicom.dcmread(file, stop_before_pixels=True) for file in folder.iterdir()]
+    lowest = min(images, key=lambda image: float(image.ImagePositionPatient[2]))
+    assert {str(image.PatientPosition) for image in images} <= {"HFS", "FFS"}
+    first = pydicom.dcmread(lowest.filename).pixel_array + float(lowest.RescaleIntercept)
+    np.testing.assert_array_equal(volume.array[0], first), "z = 0 is the image nearest the feet"
+
+
+def test_a_tumour_stays_on_its_tissue_in_both_files_of_a_patient(real_data, tmp_path):
+    series = VolumeRef(path=str(real_data / "ibsi_validation_dicom/STS_019/CT/image"))
+    drawn = MaskRef(path=str(real_data / "ibsi_validation_dicom/STS_019/CT/mask/RS.dcm"), key="GTV_Mass_CT")
+    volume = read(series)
+    tumour = read_mask(drawn, volume)
+    assert -150 < float(np.median(volume.array[tumour])) < 150
+    save_mask(tumour, series, tmp_path / "tumour.nii.gz")
+    file = read(VolumeRef(path=str(real_data / "ibsi_validation/STS_019/CT_image.nii.gz")))
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "tumour.nii.gz")), file), tumour)

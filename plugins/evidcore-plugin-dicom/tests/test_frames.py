@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.dataset import Dataset
+from pydicom.sequence import Sequence
+from pydicom.uid import EnhancedCTImageStorage
+
+from evidcore.case import VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume import read, read_geometry
+
+SHAPE = (4, 5, 6)
+
+
+def scan(shape=SHAPE, dtype=np.int16) -> np.ndarray:
+    return (np.arange(np.prod(shape)).reshape(shape) - 40).astype(dtype)
+
+
+def opened(path: Path | str, **options: object):
+    return read(VolumeRef(path=str(path), **options))
+
+
+def refusal(path: Path | str, **options: object) -> str:
+    messages = []
+    for read_what in (read_geometry, read):
+        with pytest.raises(DataError) as caught:
+            read_what(VolumeRef(path=str(path), **options))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1], "the headers alone tell"
+    return messages[0]
+
+
+def enhanced(folder: Path, change=lambda groups: None) -> Path:
+    """Put the images of a series into one enhanced file, in reverse order."""
+    images = [pydicom.dcmread(file) for file in sorted(folder.iterdir())]  # the last image has the first name
+    whole = images[0]
+    groups = []
+    for image in images:
+        place, values, group = Dataset(), Dataset(), Dataset()
+        place.ImagePositionPatient = image.ImagePositionPatient
+        values.RescaleSlope, values.RescaleIntercept = image.RescaleSlope, image.RescaleIntercept
+        group.PlanePositionSequence = Sequence([place])
+        group.PixelValueTransformationSequence = Sequence([values])
+        groups.append(group)
+    direction, measures, shared = Dataset(), Dataset(), Dataset()
+    direction.ImageOrientationPatient = whole.ImageOrientationPatient
+    measures.PixelSpacing = whole.PixelSpacing
+    shared.PlaneOrientationSequence = Sequence([direction])
+    shared.PixelMeasuresSequence = Sequence([measures])
+    change(groups)
+    whole.NumberOfFrames = len(images)
+    whole.PixelData = b"".join(image.PixelData for image in images)
+    whole.SharedFunctionalGroupsSequence = Sequence([shared])
+    whole.PerFrameFunctionalGroupsSequence = Sequence(groups)
+    whole.SOPClassUID = whole.file_meta.MediaStorageSOPClassUID = EnhancedCTImageStorage
+    for name in ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "RescaleSlope"):
+        delattr(whole, name)
+    path = folder.parent / "enhanced.dcm"
+    whole.save_as(path)
+    return path
+
+
+def test_a_file_of_many_frames_is_read(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.RescaleIntercept = -number
+
+    folder = write_series(scan(), axes="PSL", change=change)
+    volume, same = opened(enhanced(folder)), opened(folder)
+    np.testing.assert_array_equal(volume.array, same.array)
+    assert volume.geometry.fits(same.geometry)
+    assert volume.array[0, 0, 3] == scan()[0, 0, 3] - 3
+
+
+def test_frames_that_do_not_say_where_they_lie_are_refused(write_series):
+    path = enhanced(write_series(scan()))
+    whole = pydicom.dcmread(path)
+    del whole.PerFrameFunctionalGroupsSequence
+    whole.save_as(path)
+    assert "enhanced.dcm: holds 4 frames and does not say where each lies" in refusal(path)
+
+    def change(groups: list[Dataset]) -> None:
+        del groups[1].PlanePositionSequence
+
+    path = enhanced(write_series(scan(), "again"), change)
+    assert "enhanced.dcm: ImagePositionPatient must hold 3 numbers, got nothing" in refusal(path)

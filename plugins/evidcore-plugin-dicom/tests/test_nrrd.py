@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nrrd
+import numpy as np
+import pytest
+import SimpleITK
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume import read, read_geometry, read_mask
+from evidcore.volume.files import files_of
+
+SHAPE = (4, 5, 6)
+DIRECTIONS = np.diag([1.0, 2.0, 3.0])
+HEADER = {"space": "left-posterior-superior", "space directions": DIRECTIONS, "space origin": [10, 20, 30]}
+
+
+def scan(dtype=np.int16) -> np.ndarray:
+    return np.arange(np.prod(SHAPE)).reshape(SHAPE).astype(dtype)
+
+
+def write(path: Path, array_xyz: np.ndarray, **header: object) -> Path:
+    fields = {name: value for name, value in (HEADER | header).items() if value is not None}
+    nrrd.write(str(path), array_xyz, fields)
+    return path
+
+
+def test_axes_and_spacing_take_the_place_of_a_header_that_states_no_orientation(tmp_path):
+    array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)  # runs down, forward, left
+    nrrd.write(str(tmp_path / "scan.nrrd"), array)
+    with pytest.raises(DataError, match="states no orientation"):
+        read(VolumeRef(path=str(tmp_path / "scan.nrrd")))
+    ref = VolumeRef(path=str(tmp_path / "scan.nrrd"), axes="IAL", spacing_mm_zyx=(3.0, 2.0, 1.0))
+    volume = read(ref)
+    np.testing.assert_array_equal(volume.array, array[::-1, ::-1])
+    assert volume.spacing_mm_zyx == (3.0, 2.0, 1.0)
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        read(VolumeRef(path=str(path)))
+    assert str(caught.value).startswith(f"{path}: ")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["raw", "gzip", "bzip2", "ascii"])
+@pytest.mark.parametrize("name", ["scan.nrrd", "scan.nhdr"])
+def test_every_encoding_is_read(tmp_path, encoding, name):
+    path = write(tmp_path / name, scan().T, encoding=encoding)
+    volume = read(VolumeRef(path=str(path)))
+    np.testing.assert_array_equal(volume.array, scan())
+    assert volume.array.dtype == np.int16
+    assert volume.spacing_mm_zyx == (3.0, 2.0, 1.0)
+    np.testing.assert_array_equal(volume.affine[:3, 3], [30, 20, 10])
+    assert read_geometry(VolumeRef(path=str(path))).fits(volume.geometry)
+
+
+@pytest.mark.parametrize(
+    ("space", "senses"),
+    [
+        ("left-posterior-superior", (1, 1, 1)),
+        ("LPS", (1, 1, 1)),
+        ("right-anterior-superior", (-1, -1, 1)),
+        ("RAS", (-1, -1, 1)),
+        ("left-anterior-superior", (1, -1, 1)),
+    ],
+)
+def test_the_same_scan_in_any_space_is_the_same_volume(tmp_path, space, senses):
+    directions, origin = DIRECTIONS * senses, np.array([10, 20, 30]) * senses
+    path = write(
+        tmp_path / "a.nrrd",
+        scan().T,
+        **{"space": space, "space directions": directions, "space origin": origin},
+    )
+    volume = read(VolumeRef(path=str(path)))
+    np.testing.assert_array_equal(volume.array, scan())
+    np.testing.assert_allclose(volume.affine, [[3, 0, 0, 30], [0, 2, 0, 20], [0, 0, 1, 10], [0, 0, 0, 1]])
+
+
+def test_axes_that_are_permuted_and_flipped_are_turned(tmp_path):
+    # file axes run to superior, right, posterior
+    directions = np.array([[0, 0, 3.0], [-1.0, 0, 0], [0, 2.0, 0]])
+    stored = scan().transpose(0, 2, 1)[:, ::-1]
+    path = write(tmp_path / "a.nrrd", stored, **{"space directions": directions, "space origin": [5, 0, 0]})
+    volume = read(VolumeRef(path=str(path)))
+    np.testing.assert_array_equal(volume.array, scan())
+    image = SimpleITK.ReadImage(str(path))  # second opinion on where a voxel lies
+    for index in np.ndindex(image.GetSize()):
+        place = image.TransformIndexToPhysicalPoint(index)
+        z, y, x, _ = np.linalg.inv(volume.affine) @ [*place[::-1], 1]
+        assert volume.array[round(z), round(y), round(x)] == image[index]
+
+
+def test_an_axis_of_one_without_direction_is_dropped(tmp_path):
+    directions = np.vstack([np.full(3, np.nan), DIRECTIONS])
+    path = write(tmp_path / "a.nrrd", scan().T[None], **{"space directions": directions})
+    np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, scan())
+    path = write(tmp_path / "b.nrrd", np.stack([scan().T] * 3), **{"space directions": directions})
+    assert "expected 3. Split a series in time or echoes" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "shown"),
+    [
+        (
+            {"space": None, "space directions": None, "space origin": None},
+            "states no orientation (no space), so",
+        ),
+        (
+            {"space": "scanner-xyz"},
+            "states no orientation (space 'scanner-xyz'), so left and right are unknown",
+        ),
+        (
+            {"space": "left-posterior-superio"},
+            "Did you mean 'left-posterior-superior'? Expected space left-post",
+        ),
+        ({"space directions": None}, "states no orientation (no space directions)"),
+        ({"space units": ["um", "um", "um"]}, "its space units are ['um', 'um', 'um'], expected mm"),
+        ({"space directions": np.diag([1.0, 0, 1])}, "spacings above 0 mm, got spacings [1.0, 0.0, 1.0]"),
+        (
+            {"space directions": np.array([[1, 0, 0], [1, 0, 0], [0, 0, 1.0]])},
+            "the voxel axes lie in one plane, directions [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]",
+        ),
+    ],
+)
+def test_a_header_that_does_not_do_is_refused_with_its_value(tmp_path, header, shown):
+    assert shown in refusal(write(tmp_path / "a.nrrd", scan().T, **header))
+
+
+@pytest.mark.parametrize("encoding", ["raw", "gzip", "bzip2", "ascii"])
+def test_a_file_that_is_cut_off_is_named(tmp_path, encoding):
+    path = write(tmp_path / "a.nrrd", scan().T, encoding=encoding)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) - 40])
+    assert "its voxels cannot be read (" in refusal(path)
+
+
+def test_damage_and_other_content_are_named(tmp_path):
+    path = write(tmp_path / "a.nrrd", scan().T)
+    content = bytearray(path.read_bytes())
+    content[-30] ^= 16
+    path.write_bytes(content)
+    assert "its voxels cannot be read (" in refusal(path)
+    path.write_bytes(b"no NRRD file at all\n")
+    assert "has no usable NRRD header (Invalid NRRD magic line" in refusal(path)
+    path.write_bytes(b"NRRD0004\ntype: short\n\n")
+    assert "has no usable NRRD header (" in refusal(path)
+
+
+def test_the_voxels_of_a_detached_header_are_named_where_they_are_missing(tmp_path):
+    path = write(tmp_path / "a.nhdr", scan().T, encoding="raw")
+    (voxels,) = set(tmp_path.iterdir()) - {path}
+    assert files_of(str(path)) == [path, voxels]
+    voxels.unlink()
+    assert f"its voxels should lie in {voxels}, there is no such file" in refusal(path)
+    path.write_text(path.read_text().replace(voxels.name, "slice%03d.raw 1 4 1"))
+    assert "its voxels lie in several files, data file 'slice%03d.raw 1 4 1'; one is read" in refusal(path)
+
+
+def test_colours_and_flat_files_are_refused(tmp_path):
+    path = write(tmp_path / "a.nrrd", scan().T[:, :, :1])
+    assert "is a 2D image, shape 6x5x1" in refusal(path)
+
+
+def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
+    volume = read(VolumeRef(path=str(write(tmp_path / "scan.nrrd", scan().T))))
+    labels = np.zeros(SHAPE, np.uint8)
+    labels[1, 1, 1:3], labels[2, 2, 2] = 4, 7
+    names = {
+        "Segment0_Name": "liver",
+        "Segment0_LabelValue": "4",
+        "Segment1_Name": "large tumour",
+        "Segment1_LabelValue": "7",
+    }
+    path = write(tmp_path / "scan.seg.nrrd", labels.T, **names)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), key="liver"), volume), labels == 4)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), key="large tumour"), volume), labels == 7)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(path)), volume), labels > 0)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), label=7), volume), labels == 7)
+    with pytest.raises(DataError, match=r"key 'liver' and label 7 both pick a segment\. Give one\."):
+        read_mask(MaskRef(path=str(path), key="liver", label=7), volume)
+    with pytest.raises(DataError, match=r"no segment 'large'\..*It holds: liver, large tumour"):
+        read_mask(MaskRef(path=str(path), key="large"), volume)
+
+
+# --- real files -----------------------------------------------------------------------------------
+
+
+def test_real_files_are_those_of_simpleitk(real_data):
+    files = [*(real_data / "pyradiomics").glob("*.nrrd"), real_data / "chest_imaging_platform/ct-64.nrrd"]
+    assert len(files) > 5
+    for path in files:
+        volume = read(VolumeRef(path=str(path), intensity="arbitrary"))
+        image = SimpleITK.DICOMOrient(SimpleITK.ReadImage(str(path)), "LPS")
+        np.testing.assert_array_equal(volume.array, SimpleITK.GetArrayFromImage(image))
+        np.testing.assert_allclose(volume.affine[:3, 3], image.GetOrigin()[::-1], atol=1e-5)
+        np.testing.assert_allclose(volume.spacing_mm_zyx, image.GetSpacing()[::-1], atol=1e-6)
+
+
+def test_a_real_label_map_without_orientation_is_refused(real_data):
+    message = refusal(real_data / "chest_imaging_platform/rind_partition-64.nrrd")
+    assert "states no orientation (no space), so left and right are unknown" in message

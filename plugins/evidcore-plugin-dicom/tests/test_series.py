@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import gdcm
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydicom.dataset import Dataset
+from pydicom.uid import CTImageStorage
+
+from evidcore.case import VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume import read, read_geometry
+
+SHAPE = (4, 5, 6)
+
+
+def scan(shape=SHAPE, dtype=np.int16) -> np.ndarray:
+    return (np.arange(np.prod(shape)).reshape(shape) - 40).astype(dtype)
+
+
+def opened(path: Path | str, **options: object):
+    return read(VolumeRef(path=str(path), **options))
+
+
+def refusal(path: Path | str, **options: object) -> str:
+    messages = []
+    for read_what in (read_geometry, read):
+        with pytest.raises(DataError) as caught:
+            read_what(VolumeRef(path=str(path), **options))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1], "the headers alone tell"
+    return messages[0]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pairs=st.permutations(["LR", "PA", "SI"]),
+    flips=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    spacing=st.tuples(*[st.floats(0.3, 8.0)] * 3),
+    shape=st.tuples(*[st.integers(2, 5)] * 3),
+)
+def test_any_orientation_of_a_series_gives_the_same_volume(write_series, pairs, flips, spacing, shape):
+    axes = "".join(pair[int(flip)] for pair, flip in zip(pairs, flips, strict=True))
+    spacing = tuple(round(step, 4) for step in spacing)  # DICOM writes numbers with 16 characters
+    folder = write_series(scan(shape), "any", spacing, axes)
+    volume = opened(folder)
+    np.testing.assert_array_equal(volume.array, scan(shape))
+    np.testing.assert_allclose(volume.affine, np.diag([*spacing, 1.0]), atol=1e-6)
+    shutil.rmtree(folder)
+
+
+def test_a_voxel_lies_where_simpleitk_says(write_series):
+    folder = write_series(scan(), axes="PIL")
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
+    image = reader.Execute()
+    volume = opened(folder)
+    for index_xyz in np.ndindex(image.GetSize()):
+        place = image.TransformIndexToPhysicalPoint(index_xyz)
+        z, y, x, _ = np.linalg.inv(volume.affine) @ [*place[::-1], 1]
+        assert volume.array[round(z), round(y), round(x)] == image[index_xyz]
+
+
+def test_one_file_stands_for_its_series(write_series):
+    folder = write_series(scan())
+    for file in write_series(scan() + 1, "other", series="1.2.4").iterdir():
+        shutil.copy(file, folder / f"other{file.name}")
+    np.testing.assert_array_equal(opened(folder / "98.dcm").array, scan())
+
+
+def test_a_series_is_picked_by_its_uid(write_series, tmp_path):
+    write_series(scan())
+    other = write_series(scan() + 1, "other", series="1.2.4")
+    for file in other.iterdir():
+        shutil.copy(file, tmp_path / "series" / f"other{file.name}")
+    folder = tmp_path / "series"
+    assert f"{folder}: holds 2 series: 1.2.3 (CT, 4 files); 1.2.4 (CT, 4 files). Name one as key" in refusal(
+        folder
+    )
+    np.testing.assert_array_equal(opened(folder, key="1.2.4").array, scan() + 1)
+    assert "holds no series '1.2.5'. Did you mean '1.2.4'? It holds: 1.2.3 (" in refusal(folder, key="1.2.5")
+    assert "99.dcm: belongs to series 1.2.3, not 1.2.4" in refusal(folder / "99.dcm", key="1.2.4")
+
+
+def test_slope_and_intercept_are_those_of_each_image(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.RescaleSlope, image.RescaleIntercept = 0.5 + number, -number
+
+    stored = scan(dtype=np.uint16) % 300
+    volume = opened(write_series(stored, change=change))
+    factors = np.arange(4)[:, None, None]
+    np.testing.assert_allclose(volume.array, stored * (0.5 + factors) - factors)
+    assert volume.array.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16])
+def test_whole_hounsfield_units_stay_int16(write_series, dtype):
+    def change(image: Dataset, number: int) -> None:
+        image.RescaleIntercept = -1024
+
+    stored = (scan() + 40).astype(dtype)
+    volume = opened(write_series(stored, change=change))
+    assert volume.array.dtype == np.int16
+    np.testing.assert_array_equal(volume.array, stored.astype(int) - 1024)
+
+
+def transcoded(path: Path, syntax: int) -> None:
+    """Compress a file in place with GDCM."""
+    reader = gdcm.ImageReader()
+    reader.SetFileName(str(path))
+    assert reader.Read()
+    change = gdcm.ImageChangeTransferSyntax()
+    change.SetTransferSyntax(gdcm.TransferSyntax(syntax))
+    change.SetInput(reader.GetImage())
+    assert change.Change()
+    writer = gdcm.ImageWriter()
+    writer.SetFileName(str(path))
+    writer.SetFile(reader.GetFile())
+    writer.SetImage(change.GetOutput())
+    assert writer.Write()
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.uint8])
+@pytest.mark.parametrize(
+    "syntax",
+    ["JPEGLosslessProcess14", "JPEGLosslessProcess14_1", "JPEGLSLossless", "JPEG2000Lossless", "RLELossless"],
+)
+def test_compressed_images_are_read(write_series, syntax, dtype):
+    low, high = (-2000, 3000) if dtype == np.int16 else (0, 255 if dtype == np.uint8 else 65535)
+    stored = np.random.default_rng(0).integers(low, high, (2, 33, 40)).astype(dtype)
+    folder = write_series(stored)
+    for file in folder.iterdir():
+        transcoded(file, getattr(gdcm.TransferSyntax, syntax))
+        assert pydicom.dcmread(file).file_meta.TransferSyntaxUID.is_compressed
+    np.testing.assert_array_equal(opened(folder).array, stored)
+
+
+@pytest.mark.parametrize("stored", [np.int16, np.uint16])
+def test_bits_above_those_stored_do_not_count(write_series, stored):
+    # old scanners keep overlays there; 12 bits of -5 and 5 with rubbish above
+    def change(image: Dataset, number: int) -> None:
+        image.BitsStored, image.HighBit = 12, 11
+
+    value = -5 if stored == np.int16 else 5
+    held = np.full(SHAPE, (value & 0x0FFF) | 0x7000, np.uint16).astype(stored)
+    assert (opened(write_series(held, change=change)).array == value).all()
+
+
+def test_files_without_preamble_and_meta_group_are_read(write_series):
+    folder = write_series(scan())
+    for file in folder.iterdir():
+        image = pydicom.dcmread(file)
+        image.preamble = None
+        del image.file_meta
+        image.save_as(file, implicit_vr=True, little_endian=True, enforce_file_format=False)
+        assert file.read_bytes()[:2] == b"\x08\x00"
+    np.testing.assert_array_equal(opened(folder).array, scan())
+    np.testing.assert_array_equal(opened(folder / "99.dcm").array, scan())
+
+
+def test_what_is_no_image_is_left_aside(write_series, tmp_path):
+    folder = write_series(scan())
+    (folder / "notes.txt").write_text("nothing")
+    (folder / ".DS_Store").write_bytes(b"\x08\x00 no DICOM")
+    (folder / "inside").mkdir()
+    image = pydicom.dcmread(folder / "99.dcm")
+    image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.66.4"  # a segmentation
+    image.SeriesInstanceUID = "1.2.9"
+    image.save_as(folder / "seg.dcm")
+    for name in ("Rows", "Columns", "PixelData"):
+        delattr(image, name)
+    image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.481.3"  # a structure set
+    image.save_as(folder / "rs.dcm")
+    np.testing.assert_array_equal(opened(folder).array, scan())
+    image.Modality = "RTSTRUCT"
+    image.save_as(folder / "rs.dcm")
+    assert "rs.dcm: holds no scan but 'RTSTRUCT'. Name the folder of the images" in refusal(folder / "rs.dcm")
+
+
+@pytest.mark.parametrize("kept_bytes", [160, 200, 250, 300, 350, 400])
+def test_an_image_that_is_cut_within_its_header_is_not_left_aside(write_series, kept_bytes):
+    folder = write_series(scan((6, 5, 6)))
+    cut = folder / "94.dcm"  # an end of the stack: its absence leaves no gap
+    assert pydicom.dcmread(cut)["Rows"].file_tell > 400
+    cut.write_bytes(cut.read_bytes()[:kept_bytes])
+    assert refusal(folder).startswith(f"{cut}: ")
+    assert refusal(folder / "99.dcm").startswith(f"{cut}: ")
+
+
+@pytest.mark.parametrize(
+    ("uid", "shown"),
+    [
+        (CTImageStorage, "'CT Image Storage'"),
+        (None, "nothing"),
+        ("1.2.840.10008.5.1.4.1", "'1.2.840.10008.5.1.4.1'"),
+    ],
+)
+def test_a_file_without_rows_that_may_be_an_image_is_refused(write_series, uid, shown):
+    folder = write_series(scan())
+    _headless(folder, uid)
+    assert (
+        f"{folder}/cut.dcm: lies in a DICOM folder and has no Rows, though its class is {shown}. "
+        f"The file is cut off" in refusal(folder)
+    )
+
+
+@pytest.mark.parametrize(
+    "uid",
+    [
+        "1.2.840.10008.1.3.10",  # a DICOMDIR
+        "1.2.840.10008.5.1.4.1.1.88.11",  # a structured report
+        "1.2.840.10008.5.1.4.1.1.11.1",  # a presentation state
+        "1.2.840.10008.5.1.4.1.1.66",  # raw data
+        "1.3.12.2.1107.5.9.1",  # Siemens, no image
+    ],
+)
+def test_a_class_that_has_no_image_is_left_aside(write_series, uid):
+    folder = write_series(scan())
+    _headless(folder, uid)
+    np.testing.assert_array_equal(opened(folder).array, scan())
+
+
+def _headless(folder: Path, uid: str | None) -> None:
+    """Add a file of some class without an image."""
+    image = pydicom.dcmread(folder / "99.dcm")
+    for name in ("Rows", "Columns", "PixelData", "SOPClassUID"):
+        delattr(image, name)
+    del image.file_meta.MediaStorageSOPClassUID
+    if uid == "1.2.840.10008.1.3.10":
+        image.file_meta.MediaStorageSOPClassUID = uid  # a directory has no SOPClassUID
+    elif uid is not None:
+        image.SOPClassUID = uid
+    image.save_as(folder / "cut.dcm")
+
+
+@pytest.mark.filterwarnings("ignore:End of file reached")  # pydicom warns besides
+@pytest.mark.parametrize("syntax", [None, "JPEG2000Lossless", "JPEGLSLossless"])
+def test_images_that_are_cut_off_or_damaged_are_named(write_series, syntax):
+    folder = write_series(np.random.default_rng(0).integers(0, 3000, (2, 40, 40)).astype(np.int16))
+    path = folder / "99.dcm"
+    if syntax:
+        transcoded(path, getattr(gdcm.TransferSyntax, syntax))
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) - 900])
+    with pytest.raises(DataError, match=r"99\.dcm: its voxels cannot be decoded \((Explicit|JPEG)[^:]*: "):
+        opened(folder)
+
+
+# --- real series ----------------------------------------------------------------------------------
+
+
+def test_a_real_series_is_that_of_the_nifti_file_voxel_for_voxel(real_data):
+    series = opened(real_data / "ibsi_validation_dicom/STS_019/CT/image")
+    file = opened(real_data / "ibsi_validation/STS_019/CT_image.nii.gz")
+    np.testing.assert_array_equal(series.array, file.array)
+    assert series.geometry.apart_voxels(file.geometry) < 0.001
+
+
+def test_a_real_compressed_series_is_that_of_simpleitk(real_data):
+    folder = real_data / "totalsegmentator/example_ct_dicom"
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
+    image = reader.Execute()
+    volume = opened(folder)
+    np.testing.assert_array_equal(volume.array, SimpleITK.GetArrayFromImage(image))
+    np.testing.assert_allclose(volume.affine[:3, 3], image.GetOrigin()[::-1], atol=1e-6)
+    np.testing.assert_allclose(volume.spacing_mm_zyx, image.GetSpacing()[::-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["24x38x3", "23x38x3"])
+def test_a_real_file_of_many_frames_is_that_of_its_series(real_data, name):
+    folder = real_data / "dcmqi" / name
+    whole, series = opened(folder / "multiframe/mf.dcm"), opened(folder / "image")
+    np.testing.assert_array_equal(whole.array, series.array)
+    assert whole.geometry.fits(series.geometry)

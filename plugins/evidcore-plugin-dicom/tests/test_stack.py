@@ -1,0 +1,176 @@
+"""What forms no volume is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.dataset import Dataset
+from pydicom.sequence import Sequence
+
+from evidcore.case import VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume import read, read_geometry
+
+SHAPE = (4, 5, 6)
+
+
+def scan(shape=SHAPE, dtype=np.int16) -> np.ndarray:
+    return (np.arange(np.prod(shape)).reshape(shape) - 40).astype(dtype)
+
+
+def opened(path: Path | str, **options: object):
+    return read(VolumeRef(path=str(path), **options))
+
+
+def refusal(path: Path | str, **options: object) -> str:
+    messages = []
+    for read_what in (read_geometry, read):
+        with pytest.raises(DataError) as caught:
+            read_what(VolumeRef(path=str(path), **options))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1], "the headers alone tell"
+    return messages[0]
+
+
+def test_missing_images_are_counted_and_placed(write_series):
+    def change(image: Dataset, number: int) -> str | None:
+        return "leave out" if number in {2, 5, 6} else None
+
+    message = refusal(write_series(scan((10, 5, 6)), change=change))
+    assert (
+        "series: 3 of 10 images are missing, the first between 3.00 and 9.00 mm along the normal, " in message
+    )
+    assert "where images lie 3.00 mm apart. Copy the series again." in message
+
+
+def test_two_images_at_one_place_are_refused(write_series):
+    def change(image: Dataset, number: int) -> None:
+        if number == 2:
+            image.ImagePositionPatient = [0, 0, 3]
+
+    message = refusal(write_series(scan(), change=change))
+    assert (
+        "1 of 4 images lie where another does, the first at 3.00 mm along the normal: 97.dcm and 98"
+        in message
+    )
+
+
+def test_unequal_distances_are_refused(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.ImagePositionPatient = [0, 0, 3 * number + (1.2 if number > 1 else 0)]
+
+    message = refusal(write_series(scan(), change=change))
+    assert "the images lie at unequal distances, 3.00 to 4.20 mm along the normal. Resample" in message
+
+
+def test_distances_that_are_rounded_differently_are_read(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.ImagePositionPatient = [0, 0, round(0.625 * number, 1)]
+
+    volume = opened(write_series(scan((9, 5, 6)), spacing_mm_zyx=(0.625, 1, 1), change=change))
+    assert volume.spacing_mm_zyx == pytest.approx((0.625, 1, 1))
+
+
+def test_images_that_lie_sideways_are_refused(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.ImagePositionPatient = [0.7 if number == 1 else 0, 0, 3 * number]
+
+    message = refusal(write_series(scan(), change=change))
+    assert "the one at 3.00 mm along the normal is 0.70 voxels off. Take the reconstruction" in message
+
+
+def test_mixed_images_are_refused(write_series):
+    def turned(image: Dataset, number: int) -> None:
+        if number == 1:
+            image.ImageOrientationPatient = [1, 0, 0, 0, 0, -1]
+
+    def finer(image: Dataset, number: int) -> None:
+        if number == 1:
+            image.PixelSpacing = [0.7, 0.8]
+
+    def smaller(image: Dataset, number: int) -> None:
+        if number == 1:
+            image.Rows, image.PixelData = 4, image.PixelData[:48]
+
+    assert "differ in direction: (1, 0, 0, 0, 1, 0) in 96.dcm, (1, 0, 0, 0, 0, -1) in 98.dcm" in refusal(
+        write_series(scan(), "a", change=turned)
+    )
+    assert "differ in pixel spacing: (2, 1) in 96.dcm, (0.7, 0.8) in 98.dcm" in refusal(
+        write_series(scan(), "b", change=finer)
+    )
+    assert "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move localizers" in refusal(
+        write_series(scan(), "c", change=smaller)
+    )
+
+
+def test_a_series_of_one_image_is_refused(write_series):
+    message = refusal(write_series(scan((1, 5, 6))))
+    assert "series: is a 2D image, 6x5 in a series of 1; a volume has at least 2 images" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("ImagePositionPatient", None, "ImagePositionPatient must hold 3 numbers, got nothing"),
+        ("ImagePositionPatient", [0, 0], "ImagePositionPatient must hold 3 numbers, got '[0.0, 0.0]'"),
+        ("PixelSpacing", None, "PixelSpacing must hold 2 numbers, got nothing. Without it"),
+        ("PixelSpacing", [0, 1], "PixelSpacing must be above 0 mm, got [0.0, 1.0]"),
+        (
+            "ImageOrientationPatient",
+            [1, 0, 0, 1, 0, 0],
+            "two unit vectors at a right angle, got [1.0, 0.0, 0.",
+        ),
+        ("RescaleSlope", "many", "RescaleSlope must hold 1 number, got 'many'"),
+        ("SamplesPerPixel", 3, "has 3 values a voxel (colour), expected one"),
+        (
+            "Modality",
+            "MR",
+            "its modality is 'MR', which has no Hounsfield units. Set intensity = 'arbitrary'",
+        ),
+        ("ModalityLUTSequence", Sequence([Dataset()]), "scales its values by a table (ModalityLUTSequence)"),
+    ],
+)
+def test_a_header_that_does_not_do_is_refused_with_its_value(write_series, name, value, shown):
+    def change(image: Dataset, number: int) -> None:
+        if value is None:
+            delattr(image, name)
+        elif value == "many":
+            image.add(pydicom.DataElement(0x00281053, "LO", value))
+        else:
+            setattr(image, name, value)
+
+    message = refusal(write_series(scan(), change=change))
+    assert shown in message
+    assert message.split(": ")[0].endswith(".dcm")
+
+
+def test_another_modality_is_read_as_arbitrary(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.Modality = "MR"
+
+    assert opened(write_series(scan(), change=change), intensity="arbitrary").intensity == "arbitrary"
+
+
+def test_a_folder_without_a_series_is_refused(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "x.txt").write_text("x")
+    assert "a: is a folder that no format recognises. It holds the folders b. Name" in refusal(tmp_path / "a")
+
+
+@pytest.mark.parametrize(("name", "content"), [("96.dcm", b""), ("empty", b""), ("95.dcm", b"no image")])
+def test_a_lost_image_is_not_left_aside(write_series, name, content):
+    folder = write_series(scan())
+    (folder / name).write_bytes(content)
+    message = refusal(folder)
+    assert f"{folder}/{name}: lies in a DICOM folder and holds no DICOM, {len(content)} bytes" in message
+
+
+def test_a_file_that_is_no_dicom_is_named(tmp_path):
+    (tmp_path / "a.dcm").write_bytes(b"\x08\x00" + bytes(range(200)))
+    with pytest.raises(DataError, match=r"a\.dcm: "):
+        opened(tmp_path / "a.dcm")
+    (tmp_path / "b.dcm").write_bytes(b"nothing of the kind" * 20)
+    assert "b.dcm: is named like DICOM, and its content is none" in refusal(tmp_path / "b.dcm")

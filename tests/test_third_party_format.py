@@ -1,0 +1,105 @@
+"""A file format that somebody else wrote: installed by pip, then opened wherever the core opens a scan."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import SimpleITK
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.formats import Geometry, Volume
+from evidcore.registry import find
+from evidcore.registry.factory import build
+from evidcore.testing import check_construction, check_format
+from evidcore.volume import read, read_mask, save_mask, volume_cache, why_unusable
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "format-mha"
+VALUES = np.random.default_rng(0).integers(-1000, 1500, (20, 180, 160)).astype(np.int16)  # 1.2 MB
+SPACING = (3.0, 2.0, 1.5)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Install the example as a user would."""
+    copy, target = tmp_path_factory.mktemp("copy") / "it", tmp_path_factory.mktemp("site")
+    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--no-build-isolation", "--target", target, copy], check=True)
+    return target
+
+
+@pytest.fixture(autouse=True)
+def site(installed, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+    return installed
+
+
+def write(path, array, *, packed=True):
+    """Write a (z, y, x) array by another library."""
+    image = SimpleITK.GetImageFromArray(array)
+    image.SetSpacing(SPACING[::-1])
+    image.SetOrigin((-5.0, 7.0, 11.0))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    SimpleITK.WriteImage(image, str(path), packed)
+    return str(path)
+
+
+def test_the_example_is_two_files_of_some_sixty_lines():
+    files = sorted(path for path in EXAMPLE.iterdir() if path.is_file())
+    assert [path.name for path in files] == ["evid_format_mha.py", "pyproject.toml"]
+    assert len(files[0].read_text().splitlines()) <= 70
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_it_keeps_the_contract_of_a_format(tmp_path, packed):
+    ref = VolumeRef(path=write(tmp_path / "scan" / "a.mha", VALUES, packed=packed))
+    labels = (VALUES % 5).astype(np.uint8)
+    mask = MaskRef(path=write(tmp_path / "labels" / "a.mha", labels, packed=packed), label=3)
+    affine = np.diag([*SPACING, 1.0])
+    affine[:3, 3] = (11.0, 7.0, -5.0)
+    expected = Volume(array=VALUES, geometry=Geometry(shape_zyx=VALUES.shape, affine=affine), intensity="hu")
+    check_construction(find("format", "mha").load())
+    check_format(
+        build("format", {"use": "mha"}, given={}, where="t"), ref, expected, mask=mask, inside=labels == 3
+    )
+
+
+def test_axes_turn_as_itk_says(tmp_path):
+    image = SimpleITK.GetImageFromArray(VALUES)
+    image.SetDirection((0, 0, 1, -1, 0, 0, 0, 1, 0))
+    image.SetSpacing((1.0, 2.0, 3.0))
+    SimpleITK.WriteImage(image, str(tmp_path / "a.mha"))
+    SimpleITK.WriteImage(image, str(tmp_path / "a.nii"))
+    mha, nii = (read(VolumeRef(path=str(tmp_path / name))) for name in ("a.mha", "a.nii"))
+    np.testing.assert_array_equal(mha.array, nii.array)
+    assert mha.geometry.fits(nii.geometry)
+
+
+def test_the_core_reads_caches_and_saves_beside_it(tmp_path):
+    ref = VolumeRef(path=write(tmp_path / "a.mha", VALUES))
+    np.testing.assert_array_equal(read(ref).array, VALUES)
+    assert volume_cache.get_or_put(ref).is_on_disk
+    np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(7), VALUES[7])
+    assert why_unusable(ref, tmp_path / "cache") is None
+    save_mask(VALUES > 0, ref, tmp_path / "m.nii.gz")
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), VALUES > 0)
+
+
+def test_a_data_set_of_such_files_passes_evid_data_check_in_two_processes(site, tmp_path):
+    folder = tmp_path / "data"
+    rows = ["id,volume,patient,split,masks"]
+    for number in range(3):
+        values = np.random.default_rng(number).integers(-1000, 1500, VALUES.shape).astype(np.int16)
+        write(folder / f"{number}.mha", values)
+        write(folder / f"m{number}.mha", (values > 1200).astype(np.uint8))
+        rows.append(f"case-{number},{number}.mha,p{number},train,lesion=m{number}.mha#1")
+    (folder / "cases.csv").write_text("\n".join(rows))
+    command = [sys.executable, "-m", "evidcore", "data", "check", folder, "--processes", "2"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "data: 3 cases (train 3), 3 patients, 3 volumes, 3 masks" in done.stdout + done.stderr
