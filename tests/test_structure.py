@@ -21,6 +21,11 @@ ROOMS = (
     "hooks",
     "contracts",
     "volume",
+    "geometry",
+    "text",
+    "case_reading",
+    "compute",
+    "fitting",
     "builtin",
     "model",
     "train",
@@ -87,10 +92,10 @@ def imported_rooms(path):
     return {name.split(".")[1] for name in names} & set(ROOMS)
 
 
-def test_the_core_has_at_most_18_rooms_and_each_has_its_place():
+def test_the_core_has_at_most_23_rooms_and_each_has_its_place():
     rooms = {room_of(path) for path in modules(CORE)} - {"__init__", "__main__"}
     assert rooms <= set(ROOMS), f"not placed in ROOMS: {sorted(rooms - set(ROOMS))}"
-    assert len(rooms) <= 18
+    assert len(rooms) <= 23
 
 
 def test_rooms_import_one_way():

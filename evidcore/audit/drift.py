@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from evidcore.builtin.body import coarse, outline
-from evidcore.builtin.boxes import Region
-from evidcore.builtin.overlap import dice
+from evidcore.geometry.body import coarse, outline
+from evidcore.geometry.boxes import Region
+from evidcore.geometry.overlap import dice
 from evidcore.volume import Volume
 
 DISTANCES = (

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.builtin.boxes import Region, moved, parts, tight_box
 from evidcore.case import Box
 from evidcore.contracts import BoxPrompt, MaskPrompt, SegmenterPrompt
+from evidcore.geometry.boxes import Region, moved, parts, tight_box
 
 ORACLE_BOX, ORACLE_MASK = "oracle box", "oracle mask"
 

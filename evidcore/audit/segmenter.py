@@ -16,12 +16,12 @@ import numpy as np
 
 from evidcore.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of
 from evidcore.audit.oracle import ORACLE_BOX, Asked, oracle_boxes, reachable, ways_to_ask
-from evidcore.builtin.boxes import Region, parts
-from evidcore.builtin.overlap import dice
 from evidcore.case import Case
 from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterSession
 from evidcore.errors import DataError
 from evidcore.evaluate.statistics import Interval, mean_interval, paired_interval
+from evidcore.geometry.boxes import Region, parts
+from evidcore.geometry.overlap import dice
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read_mask, recall

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.builtin.kept import Kept
 from evidcore.builtin.text_encoders import TextEncoder
 from evidcore.builtin.text_models import Pretrained, Tokens, fits
 from evidcore.contracts import Scorer
+from evidcore.text.text_cache import TextCache
 
 Vector = Float[Tensor, " width"]
 
@@ -42,7 +42,7 @@ class Embedding(Scorer):
     ) -> None:
         self.encoder = TextEncoder(model, recipe_folder, f"scorer 'embedding' ({model})")
         self.pooling, self.zero_at = pooling, zero_at
-        self._kept: Kept[Vector | None] = Kept()  # by text
+        self._cache: TextCache[Vector | None] = TextCache()  # by text
 
     def ready(self) -> None:
         """Look at the model's configuration and tokenizer; fetch them where they come from the Hub.
@@ -64,7 +64,7 @@ class Embedding(Scorer):
         Raises:
             DataError: if the model cannot be used, or a text is too long.
         """
-        vectors = self._kept.of([*candidates, *references], self._embed)
+        vectors = self._cache.get([*candidates, *references], self._embed)
         pairs = zip(vectors[: len(candidates)], vectors[len(candidates) :], strict=True)
         return [self._score(one, other) for one, other in pairs]
 

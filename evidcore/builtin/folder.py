@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Ge, Gt
 
 from evidcore.builtin.csv_rows import Row
-from evidcore.builtin.file_states import files_of, named_states
 from evidcore.builtin.folder_table import (
     Table,
     file_and_key,
@@ -21,8 +20,8 @@ from evidcore.builtin.folder_table import (
     masks_of_cell,
     read_table,
 )
-from evidcore.builtin.leaving_out import Missing, usable, why_files_unusable
 from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, State, Tilted, VolumeRef
+from evidcore.case_reading import Missing, files_of, named_states, skip_unreadable, why_files_unusable
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 
@@ -127,7 +126,7 @@ class Folder(Dataset):
         self.left_out[split] = {}
         for problem in (*self._table.unusable, *self._table.clashes):
             raise DataError(problem)
-        yield from usable(
+        yield from skip_unreadable(
             self._readable(split),
             self._why_unusable,
             where=str(self.table),

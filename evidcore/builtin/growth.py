@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.builtin.overlap import dice
 from evidcore.case import Box
+from evidcore.geometry.overlap import dice
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]  # (y, x)
 Region = np.ndarray[Any, np.dtype[np.bool_]]  # (y, x)

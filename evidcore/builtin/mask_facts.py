@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from evidcore.builtin.body import Region, midline_mm
 from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
+from evidcore.geometry.body import Region, midline_mm
 from evidcore.volume import Volume, content_hash, read, read_mask
 from evidcore.volume.cache import fetch, store
 from evidcore.volume.geometry import Array

@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MinLen
 
-from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.mask_facts import CaseFacts, MaskFacts, case_facts
 from evidcore.case import Case, Question, Split
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, did_you_mean
+from evidcore.text.choices import LETTERS
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from evidcore.builtin.endpoint import ChatClient, Conversation, Endpoint
 from evidcore.builtin.endpoint_answers import Unanswered
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.case import Finding, Side, Span, State
 from evidcore.contracts import Labeler, Unread
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 INSTRUCTION = """\
 You label radiology reports. Tell what the report says of these findings, and of no others:

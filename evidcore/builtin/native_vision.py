@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from evidcore.builtin.patch_centres import patch_centres
 from evidcore.builtin.picture_places import PicturePlaces
 from evidcore.contracts import Bridge, Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RecipeError, RunError
+from evidcore.geometry.patch_centres import patch_centres
 
 Vision = Mapping[str, Any]
 # mean and spread of colours on 0..1 that each kind of tower was trained with

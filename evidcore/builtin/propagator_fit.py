@@ -18,13 +18,13 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from evidcore.builtin import overlap
-from evidcore.builtin.boxes import Region, moved, parts, tight_box
-from evidcore.builtin.encoder_fit import rate
 from evidcore.builtin.propagation import Frame, Windows, inputs, shown
 from evidcore.case import Case
 from evidcore.contracts import BoxPrompt, FitLog
 from evidcore.errors import DataError
+from evidcore.fitting.encoder import rate
+from evidcore.geometry import overlap
+from evidcore.geometry.boxes import Region, moved, parts, tight_box
 from evidcore.volume import Volume, read_mask, recall
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evidcore.builtin.kept import Kept
 from evidcore.builtin.text_models import (
     Pretrained,
     Tokens,
@@ -22,16 +21,13 @@ from evidcore.builtin.text_models import (
 )
 from evidcore.contracts import Scorer
 from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.text.agreement import as_agreement
+from evidcore.text.text_cache import TextCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MARK = "{reference}"
-
-
-def as_agreement(raw: float) -> float:
-    """Return 1 / (1 + exp(-raw)): a raw score of 0, which says neither yes nor no, is 0.5."""
-    return 1.0 / (1.0 + math.exp(-raw)) if raw >= 0 else math.exp(raw) / (1.0 + math.exp(raw))
 
 
 class RewardModel(Scorer):
@@ -71,7 +67,7 @@ class RewardModel(Scorer):
             )
         self.named, self.recipe_folder, self.reference_turn = model, recipe_folder, reference_turn
         self._loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
-        self._kept: Kept[float | None] = Kept()  # by conversation
+        self._cache: TextCache[float | None] = TextCache()  # by conversation
 
     def ready(self) -> None:
         """Look at the model's configuration and tokenizer; fetch them where they come from the Hub.
@@ -97,7 +93,7 @@ class RewardModel(Scorer):
         if questions is None:
             raise ValueError("a reward model judges the answer to a question; give the questions")
         turns = zip(candidates, references, questions, strict=True)
-        return self._kept.of([self.conversation(*one) for one in turns], self._judge)
+        return self._cache.get([self.conversation(*one) for one in turns], self._judge)
 
     def conversation(self, candidate: str, reference: str, question: str) -> str:
         """Return what the model reads, as text.

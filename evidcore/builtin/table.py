@@ -14,12 +14,11 @@ from typing import Annotated, Literal, get_args
 from annotated_types import Ge, Le
 
 from evidcore.builtin.csv_rows import shown
-from evidcore.builtin.file_states import files_of, named_states
-from evidcore.builtin.leaving_out import Missing, usable, why_files_unusable
 from evidcore.builtin.table_cases import CaseColumns, Gathered, Splitting
 from evidcore.builtin.table_questions import AnswerForm, QuestionColumns, question_of, written
 from evidcore.builtin.table_records import read_records
 from evidcore.case import Case, Intensity, Split
+from evidcore.case_reading import Missing, files_of, named_states, skip_unreadable, why_files_unusable
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, RecipeError
 
@@ -170,7 +169,7 @@ class Table(Dataset):
         self.left_out[split] = {}
         if self._read.wrong:
             raise DataError(_at_most(self._read.wrong))
-        yield from usable(
+        yield from skip_unreadable(
             self.listed(split),
             self._why_unusable,
             where=str(self.table),

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.csv_rows import shown
 from evidcore.builtin.table_records import Record
 from evidcore.case import Question
 from evidcore.errors import DataError
+from evidcore.text.choices import LETTERS
 
 AnswerForm = Literal["letter", "index", "text"]
 

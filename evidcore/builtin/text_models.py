@@ -15,7 +15,7 @@ from annotated_types import Ge
 from jaxtyping import Int
 from torch import Tensor
 
-from evidcore.builtin.device import device_of
+from evidcore.compute.device import device_of
 from evidcore.errors import DataError
 
 log = logging.getLogger(__name__)

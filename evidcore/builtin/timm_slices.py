@@ -14,10 +14,10 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor
 
-from evidcore.builtin.patch_centres import patch_centres
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
+from evidcore.geometry.patch_centres import patch_centres
 
 # (low, high) in HU: lung, soft tissue, bone
 WINDOWS = ((-1000.0, 400.0), (-160.0, 240.0), (-500.0, 1300.0))
@@ -145,7 +145,7 @@ class TimmSlices(Encoder):
             structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
             shift_voxels: training volumes are shifted by up to this many pixels along y and x.
         """
-        from evidcore.builtin.encoder_fit import fit_encoder
+        from evidcore.fitting.encoder import fit_encoder
 
         if not bool(self.weights_loaded):
             self.load_pretrained()

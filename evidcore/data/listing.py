@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast, get_args
 
-from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.csv_rows import Row, read_rows, shown
 from evidcore.builtin.folder_table import finding_state
 from evidcore.case import Case, Finding, Question, Report, Split
 from evidcore.data.target import states
 from evidcore.errors import DataError, did_you_mean
+from evidcore.text.choices import LETTERS
 
 Cases = Mapping[Split, Sequence[Case]]
 _SEPARATOR = "|"

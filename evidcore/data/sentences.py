@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.builtin.labelers import labelled, sentences
 from evidcore.case import Report, Span
 from evidcore.contracts import Labeler, Unread
+from evidcore.text.sentences import labelled, sentences
 
 BINS = 20  # of a report's length
 LABELS = ("normal", "abnormal")

@@ -17,13 +17,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from evidcore.builtin.choice import LETTERS
 from evidcore.builtin.scorers import TokenF1
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Scorer, Task
 from evidcore.evaluate.answered import Answered, Condition, asked, batches, unknown_patients
 from evidcore.evaluate.reference_lines import ReferenceLines, row
 from evidcore.evaluate.statistics import mean_interval, ratio_interval
+from evidcore.text.choices import LETTERS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

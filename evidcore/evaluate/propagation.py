@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.builtin.overlap import Mask
 from evidcore.case import Box
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
+from evidcore.geometry.overlap import Mask
 
 
 class HalfMask(Exception):

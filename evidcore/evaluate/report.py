@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from evidcore.builtin.labelers import NegationRules
-from evidcore.builtin.scorers import states
 from evidcore.case import Answer, Prompt, Report, Span, State
 from evidcore.contracts import Labeler, Policy, Sums, Task, Unread, Written
 from evidcore.evaluate.answered import Answered, Condition, asked, batches, unknown_patients
 from evidcore.evaluate.measuring import Measurement, NamedMetric, TextFigures, measure
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.statistics import mean_interval
+from evidcore.text.agreement import states
 
 F1_MICRO, F1_MACRO = "findings_f1_micro", "findings_f1_macro"
 

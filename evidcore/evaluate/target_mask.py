@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from evidcore.builtin.overlap import Mask
 from evidcore.case import Prompt
 from evidcore.errors import DataError
+from evidcore.geometry.overlap import Mask
 from evidcore.volume import Volume, read_mask
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from evidcore.audit.oracle import key_slice, oracle_boxes, reachable, ways_to_ask
-from evidcore.builtin.boxes import moved, parts, tight_box
 from evidcore.case import Box
+from evidcore.geometry.boxes import moved, parts, tight_box
 
 
 def truth():

@@ -9,7 +9,6 @@ import pytest
 from scipy import ndimage
 from scipy.spatial.distance import pdist
 
-from evidcore.builtin.body import outline
 from evidcore.builtin.phantom.abdomen.facts import Facts
 from evidcore.builtin.phantom.abdomen.lesions import FEWEST_VOXELS, FINDINGS, KINDS, longest_mm
 from evidcore.builtin.phantom.abdomen.render import Population, draw
@@ -17,6 +16,7 @@ from evidcore.builtin.phantom.abdomen.scene import FIELD_MM_ZYX, ORGANS, Grid, l
 from evidcore.builtin.phantom.drawing import affine
 from evidcore.data.organs import RELATIONS, contradictions
 from evidcore.data.organs import organ as organ_of
+from evidcore.geometry.body import outline
 from evidcore.volume import Geometry, Volume
 
 CROWDED = Population(seed=5, prior_strength=0.0, subtlety=1.0, prevalence=0.45, size_zyx=(40, 96, 128))

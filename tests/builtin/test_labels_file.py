@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from evidcore.builtin.labelers import labelled
 from evidcore.builtin.labels_file import LabelsFile
 from evidcore.case import Finding, Span
 from evidcore.contracts import Unread
 from evidcore.errors import DataError
+from evidcore.text.sentences import labelled
 
 TEXT = "No effusion. There is a 7 mm nodule on the left."
 

@@ -13,13 +13,13 @@ import nibabel
 import numpy as np
 import pytest
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.phantom import drawing, store
 from evidcore.builtin.phantom.chest import PhantomChest
 from evidcore.builtin.phantom.render import Population, draw
 from evidcore.errors import DataError
 from evidcore.testing.checks_dataset import check_dataset
+from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import read, read_mask
 
 SMALL = {"train_cases": 6, "validation_cases": 5, "test_cases": 24, "questions_per_finding": 4}

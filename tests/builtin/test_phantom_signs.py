@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.phantom.anatomy import healthy
 from evidcore.builtin.phantom.canvas import SIZE_ZYX, SPACING_MM_ZYX, Body, level, smooth_field
 from evidcore.builtin.phantom.render import Population, draw
 from evidcore.builtin.phantom.signs import SIDED, SIGNS, index_of
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 CASES = 40
 

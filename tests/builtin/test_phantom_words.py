@@ -7,10 +7,10 @@ import collections
 import numpy as np
 import pytest
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.phantom.population import INDICATIONS, draw_patient, probabilities
 from evidcore.builtin.phantom.questions import balanced_items
 from evidcore.builtin.phantom.wording import Shown, impression, question, sentences
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 
 def patients(count, *, prior_strength, prevalence=0.2):

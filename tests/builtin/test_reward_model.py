@@ -6,10 +6,11 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from evidcore.builtin.reward_model import RewardModel, as_agreement
+from evidcore.builtin.reward_model import RewardModel
 from evidcore.builtin.text_models import Pretrained
 from evidcore.errors import DataError, RecipeError, RunError
 from evidcore.testing import check_scorer, tiny_reward_model
+from evidcore.text.agreement import as_agreement
 
 transformers_logging.disable_progress_bar()
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evidcore.builtin.boxes import tight_box
 from evidcore.builtin.propagation import Frame, Track, carry, shown
 from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.case import Box, Case, MaskRef, VolumeRef
 from evidcore.contracts import BoxPrompt, Fittable, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.errors import DataError
+from evidcore.geometry.boxes import tight_box
 from evidcore.testing import check_fit, check_segmenter, prompts_from
 from evidcore.volume import read, read_mask
 

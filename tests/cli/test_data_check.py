@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from evidcore.builtin.labelers import sentences
 from evidcore.cli import main
+from evidcore.text.sentences import sentences
 
 
 def evid(*arguments, exit_code=0):

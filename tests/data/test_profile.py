@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.labelers import NegationRules, Phrases, labelled, sentences
+from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.case import Case, Finding, Question, Report, Span
 from evidcore.data import blind
 from evidcore.data.figure import page
@@ -17,6 +17,7 @@ from evidcore.data.listing import Columns, read_listing
 from evidcore.data.profile import prevalence, profile
 from evidcore.data.sentences import BINS, lengths, positions, quantiles
 from evidcore.errors import DataError
+from evidcore.text.sentences import labelled, sentences
 
 NAMES = ("nodule", "effusion", "cyst", "scar", "hernia")
 

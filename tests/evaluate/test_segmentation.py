@@ -6,7 +6,6 @@ import nibabel
 import numpy as np
 import pytest
 
-from evidcore.builtin.overlap import mask_overlap
 from evidcore.case import Answer, Box, Case, Evidence, MaskRef, Prompt, VolumeRef
 from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError, DataError
@@ -14,6 +13,7 @@ from evidcore.evaluate.compare import figure_change, figure_names
 from evidcore.evaluate.items import row_items
 from evidcore.evaluate.propagation import HalfMask, masks_of, request
 from evidcore.evaluate.segmentation import evaluate_segmentation
+from evidcore.geometry.overlap import mask_overlap
 from evidcore.registry.factory import build
 
 SHAPE = (12, 16, 16)

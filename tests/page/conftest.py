@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
 from evidcore.page import write_page
 from evidcore.registry.factory import build
+from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import cache_root
 
 RESOLVED = """

@@ -12,7 +12,6 @@ import yaml
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.case import TextPart
 from evidcore.errors import RunError
 from evidcore.model import assemble
@@ -23,6 +22,7 @@ from evidcore.recipe import load
 from evidcore.run import RunFolder, export_run, run, start
 from evidcore.run.parts import build
 from evidcore.testing.models import tiny_language
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 
 @pytest.fixture(scope="module")

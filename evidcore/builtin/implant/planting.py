@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.builtin.body import coarse, midline_mm, outline
 from evidcore.builtin.implant.kinds import Kind, Tissue
 from evidcore.builtin.implant.places import room_beside, room_mm, tissue_in_mask, tissue_of
 from evidcore.builtin.implant.shape import Box, Ellipsoid, box_around, draw, filled
 from evidcore.builtin.implant.sharpness import point_spread_mm
 from evidcore.builtin.implant.texture import TooLittleTissue, autocovariance, noise_like
 from evidcore.case import Side
+from evidcore.geometry.body import coarse, midline_mm, outline
 from evidcore.volume import Volume
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 from filelock import FileLock
 
 from evidcore.builtin.implant.planting import Lesion, Planted
+from evidcore.geometry import body
 from evidcore.volume import Volume
 from evidcore.volume.cache import naming_full_disk
 
@@ -37,7 +39,7 @@ def source_hash() -> str:
     """Return a hash of the code that plants: changed code never meets scans of the old one."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    for file in [*sorted(here.glob("*.py")), here.parent / "body.py"]:
+    for file in [*sorted(here.glob("*.py")), Path(inspect.getfile(body))]:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping, Sequence
 
-from evidcore.builtin.labelers import labelled
-from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
-from evidcore.builtin.scorers import states
 from evidcore.case import Finding, Report, Span, Unscored
 from evidcore.contracts import Labeler, Measured, Metric, Sums, Unread, Written
+from evidcore.text.agreement import states
+from evidcore.text.sentences import labelled
+from evidcore.text.words import NO_REFERENCE, reference_of
 
 DECILES = 10
 _LATE_MINUS_EARLY = "abnormal_recall_late_minus_early"

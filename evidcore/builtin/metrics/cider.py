@@ -6,10 +6,9 @@ import collections
 import math
 from collections.abc import Mapping, Sequence
 
-from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
-from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written
+from evidcore.text.words import NO_REFERENCE, reference_of, words
 
 ORDERS = (1, 2, 3, 4)
 SIGMA_WORDS = 6.0  # Vedantam et al. 2015, section 6

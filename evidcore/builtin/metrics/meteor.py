@@ -8,11 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
-from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written
 from evidcore.errors import RecipeError
+from evidcore.text.words import NO_REFERENCE, reference_of, words
 
 WITHOUT = "exact words and stems only: no WordNet was named, so no synonyms"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
-from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Sums, Written
+from evidcore.text.words import NO_REFERENCE, reference_of, words
 
 ORDERS = (1, 2, 3, 4)
 

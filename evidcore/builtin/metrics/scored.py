@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evidcore.builtin.metrics.references import NO_REFERENCE, reference_of
-from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Scorer, Written
 from evidcore.errors import PluginError
 from evidcore.registry.factory import offer_of
+from evidcore.text.words import NO_REFERENCE, reference_of, words
 
 
 class Scored(Metric):

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.phantom.dataset import Phantoms
 from evidcore.builtin.phantom.drawing import SPLITS
 from evidcore.builtin.phantom.questions import Item, balanced_items
 from evidcore.builtin.phantom.render import Population
 from evidcore.builtin.phantom.wording import question
 from evidcore.case import Case, MaskRef, Question, Split
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 
 class PhantomChest(Phantoms[Population]):

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.phantom.canvas import LEFT, RIGHT
 from evidcore.builtin.phantom.priors import chances
 from evidcore.builtin.phantom.signs import SIDED
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 # Hidden patient types. Every finding belongs to one, so that text predicts all findings equally well.
 INDICATIONS: dict[str, tuple[str, str, str]] = {

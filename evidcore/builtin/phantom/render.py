@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.phantom import drawing
 from evidcore.builtin.phantom.anatomy import healthy
 from evidcore.builtin.phantom.canvas import SIZE_ZYX, SPACING_MM_ZYX
@@ -20,6 +19,7 @@ from evidcore.builtin.phantom.signs import (
     index_of,
 )
 from evidcore.builtin.phantom.wording import Shown, impression, sentences, written
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

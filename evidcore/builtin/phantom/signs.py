@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.phantom.canvas import (
     SIZE_ZYX,
     Body,
@@ -19,6 +18,7 @@ from evidcore.builtin.phantom.canvas import (
     ys,
     zs,
 )
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 SIDED = frozenset({
     "atelectasis",

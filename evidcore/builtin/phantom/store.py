@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from evidcore.builtin.phantom.drawing import Population, write
 from evidcore.errors import DataError
+from evidcore.text import findings
 
 SMALL = 48  # cases that are drawn sooner than a second process has started
 
@@ -27,7 +28,7 @@ def source_hash(population: Population) -> str:
     """
     digest = hashlib.sha256()
     here, own = Path(__file__).parent, Path(inspect.getfile(type(population))).parent
-    for file in [*sorted({*here.glob("*.py"), *own.glob("*.py")}), here.parent / "findings.py"]:
+    for file in [*sorted({*here.glob("*.py"), *own.glob("*.py")}), Path(inspect.getfile(findings))]:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

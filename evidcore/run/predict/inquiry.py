@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from evidcore.builtin.choice import LETTERS, STEM
 from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
 from evidcore.errors import DataError, RunError, did_you_mean
 from evidcore.recipe import Audit, Evaluate, Grpo, Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run.parts import Parts
+from evidcore.text.choices import LETTERS, STEM
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"
 

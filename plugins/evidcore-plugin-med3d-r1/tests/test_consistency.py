@@ -8,7 +8,7 @@ import torch
 from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, level
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from evidcore.builtin.reward_model import RewardModel, as_agreement
+from evidcore.builtin.reward_model import RewardModel
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.text_models import Pretrained
 from evidcore.case import (
@@ -28,6 +28,7 @@ from evidcore.contracts import Scorer
 from evidcore.errors import DataError
 from evidcore.testing import tiny_reward_model
 from evidcore.testing.checks_reward import check_reward
+from evidcore.text.agreement import as_agreement
 
 QUESTION = "Which finding is present?\nA) emphysema\nB) lung nodule"
 REPORT = "There is no emphysema. There is a lung nodule in the left lung."

@@ -6,8 +6,8 @@ import pytest
 from pycocoevalcap.cider.cider import Cider as CocoCider
 
 from evidcore.builtin.metrics.cider import Cider
-from evidcore.builtin.metrics.words import words
 from evidcore.case import Unscored
+from evidcore.text.words import words
 
 
 def test_cider_d_is_that_of_the_captioning_tools_of_coco(written, pairs):

@@ -10,10 +10,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from evidcore.builtin.metrics.overlap import Bleu, RougeL
-from evidcore.builtin.metrics.references import NO_REFERENCE
-from evidcore.builtin.metrics.words import words
 from evidcore.contracts import Measured
 from evidcore.evaluate.pooling import pooled
+from evidcore.text.words import NO_REFERENCE, words
 
 
 def over_all(metric, texts):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from evidcore.builtin.clock import Clock, clock_for, column
+from evidcore.compute.clock import Clock, clock_for, column
 
 
 class Hands:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evidcore.builtin.body import coarse, midline_mm, outline
+from evidcore.geometry.body import coarse, midline_mm, outline
 from evidcore.volume import Geometry, Volume
 
 SIZE, SPACING = (8, 100, 130), (4.0, 2.5, 2.5)

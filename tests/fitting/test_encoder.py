@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from evidcore.builtin.encoder_fit import fit_encoder, probe_auc, rate
-from evidcore.builtin.encoder_objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
-from evidcore.builtin.encoder_targets import Targets, finding_names, read_targets
 from evidcore.builtin.phantom.chest import PhantomChest
 from evidcore.builtin.vit3d import ViT3D
 from evidcore.case import Crop, Finding
 from evidcore.errors import DataError
+from evidcore.fitting.encoder import fit_encoder, probe_auc, rate
+from evidcore.fitting.objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
+from evidcore.fitting.targets import Targets, finding_names, read_targets
 from evidcore.volume import prepare, read, read_mask
 
 GRID = (8, 8, 8)

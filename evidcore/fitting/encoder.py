@@ -17,12 +17,12 @@ from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from evidcore.builtin.clock import Clock, clock_for
-from evidcore.builtin.encoder_objectives import OBJECTIVES, pooled
-from evidcore.builtin.encoder_targets import Targets, finding_names, read_targets
 from evidcore.case import Case
+from evidcore.compute.clock import Clock, clock_for
 from evidcore.contracts import Encoder, FitLog
 from evidcore.errors import DataError, did_you_mean
+from evidcore.fitting.objectives import OBJECTIVES, pooled
+from evidcore.fitting.targets import Targets, finding_names, read_targets
 
 WARM_UP_STEPS = 60
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature

@@ -1,15 +1,17 @@
-"""What to do about cases that cannot be used: stop, or leave them out by name and count them."""
+"""Reading the cases of a table or folder: which files they name, and what to do about unreadable ones."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from evidcore.builtin.file_states import files_of
 from evidcore.case import Case, Split
 from evidcore.errors import DataError
+from evidcore.volume.formats import file_state
 from evidcore.volume.usable import why_unusable
 
 Missing = Literal["stop", "skip"]
@@ -17,7 +19,7 @@ Missing = Literal["stop", "skip"]
 log = logging.getLogger(__name__)
 
 
-def usable(
+def skip_unreadable(
     cases: Iterable[Case],
     why_not: Callable[[Case], str | None],
     *,
@@ -78,3 +80,21 @@ def why_files_unusable(case: Case, *, table: Path, cache_folder: Path, missing: 
         reasons = (why_unusable(ref, cache_folder) for ref in case.volumes)
         return next((reason for reason in reasons if reason), None)
     return None
+
+
+def named_states(files: Iterable[str], folder: Path) -> Iterator[str]:
+    """Yield for each file its name and the name, time and size of every file behind it, as JSON.
+
+    Args:
+        files: volumes and masks; a DICOM folder or a header with its data beside it are many files.
+        folder: names are told from here, so that a folder may move.
+    """
+    for file in files:
+        state = file_state(file)
+        behind = state and [[os.path.relpath(name, folder), *facts] for name, *facts in state]
+        yield json.dumps([os.path.relpath(file, folder), behind])
+
+
+def files_of(case: Case) -> list[str]:
+    """Return the paths of a case's volumes in their order, then those of its masks."""
+    return [ref.path for ref in case.volumes] + sorted({ref.path for ref in case.masks.values()})

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.builtin.encoder_targets import SEEN_FRACTION, Targets
 from evidcore.contracts import Grid
+from evidcore.fitting.targets import SEEN_FRACTION, Targets
 
 Features = Float[Tensor, "case patch width"]
 HEIGHTS, HALVES = 4, 2  # zones of the body: from caudal to cranial, right and left

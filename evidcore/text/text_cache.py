@@ -1,4 +1,4 @@
-"""What was worked out for texts, kept for when they come again."""
+"""A cache of values computed for texts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
-    """Values by text; the latest `most` are kept, as a group's answers share a report and cases come again.
+class TextCache(Generic[Value]):
+    """Values by text; holds the latest `most`, as a group's answers share a report and cases come again.
 
     Args:
         most: how many.
-        unless: values of this type are worked out anew each time.
+        unless: values of this type are computed anew each time.
     """
 
     def __init__(self, most: int = 8192, *, unless: type | None = None) -> None:
@@ -21,12 +21,12 @@ class Kept(Generic[Value]):
         self.most, self.unless = most, unless
         self._held: dict[str, Value] = {}  # the latest last
 
-    def of(self, texts: Sequence[str], work: Callable[[list[str]], Sequence[Value]]) -> list[Value]:
-        """Return a value for each text, working out at once what is not kept."""
+    def get(self, texts: Sequence[str], compute: Callable[[list[str]], Sequence[Value]]) -> list[Value]:
+        """Return a value for each text; those not held are computed in one call."""
         found = {text: self._held.pop(text) for text in dict.fromkeys(texts) if text in self._held}
         unknown = [text for text in dict.fromkeys(texts) if text not in found]
         if unknown:
-            found.update(zip(unknown, work(unknown), strict=True))
+            found.update(zip(unknown, compute(unknown), strict=True))
         for text, value in found.items():
             if self.unless is None or not isinstance(value, self.unless):
                 self._held[text] = value
