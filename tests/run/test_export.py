@@ -210,6 +210,6 @@ def test_weights_out_of_folders_have_no_known_licence(from_folders):
 
 
 def test_a_model_of_parts_has_no_published_form(small_run, tmp_path):
-    with pytest.raises(RunError, match=r"this one has 'vit3d' and 'projection'. Export it"):
+    with pytest.raises(RunError, match=r"this one has encoder 'vit3d' and bridge 'projection'. Export it"):
         export_run(RunFolder(small_run), tmp_path / "model", "published")
     assert not (tmp_path / "model").exists()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from evidcore.builtin.picture_places import PicturePlaces
 from evidcore.contracts import Bridge, Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RecipeError, RunError
 from evidcore.geometry.patch_centres import patch_centres
+from evidcore_plugin_encoders.picture_places import PicturePlaces
 
 Vision = Mapping[str, Any]
 # mean and spread of colours on 0..1 that each kind of tower was trained with
@@ -56,6 +56,7 @@ class NativeVision(Encoder):
     layers too.
     """
 
+    published_names: ClassVar[Mapping[str, str]] = {"tower.": "model.visual."}
     mean: Tensor
     spread: Tensor
 
@@ -156,6 +157,8 @@ class NativeMerger(Bridge):
 
     For the features of `native-vision` alone. Qwen3-VL's also make what is added after the first layers.
     """
+
+    published_names: ClassVar[Mapping[str, str]] = {"": "model.visual."}
 
     def __init__(self, width: int, text_width: int, grid_zyx: Grid, vision: Vision | None = None) -> None:
         """Build the mergers without weights; `adopt` takes them from the published model."""

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_encoders.native_vision import NativeMerger, NativeVision
 from transformers import AutoModelForImageTextToText, Qwen2VLImageProcessor
 
-from evidcore.builtin.native_vision import NativeMerger, NativeVision
 from evidcore.case import Prompt, VisualPart
 from evidcore.errors import RecipeError, RunError
 from evidcore.model import assemble

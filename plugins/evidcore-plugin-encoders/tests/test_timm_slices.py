@@ -7,17 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
+from evidcore_plugin_encoders.timm_slices import TimmSlices
 from safetensors.torch import load_file, save_file
 
-from evidcore.builtin.timm_slices import TimmSlices
 from evidcore.builtin.views import Slices
 from evidcore.errors import RecipeError, RunError
 from evidcore.testing.checks_model import check_encoder
 from evidcore.testing.data import volume_case
 from evidcore.volume import prepare
-
-timm = pytest.importorskip("timm", reason="needs the extra: pip install 'evidcore[timm]'")
 
 # convolutions; a plain transformer with a class token; windows and channels last
 BACKBONES = ["test_resnet", "test_vit", "swin_tiny_patch4_window7_224"]
@@ -133,7 +132,7 @@ def test_weights_of_another_backbone_are_refused(download):
 def test_weights_that_cannot_be_had_offline_are_named_with_the_way_out():
     # in a process of its own: the Hub client reads HF_HUB_OFFLINE when it is imported
     code = (
-        "from evidcore.builtin.timm_slices import TimmSlices\n"
+        "from evidcore_plugin_encoders.timm_slices import TimmSlices\n"
         "from evidcore.errors import RunError\n"
         "try: TimmSlices(model='test_resnet', pretrained='timm/none-such@abc', size=64).load_pretrained()\n"
         "except RunError as error: print(error)\n"

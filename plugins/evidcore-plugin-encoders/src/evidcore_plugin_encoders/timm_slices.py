@@ -218,7 +218,7 @@ def import_timm() -> ModuleType:
     except ImportError as cause:
         raise PluginError(
             f"encoder 'timm-slices' needs timm, which cannot be imported ({cause}). "
-            f"Install it: pip install 'evidcore[timm]'."
+            f"Install it: pip install timm torchvision."
         ) from cause
     except RuntimeError as cause:
         if "torchvision" not in str(cause):
@@ -226,7 +226,7 @@ def import_timm() -> ModuleType:
         raise PluginError(
             f"encoder 'timm-slices': the installed torchvision does not fit torch "
             f"{torch.__version__} ({cause}). Install a pair that belongs together: "
-            f"pip install 'evidcore[timm]' in a fresh environment."
+            f"pip install evidcore-plugin-encoders in a fresh environment."
         ) from cause
     module: ModuleType = timm
     return module
