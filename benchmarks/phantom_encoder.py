@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidcore_plugin_phantoms.chest import PhantomChest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from evidcore.builtin.phantom.chest import PhantomChest
 from evidcore.builtin.vit3d import ViT3D
 from evidcore.case import Case
 from evidcore.fitting.encoder import encode

@@ -17,14 +17,7 @@ import pytest
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder of real volumes; never copied from, quoted or printed."""
-    folder = Path(os.environ.get("EVID_SHARED_DATA", Path(__file__).parents[1] / "../shared/data")).resolve()
-    if not folder.is_dir():
-        pytest.skip("no real volumes here: set EVID_SHARED_DATA to their folder")
-    return folder
+from evidcore.testing.fixtures import real_data as real_data
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from evidcore_plugin_phantoms import wording
+from evidcore_plugin_phantoms.wording import Shown
 
 from evidcore.builtin.labelers import NegationRules, Phrases
-from evidcore.builtin.phantom import wording
-from evidcore.builtin.phantom.wording import Shown
 from evidcore.testing.checks_text import check_labeler
 from evidcore.text.agreement import states
 from evidcore.text.findings import CT_RATE_FINDINGS

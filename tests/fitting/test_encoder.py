@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_phantoms.chest import PhantomChest
 
-from evidcore.builtin.phantom.chest import PhantomChest
 from evidcore.builtin.vit3d import ViT3D
 from evidcore.case import Crop, Finding
 from evidcore.errors import DataError

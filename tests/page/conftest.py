@@ -69,7 +69,7 @@ hash = "9f31c2aa70d14be2"
 version = "0.1.0"
 code = "5b1e0c"
 [package.evidcore.components]
-"dataset/phantom-chest" = "evidcore.builtin.phantom.chest:PhantomChest"
+"dataset/phantom-chest" = "evidcore_plugin_phantoms.chest:PhantomChest"
 [package.evidcore-plugin-med3d-r1]
 version = "0.1.0"
 [dataset.chest]
