@@ -23,8 +23,8 @@ import nibabel
 import numpy as np
 from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.weights import published_config
+from evidcore_plugin_tables.folder import Folder
 
-from evidcore.builtin.folder import Folder
 from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.cli import main as evid
 

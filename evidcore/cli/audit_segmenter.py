@@ -90,9 +90,10 @@ def segmenter(
 
     TARGET is a recipe, or a folder that holds cases.csv. The key slice is the one that shows most of a mask.
     """
+    from evidcore_plugin_tables.target import open_target
+
     from evidcore.audit.drift import distance_names
     from evidcore.audit.segmenter import audit_segmenters
-    from evidcore.data.target import open_target
     from evidcore.registry.factory import offer_of
 
     built = _built(asked, target)

@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from evidcore_plugin_doctor.organs import RELATIONS, contradictions
+from evidcore_plugin_doctor.organs import organ as organ_of
 from evidcore_plugin_phantoms.abdomen.facts import Facts
 from evidcore_plugin_phantoms.abdomen.lesions import FEWEST_VOXELS, FINDINGS, KINDS, longest_mm
 from evidcore_plugin_phantoms.abdomen.render import Population, draw
@@ -14,8 +16,6 @@ from evidcore_plugin_phantoms.drawing import affine
 from scipy import ndimage
 from scipy.spatial.distance import pdist
 
-from evidcore.data.organs import RELATIONS, contradictions
-from evidcore.data.organs import organ as organ_of
 from evidcore.geometry.body import outline
 from evidcore.volume import Geometry, Volume
 

@@ -13,9 +13,9 @@ from evidcore_plugin_phantoms.implant.planting import Wish, plant
 from evidcore_plugin_phantoms.implant.shape import Ellipsoid, box_around, draw, filled
 from evidcore_plugin_phantoms.implant.sharpness import point_spread_mm
 from evidcore_plugin_phantoms.implant.texture import TooLittleTissue, autocovariance, noise_like
+from evidcore_plugin_tables.folder import Folder
 from scipy import ndimage
 
-from evidcore.builtin.folder import Folder
 from evidcore.case import Case, VolumeRef
 from evidcore.errors import DataError, RecipeError
 from evidcore.testing import check_dataset
