@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import runpy
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
@@ -17,6 +16,7 @@ import pytest
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
+from evidcore.testing.fixtures import offered as offered
 from evidcore.testing.fixtures import real_data as real_data
 
 
@@ -30,30 +30,6 @@ def benchmark() -> Callable[[str], ModuleType]:
             return importlib.import_module(name)
 
     return load
-
-
-@pytest.fixture
-def offered(tmp_path, monkeypatch) -> Iterator[Callable[..., ModuleType]]:
-    """Return a function that makes objects of a test look like those of an installed package."""
-    modules = []
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def offer(package: str, entry_points: str, version: str = "1.0", **objects: object) -> ModuleType:
-        name = package.replace("-", "_")
-        (tmp_path / f"{name}.py").write_text("")
-        info = tmp_path / f"{name}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(entry_points)
-        module = importlib.import_module(name)
-        modules.append(name)
-        for key, value in objects.items():
-            setattr(module, key, value)
-        return module
-
-    yield offer
-    for name in modules:
-        del sys.modules[name]
 
 
 TAKE_SECONDS = [

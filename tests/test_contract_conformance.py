@@ -10,6 +10,7 @@ import re
 import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
+from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_plugin_tables.folder import Folder
 
 from evidcore import testing
@@ -17,7 +18,6 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.endpoint import Endpoint
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.metrics.judge import DIMENSIONS
-from evidcore.builtin.region_growing import RegionGrowing
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.text_models import Pretrained

@@ -57,6 +57,9 @@ ALLOWED_UPWARD = {
 ALLOWED_TO_PACKAGES = {
     ("doctor", "cli"),  # its commands share options and progress with the core's
     ("doctor", "page"),  # a profile's page is drawn like a run's
+    ("segmenters", "cli"),  # as the doctor
+    ("segmenters", "page"),  # the audit's page is drawn like a run's
+    ("segmenters", "recipe"),  # a segmenter may be named as a service of a recipe
     ("tables", "recipe"),  # a command's target is a folder's table, or the data sets of a recipe
 }
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
@@ -110,6 +113,16 @@ def test_rooms_import_one_way():
         if ROOMS.index(room) > ROOMS.index(room_of(path))
     }
     assert upward == ALLOWED_UPWARD
+
+
+def test_the_core_imports_no_package():
+    reaching = [
+        f"{path.relative_to(CORE)}: {name}"
+        for path in modules(CORE)
+        for name, _ in imports(path)
+        if name.startswith("evidcore_plugin_")
+    ]
+    assert reaching == []
 
 
 def test_the_lower_rooms_name_no_torch():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,3 +20,27 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real volumes here: set EVID_SHARED_DATA to their folder")
     return folder
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
+    """Return a function that makes objects of a test look like those of an installed package."""
+    modules = []
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def offer(package: str, entry_points: str, version: str = "1.0", **objects: object) -> ModuleType:
+        name = package.replace("-", "_")
+        (tmp_path / f"{name}.py").write_text("")
+        info = tmp_path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(entry_points)
+        module = importlib.import_module(name)
+        modules.append(name)
+        for key, value in objects.items():
+            setattr(module, key, value)
+        return module
+
+    yield offer
+    for name in modules:
+        del sys.modules[name]

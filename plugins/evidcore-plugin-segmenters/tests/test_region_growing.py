@@ -6,10 +6,19 @@ import nibabel
 import numpy as np
 import pytest
 import SimpleITK as sitk
+from evidcore_plugin_segmenters.growth import (
+    Growth,
+    Model,
+    around_point,
+    connected,
+    grow,
+    in_box,
+    leash,
+    smooth,
+)
+from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from scipy import ndimage
 
-from evidcore.builtin.growth import Growth, Model, around_point, connected, grow, in_box, leash, smooth
-from evidcore.builtin.region_growing import RegionGrowing
 from evidcore.case import Box, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.errors import DataError
@@ -116,8 +125,8 @@ def test_a_prompt_is_grown_once_and_a_slice_smoothed_once(bodies, monkeypatch):
 
         return call
 
-    monkeypatch.setattr("evidcore.builtin.region_growing.smooth", counted("smooth", smooth))
-    monkeypatch.setattr("evidcore.builtin.region_growing.in_box", counted("in_box", in_box))
+    monkeypatch.setattr("evidcore_plugin_segmenters.region_growing.smooth", counted("smooth", smooth))
+    monkeypatch.setattr("evidcore_plugin_segmenters.region_growing.in_box", counted("in_box", in_box))
     segmenter = RegionGrowing()
     prompt = BoxPrompt(box=oracle(organs["kidney"]))
     first = segmenter.session(ref).masks([MaskRequest(prompts=(prompt,))] * 8)

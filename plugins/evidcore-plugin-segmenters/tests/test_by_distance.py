@@ -3,9 +3,8 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
-
-from evidcore.page.by_distance import Fall, by_distance
-from evidcore.page.segmenters import page
+from evidcore_plugin_segmenters.audit.by_distance import Fall, by_distance
+from evidcore_plugin_segmenters.audit.page import page
 
 
 def drawn(rows, **options):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.page.by_distance import Fall, by_distance
 from evidcore.page.charts import Lane, lanes
 from evidcore.page.document import NOTICE, shell
 from evidcore.page.markup import Html, join, tag
 from evidcore.page.numbers import Unit, interval, number
 from evidcore.page.tables import facts
+from evidcore_plugin_segmenters.audit.by_distance import Fall, by_distance
 
 _MOST_LINES = 6
 _COLUMNS: Sequence[tuple[str, str, Unit]] = (

@@ -18,7 +18,6 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from evidcore.builtin.propagation import Frame, Windows, inputs, shown
 from evidcore.case import Case
 from evidcore.contracts import BoxPrompt, FitLog
 from evidcore.errors import DataError
@@ -26,9 +25,10 @@ from evidcore.fitting.encoder import rate
 from evidcore.geometry import overlap
 from evidcore.geometry.boxes import Region, moved, parts, tight_box
 from evidcore.volume import Volume, read_mask, recall
+from evidcore_plugin_segmenters.propagation import Frame, Windows, inputs, shown
 
 if TYPE_CHECKING:
-    from evidcore.builtin.slice_propagator import SlicePropagator
+    from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 
 LOG_EVERY_STEPS = 10
 LARGE = 0.5  # of an object's largest area: slices on which it may be prompted

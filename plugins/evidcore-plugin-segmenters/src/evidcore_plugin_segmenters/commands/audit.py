@@ -92,9 +92,9 @@ def segmenter(
     """
     from evidcore_plugin_tables.target import open_target
 
-    from evidcore.audit.drift import distance_names
-    from evidcore.audit.segmenter import audit_segmenters
     from evidcore.registry.factory import offer_of
+    from evidcore_plugin_segmenters.audit.audit_segmenters import audit_segmenters
+    from evidcore_plugin_segmenters.audit.drift import distance_names
 
     built = _built(asked, target)
     datasets: dict[str, Any] = {}
@@ -122,7 +122,7 @@ def segmenter(
         "datasets": datasets,
     }
     if out is not None:
-        from evidcore.page.segmenters import page
+        from evidcore_plugin_segmenters.audit.page import page
 
         out.mkdir(parents=True, exist_ok=True)
         (out / "audit.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

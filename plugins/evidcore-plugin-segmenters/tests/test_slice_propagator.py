@@ -8,10 +8,10 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_segmenters.propagation import Frame, Track, carry, shown
+from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from safetensors.torch import load_file, save_file
 
-from evidcore.builtin.propagation import Frame, Track, carry, shown
-from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.case import Box, Case, MaskRef, VolumeRef
 from evidcore.contracts import BoxPrompt, Fittable, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.errors import DataError

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of
-from evidcore.audit.oracle import ORACLE_BOX, Asked, oracle_boxes, reachable, ways_to_ask
 from evidcore.case import Case
 from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterSession
 from evidcore.errors import DataError
@@ -25,6 +23,8 @@ from evidcore.geometry.overlap import dice
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read_mask, recall
+from evidcore_plugin_segmenters.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of
+from evidcore_plugin_segmenters.audit.oracle import ORACLE_BOX, Asked, oracle_boxes, reachable, ways_to_ask
 
 TRUTH = "truth"
 PERFECT = "perfect propagation"

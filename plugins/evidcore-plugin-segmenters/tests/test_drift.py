@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from evidcore_plugin_segmenters.audit.drift import body_of, dice, distance_names, drift, shape_of, surface_mm
 
-from evidcore.audit.drift import body_of, dice, distance_names, drift, shape_of, surface_mm
 from evidcore.volume import Geometry, Volume
 
 

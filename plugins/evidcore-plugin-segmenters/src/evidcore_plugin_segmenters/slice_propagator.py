@@ -12,8 +12,6 @@ from annotated_types import Ge, Gt, Le
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from evidcore.builtin.growth import around_point, leash, smooth
-from evidcore.builtin.propagation import Frame, Track, carry
 from evidcore.case import Box, Case, VolumeRef
 from evidcore.contracts import (
     BoxPrompt,
@@ -29,6 +27,8 @@ from evidcore.contracts import (
 from evidcore.contracts.segmenting import Mask, Window
 from evidcore.errors import DataError
 from evidcore.volume import Volume, recall
+from evidcore_plugin_segmenters.growth import around_point, leash, smooth
+from evidcore_plugin_segmenters.propagation import Frame, Track, carry
 
 WEIGHTS = "weights.safetensors"
 POINT_SMOOTHING = 5  # steps, as in `region-growing`
@@ -120,7 +120,7 @@ class SlicePropagator(Segmenter):
             chain: slices of a chain.
             jitter: boxes are moved by up to this share of their size, one draw an object.
         """
-        from evidcore.builtin.propagator_fit import fit_propagator
+        from evidcore_plugin_segmenters.propagator_fit import fit_propagator
 
         fit_propagator(
             self,

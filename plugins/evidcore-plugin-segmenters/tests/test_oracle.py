@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from evidcore_plugin_segmenters.audit.oracle import key_slice, oracle_boxes, reachable, ways_to_ask
 
-from evidcore.audit.oracle import key_slice, oracle_boxes, reachable, ways_to_ask
 from evidcore.case import Box
 from evidcore.geometry.boxes import moved, parts, tight_box
 

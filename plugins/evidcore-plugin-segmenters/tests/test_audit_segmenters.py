@@ -7,8 +7,8 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from evidcore_plugin_segmenters.audit.audit_segmenters import audit_segmenters
 
-from evidcore.audit.segmenter import audit_segmenters
 from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, Segmenter, SegmenterSession
 from evidcore.errors import ContractError, DataError

@@ -10,18 +10,6 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from evidcore.builtin.growth import (
-    Growth,
-    Model,
-    Plane,
-    Region,
-    around_point,
-    grow,
-    in_box,
-    leash,
-    of_mask,
-    smooth,
-)
 from evidcore.case import Box, VolumeRef
 from evidcore.contracts import (
     BoxPrompt,
@@ -35,6 +23,18 @@ from evidcore.contracts import (
 from evidcore.contracts.segmenting import Mask, Window
 from evidcore.volume import Volume, recall
 from evidcore.volume.content import volume_key
+from evidcore_plugin_segmenters.growth import (
+    Growth,
+    Model,
+    Plane,
+    Region,
+    around_point,
+    grow,
+    in_box,
+    leash,
+    of_mask,
+    smooth,
+)
 
 _SESSIONS = 2  # volumes are asked about one after another, as `recall` remembers them
 _OBJECTS = 64  # a volume's prompts that are remembered; more than the rollouts of a step ask about
