@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from evidcore_plugin_text_metrics.word_overlap import RougeL
+
 from evidcore.builtin.labelers import NegationRules
-from evidcore.builtin.metrics.overlap import RougeL
 from evidcore.case import Case, Report
 from evidcore.contracts import Measured, Written
 from evidcore.evaluate.measuring import NamedMetric, measure

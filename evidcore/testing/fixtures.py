@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from evidcore.case import Case, Report, Span
+from evidcore.contracts import Written
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +47,21 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     yield offer
     for name in modules:
         del sys.modules[name]
+
+
+@pytest.fixture
+def written() -> Callable[..., list[Written]]:
+    """Return texts to measure from pairs of report and reference."""
+
+    def make(*pairs: tuple[str, str | None], spans: Sequence[Span] = ()) -> list[Written]:
+        return [
+            Written(
+                case=Case(id=f"c{place}", patient=f"p{place}", volumes=()),
+                asked="Write the report.",
+                text=text,
+                reference=None if reference is None else Report(text=reference, spans=tuple(spans)),
+            )
+            for place, (text, reference) in enumerate(pairs)
+        ]
+
+    return make

@@ -4,10 +4,10 @@ import dataclasses
 import json
 
 import pytest
+from evidcore_plugin_text_metrics.embedding import Embedding
+from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers.utils import logging
 
-from evidcore.builtin.embedding import Embedding
-from evidcore.builtin.text_models import Pretrained
 from evidcore.errors import RecipeError
 from evidcore.evaluate.choice import ALWAYS, rescued
 from evidcore.recipe import Evaluate, load

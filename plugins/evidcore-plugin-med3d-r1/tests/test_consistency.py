@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, level
+from evidcore_plugin_text_metrics.reward_model import RewardModel
+from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from evidcore.builtin.reward_model import RewardModel
 from evidcore.builtin.scorers import FindingsF1
-from evidcore.builtin.text_models import Pretrained
 from evidcore.case import (
     Answer,
     Case,

@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from evidcore.builtin.endpoint import ChatClient, Conversation, Endpoint
-from evidcore.builtin.endpoint_answers import Unanswered
 from evidcore.case import Finding, Side, Span, State
 from evidcore.contracts import Labeler, Unread
 from evidcore.text.findings import CT_RATE_FINDINGS
+from evidcore_plugin_text_metrics.endpoint import ChatClient, Conversation, Endpoint
+from evidcore_plugin_text_metrics.endpoint_answers import Unanswered
 
 INSTRUCTION = """\
 You label radiology reports. Tell what the report says of these findings, and of no others:

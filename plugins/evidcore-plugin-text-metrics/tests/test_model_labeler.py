@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from evidcore_plugin_text_metrics.endpoint import Endpoint
+from evidcore_plugin_text_metrics.model_labeler import INSTRUCTION, ModelLabeler, read_findings
 
-from evidcore.builtin.endpoint import Endpoint
-from evidcore.builtin.model_labeler import INSTRUCTION, ModelLabeler, read_findings
 from evidcore.builtin.rewards import ReportFindings
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.case import Answer, Case, Finding, Prompt, Report, Rollout, Span

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from evidcore_plugin_text_metrics import embedding_f1
+from evidcore_plugin_text_metrics.embedding_f1 import EmbeddingF1, greedy_f1
+from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
-from evidcore.builtin import embedding_f1
-from evidcore.builtin.embedding_f1 import EmbeddingF1, greedy_f1
-from evidcore.builtin.text_models import Pretrained
 from evidcore.errors import DataError, RecipeError
 from evidcore.testing import check_scorer, tiny_text_encoder
 

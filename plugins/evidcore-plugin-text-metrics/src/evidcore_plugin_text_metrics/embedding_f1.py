@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from evidcore.builtin.text_encoders import States, TextEncoder
-from evidcore.builtin.text_models import Pretrained
 from evidcore.contracts import Scorer
 from evidcore.errors import RecipeError
+from evidcore_plugin_text_metrics.text_encoders import States, TextEncoder
+from evidcore_plugin_text_metrics.text_models import Pretrained
 
 PAIRS_AT_ONCE = 64  # bounds the memory: 128 texts of 500 tokens, 1024 wide, are 260 MB
 _UNBOUNDED = 2**31 - 1  # tokenizers write 10^30, which is more than their own truncation takes

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
-from evidcore.builtin.endpoint_answers import Again, Stop, Unanswered, read_answer, wait_asked_s
 from evidcore.errors import RecipeError, RunError
 from evidcore.volume.cache import cache_root, fetch, naming_full_disk, store
+from evidcore_plugin_text_metrics.endpoint_answers import Again, Stop, Unanswered, read_answer, wait_asked_s
 
 if TYPE_CHECKING:
     import httpx2

@@ -3,9 +3,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from evidcore_plugin_text_metrics.cider import Cider
 from pycocoevalcap.cider.cider import Cider as CocoCider
 
-from evidcore.builtin.metrics.cider import Cider
 from evidcore.case import Unscored
 from evidcore.text.words import words
 

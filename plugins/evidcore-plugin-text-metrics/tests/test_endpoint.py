@@ -8,9 +8,9 @@ import socket
 import threading
 
 import pytest
+from evidcore_plugin_text_metrics.endpoint import ChatClient, Endpoint
+from evidcore_plugin_text_metrics.endpoint_answers import Unanswered, wait_asked_s
 
-from evidcore.builtin.endpoint import ChatClient, Endpoint
-from evidcore.builtin.endpoint_answers import Unanswered, wait_asked_s
 from evidcore.errors import RecipeError, RunError
 from evidcore.testing import Reply, chat_server
 

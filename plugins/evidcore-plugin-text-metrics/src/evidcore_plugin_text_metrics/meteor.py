@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +42,11 @@ class Meteor(Metric):
         return "meteor" if self.folder else "meteor_without_synonyms"
 
     def ready(self) -> None:
-        """Look for NLTK and for WordNet's files.
+        """Look for WordNet's files.
 
         Raises:
             RecipeError: if something is missing; says what to type.
         """
-        if find_spec("nltk") is None:
-            raise RecipeError("metric meteor: NLTK is not installed. `pip install 'evidcore[meteor]'`.")
         if self.folder is not None and _wordnet(self.folder) is None:
             raise RecipeError(
                 f"metric meteor, nltk_data: {self.folder} holds no WordNet (corpora/wordnet or "

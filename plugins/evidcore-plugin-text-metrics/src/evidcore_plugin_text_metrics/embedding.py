@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.builtin.text_encoders import TextEncoder
-from evidcore.builtin.text_models import Pretrained, Tokens, fits
 from evidcore.contracts import Scorer
 from evidcore.text.text_cache import TextCache
+from evidcore_plugin_text_metrics.text_encoders import TextEncoder
+from evidcore_plugin_text_metrics.text_models import Pretrained, Tokens, fits
 
 Vector = Float[Tensor, " width"]
 

@@ -4,8 +4,8 @@ import hashlib
 import json
 
 import pytest
+from evidcore_plugin_text_metrics.labels_file import LabelsFile
 
-from evidcore.builtin.labels_file import LabelsFile
 from evidcore.case import Finding, Span
 from evidcore.contracts import Unread
 from evidcore.errors import DataError

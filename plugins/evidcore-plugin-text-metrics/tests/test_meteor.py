@@ -4,8 +4,8 @@ import gc
 import shutil
 
 import pytest
+from evidcore_plugin_text_metrics.meteor import Meteor
 
-from evidcore.builtin.metrics.meteor import Meteor
 from evidcore.errors import RecipeError
 
 HEAD = "  1 These lines stand where WordNet's files tell their licence.\n"

@@ -57,7 +57,7 @@ class LabelsFile(Labeler):
 
     Args:
         recipe_folder: where a relative `path` starts.
-        path: the JSON file; `evidcore.builtin.labels_file` describes it.
+        path: the JSON file; `evidcore_plugin_text_metrics.labels_file` describes it.
         sha256: hash of the file, so that a run's result says which labels it rests on.
     """
 

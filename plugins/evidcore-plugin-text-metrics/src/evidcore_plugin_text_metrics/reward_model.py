@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evidcore.builtin.text_models import (
+from evidcore.contracts import Scorer
+from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.text.agreement import as_agreement
+from evidcore.text.text_cache import TextCache
+from evidcore_plugin_text_metrics.text_models import (
     Pretrained,
     Tokens,
     fits,
@@ -19,10 +23,6 @@ from evidcore.builtin.text_models import (
     padded,
     passes,
 )
-from evidcore.contracts import Scorer
-from evidcore.errors import DataError, RecipeError, RunError
-from evidcore.text.agreement import as_agreement
-from evidcore.text.text_cache import TextCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from evidcore_plugin_text_metrics.endpoint import Endpoint
+from evidcore_plugin_text_metrics.judge import DIMENSIONS, Judge, read_grades
 
-from evidcore.builtin.endpoint import Endpoint
-from evidcore.builtin.metrics.judge import DIMENSIONS, Judge, read_grades
 from evidcore.case import Unscored
 from evidcore.contracts import Measured
 from evidcore.errors import RecipeError

@@ -3,11 +3,11 @@ import shutil
 
 import pytest
 import torch
+from evidcore_plugin_text_metrics.reward_model import RewardModel
+from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from evidcore.builtin.reward_model import RewardModel
-from evidcore.builtin.text_models import Pretrained
 from evidcore.errors import DataError, RecipeError, RunError
 from evidcore.testing import check_scorer, tiny_reward_model
 from evidcore.text.agreement import as_agreement

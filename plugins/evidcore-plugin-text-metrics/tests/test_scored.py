@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from evidcore.builtin.metrics.scored import Scored
+from evidcore_plugin_text_metrics.scored import Scored
+
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.case import Report, Unscored
 from evidcore.testing.checks_metric import written_texts

@@ -3,11 +3,11 @@ import logging
 
 import pytest
 import torch
+from evidcore_plugin_text_metrics.embedding import Embedding
+from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, T5Config, T5ForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
-from evidcore.builtin.embedding import Embedding
-from evidcore.builtin.text_models import Pretrained
 from evidcore.errors import DataError
 from evidcore.testing import check_scorer, tiny_text_encoder
 

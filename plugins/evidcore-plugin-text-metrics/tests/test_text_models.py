@@ -3,9 +3,9 @@ import logging
 
 import pytest
 import torch
+from evidcore_plugin_text_metrics.text_models import Pretrained, fits, load, look, padded, passes
 from transformers.utils import logging as transformers_logging
 
-from evidcore.builtin.text_models import Pretrained, fits, load, look, padded, passes
 from evidcore.errors import DataError, RunError
 from evidcore.testing import tiny_language, tiny_reward_model, tiny_text_encoder
 

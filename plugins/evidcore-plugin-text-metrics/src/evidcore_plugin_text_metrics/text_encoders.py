@@ -10,8 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from evidcore.builtin.text_models import Pretrained, Tokens, load, look, most_tokens, padded, passes
 from evidcore.errors import DataError
+from evidcore_plugin_text_metrics.text_models import (
+    Pretrained,
+    Tokens,
+    load,
+    look,
+    most_tokens,
+    padded,
+    passes,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from evidcore.builtin.abnormal_recall import AbnormalRecall
 from evidcore.builtin.labelers import NegationRules
-from evidcore.builtin.metrics.abnormal_recall import AbnormalRecall
 from evidcore.case import Span
 from evidcore.contracts import Labeler, Unread
 from evidcore.evaluate.pooling import pooled

@@ -4,12 +4,12 @@ import functools
 import math
 
 import pytest
+from evidcore_plugin_text_metrics.word_overlap import Bleu, RougeL
 from nltk.translate.bleu_score import corpus_bleu
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from evidcore.builtin.metrics.overlap import Bleu, RougeL
 from evidcore.contracts import Measured
 from evidcore.evaluate.pooling import pooled
 from evidcore.text.words import NO_REFERENCE, words

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.builtin.endpoint import ChatClient, Conversation, Endpoint
-from evidcore.builtin.endpoint_answers import Unanswered
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written
 from evidcore.text.words import NO_REFERENCE, reference_of
+from evidcore_plugin_text_metrics.endpoint import ChatClient, Conversation, Endpoint
+from evidcore_plugin_text_metrics.endpoint_answers import Unanswered
 
 DIMENSIONS: Mapping[str, str] = {
     "correctness": "is what it says true of this scan, by the radiologist's report, and is nothing important "

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from evidcore.case import Case, Report
-from evidcore.contracts import Written
+from evidcore.testing.fixtures import written as written
 
 # A report that repeats words, one that shares nothing, one empty, one word, one in another script.
 PAIRS = (
@@ -16,24 +15,6 @@ PAIRS = (
     ("nodule", "nodule"),
     ("肺に 結節 あり", "左 肺に 結節 あり"),
 )
-
-
-@pytest.fixture
-def written():
-    """Return texts to measure from pairs of report and reference."""
-
-    def make(*pairs, spans=()):
-        return [
-            Written(
-                case=Case(id=f"c{place}", patient=f"p{place}", volumes=()),
-                asked="Write the report.",
-                text=text,
-                reference=None if reference is None else Report(text=reference, spans=tuple(spans)),
-            )
-            for place, (text, reference) in enumerate(pairs)
-        ]
-
-    return make
 
 
 @pytest.fixture
