@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PLUGINS)
 	  { echo "evidcore needs Python 3.11 or later, $(PYTHON) is $$($(PYTHON) --version). Try: make venv PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt -e '.[all,dev]' $(PACKAGES)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt -e '.[dev]' $(PACKAGES)
 	touch $@
 
 demo: venv

@@ -19,18 +19,18 @@ from typing import Any
 
 import nibabel
 import numpy as np
+from evidcore_plugin_doctor.anatomy import find_body, misplaced
+from evidcore_plugin_doctor.check import check
+from evidcore_plugin_doctor.coarse import coarsen
+from evidcore_plugin_doctor.fault import Fault
+from evidcore_plugin_doctor.fill import empty_parts
+from evidcore_plugin_doctor.intensity import not_hounsfield
+from evidcore_plugin_doctor.likeness import fingerprint
+from evidcore_plugin_tables.target import open_folder
 from scipy import ndimage
 from side_by_side import Figure, figure, parser, tell
 
 from evidcore.case import VolumeRef
-from evidcore.data.anatomy import find_body, misplaced
-from evidcore.data.check import check
-from evidcore.data.coarse import coarsen
-from evidcore.data.fault import Fault
-from evidcore.data.fill import empty_parts
-from evidcore.data.intensity import not_hounsfield
-from evidcore.data.likeness import fingerprint
-from evidcore.data.target import open_folder
 from evidcore.volume import read
 
 SHAPE, SPACING_MM = (100, 200, 200), (3.5, 1.9, 1.9)  # z, y, x

@@ -41,8 +41,8 @@ from side_by_side import Figure, Turns, figure, parser, ratios, tell
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from evidcore.builtin.clock import Clock, clock_for
 from evidcore.case import Case, TextPart
+from evidcore.compute.clock import Clock, clock_for
 from evidcore.train.rows import PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward
 from evidcore.train.trl import stage

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.labelers import NegationRules, Phrases
-from evidcore.builtin.scorers import states
 from evidcore.case import State
 from evidcore.contracts import Labeler
 from evidcore.evaluate.bootstrap import ratio_interval
+from evidcore.text.agreement import states
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 NEEDED = 0.85  # macro F1
 DRAWS = 4000

@@ -21,18 +21,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidcore_plugin_phantoms.chest import PhantomChest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from evidcore.builtin.encoder_fit import encode
-from evidcore.builtin.encoder_objectives import pooled
-from evidcore.builtin.encoder_targets import SEEN_FRACTION, read_targets
-from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.phantom.chest import PhantomChest
 from evidcore.builtin.vit3d import ViT3D
 from evidcore.case import Case
+from evidcore.fitting.encoder import encode
+from evidcore.fitting.objectives import pooled
+from evidcore.fitting.targets import SEEN_FRACTION, read_targets
+from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import cache_root
 
 Array = np.ndarray[Any, np.dtype[Any]]

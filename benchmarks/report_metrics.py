@@ -14,15 +14,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore_plugin_text_metrics.word_overlap import RougeL
+
 from evidcore.builtin.labelers import NegationRules
-from evidcore.builtin.metrics.overlap import RougeL
-from evidcore.builtin.metrics.words import words
 from evidcore.case import Case, Report
 from evidcore.contracts import Measured, Written
 from evidcore.evaluate.measuring import NamedMetric, measure
 from evidcore.recipe.shape import DEFAULT_METRICS
 from evidcore.registry import factory
+from evidcore.text.findings import CT_RATE_FINDINGS
+from evidcore.text.words import words
 
 FILLER = (
     "the of lung both upper lobe heart size normal vessels calibre mediastinum main trachea seen open wall "

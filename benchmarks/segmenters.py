@@ -23,9 +23,9 @@ import nibabel
 import numpy as np
 from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.weights import published_config
+from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
+from evidcore_plugin_tables.folder import Folder
 
-from evidcore.builtin.folder import Folder
-from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.cli import main as evid
 
 SARCOMA, LESIONS = "ibsi_validation/*/CT_image.nii.gz", "medsam2/*.npz"

@@ -26,7 +26,7 @@ import torch
 from bench_model import BRIDGE, DEMO_ENCODER, VIT_S, Size, build, cases, source
 from side_by_side import Figure, Turns, figure, parser, ratios, tell
 
-from evidcore.builtin.clock import Clock
+from evidcore.compute.clock import Clock
 from evidcore.model.bank import FeatureBank
 from evidcore.train.settings import SftSettings
 from evidcore.train.trl import stage

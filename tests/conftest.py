@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import runpy
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
@@ -14,14 +13,8 @@ from types import ModuleType
 
 import pytest
 
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder of real volumes; never copied from, quoted or printed."""
-    folder = Path(os.environ.get("EVID_SHARED_DATA", Path(__file__).parents[1] / "../shared/data")).resolve()
-    if not folder.is_dir():
-        pytest.skip("no real volumes here: set EVID_SHARED_DATA to their folder")
-    return folder
+from evidcore.testing.fixtures import offered as offered
+from evidcore.testing.fixtures import real_data as real_data
 
 
 @pytest.fixture(scope="session")
@@ -34,30 +27,6 @@ def benchmark() -> Callable[[str], ModuleType]:
             return importlib.import_module(name)
 
     return load
-
-
-@pytest.fixture
-def offered(tmp_path, monkeypatch) -> Iterator[Callable[..., ModuleType]]:
-    """Return a function that makes objects of a test look like those of an installed package."""
-    modules = []
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def offer(package: str, entry_points: str, version: str = "1.0", **objects: object) -> ModuleType:
-        name = package.replace("-", "_")
-        (tmp_path / f"{name}.py").write_text("")
-        info = tmp_path / f"{name}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(entry_points)
-        module = importlib.import_module(name)
-        modules.append(name)
-        for key, value in objects.items():
-            setattr(module, key, value)
-        return module
-
-    yield offer
-    for name in modules:
-        del sys.modules[name]
 
 
 TAKE_SECONDS = [

@@ -15,23 +15,22 @@ import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
+from evidcore_plugin_segmenters.region_growing import RegionGrowing
+from evidcore_plugin_tables.folder import Folder
+from evidcore_plugin_text_metrics.endpoint import Endpoint
+from evidcore_plugin_text_metrics.judge import DIMENSIONS
+from evidcore_plugin_text_metrics.text_models import Pretrained
 from PIL import Image
 
 from evidcore import testing
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.endpoint import Endpoint
-from evidcore.builtin.folder import Folder
 from evidcore.builtin.labelers import NegationRules
-from evidcore.builtin.metrics.judge import DIMENSIONS
-from evidcore.builtin.region_growing import RegionGrowing
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
-from evidcore.builtin.text_models import Pretrained
 from evidcore.builtin.tools import CropTool
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Crop, MaskRef, Score, VolumeRef
 from evidcore.contracts import KINDS, EncoderInput
-from evidcore.errors import EvidError
 from evidcore.formats import Geometry
 from evidcore.formats import Volume as ScanVolume
 from evidcore.registry import factory, offers
@@ -174,12 +173,7 @@ def test_an_installed_component_keeps_its_contract(offer, world):
         table = {"use": f"{offer.package}/{offer.name}", **OPTIONS.get(offer.name, {}), **options}
         return factory.build(offer.kind, table, given=world.given(offer.kind, offer.name), where=offer.name)
 
-    try:
-        build()
-    except EvidError as error:
-        if "pip install 'evidcore[" in str(error):
-            pytest.skip(str(error))
-        raise
+    build()
     testing.check_construction(lambda: bare(offer, world))  # `build` looks through the installed packages
     globals()[f"conform_{offer.kind}"](offer.name, build, world)
 

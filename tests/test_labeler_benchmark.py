@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.labelers import Phrases
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "labeler.py"

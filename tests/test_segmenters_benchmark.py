@@ -7,8 +7,8 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 
-from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.testing import volume_case
 
 

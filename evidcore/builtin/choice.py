@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from evidcore.builtin.tags import TAG, inside, shortened, tag_fault
-from evidcore.case import LETTERS, Answer, Case, Prompt, Question, Span, TextPart
+from evidcore.case import Answer, Case, Prompt, Question, Span, TextPart
 from evidcore.contracts import Task, View
-
-STEM = "Which finding is present?"
+from evidcore.text.choices import LETTERS, STEM
+from evidcore.text.tags import TAG, inside, shortened, tag_fault
 
 _ASKED_SHORT = {True: "Think, then answer.", False: "Answer."}
 _ASKED_RULES = {

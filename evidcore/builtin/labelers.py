@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from evidcore.builtin import chest_words, scope_words
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.case import Finding, Side, Span, State
 from evidcore.contracts import Labeler
+from evidcore.text import chest_words, scope_words
+from evidcore.text.findings import CT_RATE_FINDINGS
+from evidcore.text.sentences import Stretch, sentences
 
-# a full stop ends a sentence unless it stands between digits ("5.5 mm")
-_SENTENCE = re.compile(r"(?:[^.!?\n]|(?<=\d)\.(?=\d))+[.!?]?")
 _PLAIN_DENIAL = re.compile(r"\b(?:no|not|without|absent|none|never)\b", re.IGNORECASE)
 _SIDE = re.compile(r"\b(left|right|both|bilateral(?:ly)?)\b", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|cm)\b", re.IGNORECASE)
@@ -68,41 +66,6 @@ class NegationRules(Labeler):
                 if state is not None:
                     found.append(_finding(name, state, said, mention, offset))
         return tuple(found)
-
-
-@dataclasses.dataclass(frozen=True)
-class Stretch:
-    """Characters of a text, end excluded."""
-
-    start: int
-    end: int
-
-
-def sentences(text: str) -> Iterator[Stretch]:
-    """Yield where the sentences of `text` lie, without white space around them."""
-    for match in _SENTENCE.finditer(text):
-        said = match.group()
-        start = match.start() + len(said) - len(said.lstrip())
-        end = match.end() - len(said) + len(said.rstrip())
-        if start < end:
-            yield Stretch(start, end)
-
-
-def labelled(text: str, labeler: Labeler) -> Iterator[Span]:
-    """Yield each sentence of a text as normal, abnormal or, where nothing is found in it, other.
-
-    A sentence in which anything is present or uncertain is abnormal; one whose findings are all absent is
-    normal.
-    """
-    found = [item for item in labeler(text) if item.span is not None]
-    for stretch in sentences(text):
-        states = {
-            item.state
-            for item in found
-            if item.span is not None and stretch.start < item.span.end and item.span.start < stretch.end
-        }
-        label = "other" if not states else "normal" if states == {"absent"} else "abnormal"
-        yield Span(start=stretch.start, end=stretch.end, label=label)
 
 
 def _sentences_that_mention(

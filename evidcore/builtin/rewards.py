@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from evidcore.builtin.labelers import NegationRules
-from evidcore.builtin.scorers import compare_findings
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Labeler, Reward, Unread
+from evidcore.text.agreement import compare_findings
 
 Scores = Sequence[Score | Unscored | None]
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evidcore.builtin.convolution_stem import ConvolutionStem
-from evidcore.builtin.patch_centres import patch_centres
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import DataError, RecipeError
+from evidcore.geometry.patch_centres import patch_centres
 
 LUNG, MEDIASTINUM, BONE = (-1000.0, -200.0), (-160.0, 240.0), (150.0, 1850.0)  # low, high in HU
 WEIGHTS = "weights.safetensors"
@@ -180,7 +180,7 @@ class ViT3D(Encoder):
             structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
             shift_voxels: training volumes are shifted by up to this many voxels along y and x.
         """
-        from evidcore.builtin.encoder_fit import fit_encoder
+        from evidcore.fitting.encoder import fit_encoder
 
         self.load_pretrained()
         fit_encoder(

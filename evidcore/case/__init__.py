@@ -4,7 +4,6 @@ Arrays are `z, y, x`: z to superior, y to posterior, x to the patient's left (LP
 """
 
 from evidcore.case.answer import (
-    LETTERS,
     Action,
     Answer,
     Box,
@@ -33,7 +32,6 @@ from evidcore.case.scan import (
 from evidcore.case.shown import Crop, Part, Prompt, TextPart, VisualPart
 
 __all__ = [
-    "LETTERS",
     "Action",
     "Answer",
     "Box",

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from evidcore.case.scan import MaskRef
 from evidcore.case.shown import Crop, Prompt
 
-LETTERS = "ABCDEFGH"  # of the options of a choice
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Box:

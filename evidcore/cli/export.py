@@ -20,8 +20,8 @@ import click
 def export(folder: Path, target: Path, form: Literal["transformers", "published"], as_json: bool) -> None:
     """Write a run's model to DIR with its card: a folder that transformers loads.
 
-    After `import evidcore.model`, `AutoModelForImageTextToText` and `AutoProcessor` read it. A model with
-    `native-vision` and `native-merger` may be written as it was published, for vLLM and others.
+    After `import evidcore.model`, `AutoModelForImageTextToText` and `AutoProcessor` read it. A model whose
+    encoder and bridge were published with its language model may be written as it was, for vLLM and others.
     """
     from transformers.utils import logging
 

@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -54,6 +54,12 @@ class Encoder(nn.Module, ABC):
     language model as transformers writes it, None where it is a model of text alone.
     """
 
+    published_names: ClassVar[Mapping[str, str]] = {}
+    """How names of its weights begin here, and in the vision-language model that it was published in.
+
+    Empty where it is not part of a published vision-language model.
+    """
+
     input: EncoderInput
     width: int
 
@@ -90,6 +96,9 @@ class Bridge(nn.Module, ABC):
     With `deep_layers` above 0 a token has as many further embeddings, which are added to its place after each
     of the language model's first layers (DeepStack, arXiv 2406.04334).
     """
+
+    published_names: ClassVar[Mapping[str, str]] = {}
+    """As an encoder's."""
 
     deep_layers: int = 0
 

@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidcore.case import LETTERS, Prompt
+from evidcore.case import Prompt
 from evidcore.contracts import (
     Answers,
     Asking,
@@ -38,6 +38,7 @@ from evidcore.evaluate.reference_lines import reference_lines, row
 from evidcore.evaluate.thinking import measure_thinking
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
+from evidcore.text.choices import LETTERS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

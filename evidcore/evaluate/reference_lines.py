@@ -12,9 +12,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from evidcore.case import LETTERS, Prompt
+from evidcore.case import Prompt
 from evidcore.contracts import Blind, Row
 from evidcore.evaluate.bootstrap import Interval, mean_interval
+from evidcore.text.choices import LETTERS
 
 TRAINING_SEEDS = (
     0,

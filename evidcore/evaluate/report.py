@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from evidcore.builtin.scorers import states
 from evidcore.case import Answer, Prompt, Report, Span, State
 from evidcore.contracts import (
     Answers,
@@ -28,6 +27,7 @@ from evidcore.evaluate.measuring import Measurement, TextFigures, measure, named
 from evidcore.evaluate.reference_lines import row
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
+from evidcore.text.agreement import states
 
 F1_MICRO, F1_MACRO = "findings_f1_micro", "findings_f1_macro"
 

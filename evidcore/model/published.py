@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
 
-from evidcore.builtin.native_vision import NativeMerger, NativeVision
 from evidcore.errors import RunError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -19,12 +19,16 @@ def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedMode
         RunError: if the model has another encoder or bridge than the published one had.
     """
     encoder, bridge = model.model.encoder, model.model.bridge
-    if not isinstance(encoder, NativeVision) or not isinstance(bridge, NativeMerger):
+    if not encoder.published_names or not bridge.published_names:
         raise RunError(
-            "only a model with encoder 'native-vision' and bridge 'native-merger' has a published form; "
-            f"this one has {model.config.encoder['use']!r} and {model.config.bridge['use']!r}. Export it "
-            "without --format published."
+            "only a model whose encoder and bridge were published with its language model has a published "
+            f"form; this one has encoder {model.config.encoder['use']!r} and bridge "
+            f"{model.config.bridge['use']!r}. Export it without --format published."
         )
+    begins = {
+        **{f"model.encoder.{own}": theirs for own, theirs in encoder.published_names.items()},
+        **{f"model.bridge.{own}": theirs for own, theirs in bridge.published_names.items()},
+    }
     tokens = processor.tokenizer.convert_tokens_to_ids
     places: dict[str, Any] = {
         "image_token_id": model.config.image_token_id,
@@ -42,14 +46,16 @@ def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedMode
         **places,
     )
     published: PreTrainedModel = AutoModelForImageTextToText.from_config(config, dtype=model.dtype)
-    published.load_state_dict({_published_name(name): weight for name, weight in model.state_dict().items()})
+    published.load_state_dict({
+        _published_name(name, begins): weight for name, weight in model.state_dict().items()
+    })
     published.generation_config = model.generation_config
     return published
 
 
-def _published_name(name: str) -> str:
+def _published_name(name: str, begins: Mapping[str, str]) -> str:
     """Return what a weight is called in the published model."""
-    for own, theirs in (("model.encoder.tower.", "model.visual."), ("model.bridge.", "model.visual.")):
+    for own, theirs in begins.items():
         if name.startswith(own):
             return theirs + name.removeprefix(own)
     return name

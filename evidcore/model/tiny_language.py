@@ -21,8 +21,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 from torch.nn import functional as F
 
-from evidcore.builtin.clock import clock_for
 from evidcore.case import Case
+from evidcore.compute.clock import clock_for
 from evidcore.contracts import Corpus, FitLog, Language, Task, View
 from evidcore.model.template import read_turns
 from evidcore.model.text_documents import Document, DocumentDrawer, prefix_ids, prompt_ids, vocabulary_texts

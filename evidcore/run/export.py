@@ -106,8 +106,8 @@ def _published_processor(recipe: Recipe, lock: dict[str, Any]) -> Any:
     except (OSError, ValueError, ImportError) as cause:
         raise RunError(
             f"the processor of {name!r} cannot be loaded ({str(cause).strip().splitlines()[0]}), and the "
-            "published form needs it beside the weights. Make the model reachable, and install torchvision "
-            "(pip install 'evidcore[vlm]')."
+            "published form needs it beside the weights. Make the model reachable, and install "
+            "torchvision."
         ) from cause
 
 

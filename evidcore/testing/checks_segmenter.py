@@ -11,7 +11,6 @@ import nibabel
 import numpy as np
 import numpy.typing as npt
 
-from evidcore.builtin.overlap import dice
 from evidcore.case import Box, VolumeRef
 from evidcore.contracts import (
     BoxPrompt,
@@ -24,6 +23,7 @@ from evidcore.contracts import (
 )
 from evidcore.contracts.segmenting import Window
 from evidcore.errors import DataError
+from evidcore.geometry.overlap import dice
 from evidcore.testing.clauses import broken, raises_nothing, refusal, require
 from evidcore.volume import read_geometry
 

@@ -15,8 +15,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.builtin.clock import Clock
 from evidcore.case import Rollout, Score, Unscored, Verdict
+from evidcore.compute.clock import Clock
 from evidcore.errors import ContractError, EvidError, RecipeError, did_you_mean
 from evidcore.train.settings import NamedReward
 

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from evidcore_plugin_phantoms import wording
+from evidcore_plugin_phantoms.wording import Shown
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.labelers import NegationRules, Phrases, labelled, sentences
-from evidcore.builtin.phantom import wording
-from evidcore.builtin.phantom.wording import Shown
-from evidcore.builtin.scorers import states
+from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.testing.checks_text import check_labeler
+from evidcore.text.agreement import states
+from evidcore.text.findings import CT_RATE_FINDINGS
+from evidcore.text.sentences import labelled, sentences
 
 LABELERS = [Phrases(), NegationRules()]
 BOTH = pytest.mark.parametrize("labeler", LABELERS, ids=["phrases", "negation-rules"])

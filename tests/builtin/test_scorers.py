@@ -5,10 +5,11 @@ import itertools
 import pytest
 
 from evidcore.builtin.labelers import Phrases
-from evidcore.builtin.scorers import FindingsF1, TokenF1, compare_findings, states
+from evidcore.builtin.scorers import FindingsF1, TokenF1
 from evidcore.case import Finding
 from evidcore.contracts import Unread
 from evidcore.testing.checks_text import check_scorer
+from evidcore.text.agreement import compare_findings, states
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evidcore.builtin.views import Slices, Volume, shown_box, slice_box, spread
+from evidcore.builtin.views import Slices, Volume, spread
 from evidcore.case import Box, Case, Crop, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import RecipeError
+from evidcore.geometry.shown_boxes import shown_box, slice_box
 from evidcore.testing.checks_view import check_view
 from evidcore.testing.data import volume_case
 

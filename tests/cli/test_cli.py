@@ -110,7 +110,7 @@ def test_an_unknown_kind_is_answered_with_the_nearest():
 
 def test_show_gives_options_with_types_bounds_and_defaults():
     text = evid("show", "phantom-chest").output
-    assert "dataset phantom-chest, from evidcore 0.1.0" in text
+    assert "dataset phantom-chest, from evidcore-plugin-phantoms 0.1.0" in text
     assert "prior_strength: float, from 0 to 1 = 0.0" in text
     found = json.loads(evid("show", "phantom-chest", "--json").output)[0]
     assert next(item for item in found["options"] if item["name"] == "seed")["default"] == 17

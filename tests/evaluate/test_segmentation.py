@@ -8,12 +8,12 @@ import pytest
 from evidcore.evaluate.propagation import HalfMask, masks_of, request
 from evidcore.evaluate.segmentation import evaluate_segmentation
 
-from evidcore.builtin.overlap import mask_overlap
 from evidcore.case import Answer, Box, Case, Evidence, MaskRef, Prompt, VolumeRef
 from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError, DataError
 from evidcore.evaluate.bootstrap import Arms
 from evidcore.evaluate.items import row_items
+from evidcore.geometry.overlap import mask_overlap
 from evidcore.registry.factory import build
 
 SHAPE = (12, 16, 16)

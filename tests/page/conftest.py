@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
 from evidcore.page import write_page
 from evidcore.registry.factory import build
+from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import cache_root
 
 RESOLVED = """
@@ -69,7 +69,7 @@ hash = "9f31c2aa70d14be2"
 version = "0.1.0"
 code = "5b1e0c"
 [package.evidcore.components]
-"dataset/phantom-chest" = "evidcore.builtin.phantom.chest:PhantomChest"
+"dataset/phantom-chest" = "evidcore_plugin_phantoms.chest:PhantomChest"
 [package.evidcore-plugin-med3d-r1]
 version = "0.1.0"
 [dataset.chest]

@@ -324,7 +324,7 @@ def test_an_evaluate_stage_grows_regions_unless_it_names_a_segmenter_or_a_servic
 
 
 def test_a_segmenter_is_swapped_from_the_command_line(write, install):
-    body = "from evidcore.builtin.region_growing import RegionGrowing as It\n"
+    body = "from evidcore_plugin_segmenters.region_growing import RegionGrowing as It\n"
     install("evid-other", "segmenter", "other", body)
     for given in ("", 'segmenter = { use = "region-growing" }', 'segmenter = "grower"'):
         path = write(GROWER, (LAST, f"{LAST}\n{given}"))

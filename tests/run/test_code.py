@@ -12,7 +12,7 @@ def package(tmp_path, monkeypatch):
     (folder / "inner").mkdir(parents=True)
     (folder / "__init__.py").write_text("")
     (folder / "inner" / "reward.py").write_text(
-        "def late():\n    from evidcore.builtin.findings import CT_RATE_FINDINGS\n"
+        "def late():\n    from evidcore.text.findings import CT_RATE_FINDINGS\n"
     )
     (folder / "words.json").write_text("[]")
     yield folder
@@ -50,12 +50,12 @@ def test_a_module_of_one_file_has_a_hash(tmp_path, monkeypatch):
 
 def test_the_modules_that_a_component_imports_are_found_however_deep():
     found = code._closure(frozenset({"evidcore.builtin.vit3d"}))
-    assert {"evidcore.builtin.encoder_fit", "evidcore.contracts", "evidcore.case"} <= found
+    assert {"evidcore.fitting.encoder", "evidcore.contracts", "evidcore.case"} <= found
     assert not any(name.startswith(("evidcore.page", "evidcore.train", "evidcore.cli")) for name in found)
 
 
 def test_a_third_partys_imports_from_the_core_count(package):
-    assert "evidcore.builtin.findings" in code._core_imports_of_package("evid_there")
+    assert "evidcore.text.findings" in code._core_imports_of_package("evid_there")
     plain = Offer(kind="reward", name="x", package="evid-x", version="1", target="no_such_module:It")
     assert code.core_hash([OFFER], []) != code.core_hash([plain], [])
 

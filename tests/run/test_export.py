@@ -9,10 +9,10 @@ import tomllib
 import pytest
 import torch
 import yaml
+from evidcore.run.parts import build
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.case import TextPart
 from evidcore.errors import RunError
 from evidcore.model import assemble
@@ -21,8 +21,8 @@ from evidcore.page.numbers import DASH
 from evidcore.publish import WITHHELD
 from evidcore.recipe import load
 from evidcore.run import RunFolder, export_run, run, start
-from evidcore.run.parts import build
 from evidcore.testing.models import tiny_language
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +210,6 @@ def test_weights_out_of_folders_have_no_known_licence(from_folders):
 
 
 def test_a_model_of_parts_has_no_published_form(small_run, tmp_path):
-    with pytest.raises(RunError, match=r"this one has 'vit3d' and 'projection'. Export it"):
+    with pytest.raises(RunError, match=r"this one has encoder 'vit3d' and bridge 'projection'. Export it"):
         export_run(RunFolder(small_run), tmp_path / "model", "published")
     assert not (tmp_path / "model").exists()

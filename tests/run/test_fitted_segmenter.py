@@ -7,9 +7,8 @@ import json
 
 import numpy as np
 import pytest
-from evidcore.run.parts import build
+from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 
-from evidcore.builtin.slice_propagator import SlicePropagator
 from evidcore.contracts import MaskRequest
 from evidcore.errors import RecipeError
 from evidcore.hooks import Announcer

@@ -8,9 +8,9 @@ import nibabel
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from evidcore_plugin_tables.folder import Folder
+from evidcore_plugin_tables.mask_questions import MaskQuestions
 
-from evidcore.builtin.folder import Folder
-from evidcore.builtin.mask_questions import MaskQuestions
 from evidcore.cli import main
 
 FINDINGS = ("emphysema", "lung nodule", "atelectasis", "cardiomegaly", "pleural effusion")

@@ -4,19 +4,19 @@ import dataclasses
 import json
 
 import pytest
+from evidcore.run.parts import build
+from evidcore.run.rehearsal import rehearse
+from evidcore.run.stages import evaluate
+from evidcore_plugin_text_metrics.embedding import Embedding
+from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers.utils import logging
 
-from evidcore.builtin.embedding import Embedding
-from evidcore.builtin.text_models import Pretrained
 from evidcore.errors import RecipeError
 from evidcore.evaluate.choice import ALWAYS, rescued
 from evidcore.recipe import Evaluate, load
 from evidcore.recipe.resolve import to_toml
 from evidcore.run.lock import used
 from evidcore.run.model import Standing
-from evidcore.run.parts import build
-from evidcore.run.rehearsal import rehearse
-from evidcore.run.stages import evaluate
 from evidcore.testing import tiny_text_encoder
 
 logging.disable_progress_bar()

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
+from evidcore_plugin_segmenters.region_growing import RegionGrowing
 
-from evidcore.builtin.region_growing import RegionGrowing
 from evidcore.case import Box, MaskRef, VolumeRef
 from evidcore.cli.summary import summary
 from evidcore.contracts import BoxPrompt, Segmenter, SegmenterSession

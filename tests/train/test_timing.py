@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from evidcore.builtin.clock import Clock
+from evidcore.compute.clock import Clock
 from evidcore.train.trl import grpo, sft, stage
 
 

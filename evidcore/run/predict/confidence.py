@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.case import LETTERS, Prompt
+from evidcore.case import Prompt
 from evidcore.contracts import Policy, Task
 from evidcore.evaluate.choice import option_log_likelihoods
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
+from evidcore.text.choices import LETTERS
 
 
 def on_blank(prompt: Prompt) -> Prompt:

@@ -7,14 +7,14 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from evidcore.builtin.choice import STEM
-from evidcore.case import LETTERS, Case, Intensity, Prompt, Question, Tilted, VolumeRef
+from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
 from evidcore.errors import DataError, RunError, did_you_mean
 from evidcore.evaluate.asking import AskingStage
 from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run.assembly import Assembly
+from evidcore.text.choices import LETTERS, STEM
 from evidcore.volume import stem
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"

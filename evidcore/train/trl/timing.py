@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from torch import nn
 from transformers import Trainer, TrainerCallback
 
-from evidcore.builtin.clock import Clock, clock_for
+from evidcore.compute.clock import Clock, clock_for
 from evidcore.train.slow_rewards import SlowRewards
 
 P = ParamSpec("P")

@@ -10,10 +10,10 @@ from evidcore_plugin_ct_data.ct_rate import _axes
 from evidcore_plugin_ct_data.miniatures.chest import CT_RATE
 from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
 from evidcore.errors import NotHere
 from evidcore.registry import find
 from evidcore.testing.checks_dataset import check_dataset
+from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import read
 
 NUMBERS = {name: place for place, name in enumerate([*CT_RATE["train"], *CT_RATE["valid"]], 1)}

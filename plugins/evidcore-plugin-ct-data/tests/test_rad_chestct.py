@@ -7,7 +7,7 @@ import pytest
 from evidcore_plugin_ct_data.miniatures.voxels import volume
 from evidcore_plugin_ct_data.rad_chestct import FROM_ABNORMALITIES, METADATA, TABLES
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
+from evidcore.text.findings import CT_RATE_FINDINGS
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, level
+from evidcore_plugin_text_metrics.reward_model import RewardModel
+from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from evidcore.builtin.reward_model import RewardModel, as_agreement
 from evidcore.builtin.scorers import FindingsF1
-from evidcore.builtin.text_models import Pretrained
 from evidcore.case import (
     Answer,
     Case,
@@ -28,6 +28,7 @@ from evidcore.contracts import Scorer
 from evidcore.errors import DataError
 from evidcore.testing import tiny_reward_model
 from evidcore.testing.checks_reward import check_reward
+from evidcore.text.agreement import as_agreement
 
 QUESTION = "Which finding is present?\nA) emphysema\nB) lung nodule"
 REPORT = "There is no emphysema. There is a lung nodule in the left lung."

@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 from evidcore_plugin_med3d_r1.reweighter import Abnormality
+from evidcore_plugin_text_metrics.labels_file import LabelsFile
 
 from evidcore.builtin.labelers import NegationRules, Phrases
-from evidcore.builtin.labels_file import LabelsFile
 from evidcore.case import Span
 from evidcore.contracts import Unread
 from evidcore.testing.checks_text import check_reweighter

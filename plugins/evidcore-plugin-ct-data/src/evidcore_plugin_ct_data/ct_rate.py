@@ -22,10 +22,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Lt
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Finding, Question, Report, Split, VolumeRef
+from evidcore.case_reading import Missing
 from evidcore.errors import DataError
+from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_ct_data.ct_rate_questions import read_questions
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.hub import Repository, Revision

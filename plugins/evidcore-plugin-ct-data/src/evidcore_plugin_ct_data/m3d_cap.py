@@ -19,8 +19,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Report, Split
+from evidcore.case_reading import Missing
 from evidcore.errors import DataError
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision

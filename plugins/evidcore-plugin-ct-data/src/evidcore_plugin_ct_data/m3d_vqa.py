@@ -15,8 +15,8 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Question, Split
+from evidcore.case_reading import Missing
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.letters import Unanswerable, question

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Question, Split, VolumeRef
+from evidcore.case_reading import Missing
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision

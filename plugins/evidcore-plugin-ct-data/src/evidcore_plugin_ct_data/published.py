@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Split
+from evidcore.case_reading import Missing
 from evidcore.contracts import Dataset
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.walk import Entry, Walk

@@ -21,10 +21,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from evidcore.builtin.findings import CT_RATE_FINDINGS
-from evidcore.builtin.leaving_out import Missing
 from evidcore.case import Case, Finding, Split, VolumeRef
+from evidcore.case_reading import Missing
 from evidcore.errors import DataError, did_you_mean
+from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import flag, read_rows

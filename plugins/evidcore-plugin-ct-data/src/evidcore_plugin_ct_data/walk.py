@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
-from evidcore.builtin.leaving_out import Missing, usable
 from evidcore.case import Case, Split
+from evidcore.case_reading import Missing, skip_unreadable
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_ct_data.files import Files, State, state_of
 from evidcore_plugin_ct_data.hub import Repository
@@ -128,7 +128,7 @@ class Walk:
             entry = needs.pop(case.id)
             return entry.fault or self._files.why_absent(entry.names) or self._why_unprepared(entry)
 
-        yield from usable(
+        yield from skip_unreadable(
             each(),
             why_unusable,
             where=str(self._files.folder),

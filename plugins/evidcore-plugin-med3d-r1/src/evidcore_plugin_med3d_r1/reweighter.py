@@ -7,9 +7,9 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from evidcore.builtin.labelers import labelled
 from evidcore.case import Span
 from evidcore.contracts import Labeler, Reweighter
+from evidcore.text.sentences import labelled
 
 
 class Abnormality(Reweighter):

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
-from evidcore.builtin.device import device_of
 from evidcore.case import VolumeRef
+from evidcore.compute.device import device_of
 from evidcore.contracts import Segmenter
 from evidcore.errors import RecipeError
 from evidcore.volume import volume_cache

@@ -19,7 +19,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidcore.builtin.overlap import Mask
 from evidcore.case import Answer, Evidence, Prompt, VolumeRef
 from evidcore.contracts import (
     Answers,
@@ -38,6 +37,7 @@ from evidcore.evaluate.answered import batches, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.reference_lines import row
+from evidcore.geometry.overlap import Mask
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_medvol_r1.blind_boxes import blind_answers

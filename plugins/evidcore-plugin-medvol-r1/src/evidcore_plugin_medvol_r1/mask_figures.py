@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from evidcore.builtin.overlap import Mask, mask_overlap, matched_iou
 from evidcore.case import Evidence
+from evidcore.geometry.overlap import Mask, mask_overlap, matched_iou
 
 UNITS = {
     "dsc": "score", "iou": "score", "oracle_dsc": "score", "oracle_iou": "score", "unparsable_rate": "rate",

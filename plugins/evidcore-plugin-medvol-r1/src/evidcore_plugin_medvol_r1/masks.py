@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.builtin.overlap import Mask
 from evidcore.case import Box, Prompt
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
 from evidcore.errors import DataError
+from evidcore.geometry.overlap import Mask
 from evidcore.volume import Volume, read_mask
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from evidcore.builtin.tags import inside, tag_fault
+from evidcore.text.tags import inside, tag_fault
 
 SLICE, BOXES, ONE_BOX = "slice", "bbox_2d_list", "bbox_2d"
 FULL = 1000  # the far edge of what is shown

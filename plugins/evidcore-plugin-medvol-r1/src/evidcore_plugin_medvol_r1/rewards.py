@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from evidcore.builtin.overlap import matched_iou
 from evidcore.case import Box, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward
+from evidcore.geometry.overlap import matched_iou
 from evidcore_plugin_medvol_r1.reading import read
 
 Scores = Sequence[Score | Unscored | None]

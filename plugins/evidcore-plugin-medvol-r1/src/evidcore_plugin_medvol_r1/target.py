@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evidcore.builtin.boxes import tight_box
 from evidcore.case import Box, Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
+from evidcore.geometry.boxes import tight_box
 from evidcore.volume import content_hash, read, read_mask
 from evidcore.volume.cache import fetch, store
 

@@ -1,1 +1,0 @@
-"""Metrics of written reports; docs/reference/report_metrics.md gives formula, library and blind spot."""

@@ -1,0 +1,1 @@
+"""Training a volume encoder from scratch: targets read from cases, objectives, the loop and its probe."""

@@ -1,0 +1,228 @@
+"""Train a volume encoder on what is known about cases.
+
+Order of events: every volume, label and mask is read once; then a fixed number of steps over shuffled cases,
+each on the sum of the asked objectives; then the frozen features are probed linearly on validation cases.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from evidcore.case import Case
+from evidcore.compute.clock import Clock, clock_for
+from evidcore.contracts import Encoder, FitLog
+from evidcore.errors import DataError, did_you_mean
+from evidcore.fitting.objectives import OBJECTIVES, pooled
+from evidcore.fitting.targets import Targets, finding_names, read_targets
+
+WARM_UP_STEPS = 60
+PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
+LOG_EVERY_STEPS = 10
+TELL_EVERY_S = 10.0  # how often the reading of cases is told
+
+
+def fit_encoder(
+    encoder: Encoder,
+    train: Sequence[Case],
+    validation: Sequence[Case],
+    folder: Path,
+    seed: int,
+    log: FitLog,
+    *,
+    steps: int,
+    learning_rate: float,
+    cases_per_step: int,
+    supervision: Sequence[str],
+    structures: tuple[str, ...],
+    shift_voxels: int,
+) -> None:
+    """Train `encoder` in place, starting from its present weights; see `ViT3D.fit`.
+
+    Raises:
+        DataError: if there are fewer training cases than one step takes, or they lack what is asked for.
+    """
+    if len(train) < cases_per_step:
+        raise DataError(
+            f"encoder: {len(train)} training cases, but a step takes cases_per_step = {cases_per_step}. "
+            f"Give more cases or take fewer per step."
+        )
+    if not supervision:
+        raise DataError("encoder: supervision is empty; name at least one of " + ", ".join(OBJECTIVES) + ".")
+    silent = [case.id for case in train if not (case.report and case.report.text)]
+    if "contrastive" in supervision and silent:
+        raise DataError(
+            f"encoder: contrastive supervision needs reports, and {len(silent)} of {len(train)} cases have "
+            f"none, the first is {silent[0]}. Leave them out, or train by other supervision."
+        )
+    names = finding_names(train)
+    if structures and "masks" not in supervision:
+        raise DataError('encoder: structures are asked for by supervision = ["masks"], which is not there.')
+    _refuse_unmasked(structures, names, train)
+    masks = bool({"zones", "masks"} & set(supervision))
+    clock = clock_for(next(encoder.parameters()).device)
+    with clock.part("data"):
+        known = read_targets(train, encoder, names, masks=masks, structures=structures, told=_telling(log))
+        held_out = read_targets(validation, encoder, names, masks=False, structures=structures)
+    device = next(encoder.parameters()).device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        grid = encoder.grid(encoder.input.size_zyx)
+        heads = nn.ModuleDict({
+            name: OBJECTIVES[name][0](encoder.width, grid, len(known.names)) for name in supervision
+        }).to(device)
+        _train(encoder, heads, known, seed, log, clock, steps, learning_rate, cases_per_step, shift_voxels)
+    auc = probe_auc(encoder, known, held_out)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
+    save_file(weights, folder / "weights.safetensors")
+    figures = {
+        "cases": len(train),
+        "steps": steps,
+        "supervision": list(supervision),
+        "validation_cases": len(validation),
+        "validation_probe_auc": auc,
+    }
+    (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+
+
+def _refuse_unmasked(structures: Sequence[str], findings: Sequence[str], cases: Sequence[Case]) -> None:
+    masked = {name for case in cases for name in case.masks}
+    for name in structures:
+        if name in findings:
+            raise DataError(
+                f"encoder: structures names {name!r}, which is a finding and is asked for anyway."
+            )
+        if name not in masked:
+            raise DataError(
+                f"encoder: structures names {name!r}, of which no case has a mask."
+                f"{did_you_mean(name, masked)} Masks there are: {', '.join(sorted(masked)) or 'none'}."
+            )
+
+
+def _telling(log: FitLog) -> Callable[[int, int], None]:
+    """Return what logs, now and then, how many cases are read."""
+    last_s = time.monotonic()
+
+    def tell(done: int, count: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= TELL_EVERY_S:
+            last_s = time.monotonic()
+            log({"step": 0, "cases_read": done, "cases_to_read": count})
+
+    return tell
+
+
+def _train(
+    encoder: Encoder,
+    heads: nn.ModuleDict,
+    known: Targets,
+    seed: int,
+    log: FitLog,
+    clock: Clock,
+    steps: int,
+    learning_rate: float,
+    cases_per_step: int,
+    shift_voxels: int,
+) -> None:
+    device = next(encoder.parameters()).device
+    parameters = [*encoder.parameters(), *heads.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.02)
+    if all(weight.ndim != 4 for weight in encoder.parameters()):  # 2D convolutions have no such layout
+        encoder.to(memory_format=torch.channels_last_3d)
+    encoder.train()
+    heads.train()
+    order = torch.Generator().manual_seed(seed)
+    for step, rows in enumerate(_batches(len(known.reports), cases_per_step, steps, order)):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * rate(step, steps)
+        with clock.part("data"):
+            batch = known.batch(rows, device)
+            shift = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
+            # Masks stay where they are: a shift by a quarter of a patch hardly changes which patches show a
+            # sign.
+            pixels = torch.roll(batch.pixels(), shift, dims=(3, 4))
+        with clock.part("forward_backward"):
+            features = encoder(pixels).features
+            losses = {name: OBJECTIVES[name][1] * head(features, batch) for name, head in heads.items()}
+            loss = torch.stack(list(losses.values())).sum()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with clock.part("optimizer"):
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+        if step % LOG_EVERY_STEPS == 0 or step == steps - 1:
+            parts = {f"loss_{name}": value.item() for name, value in losses.items()}
+            log({
+                "step": step,
+                "loss": loss.item(),
+                "learning_rate": learning_rate * rate(step, steps),
+                **parts,
+                **clock.lap(),
+            })
+    encoder.eval()
+
+
+def rate(step: int, steps: int) -> float:
+    """Return the share of the peak learning rate at a step: a linear rise, then half a cosine down to 0."""
+    warm = min(1.0, (step + 1) / min(WARM_UP_STEPS, max(1, steps // 4)))
+    return warm * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> Iterator[Int[Tensor, " case"]]:
+    """Yield `steps` sets of rows; every case comes once before any comes again, odd ones out are left."""
+    done = 0
+    while True:
+        for rows in torch.split(torch.randperm(cases, generator=order), per_step):
+            if len(rows) == per_step:
+                yield rows
+                done += 1
+                if done == steps:
+                    return
+
+
+def encode(encoder: Encoder, known: Targets, rows: int) -> Iterator[Float[Tensor, "case patch width"]]:
+    """Yield the frozen features of the first `rows` cases, some at a time."""
+    device = next(encoder.parameters()).device
+    encoder.eval()
+    for part in torch.split(torch.arange(rows), 32):
+        with torch.no_grad():
+            yield encoder(known.batch(part, device).pixels()).features.float().cpu()
+
+
+def probe_auc(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, float | None]:
+    """Return the area under the ROC curve of a linear probe per finding; None where a class is missing.
+
+    The probe is a logistic regression on maximum and mean of the frozen features, fitted on training cases.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if not len(held_out.reports):
+        return dict.fromkeys(known.names)
+    grid = encoder.grid(encoder.input.size_zyx)
+    rows = min(PROBE_CASES, len(known.reports))
+    seen = torch.cat([pooled(part, grid)[:, 0] for part in encode(encoder, known, rows)]).numpy()
+    unseen = encode(encoder, held_out, len(held_out.reports))
+    held = torch.cat([pooled(part, grid)[:, 0] for part in unseen]).numpy()
+    found: dict[str, float | None] = {}
+    for place, name in enumerate(known.names):
+        truth, asked = known.findings[:rows, place].numpy(), held_out.findings[:, place].numpy()
+        learn, judge = truth >= 0, asked >= 0
+        if len(set(truth[learn])) < 2 or len(set(asked[judge])) < 2:
+            found[name] = None
+            continue
+        probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=500))
+        probe.fit(seen[learn], truth[learn])
+        found[name] = float(roc_auc_score(asked[judge], probe.decision_function(held[judge])))
+    return found

@@ -1,0 +1,83 @@
+"""Agreement of two texts in 0 to 1: of the findings that they affirm, or as a reward model judges it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from evidcore.case import Finding, Score, State
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """Which findings two sources agree on."""
+
+    both: tuple[str, ...]  # affirmed by both
+    extra: tuple[str, ...]  # affirmed by the candidate alone
+    missed: tuple[str, ...]  # affirmed by the reference alone
+
+    @property
+    def f1(self) -> float:
+        """Return 2·both / (2·both + extra + missed); 1 where neither affirms anything."""
+        wrong = len(self.extra) + len(self.missed)
+        return 2 * len(self.both) / (2 * len(self.both) + wrong) if self.both or wrong else 1.0
+
+    def score(self) -> Score:
+        """Return F1 as a reward's verdict, with counts and the names that differ."""
+        reasons = [
+            f"{label}: {', '.join(names)}"
+            for label, names in (("both", self.both), ("extra", self.extra), ("missed", self.missed))
+            if names
+        ]
+        parts = {"both": len(self.both), "extra": len(self.extra), "missed": len(self.missed)}
+        return Score(value=self.f1, parts=parts, reason="; ".join(reasons) or "neither affirms any finding")
+
+
+def states(findings: Iterable[Finding]) -> dict[str, State]:
+    """Return one state per finding; present wins over uncertain, and uncertain over absent."""
+    strength: dict[State, int] = {"absent": 0, "uncertain": 1, "present": 2}
+    merged: dict[str, State] = {}
+    for item in findings:
+        if item.name not in merged or strength[item.state] > strength[merged[item.name]]:
+            merged[item.name] = item.state
+    return merged
+
+
+def compare_findings(
+    candidate: Iterable[Finding],
+    reference: Iterable[Finding],
+    *,
+    known_only: bool = False,
+    spoken_only: bool = False,
+) -> Agreement:
+    """Compare what two sources affirm.
+
+    What a source does not speak of counts as not affirmed. What the reference is uncertain of is left out.
+
+    Args:
+        candidate: findings of the text that is judged.
+        reference: findings it is judged against.
+        known_only: leave out what the reference does not speak of.
+        spoken_only: leave out what the candidate does not speak of.
+    """
+    ours, theirs = states(candidate), states(reference)
+    names = [
+        name
+        for name in dict.fromkeys([*theirs, *ours])
+        if theirs.get(name) != "uncertain"
+        and not (known_only and name not in theirs)
+        and not (spoken_only and name not in ours)
+    ]
+    affirmed = {name for name in names if ours.get(name) == "present"}
+    true = {name for name in names if theirs.get(name) == "present"}
+    return Agreement(
+        both=tuple(name for name in names if name in affirmed and name in true),
+        extra=tuple(name for name in names if name in affirmed and name not in true),
+        missed=tuple(name for name in names if name in true and name not in affirmed),
+    )
+
+
+def as_agreement(raw: float) -> float:
+    """Return 1 / (1 + exp(-raw)): a raw score of 0, which says neither yes nor no, is 0.5."""
+    return 1.0 / (1.0 + math.exp(-raw)) if raw >= 0 else math.exp(raw) / (1.0 + math.exp(raw))

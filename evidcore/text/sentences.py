@@ -1,0 +1,48 @@
+"""The sentences of a text, and which of them are abnormal."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from evidcore.case import Span
+from evidcore.contracts import Labeler
+
+# a full stop ends a sentence unless it stands between digits ("5.5 mm")
+_SENTENCE = re.compile(r"(?:[^.!?\n]|(?<=\d)\.(?=\d))+[.!?]?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Characters of a text, end excluded."""
+
+    start: int
+    end: int
+
+
+def sentences(text: str) -> Iterator[Stretch]:
+    """Yield where the sentences of `text` lie, without white space around them."""
+    for match in _SENTENCE.finditer(text):
+        said = match.group()
+        start = match.start() + len(said) - len(said.lstrip())
+        end = match.end() - len(said) + len(said.rstrip())
+        if start < end:
+            yield Stretch(start, end)
+
+
+def labelled(text: str, labeler: Labeler) -> Iterator[Span]:
+    """Yield each sentence of a text as normal, abnormal or, where nothing is found in it, other.
+
+    A sentence in which anything is present or uncertain is abnormal; one whose findings are all absent is
+    normal.
+    """
+    found = [item for item in labeler(text) if item.span is not None]
+    for stretch in sentences(text):
+        states = {
+            item.state
+            for item in found
+            if item.span is not None and stretch.start < item.span.end and item.span.start < stretch.end
+        }
+        label = "other" if not states else "normal" if states == {"absent"} else "abnormal"
+        yield Span(start=stretch.start, end=stretch.end, label=label)

@@ -1,0 +1,240 @@
+"""Whether the anatomy of a CT lies where its axes say, told from bone, lungs, heart and liver.
+
+Only what is sure is said: every cue has a wide band between "right" and "wrong" in which it says nothing, and
+left and right are called swapped only where three cues agree. Limbs, heads, small crops and whatever touches
+the edges of the field of view are passed over.
+
+1. *Axes permuted*: a body runs out of a scan through its upper and lower end. One that runs out through both
+   ends of another axis, and through neither of this one, has its axes in another order.
+2. *Front and back*: the spine is the bone in the body's middle; it lies behind the middle, in supine and
+   prone patients alike (the table does not, and is not used).
+3. *Up and down*, where both lungs are seen: beside the lower end of the lungs lies the liver, beside the
+   upper end nothing as thick.
+4. *Left and right*, where both lungs are seen: liver on one side, heart on the other, and the lung on the
+   liver's side about as large as the other one or larger (fluid around a lung pushes the heart away).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from evidcore_plugin_doctor.coarse import STEP_MM, Coarse
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+TISSUE_HU = -300.0
+BONE_HU = 200.0
+LUNG_HU = (-950.0, -400.0)  # mean of a lung; gas in the bowel is emptier
+DENSE_HU = (0.0, 250.0)  # liver, heart, muscle; with contrast
+_ML = (STEP_MM / 10) ** 3  # of a cube
+_CM2 = (STEP_MM / 10) ** 2  # of a cube's face
+
+TORSO_CM2 = 200.0  # a thigh has less
+ALONG_MM = 60.0  # the spine must be seen along this
+STRIP_MM = 30.0  # to both sides of the body's middle
+DEPTH_MM = (120.0, 450.0)  # of a torso, front to back
+FRONT, BACK = 0.40, 0.60  # of the body's depth; a median between them says nothing
+AGREEING = 0.85  # of the slices must have it on the median's side of the middle
+LUNG_ML = 400.0  # each
+LIVER_ML = 60.0  # of its core, 15 mm below its surface
+TIMES = 4.0  # as much on one side as on the other
+HEART_MM = 8.0  # off the spine
+LUNG_RATIO = (0.85, 2.0)  # lung on the liver's side to the other one
+
+
+def find_tissue(coarse: Coarse) -> Mask:
+    """Return all tissue, (z, y, x) on the coarse grid and filled slice by slice; a table counts too."""
+    return np.stack([ndimage.binary_fill_holes(piece) for piece in coarse.values > TISSUE_HU])
+
+
+def find_body(coarse: Coarse) -> Mask | None:
+    """Return the outline of the body, (z, y, x) on the coarse grid and filled slice by slice.
+
+    It is the largest piece of tissue: one leg of two. None where there is none.
+    """
+    pieces, count = ndimage.label(coarse.values > TISSUE_HU)
+    if not count:
+        return None
+    sizes = np.bincount(pieces.ravel())
+    sizes[0] = 0
+    largest = pieces == sizes.argmax()
+    return np.stack([ndimage.binary_fill_holes(piece) for piece in largest])
+
+
+def misplaced(coarse: Coarse, body: Mask) -> dict[str, str]:
+    """Say by axis how the anatomy contradicts it; empty where it agrees or nothing is sure."""
+    permuted = _permuted(body)
+    if permuted:
+        return {"z": permuted}
+    spine = _spine(coarse, body)
+    if spine is None:
+        return {}
+    found = {}
+    if spine.depth < FRONT:
+        found["y"] = (
+            f"the spine lies in front, {100 * spine.depth:.0f} % of the way from the front of the body "
+            f"to its back, seen along {spine.along_mm:.0f} mm: y runs to the front"
+        )
+    lungs = _lungs(coarse, body, spine.x)
+    if lungs is None:
+        return found
+    core = _dense_core(coarse, body)
+    below, above = _ends(lungs, core)
+    upside_down = above >= TIMES * below and above * _ML >= LIVER_ML
+    upright = below >= TIMES * above and below * _ML >= LIVER_ML
+    if upside_down:
+        found["z"] = (
+            f"the liver lies above the lungs, {above * _ML:.0f} ml of dense tissue at their upper end and "
+            f"{below * _ML:.0f} ml at their lower end: z runs downwards"
+        )
+    if upright or upside_down:
+        mirrored = _mirrored(coarse, lungs, core, spine, upside_down=upside_down)
+        if mirrored:
+            found["x"] = mirrored
+    return found
+
+
+def _permuted(body: Mask) -> str | None:
+    """Compare through which ends of the field of view the body runs out."""
+    cut_cm2 = [[_CM2 * float(np.take(body, end, axis).sum()) for end in (0, -1)] for axis in range(3)]
+    if max(cut_cm2[0]) > TORSO_CM2 / 10:
+        return None
+    smaller = [min(ends) for ends in cut_cm2]
+    for axis, name in ((1, "y"), (2, "x")):
+        if smaller[axis] >= TORSO_CM2 and smaller[axis] > 2 * smaller[3 - axis]:
+            return (
+                f"the body runs out of the scan at both ends of {name} ({smaller[axis]:.0f} cm² of it at the "
+                f"smaller one) and at no end of z: {name} and z stand in each other's place"
+            )
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spine:
+    depth: float  # 0 at the front of the body as the axes say, 1 at its back
+    x: float  # index
+    y: float  # index
+    along_mm: float
+
+
+def _spine(coarse: Coarse, body: Mask) -> _Spine | None:
+    """Find the bone in the middle of a torso whose front and back are both seen."""
+    bone = (coarse.values > BONE_HU) & body
+    last = body.shape[1] - 1
+    depths, places = [], []
+    for inside, bony in zip(body, bone, strict=True):
+        if inside.sum() * _CM2 < TORSO_CM2:
+            continue
+        columns = np.flatnonzero(inside.any(axis=0))
+        middle = (columns[0] + columns[-1]) / 2
+        strip = slice(max(0, round(middle - STRIP_MM / STEP_MM)), round(middle + STRIP_MM / STEP_MM) + 1)
+        rows = np.flatnonzero(inside[:, strip].any(axis=1))
+        if not len(rows) or rows[0] == 0 or rows[-1] == last:
+            continue  # front or back are cut off
+        deep_mm = (rows[-1] - rows[0] + 1) * STEP_MM
+        y, x = np.nonzero(bony[:, strip])
+        if not DEPTH_MM[0] <= deep_mm <= DEPTH_MM[1] or len(y) * _CM2 < 2.0:
+            continue
+        depths.append(((np.median(y) + 0.5) - rows[0]) / (rows[-1] - rows[0] + 1))
+        places.append((float(np.median(y)), float(np.median(x) + strip.start)))
+    along_mm = len(depths) * STEP_MM
+    if along_mm < ALONG_MM:
+        return None
+    known = np.array(depths)
+    depth = float(np.median(known))
+    if FRONT <= depth <= BACK or np.mean((known < 0.5) == (depth < 0.5)) < AGREEING:
+        return None
+    y, x = np.median(np.array(places), axis=0)
+    return _Spine(depth=depth, x=float(x), y=float(y), along_mm=along_mm)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Lungs:
+    inside: Mask
+    low: float  # z index under which 5 % of it lie
+    high: float
+    right_ml: float  # towards smaller x
+    left_ml: float
+
+
+def _lungs(coarse: Coarse, body: Mask, middle_x: float) -> _Lungs | None:
+    """Find two lungs."""
+    airy = body & (coarse.values < LUNG_HU[1])
+    pieces, count = ndimage.label(airy)
+    if not count:
+        return None
+    numbers = range(1, count + 1)
+    sizes = ndimage.sum_labels(airy, pieces, numbers) * _ML
+    means = ndimage.mean(coarse.values, pieces, numbers)
+    kept = [n for n, size, mean in zip(numbers, sizes, means, strict=True)
+            if size >= LUNG_ML and LUNG_HU[0] < mean < LUNG_HU[1]]  # fmt: skip
+    inside = np.isin(pieces, kept)
+    heights, _, columns = np.nonzero(inside)
+    left_ml = float((columns > middle_x).sum() * _ML)
+    right_ml = float((columns < middle_x).sum() * _ML)
+    if min(left_ml, right_ml) < LUNG_ML:
+        return None
+    low, high = np.percentile(heights, [5, 95])
+    return _Lungs(inside, float(low), float(high), right_ml, left_ml)
+
+
+def _dense_core(coarse: Coarse, body: Mask) -> Mask:
+    """Return what lies at least 15 mm inside dense tissue: liver, heart, thick muscle."""
+    dense = body & (coarse.values > DENSE_HU[0]) & (coarse.values < DENSE_HU[1])
+    ball = ndimage.generate_binary_structure(3, 1)
+    return np.asarray(ndimage.binary_erosion(dense, ball, iterations=round(15 / STEP_MM)))
+
+
+def _ends(lungs: _Lungs, core: Mask) -> tuple[int, int]:
+    """Count the dense cubes beside the lower and the upper end of the lungs."""
+    quarter, beyond = (lungs.high - lungs.low) / 4, 40 / STEP_MM
+    heights = np.nonzero(core)[0]
+    below = (heights >= lungs.low - beyond) & (heights <= lungs.low + quarter)
+    above = (heights <= lungs.high + beyond) & (heights >= lungs.high - quarter)
+    return int(below.sum()), int(above.sum())
+
+
+def _mirrored(coarse: Coarse, lungs: _Lungs, core: Mask, spine: _Spine, *, upside_down: bool) -> str | None:
+    """Compare the sides of liver, heart and the larger lung."""
+    heights, _, columns = np.nonzero(core)
+    if upside_down:
+        beside = (heights >= lungs.high) & (heights <= lungs.high + 60 / STEP_MM)
+    else:
+        beside = (heights <= lungs.low) & (heights >= lungs.low - 60 / STEP_MM)
+    left = int((columns[beside] > spine.x).sum())
+    right = int((columns[beside] < spine.x).sum())
+    if left < TIMES * right or left * _ML < LIVER_ML:
+        return None
+    heart_mm = _heart_mm(coarse, lungs, spine, upside_down=upside_down)
+    ratio = lungs.left_ml / lungs.right_ml
+    if heart_mm is None or heart_mm > -HEART_MM or not LUNG_RATIO[0] <= ratio <= LUNG_RATIO[1]:
+        return None
+    return (
+        f"the liver lies on the left ({left * _ML:.0f} ml of dense tissue there, {right * _ML:.0f} ml on the "
+        f"right) and the heart {-heart_mm:.0f} mm to the right of the spine: x runs to the right"
+    )
+
+
+def _heart_mm(coarse: Coarse, lungs: _Lungs, spine: _Spine, *, upside_down: bool) -> float | None:
+    """Return how far the tissue between the lungs, before the spine, lies to the left of the spine."""
+    third = (lungs.high - lungs.low) / 3
+    start, stop = (lungs.low + third / 2, lungs.low + 1.5 * third)
+    if upside_down:
+        start, stop = (lungs.high - 1.5 * third, lungs.high - third / 2)
+    offsets: list[float] = []
+    for z in range(round(start), round(stop) + 1):
+        airy = lungs.inside[z]
+        dense = (coarse.values[z] > DENSE_HU[0]) & (coarse.values[z] < 2 * DENSE_HU[1])
+        for y in np.flatnonzero(airy.any(axis=1)):
+            if (y >= spine.y - 30 / STEP_MM) == (spine.depth >= 0.5):
+                continue  # beside or behind the spine
+            columns = np.flatnonzero(airy[y])
+            between = [x for x in range(columns[0], columns[-1]) if dense[y, x] and not airy[y, x]]
+            offsets += [x - spine.x for x in between]
+    if len(offsets) * _ML < LIVER_ML:
+        return None
+    return float(np.mean(offsets) * STEP_MM)

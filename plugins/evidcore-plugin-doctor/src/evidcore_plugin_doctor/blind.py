@@ -1,0 +1,131 @@
+"""The three reference lines of a data set's questions, before anything is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from evidcore.builtin.choice import Choice
+from evidcore.case import Case, Part, Prompt, Split, VisualPart
+from evidcore.contracts import EncoderInput, Grid, Task, View
+from evidcore.evaluate.reference_lines import UNKNOWN, reference_lines, training_prompts
+from evidcore_plugin_doctor.listing import Cases
+
+DRAWS = 5  # sets of random distractors that are averaged over
+POLICIES: Mapping[str, Literal["random", "negatives"]] = {
+    "random distractors": "random",
+    "negatives": "negatives",
+}
+
+
+class Unseen(View):
+    """Shows nothing of a case: what is asked about it is enough here."""
+
+    def render(self, case: Case) -> tuple[Part, ...]:
+        """Show nothing."""
+        return ()
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Refuse: nothing is shown."""
+        raise ValueError("nothing is shown, so nothing has a size")
+
+    def to_source(self, part: VisualPart, box: Sequence[float]) -> None:
+        """Say that a box has no place."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Questions by split, in one way of asking."""
+
+    name: str
+    prompts: Mapping[Split, Sequence[Prompt]]
+    training: Sequence[Prompt]  # what the blind rules learn from
+
+
+def ask(cases: Cases, tasks: Mapping[str, Task]) -> list[Asked]:
+    """Return every way in which questions can be asked about the cases.
+
+    - `given`: the questions that came with the cases.
+    - `random distractors` and `negatives`: drawn from the findings, one for every present finding.
+    - the multiple-choice tasks of a recipe, each as evaluation would ask it.
+    """
+    found = []
+    given = {
+        split: [prompt for case in some if case.questions for prompt in _given(case)]
+        for split, some in cases.items()
+    }
+    if any(given.values()):
+        found.append(Asked(name="given", prompts=given, training=given.get("train", ())))
+    for name, distractors in POLICIES.items():
+        task = Choice(distractors=distractors, questions_per_case=0)
+        drawn = {split: _drawn(some, task) for split, some in cases.items()}
+        if any(drawn.values()):
+            found.append(Asked(name=name, prompts=drawn, training=drawn.get("train", ())))
+    for name, asking in tasks.items():
+        asked = {split: _asked(asking, some, 0) for split, some in cases.items()}
+        learnt = training_prompts(partial(_asked, asking, cases.get("train", ())))
+        if any(asked.values()) and all(
+            prompt.reference.get("options") for prompts in (*asked.values(), learnt) for prompt in prompts
+        ):
+            found.append(Asked(name=name, prompts=asked, training=learnt))
+    return found
+
+
+def _asked(task: Task, cases: Sequence[Case], seed: int) -> list[Prompt]:
+    return [prompt for case in cases for prompt in task.prompts(case, Unseen(), seed)]
+
+
+def _given(case: Case) -> Sequence[Prompt]:
+    return Choice().prompts(case, Unseen(), 0)
+
+
+def _drawn(cases: Sequence[Case], task: Choice) -> list[Prompt]:
+    """Draw the questions of each case several times; above seed 0, given questions are not asked."""
+    return [
+        dataclasses.replace(prompt, id=f"{prompt.id}/{draw}")
+        for draw in range(1, DRAWS + 1)
+        for case in cases
+        if case.findings
+        for prompt in task.prompts(case, Unseen(), draw)
+    ]
+
+
+def lines(asked: Asked) -> list[dict[str, Any]]:
+    """Return the reference lines of each split that can be measured on, with intervals by patient.
+
+    The blind rules learn from the training split. A set without another split is measured on the questions
+    that the rules have learnt from, and says so.
+    """
+    measured: list[Split] = [
+        split for split, prompts in asked.prompts.items() if prompts and split != "train"
+    ]
+    note = ""
+    if not measured:
+        measured, note = ["train"], "the blind rules learnt from the same questions"
+    rows = []
+    for split in measured:
+        prompts = asked.prompts[split]
+        if not asked.training:
+            note = f"no training questions: the blind rules learnt from the {split} questions themselves"
+        found = reference_lines(prompts, asked.training or prompts)
+        row: dict[str, Any] = {
+            "asked": asked.name,
+            "split": split,
+            "questions": len(prompts),
+            "patients": len(set(found.clusters)),
+            "prior_rule": found.prior_rule,
+            "rules": dict(found.rules),
+            "note": note,
+        }
+        for name, interval in found.intervals().items():
+            row[name] = {
+                "value": interval and interval.value,
+                "low": interval and interval.low,
+                "high": interval and interval.high,
+                "note": interval.note if interval is not None else UNKNOWN,
+            }
+        rows.append(row)
+    return rows

@@ -1,0 +1,1 @@
+"""The commands: `evid data check` and `evid data profile`."""

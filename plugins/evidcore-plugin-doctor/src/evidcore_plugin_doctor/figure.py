@@ -1,0 +1,160 @@
+"""The page of a profile: one file, no network, numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evidcore.page.charts import Lane, lanes
+from evidcore.page.densities import Density, densities
+from evidcore.page.document import NOTICE, shell
+from evidcore.page.markup import Html, join, tag
+from evidcore.page.numbers import number
+from evidcore.page.tables import facts
+from evidcore_plugin_doctor.profile import Profile
+
+_LINES = ("uniform_chance", "prior_only", "perfect_perception")
+_SHOWN = ("5 %", "50 %", "95 %")
+
+
+def page(profiles: Sequence[Profile]) -> str:
+    """Return the page of some data sets' profiles."""
+    names = [str(item["dataset"]) for item in profiles]
+    body = [
+        tag(
+            "header",
+            tag("p", "evidcore data profile", class_="kicker"),
+            tag("h1", ", ".join(names)),
+            class_="top",
+        ),
+        tag("main", *(_dataset(item, titled=len(profiles) > 1) for item in profiles)),
+        tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
+        tag("div", id="tip", role="status", hidden=True),
+    ]
+    return shell(f"{', '.join(names)} · evidcore", join(body))
+
+
+def _dataset(found: Profile, *, titled: bool) -> Html:
+    counts = [
+        (split, f"{item['cases']} cases, " + _patients(item)) for split, item in found["splits"].items()
+    ]
+    parts = [*([tag("h2", found["dataset"])] if titled else []), facts(counts)]
+    if found["unlisted"]:
+        said = f"{found['unlisted']} rows and cells cannot be read and are not counted: see evid data check."
+        parts.append(tag("p", said, class_="faint small"))
+    if found["reference_lines"]:
+        parts += [tag("h3", "What can be scored without looking"), _lines(found["reference_lines"])]
+    if found["findings"]:
+        parts += [tag("h3", "How often findings are present"), _prevalence(found["findings"])]
+    if found["positions"]:
+        parts += [tag("h3", "Where normal and abnormal sentences stand"), _positions(found["positions"])]
+    if found["reports"]:
+        parts += [tag("h3", "Length of reports"), _lengths(found["reports"])]
+    if found["volumes"]:
+        parts += [tag("h3", "Voxels"), _volumes(found["volumes"])]
+    return tag("section", *parts)
+
+
+def _patients(item: Mapping[str, Any]) -> str:
+    return "patients not known" if item["patients"] is None else f"{item['patients']} patients"
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> Html:
+    drawn = [
+        Lane(
+            label=f"{row['asked']}, {row['split']}: {row['prior_rule']}",
+            value=row["prior_only"]["value"],
+            low=row["prior_only"]["low"],
+            high=row["prior_only"]["high"],
+            tone="other",
+            lines={name: row[name]["value"] for name in _LINES if row[name]["value"] is not None},
+        )
+        for row in rows
+    ]
+    keys = [
+        tag("span", "uniform chance", class_="line-key"),
+        tag("span", "prior-only ceiling", class_="line-key prior-only"),
+        tag("span", "perfect perception", class_="line-key perfect-perception"),
+    ]
+    caption = join(["The dot is the best blind rule, with its interval by patient. ", *keys])
+    notes = sorted({row["note"] for row in rows if row["note"]})
+    return join([
+        lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption),
+        *(tag("p", f"{note[0].upper()}{note[1:]}.", class_="faint small") for note in notes),
+    ])
+
+
+def _prevalence(rows: Sequence[Mapping[str, Any]]) -> Html:
+    splits = list(dict.fromkeys(str(row["split"]) for row in rows))
+    blocks = [
+        tag(
+            "div",
+            lanes(
+                [
+                    Lane(label=row["finding"], value=row["prevalence"], low=row["low"], high=row["high"])
+                    for row in rows
+                    if row["split"] == split
+                ],
+                start=0.0,
+                stop=1.0,
+                unit="rate",
+                caption=f"Share of the {split} cases that know of the finding, with its interval by patient.",
+            ),
+        )
+        for split in splits
+    ]
+    return tag("div", *blocks, class_="pair")
+
+
+def _positions(by_split: Mapping[str, Any]) -> Html:
+    drawn = []
+    for split, found in by_split.items():
+        rows = [
+            Density(label=f"{label} ({found[label]['sentences']} sentences)", values=found[label]["density"])
+            for label in ("normal", "abnormal")
+            if found[label]["density"]
+        ]
+        caption = f"{found['unlabelled']} sentences without a label"
+        drawn.append(densities(split, rows, start="start of the report", stop="end", caption=caption))
+    return tag("div", *drawn, class_="curves")
+
+
+def _lengths(by_split: Mapping[str, Any]) -> Html:
+    rows = [
+        (split, what, found[what]) for split, found in by_split.items() for what in ("words", "sentences")
+    ]
+    return _quantiles(rows)
+
+
+def _volumes(by_split: Mapping[str, Any]) -> Html:
+    units = {"spacing_mm": "spacing, mm", "voxels": "voxels", "extent_mm": "extent, mm"}
+    rows = [
+        (split, f"{said}, {axis}", found[what][axis])
+        for split, found in by_split.items()
+        for what, said in units.items()
+        for axis in "zyx"
+    ]
+    unreadable = [
+        tag(
+            "p",
+            f"{split}: {found['unreadable']} of {found['volumes']} headers cannot be read.",
+            class_="faint small",
+        )
+        for split, found in by_split.items()
+        if found["unreadable"]
+    ]
+    return join([_quantiles(rows), *unreadable])
+
+
+def _quantiles(rows: Sequence[tuple[str, str, Mapping[str, float] | None]]) -> Html:
+    heads = [
+        *(tag("th", head, scope="col") for head in ("Split", "What")),
+        *(tag("th", head, scope="col", class_="num") for head in ("lowest", *_SHOWN, "highest")),
+    ]
+    body = []
+    for split, what, found in rows:
+        shown = [None] * 5 if found is None else [found[key] for key in ("0 %", *_SHOWN, "100 %")]
+        cells = [tag("td", number(value), class_="num") for value in shown]
+        body.append(tag("tr", tag("th", split, scope="row"), tag("td", what), *cells))
+    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Distributions")

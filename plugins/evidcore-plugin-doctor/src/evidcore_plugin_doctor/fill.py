@@ -1,0 +1,71 @@
+"""Slices and volumes that hold a single value where a body should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from evidcore.volume import Volume
+from evidcore_plugin_doctor.fault import Severity
+
+ZERO_SHARE = 0.3  # of a CT; a scan of a whole body has 2 % of water at exactly 0 HU
+AIR_HU = -900.0  # empty slices of a CT may be filled with air at its ends
+
+Said = tuple[Severity, str]
+
+
+def empty_parts(volume: Volume) -> Iterator[Said]:
+    """Yield what of a volume holds a single value.
+
+    At the ends of a scan, slices of air (CT) or of one value (others) are passed over: they come from
+    resampling onto a larger grid.
+    """
+    array = volume.array
+    flat = np.array([plane.min() == plane.max() for plane in array])
+    if flat.all() and np.ptp(array[:, 0, 0]) == 0:
+        yield "error", f"every voxel is {_value(array[0])}: the volume is empty. Convert it again."
+        return
+    filled = np.flatnonzero(~flat)
+    first, last = (int(filled[0]), int(filled[-1])) if len(filled) else (len(array), -1)
+    within = [z for z in np.flatnonzero(flat) if first < z < last]
+    ends = [z for z in np.flatnonzero(flat) if not first < z < last]
+    if volume.intensity == "hu":
+        within += [z for z in ends if array[z, 0, 0] > AIR_HU]
+    if within:
+        values = sorted({_value(array[z]) for z in within})
+        yield (
+            "error",
+            f"{len(within)} of {len(array)} slices hold a single value each "
+            f"({', '.join(map(str, values[:3]))}): z = {runs(sorted(int(z) for z in within))}. "
+            f"Convert the series again, or leave the case out.",
+        )
+
+
+def cut_away(volume: Volume) -> Iterator[Said]:
+    """Yield that the background of a CT was filled with zeros."""
+    zeros = float(np.mean(volume.array == 0))
+    if zeros > ZERO_SHARE:
+        yield (
+            "warning",
+            f"{100 * zeros:.0f} % of the voxels are exactly 0 HU, which is water: the background was cut "
+            f"away. Fill it with air (-1000 HU).",
+        )
+
+
+def runs(numbers: list[int], most: int = 4) -> str:
+    """Write sorted numbers as `3-7, 9`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    said = [f"{a}" if a == b else f"{a}-{b}" for a, b in found[:most]]
+    return ", ".join(said) + (", ..." if len(found) > most else "")
+
+
+def _value(plane: np.ndarray[Any, Any]) -> float | int:
+    value = plane.reshape(-1)[0].item()
+    return int(value) if float(value).is_integer() else float(value)

@@ -1,0 +1,148 @@
+"""What a data set holds, before anything is trained on it: numbers alone, no text of any report."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Case, VolumeRef
+from evidcore.contracts import Labeler, Task
+from evidcore.errors import DataError, did_you_mean
+from evidcore.evaluate.bootstrap import mean_interval
+from evidcore.evaluate.reference_lines import cluster
+from evidcore.volume import Geometry, read_geometry
+from evidcore_plugin_doctor import blind, sentences
+from evidcore_plugin_doctor.listing import Cases
+
+Profile = dict[str, Any]
+_INTERVAL_DRAWS = 1000
+
+
+def profile(
+    cases: Cases,
+    name: str,
+    *,
+    tasks: Mapping[str, Task],
+    asked: Sequence[str],
+    labeler: Labeler | None,
+    done: Callable[[int, int], None],
+    unlisted: int = 0,
+) -> Profile:
+    """Describe a data set.
+
+    Args:
+        cases: by split.
+        name: what results call the set.
+        tasks: of a recipe, by name; those that ask multiple choice are measured.
+        asked: the ways of asking that are wanted; empty for all.
+        labeler: labels the sentences of reports that carry no labels.
+        done: is given how many volume headers are read, and of how many.
+        unlisted: how many rows and cells of the set's tables cannot be read and are counted nowhere.
+
+    Raises:
+        DataError: if there is no case, or no such way of asking.
+    """
+    if not any(cases.values()):
+        unread = f" {unlisted} rows and cells cannot be read: evid data check names them." if unlisted else ""
+        raise DataError(f"dataset {name!r}: has no case in any split. Check its options and files.{unread}")
+    ways = blind.ask(cases, tasks)
+    known = [way.name for way in ways]
+    for wanted in asked:
+        if wanted not in known:
+            raise DataError(
+                f"dataset {name!r}: nothing is asked as {wanted!r}.{did_you_mean(wanted, known)} "
+                f"It can be asked: {', '.join(known) or 'nothing, there are neither questions nor findings'}."
+            )
+    reports = {split: [case.report for case in some if case.report] for split, some in cases.items()}
+    return {
+        "dataset": name,
+        "unlisted": unlisted,
+        "splits": {split: _counted(some) for split, some in cases.items()},
+        "findings": [row for split, some in cases.items() for row in prevalence(split, some)],
+        "reference_lines": [
+            row for way in ways if not asked or way.name in asked for row in blind.lines(way)
+        ],
+        "positions": _found({split: sentences.positions(some, labeler) for split, some in reports.items()}),
+        "reports": {split: sentences.lengths(some) for split, some in reports.items() if some},
+        "volumes": _volumes(cases, done),
+    }
+
+
+def _found(by_split: Mapping[str, Any]) -> dict[str, Any]:
+    return {split: value for split, value in by_split.items() if value is not None}
+
+
+def _counted(cases: Sequence[Case]) -> dict[str, Any]:
+    patients = {case.patient for case in cases}
+    return {
+        "cases": len(cases),
+        "patients": None if None in patients else len(patients),
+        "questions": sum(len(case.questions) for case in cases),
+    }
+
+
+def prevalence(split: str, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+    """Yield for each finding how often it is present among the cases of a split that know of it."""
+    states: dict[str, dict[str, list[str]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+    for case in cases:
+        for finding in case.findings:
+            states[finding.name][finding.state].append(cluster(case.patient, case.id))
+    for name, found in states.items():
+        present, absent = found["present"], found["absent"]
+        if not present and not absent:
+            continue
+        values = [1.0] * len(present) + [0.0] * len(absent)
+        interval = mean_interval(values, [*present, *absent], draws=_INTERVAL_DRAWS)
+        yield {
+            "finding": name,
+            "split": split,
+            "present": len(present),
+            "absent": len(absent),
+            "uncertain": len(found["uncertain"]),
+            "unknown": len(cases) - len(present) - len(absent) - len(found["uncertain"]),
+            "prevalence": interval.value,
+            "low": interval.low,
+            "high": interval.high,
+            "note": interval.note,
+        }
+
+
+def _volumes(cases: Cases, done: Callable[[int, int], None]) -> dict[str, Any]:
+    """Describe voxel sizes and shapes by split, from headers alone."""
+    refs = {split: [ref for case in some for ref in case.volumes] for split, some in cases.items()}
+    total = sum(len(some) for some in refs.values())
+    count = 0
+    found: dict[str, Any] = {}
+    for split, some in refs.items():
+        grids: list[Geometry] = []
+        for ref in some:
+            grid = _grid(ref)
+            grids += [grid] if grid is not None else []
+            count += 1
+            done(count, total)
+        if some:
+            found[split] = {
+                "volumes": len(some),
+                "unreadable": len(some) - len(grids),
+                "spacing_mm": _by_axis([grid.spacing_mm_zyx for grid in grids]),
+                "voxels": _by_axis([grid.shape_zyx for grid in grids]),
+                "extent_mm": _by_axis([
+                    [count * step for count, step in zip(grid.shape_zyx, grid.spacing_mm_zyx, strict=True)]
+                    for grid in grids
+                ]),
+            }
+    return found
+
+
+def _grid(ref: VolumeRef) -> Geometry | None:
+    try:
+        return read_geometry(ref)
+    except DataError:
+        return None  # counted; `evid data check` says why
+
+
+def _by_axis(triples: Sequence[Sequence[float]]) -> dict[str, Any]:
+    return {
+        axis: sentences.quantiles([triple[place] for triple in triples]) for place, axis in enumerate("zyx")
+    }

@@ -1,0 +1,313 @@
+"""Each fault is planted once, in its own patient; one run must find them all, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from evidcore_plugin_doctor.fault import CHECKS
+from scipy import ndimage
+
+from evidcore.errors import DataError
+
+LONG = (
+    "There is a spiculated nodule of {size} mm in the {lobe} lobe that touches the pleura. The trachea is "
+    "open. The heart is of normal size and the aorta measures {aorta} mm. No pleural fluid is seen on either "
+    "side. In the liver there is a cyst of {cyst} mm near the dome, unchanged against the scan of last year."
+)
+
+
+LABELS = {"spleen": 1, "kidney_right": 2, "kidney_left": 3, "liver": 5, "stomach": 6}  # of TotalSegmentator
+
+
+def report(size: int, lobe: str, aorta: int, cyst: int) -> str:
+    return LONG.format(size=size, lobe=lobe, aorta=aorta, cyst=cyst)
+
+
+def plant(home: Any, tools: Any) -> None:
+    """Fill a folder with one fault a case."""
+    torso, ellipsoid, organs = tools.torso, tools.ellipsoid, tools.ORGANS
+    home.add("healthy", torso(0))
+    home.add("healthy-ras", torso(1), axes="RAS")
+    home.add("mirrored", torso(2)[:, :, ::-1])
+    home.add("back-to-front", torso(3)[:, ::-1])
+    home.add("upside-down", torso(4)[::-1])
+    home.add("transposed", np.ascontiguousarray(torso(5).transpose(2, 1, 0)), spacing_mm=(5.0, 5.5, 6.0))
+    home.add("twice-rescaled", np.maximum(torso(6) - 1024, -2048).astype(np.int16))
+    home.add("never-rescaled", (torso(7) + 1024).astype(np.int16))
+    home.add("windowed", np.clip((torso(8) + 160.0) * 255 / 400, 0, 255).astype(np.uint8))
+    home.add("unit", ((torso(9) + 1024) / 4095).astype(np.float32))
+    holed = torso(10)
+    holed[20:23] = 0
+    holed[40] = -1000
+    home.add("holed", holed)
+    home.add("blank", np.zeros_like(holed))
+    cut = torso(11)
+    cut[ndimage.binary_dilation(cut < -700, iterations=2) & ~ellipsoid(*organs["lung_left"])] = 0
+    home.add("background-cut", cut)
+    path = home.add("truncated", torso(12))
+    path.write_bytes(path.read_bytes()[:-1000])
+    broken = torso(13).astype(np.float32)
+    broken[5, 6, 7] = np.nan
+    home.add("not-a-number", broken)
+    home.add("metres", torso(14), spacing_mm=(0.006, 0.0055, 0.005))
+    home.add("micrometres", torso(15), spacing_mm=(6000.0, 5500.0, 5000.0))
+    flat = np.random.default_rng(0).normal(-500, 400, (3, 512, 512)).astype(np.int16)
+    home.add("default-spacing", flat, spacing_mm=(1.0, 1.0, 1.0))
+    home.add("missing")
+    masked = torso(17)
+    whole = {name: ellipsoid(*at) for name, at in organs.items()}
+    home.add(
+        "masked",
+        masked,
+        masks=";".join([
+            f"liver={home.mask('m-liver', whole['liver'])}",
+            f"kidney_left={home.mask('m-left', whole['kidney_left'])}",
+            f"right kidney={home.mask('m-right', whole['kidney_right'])}",
+            f"other={home.mask('m-grid', np.ones((5, 5, 5)), (7.0, 7.0, 7.0))}",
+            f"thin={home.mask('m-empty', np.zeros(masked.shape))}",
+            f"air={home.mask('m-air', ellipsoid((0, -170, 0), (50, 20, 50)))}",
+            f"never={home.mask('m-never', whole['liver'])}#7",
+            "gone=m-gone.nii.gz",
+        ]),
+    )
+    home.add("masked-too", torso(18), masks="never=m-never.nii.gz#7")
+    home.add(
+        "sides-swapped",
+        torso(19),
+        masks="liver=m-liver.nii.gz;heart="
+        + home.mask("m-heart", whole["heart"])
+        + ";kidney_left=m-right.nii.gz;kidney_right=m-left.nii.gz",
+    )
+    home.add("lesion-said", torso(20), masks="nodule=m-empty.nii.gz", nodule="1")
+    home.add("first-half", torso(21), patient="p-shared")
+    home.add("second-half", torso(22), patient="p-shared", split="test")
+    home.add("original", torso(23))
+    home.add("same-file", patient="p-other")
+    home.rows[-1]["volume"] = "original.nii.gz"
+    home.add("same-voxels", torso(23), patient="p-third", split="test", axes="RPS")
+    home.add("cropped", torso(0)[4:50, 8:60, 10:70], split="validation")
+    zoomed = ndimage.zoom(torso(24).astype(np.float32), (1.5, 0.8, 0.8), order=1)
+    home.add("wide", torso(24))
+    steps = tuple(step * n / m for step, n, m in zip((6.0, 5.5, 5.0), tools.SHAPE, zoomed.shape, strict=True))
+    noise = np.random.default_rng(1).normal(0, 20, zoomed.shape)
+    home.add("resampled", (zoomed + noise).astype(np.int16), spacing_mm=steps)
+    home.add("reconstruction", (zoomed - noise).astype(np.int16), spacing_mm=steps, patient="p-wide")
+    home.add("told", torso(25), report=report(14, "right upper", 31, 9))
+    home.add("told-again", torso(26), report="  " + report(14, "right upper", 31, 9).upper(), split="test")
+    home.add("told-nearly", torso(27), report=report(14, "right upper", 31, 9) + " No other finding.")
+    home.add("told-otherwise", torso(28), report="No nodule. " + report(7, "left lower", 38, 22))
+    home.add("bad-cell", torso(29), nodule="perhaps")
+    home.add("twin", torso(30))
+    home.add("twin", torso(31), patient="p-twin-too", split="validation")
+    home.add("nowhere", torso(32), split="training")
+    small = np.arange(12 * 9 * 10).reshape(12, 9, 10).astype(np.int16) - 1000
+    home.add("small", small, spacing_mm=(1.0, 1.0, 1.0))
+
+
+FOUND = [  # case, check, severity, what the text must hold
+    ("mirrored", "orientation", "error", r"liver lies on the left .* mm to the right of the spine: x runs"),
+    ("back-to-front", "orientation", "error", r"the spine lies in front, \d+ % of the way .*: y runs"),
+    ("upside-down", "orientation", "error", r"the liver lies above the lungs, .*: z runs downwards"),
+    ("transposed", "orientation", "error", r"at both ends of x .*: x and z stand in each other's place"),
+    ("twice-rescaled", "intensity", "error", r"the lowest value is -2048: the intercept was applied twice"),
+    ("never-rescaled", "intensity", "error", r"the lowest value is 0: the intercept was not applied"),
+    ("windowed", "intensity", "error", r"values run from 0 to 255: a windowed picture, not HU"),
+    ("unit", "intensity", "error", r"values run from 0 to 0\.\d+: scaled to a unit range"),
+    ("holed", "fill", "error", r"4 of 62 slices hold a single value each \(-1000, 0\): z = 20-22, 40\."),
+    ("blank", "fill", "error", r"every voxel is 0: the volume is empty"),
+    ("background-cut", "fill", "warning", r"\d\d % of the voxels are exactly 0 HU, which is water"),
+    ("truncated", "file", "error", r"the gzip stream ends too early"),
+    ("not-a-number", "file", "error", r"1 of 339264 voxels are NaN or infinite, the first at z=5, y=6, x=7"),
+    ("metres", "spacing", "error", r"0\.006 x 0\.0055 x 0\.005 mm .* as metres it would be 6 x 5\.5 x 5 mm"),
+    ("micrometres", "spacing", "error", r"Taken as micrometres it would be 6 x 5\.5 x 5 mm"),
+    ("default-spacing", "spacing", "warning", r"1 x 1 x 1 mm \(z, y, x\) with a matrix of 512 x 512"),
+    ("missing", "file", "error", r"there is no such file"),
+    ("masked", "mask", "error", r"'other': the mask lies on another grid than its volume: mask 5x5x5 voxels"),
+    ("masked", "mask", "warning", r"'thin': the mask is empty, and the file holds nothing else"),
+    ("masked", "mask", "error", r"'air': 100 % of its \d+ voxels lie outside the body"),
+    ("masked", "mask", "error", r"'gone': .*there is no such file"),
+    ("", "mask", "error", r"mask 'never' is empty in all 2 cases that name it"),
+    ("sides-swapped", "mask", "error", r"kidney left \d+ mm to the right of kidney right, while other"),
+    ("lesion-said", "mask", "warning", r"'nodule': the mask is empty, and the case is said to show it"),
+    ("second-half", "split", "error", r"patient 'p-shared' is in test and, with case 'first-half', in train"),
+    ("same-file", "duplicate", "error", r"those of case 'original' \(the same file\); patients 'p-other'"),
+    ("same-voxels", "duplicate", "error", r"those of case 'original' .*; it is in test, the other in train"),
+    ("cropped", "near-duplicate", "error", r"shows what case 'healthy' shows .*: correlation (1|0\.9[4-9])"),
+    ("resampled", "near-duplicate", "warning", r"shows what case 'wide' shows"),
+    ("told-again", "report", "error", r"is word for word that of case 'told', another patient in train"),
+    ("told-nearly", "report", "warning", r"is (8|9)\d % that of case 'told'"),
+    ("", "table", "error", r"case 'bad-cell', column 'nodule': expected 1, 0, -1.* got 'perhaps'"),
+    ("", "table", "error", r"case 'nowhere' has split 'training', expected one of .* Did you mean 'train'"),
+    ("twin", "id", "error", r"the id stands in train already, again in validation"),
+    ("small", "spacing", "warning", r"the scan spans 12 x 9 x 10 mm"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory, request):
+    tools = request.getfixturevalue("tools")
+    home = tools.Home(tmp_path_factory.mktemp("planted"))
+    plant(home, tools)
+    return home.check(processes=2, findings=["nodule"])
+
+
+@pytest.mark.parametrize(("case", "check_name", "severity", "text"), FOUND, ids=lambda item: str(item)[:24])
+def test_a_planted_fault_is_found(planted, case, check_name, severity, text):
+    faults, _ = planted
+    here = [fault for fault in faults if fault.check == check_name and fault.case == case]
+    assert [fault for fault in here if re.search(text, fault.text) and fault.severity == severity], here
+
+
+def test_nothing_but_the_planted_faults_is_found(planted):
+    faults, _ = planted
+    surplus = [
+        fault.line()
+        for fault in faults
+        if not any(
+            (fault.case, fault.check) == (case, name) and re.search(text, fault.text)
+            for case, name, _, text in FOUND
+        )
+    ]
+    assert not surplus, "\n".join(surplus)
+
+
+def test_every_check_is_tested():
+    assert {name for _, name, _, _ in FOUND} == set(CHECKS)
+
+
+def test_a_clean_set_has_no_fault_and_is_counted(home, tools):
+    body = tools.ellipsoid(*tools.ORGANS["liver"])
+    for seed, split in enumerate(("train", "train", "validation", "test")):
+        masks = f"liver={home.mask(f'liver-{seed}', body)}"
+        text = report(seed + 3, "left", 30 + seed, 7)
+        home.add(f"c{seed}", tools.torso(seed), split=split, masks=masks, report=text)
+    faults, summary = home.check()
+    assert faults == []
+    assert summary.cases == {"train": 2, "validation": 1, "test": 1}
+    assert (summary.patients, summary.volumes, summary.masks, summary.reports) == (4, 4, 4, 4)
+    assert (summary.errors, summary.warnings, summary.relatives) == ({}, {}, 0)
+
+
+def test_other_reconstructions_of_a_patient_are_counted_and_no_fault(planted):
+    _, summary = planted
+    assert summary.relatives == 1
+
+
+def test_one_process_finds_what_two_find(home, tools):
+    home.add("a", tools.torso(0)[:, ::-1])
+    home.add("b", tools.torso(1))
+    home.add("c")
+    ours, theirs = home.check(processes=1)[0], home.check(processes=2)[0]
+    assert [fault.line() for fault in ours] == [fault.line() for fault in theirs]
+    assert len(ours) == 2
+
+
+def test_masks_that_show_one_fault_of_a_file_are_told_in_one_line(home, tools):
+    home.mask("labels", np.ones((5, 5, 5)), (7.0, 7.0, 7.0))
+    home.add("a", tools.torso(0), masks="liver=labels.nii.gz#1;spleen=labels.nii.gz#2")
+    (fault,), _ = home.check()
+    assert fault.text.startswith("'liver', 'spleen': the mask lies on another grid")
+
+
+def test_masks_against_an_axis_and_the_anatomy_make_one_fault(home, tools):
+    turned = tools.torso(2)[:, :, ::-1]
+    names = ("liver", "kidney_left", "kidney_right")
+    masks = {name: tools.ellipsoid(*tools.ORGANS[name])[:, :, ::-1] for name in names}
+    home.add("a", turned, masks=";".join(f"{name}={home.mask(name, mask)}" for name, mask in masks.items()))
+    (fault,), _ = home.check()
+    assert fault.check == "orientation"
+    assert "the liver lies on the left" in fault.text
+    assert "by its masks, kidney left" in fault.text
+
+
+def test_masks_of_the_smaller_of_two_legs_and_of_a_lung_cut_open_are_no_fault(home, tools):
+    legs = np.full(tools.SHAPE, -1000, np.int16)
+    left, right = (tools.ellipsoid((0, 0, side), (1e5, 60, size)) for side, size in ((70, 40), (-70, 60)))
+    legs[left | right] = 40
+    home.add("legs", legs, masks=f"tumour={home.mask('leg', left)}")
+    lung = tools.ellipsoid(*tools.ORGANS["lung_left"])
+    opened = (slice(20, 50), slice(20, 50), slice(40, 52))
+    home.add("lung", tools.torso(2)[opened], masks=f"left lung={home.mask('lung-cut', lung[opened])}")
+    assert home.check()[0] == []
+
+
+def test_a_label_map_is_read_the_same_label_by_label_or_at_once(home, tools):
+    labels = np.zeros(tools.SHAPE, np.uint8)
+    for number, place in enumerate(tools.ORGANS.values(), 1):
+        labels[tools.ellipsoid(*place)] = number
+    home.mask("labels", labels)
+    home.add(
+        "a",
+        tools.torso(0),
+        masks=";".join(f"{name}=labels.nii.gz#{number}" for number, name in enumerate(tools.ORGANS, 1)),
+    )
+    assert home.check()[0] == []
+
+
+def test_a_set_that_lists_nothing_is_refused(home):
+    with pytest.raises(DataError, match="dataset 'test': lists no case in any split"):
+        home.check()
+
+
+def test_faults_of_tables_come_from_the_set_and_files_from_its_cases(home, tools):
+    home.add("a", tools.torso(0), split="trian")
+    home.rows.append({"id": "b", "volume": "a.nii.gz", "patient": "", "split": "train"})
+    home.rows.append({"id": "", "volume": "gone.nii.gz", "patient": "p", "split": "train"})
+    faults, _ = home.check()
+    lines = [fault.line() for fault in faults]
+    assert [line.partition("line ")[2][:8] for line in lines[:3]] == ["2: case ", "3: case ", "4: colum"]
+    assert "Did you mean 'train'?" in lines[0]
+    assert lines[3].startswith("error   file: case 'line 4', ")
+    assert len(lines) == 4
+
+
+def test_the_real_scans_raise_exactly_what_is_documented(home, real_data):
+    """The set's README names the traps: a crop under another name, and a phantom of 5 x 4 x 4 voxels."""
+    scans, whole = real_data / "ibsi_validation", real_data / "totalsegmentator"
+    for folder in sorted(scans.glob("STS_*")):
+        mask = folder / "CT_mask.nii.gz"
+        home.add(folder.name, volume=str(folder / "CT_image.nii.gz"), masks=f"tumour={mask}")
+    home.add("whole", volume=str(whole / "example_ct.nii.gz"))
+    home.add(
+        "top",
+        volume=str(whole / "example_ct_sm.nii.gz"),
+        split="test",
+        masks=";".join(f"{name}={whole / 'example_seg.nii.gz'}#{label}" for name, label in LABELS.items()),
+    )
+    faults, summary = home.check(processes=2)
+    found = [(fault.case, fault.check, fault.severity) for fault in faults]
+    assert found == [("top", "near-duplicate", "error")]
+    assert "shows what case 'whole' shows" in faults[0].text
+    assert (summary.volumes, summary.masks) == (18, 21)
+
+
+def test_the_real_scans_of_other_kinds_raise_exactly_what_is_documented(home, real_data):
+    for folder in sorted((real_data / "ibsi_validation").glob("STS_*")):
+        for kind in ("PET", "MR_T1"):
+            if (folder / f"{kind}_image.nii.gz").exists():
+                home.add(
+                    f"{folder.name}-{kind}",
+                    volume=str(folder / f"{kind}_image.nii.gz"),
+                    patient=folder.name,
+                    masks=f"tumour={folder / f'{kind}_mask.nii.gz'}",
+                )
+    for image in sorted((real_data / "msd_hippocampus/images").glob("*.nii.gz")):
+        label = real_data / "msd_hippocampus/labels" / image.name
+        home.add(image.name, volume=str(image), masks=f"anterior={label}#1;posterior={label}#2")
+    home.add("mr", volume=str(real_data / "totalsegmentator/example_mr_sm.nii.gz"))
+    home.add("digital", volume=str(real_data / "ibsi_digital_phantom/phantom.nii.gz"))
+    faults, _ = home.check(processes=2, intensity="arbitrary")
+    assert [(fault.case, fault.check) for fault in faults] == [("digital", "spacing")]
+    assert "the scan spans 10 x 8 x 8 mm" in faults[0].text or "8 x 8 x 10 mm" in faults[0].text
+
+
+def test_a_table_in_which_no_split_is_known_is_checked_with_many_processes(home, tools):
+    home.add("a", split="trian")
+    home.add("b", split="val")
+    faults, summary = home.check(processes=2)
+    assert [fault.check for fault in faults] == ["table", "table"]
+    assert "'trian'" in faults[0].text
+    assert summary.volumes == 0

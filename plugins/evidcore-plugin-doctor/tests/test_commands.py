@@ -1,0 +1,228 @@
+"""`evid data check` and `evid data profile` through the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import nibabel
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from evidcore.cli import main
+from evidcore.text.sentences import sentences
+
+
+def evid(*arguments, exit_code=0):
+    result = CliRunner().invoke(main, [str(item) for item in arguments])
+    assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
+    return result
+
+
+def table(folder, rows):
+    with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    dice = np.random.default_rng(0)
+    rows = []
+    for number in range(3):
+        array = dice.normal(-300, 500, (30, 30, 12)).astype(np.int16)
+        nibabel.save(
+            nibabel.Nifti1Image(array, np.diag([-3.0, -3.0, 5.0, 1.0])), tmp_path / f"c{number}.nii.gz"
+        )
+        rows.append({
+            "id": f"c{number}",
+            "volume": f"c{number}.nii.gz",
+            "split": "train",
+            "nodule": number % 2,
+            "cyst": (number + 1) % 2,
+        })
+    table(tmp_path, rows)
+    return tmp_path
+
+
+RECIPE = """
+schema = 1
+name = "two"
+[task.mine]
+use = "choice"
+options_per_question = 2
+[dataset.good]
+use = "folder"
+path = "."
+patient_column = ""
+findings = ["nodule", "cyst"]
+[dataset.bad]
+use = "folder"
+path = "."
+table = "bad.csv"
+patient_column = ""
+[model]
+language = { use = "tiny" }
+view = { use = "volume" }
+encoder = { use = "vit3d" }
+bridge = { use = "projection" }
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+steps = 1
+learning_rate = 1e-3
+data = [{ dataset = "good", task = "choice" }]
+"""
+
+
+@pytest.fixture
+def recipe(folder):
+    (folder / "bad.csv").write_text("id,volume,split\nx,gone.nii.gz,train\ny,c0.nii.gz,train\n")
+    (folder / "two.toml").write_text(RECIPE)
+    return folder / "two.toml"
+
+
+def test_a_clean_folder_exits_with_0(folder):
+    said = evid("data", "check", folder, "--processes", 1)
+    assert "3 cases (train 3), patients not known, 3 volumes, 0 masks, 0 reports" in said.output
+    assert said.output.endswith(f"{folder.name}: nothing wrong found\n")
+
+
+def test_faults_exit_with_1_one_line_each(folder):
+    (folder / "c1.nii.gz").write_bytes((folder / "c1.nii.gz").read_bytes()[:-40])
+    (folder / "c2.nii.gz").unlink()
+    lines = evid("data", "check", folder, "--processes", 1, exit_code=1).output.splitlines()
+    assert [line.split(": ")[0] for line in lines[:2]] == ["error   file", "error   file"]
+    assert lines[0].startswith(
+        f"error   file: case 'c1', {folder / 'c1.nii.gz'}: the gzip stream ends too early"
+    )
+    assert "there is no such file" in lines[1]
+    assert lines[-1] == f"{folder.name}: 2 errors (file 2)"
+
+
+def test_json_holds_faults_and_summary_alone(folder):
+    (folder / "c2.nii.gz").unlink()
+    said = json.loads(evid("data", "check", folder, "--processes", 1, "--json", exit_code=1).stdout)
+    found = said["datasets"][folder.name]
+    (fault,) = found["faults"]
+    assert {key: fault[key] for key in ("check", "severity", "case")} == {
+        "check": "file",
+        "severity": "error",
+        "case": "c2",
+    }
+    assert found["summary"]["volumes"] == 2
+    assert found["summary"]["errors"] == {"file": 1}
+
+
+def test_a_recipe_is_checked_data_set_by_data_set(recipe):
+    both = json.loads(evid("data", "check", recipe, "--processes", 1, "--json", exit_code=1).stdout)[
+        "datasets"
+    ]
+    assert [len(both[name]["faults"]) for name in ("good", "bad")] == [0, 1]
+    evid("data", "check", recipe, "--dataset", "good", "--processes", 1)
+    said = evid("data", "check", recipe, "--dataset", "goof", exit_code=2)
+    assert "has no data set 'goof'. Did you mean 'good'? It has: good, bad." in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "nowhere",
+            "nowhere: no such file or folder. Give a recipe (.toml), or a folder that holds cases.csv",
+        ),
+        ("notes.txt", "notes.txt: neither a recipe nor a folder"),
+        ("empty", "empty: holds no cases.csv. Write one with the columns id, volume, patient, split"),
+    ],
+)
+def test_what_cannot_be_checked_exits_with_2(tmp_path, name, said):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("hello")
+    assert said in evid("data", "check", tmp_path / name, exit_code=2).stderr
+
+
+def test_a_table_without_a_column_exits_with_2(folder):
+    (folder / "cases.csv").write_text("id,scan,split\nx,gone.nii.gz,train\n")
+    assert "has no column 'volume'" in evid("data", "check", folder, exit_code=2).stderr
+
+
+def test_intensity_of_a_folder_can_be_arbitrary(folder):
+    array = np.random.default_rng(0).uniform(0, 1, (30, 30, 12)).astype(np.float32)
+    nibabel.save(nibabel.Nifti1Image(array, np.diag([-3.0, -3.0, 5.0, 1.0])), folder / "c0.nii.gz")
+    assert "scaled to a unit range" in evid("data", "check", folder, "--processes", 1, exit_code=1).output
+    evid("data", "check", folder, "--processes", 1, "--intensity", "arbitrary")
+
+
+# --- profile -------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_profiled(folder, tmp_path):
+    out = tmp_path / "out"
+    said = evid("data", "profile", folder, "--out", out).output
+    assert "train       3 cases, patients not known" in said
+    assert "nodule" in said
+    assert "spacing in mm  z 5 (5 to 5), y 3 (3 to 3), x 3 (3 to 3)" in said
+    assert said.endswith(f"page: {out / 'index.html'}\n")
+    (kept,) = json.loads((out / "profile.json").read_text(encoding="utf-8"))
+    assert kept["volumes"]["train"]["volumes"] == 3
+    assert "nodule" in (out / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_recipe_is_profiled_with_its_tasks(recipe):
+    said = json.loads(evid("data", "profile", recipe, "--dataset", "good", "--json").stdout)
+    (found,) = said["profiles"]
+    assert found["splits"]["train"]["cases"] == 3
+    row = next(row for row in found["reference_lines"] if row["asked"] == "mine")
+    assert (row["split"], row["questions"], row["uniform_chance"]["value"]) == ("train", 3, 0.5)
+
+
+def test_what_a_profile_does_not_count_is_said(folder):
+    lines = (folder / "cases.csv").read_text().splitlines()
+    lines += ["x,c0.nii.gz,val,1,0", "y,c0.nii.gz,train,1,2"]
+    (folder / "cases.csv").write_text("\n".join(lines) + "\n")
+    said = evid("data", "profile", folder).output
+    assert f"  2 rows and cells cannot be read and are not counted: evid data check {folder}\n" in said
+    (found,) = json.loads(evid("data", "profile", folder, "--json").stdout)["profiles"]
+    assert found["unlisted"] == 2
+    evid("data", "check", folder, "--processes", 1, exit_code=1)
+
+
+def test_a_profile_in_which_nothing_can_be_read_points_to_the_check(folder):
+    (folder / "cases.csv").write_text("id,volume,split\na,c0.nii.gz,val\n")
+    said = evid("data", "profile", folder, exit_code=2).stderr
+    assert "no case in any split" in said
+    assert "1 rows and cells cannot be read: evid data check names them." in said
+
+
+def test_a_file_of_labels_is_profiled_by_its_columns(tmp_path):
+    path = tmp_path / "labels.csv"
+    rows = [f"s{n},p{n},{'train' if n < 30 else 'test'},{n % 2},{(n + 1) % 2},0,0" for n in range(60)]
+    path.write_text("\n".join(["scan,who,part,a,b,c,d", *rows]))
+    said = evid("data", "profile", path, "--id", "scan", "--patient", "who", "--split", "part").output
+    assert "asked as negatives, test: " in said
+    assert "prior-only ceiling" in said
+    only = evid("data", "profile", path, "--split", "part", "--task", "negatives", "--json").stdout
+    (found,) = json.loads(only)["profiles"]
+    assert [row["asked"] for row in found["reference_lines"]] == ["negatives"]
+
+
+def test_columns_belong_to_a_csv(folder):
+    said = evid("data", "profile", folder, "--patient", "who", exit_code=2)
+    assert "columns belong to a CSV" in said.stderr
+
+
+def test_no_sentence_of_the_real_reports_is_printed(real_data, tmp_path):
+    path = real_data / "ctrate_reports/train.csv"
+    options = ["--id", "AccessionNo", "--report", "report_text", "--labeler", "negation-rules"]
+    said = evid("data", "profile", path, *options, "--out", tmp_path)
+    assert "prior-only ceiling    4" in said.output
+    printed = said.output + said.stderr
+    printed += "".join(
+        (tmp_path / name).read_text(encoding="utf-8") for name in ("profile.json", "index.html")
+    )
+    with path.open(encoding="utf-8", newline="") as file:
+        texts = [row["report_text"] for row in csv.DictReader(file)]
+    told = {text[part.start : part.end] for text in texts for part in sentences(text)}
+    assert not [sentence for sentence in told if len(sentence) > 15 and sentence in printed]

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+from evidcore_plugin_doctor.organs import CLEAR_MM, RELATIONS, contradictions, organ
+
+# centroids in mm: up, back, left
+PLACES = {
+    "liver": (0.0, 0.0, -70.0),
+    "spleen": (5.0, 40.0, 90.0),
+    "heart": (90.0, -20.0, 30.0),
+    "vertebrae_L1": (-40.0, 70.0, 0.0),
+    "kidney_left": (-60.0, 45.0, 60.0),
+    "kidney_right": (-70.0, 45.0, -60.0),
+    "lung_upper_lobe_left": (160.0, 0.0, 70.0),
+    "lung_lower_lobe_left": (110.0, 30.0, 75.0),
+    "lung_right": (140.0, 5.0, -75.0),
+    "stomach": (0.0, -20.0, 60.0),
+    "gallbladder": (-30.0, -20.0, -50.0),
+    "urinary_bladder": (-300.0, -10.0, 0.0),
+    "pancreas_tumor": (0.0, 0.0, 0.0),
+}
+
+
+def found(places: dict[str, tuple[float, float, float]]) -> list[tuple[str | None, str]]:
+    return [(item.axis, item.text) for item in contradictions(places, dict.fromkeys(places, 10.0))]
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ("Liver", "liver"),
+        ("liver_mask", "liver"),
+        ("liver tumour", None),
+        ("liver_vessels", None),
+        ("kidney_left", "kidney left"),
+        ("Left Kidney", "kidney left"),
+        ("kidneys", None),
+        ("kidney", None),
+        ("kidney_cyst_left", None),
+        ("L lung", "lung left"),
+        ("lung_upper_lobe_right", "lung right"),
+        ("lung nodule", None),
+        ("vertebrae_T12", "spine"),
+        ("vertebra L1", "spine"),
+        ("spinal_cord", "spine"),
+        ("urinary_bladder", "bladder"),
+        ("gall bladder", "gallbladder"),
+        ("tumour", None),
+    ],
+)
+def test_a_masks_name_says_which_organ_it_is(mask, expected):
+    assert organ(mask) == expected
+
+
+def test_organs_in_their_places_contradict_nothing():
+    assert found(PLACES) == []
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_axis_that_runs_backwards_is_named(axis):
+    flipped = {
+        name: tuple(-value if place == axis else value for place, value in enumerate(at))
+        for name, at in PLACES.items()
+    }
+    (said,) = found(flipped)
+    assert said[0] == "zyx"[axis]
+    assert said[1].endswith(("z runs downwards", "y runs to the front", "x runs to the right")[axis])
+
+
+def test_a_pair_alone_may_have_its_names_swapped():
+    pair = {"kidney_left": PLACES["kidney_right"], "kidney_right": PLACES["kidney_left"]}
+    assert found(pair) == [
+        (
+            "x",
+            "by its masks, kidney left 120 mm to the right of kidney right: x runs to the right, "
+            "or the names of the sides are swapped",
+        )
+    ]
+
+
+def test_swapped_names_among_right_ones_are_a_fault_of_the_masks():
+    places = PLACES | {"kidney_left": PLACES["kidney_right"], "kidney_right": PLACES["kidney_left"]}
+    said = found(places)
+    assert {axis for axis, _ in said} == {None}
+    assert ("kidney left 120 mm to the right of kidney right, while other organs lie as they should") in [
+        text for _, text in said
+    ]
+
+
+def test_a_small_difference_says_nothing():
+    near = {"liver": (0.0, 0.0, 0.0), "spleen": (0.0, 0.0, -CLEAR_MM + 1)}
+    assert found(near) == []
+    assert found(near | {"spleen": (0.0, 0.0, -CLEAR_MM - 1)}) != []
+
+
+def test_parts_of_an_organ_count_by_their_size():
+    places = {"lung_upper_lobe_left": (0.0, 0.0, 100.0), "lung_lower_lobe_left": (0.0, 0.0, -20.0)}
+    places |= {"lung_right": (0.0, 0.0, 40.0)}
+    assert (
+        contradictions(places, {"lung_upper_lobe_left": 9, "lung_lower_lobe_left": 1, "lung_right": 5}) == []
+    )
+    (said,) = contradictions(places, {"lung_upper_lobe_left": 1, "lung_lower_lobe_left": 9, "lung_right": 5})
+    assert "lung left 48 mm to the right of lung right" in said.text  # 0.1 * 100 - 0.9 * 20 = -8
+
+
+def test_no_relation_stands_twice_or_against_itself():
+    pairs = [(first, second, axis) for first, second, axis in RELATIONS]
+    assert len({(frozenset(pair[:2]), pair[2]) for pair in pairs}) == len(pairs)

@@ -1,0 +1,149 @@
+"""Intensity, spacing and fill: single volumes with a known answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evidcore_plugin_doctor.fill import empty_parts, runs
+from evidcore_plugin_doctor.intensity import not_hounsfield
+from evidcore_plugin_doctor.spacing import unlikely
+
+from evidcore.case import VolumeRef
+from evidcore.volume import Geometry
+
+
+def geometry(shape, spacing):
+    return Geometry(shape_zyx=shape, affine=np.diag([*spacing, 1.0]))
+
+
+def odd(shape, spacing, **marks):
+    ref = VolumeRef(path="a.nii.gz", **marks)
+    grid = geometry(shape, spacing)
+    return list(unlikely(ref, grid, grid))
+
+
+# --- intensity ---------------------------------------------------------------------------------
+
+
+def test_a_ct_is_in_hounsfield_units_whatever_fills_its_corners(tools):
+    array = tools.torso(1)
+    assert not_hounsfield(tools.as_volume(array)) is None
+    for filling in (-2000, -2048, -3024):
+        filled = array.copy()
+        filled[:, :15], filled[:, -15:] = filling, filling
+        assert not_hounsfield(tools.as_volume(filled)) is None
+
+
+def test_a_crop_without_air_is_in_hounsfield_units(tools):
+    crop = tools.torso(1)[1:15, 22:50, 22:50]
+    assert crop.min() > -400
+    assert not_hounsfield(tools.as_volume(crop)) is None
+
+
+@pytest.mark.parametrize("padding", [None, -2000])
+def test_the_intercept_applied_twice_is_told_with_and_without_filling(tools, padding):
+    array = tools.torso(1).astype(np.int32)
+    if padding is not None:
+        array[:, :15] = padding
+    severity, text = not_hounsfield(tools.as_volume((array - 1024).astype(np.int16)))
+    assert severity == "error"
+    assert "the intercept was applied twice" in text
+
+
+def test_a_crop_without_air_tells_the_intercept_applied_twice_by_its_fat(tools):
+    crop = tools.torso(1)[1:15, 22:50, 22:50] - 1024
+    assert "applied twice" in not_hounsfield(tools.as_volume(crop.astype(np.int16)))[1]
+
+
+def test_the_intercept_that_is_missing_is_told_by_where_tissue_lies(tools):
+    severity, text = not_hounsfield(tools.as_volume((tools.torso(1) + 1024).astype(np.int16)))
+    assert severity == "error"
+    tissue = float(text.split("soft tissue lies at ")[1].split(" HU")[0])
+    assert 900 < tissue < 1120
+    assert "Subtract 1024" in text
+
+
+def test_values_of_no_kind_are_told_with_their_range(tools):
+    dice = np.random.default_rng(0)
+    stretched = dice.integers(1300, 3000, (20, 20, 20)).astype(np.int16)
+    severity, text = not_hounsfield(tools.as_volume(stretched))
+    assert (severity, "0 % of the voxels lie within -200..200 HU" in text) == ("warning", True)
+    positive = dice.integers(0, 400, (20, 20, 20)).astype(np.int16)
+    assert "the lowest value is 0: no air and no fat" in not_hounsfield(tools.as_volume(positive))[1]
+
+
+# --- spacing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "spacing"),
+    [
+        ((300, 512, 512), (1.0, 0.7, 0.7)),
+        ((60, 512, 512), (5.0, 0.98, 0.98)),
+        ((200, 200, 200), (1.0, 1.0, 1.0)),  # resampled on purpose
+        ((120, 768, 768), (1.0, 0.45, 0.45)),
+        ((13, 512, 512), (5.0, 0.8, 0.8)),
+    ],
+)
+def test_what_scanners_make_is_likely(shape, spacing):
+    assert odd(shape, spacing) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "spacing", "said"),
+    [
+        ((100, 512, 512), (1.0, 1.0, 1.0), "with a matrix of 512 x 512: what a header says that nobody has"),
+        ((100, 512, 512), (0.001, 0.0007, 0.0007), "Taken as metres it would be 1 x 0.7 x 0.7 mm"),
+        ((100, 512, 512), (1000.0, 700.0, 700.0), "Taken as micrometres it would be 1 x 0.7 x 0.7 mm"),
+        ((100, 512, 512), (0.01, 0.7, 0.7), "one axis is beyond 0.05 to 30 mm"),
+        ((100, 512, 512), (300.0, 0.7, 0.7), "one axis is beyond 0.05 to 30 mm"),
+        ((5, 10, 10), (1.0, 1.0, 1.0), "the scan spans 5 x 10 x 10 mm (z, y, x), expected 20 to 2500 mm"),
+        ((512, 512, 512), (5.0, 1.0, 1.1), "the scan spans 2560 x 512 x 563.2 mm"),
+        ((30, 512, 512), (20.0, 0.7, 0.7), "slices lie 20 mm apart"),
+    ],
+)
+def test_what_no_scanner_makes_is_named_with_its_value(shape, spacing, said):
+    ((_, text),) = odd(shape, spacing)
+    assert said in text
+
+
+def test_a_default_header_is_no_fault_outside_ct():
+    assert odd((100, 512, 512), (1.0, 1.0, 1.0), intensity="arbitrary") == []
+
+
+def test_a_table_that_contradicts_the_file_is_named_with_both():
+    used, stated = geometry((100, 512, 512), (1.5, 0.7, 0.7)), geometry((100, 512, 512), (1.0, 1.0, 1.0))
+    ref = VolumeRef(path="a.nii.gz", spacing_mm_zyx=(1.5, 0.7, 0.7))
+    ((severity, text),) = unlikely(ref, used, stated)
+    assert severity == "warning"
+    assert "states a spacing of 1 x 1 x 1 mm (z, y, x), the table 1.5 x 0.7 x 0.7 mm" in text
+    assert list(unlikely(ref, used, used)) == []
+
+
+# --- fill --------------------------------------------------------------------------------------
+
+
+def parts(volume):
+    return [text for _, text in empty_parts(volume)]
+
+
+def test_slices_of_air_at_the_ends_are_no_fault_slices_of_water_are(tools):
+    array = tools.torso(1)
+    array[:3], array[-2:] = -1024, -1000
+    assert parts(tools.as_volume(array)) == []
+    array[0] = 0
+    assert parts(tools.as_volume(array))[0].startswith("1 of 62 slices hold a single value each (0): z = 0.")
+
+
+def test_outside_ct_only_slices_within_are_a_fault(tools):
+    array = np.random.default_rng(0).normal(100, 20, (12, 10, 10)).astype(np.float32)
+    array[:2], array[-1] = 0, 0
+    assert parts(tools.as_volume(array, intensity="arbitrary")) == []
+    array[[5, 7, 8]] = 3.5
+    (text,) = parts(tools.as_volume(array, intensity="arbitrary"))
+    assert text.startswith("3 of 12 slices hold a single value each (3.5): z = 5, 7-8.")
+
+
+def test_numbers_are_written_as_runs():
+    assert runs([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
+    assert runs([1, 3, 5, 7, 9]) == "1, 3, 5, 7, ..."

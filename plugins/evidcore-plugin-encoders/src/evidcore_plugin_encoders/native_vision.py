@@ -1,0 +1,267 @@
+"""Encoder `native-vision` and bridge `native-merger`: the eyes that a Qwen-VL model was published with.
+
+Together with the language model of the same checkpoint they are that model: same weights, same arithmetic.
+Apart, each is a component as any other: features of the frozen tower are kept, and another bridge may follow.
+
+A *patch* here is what becomes one token: a square of 2 x 2 of the tower's own patches, side by side.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge
+from einops import rearrange, repeat
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+
+from evidcore.contracts import Bridge, Encoder, EncoderInput, Grid, Patches
+from evidcore.errors import RecipeError, RunError
+from evidcore.geometry.patch_centres import patch_centres
+from evidcore_plugin_encoders.picture_places import PicturePlaces
+
+Vision = Mapping[str, Any]
+# mean and spread of colours on 0..1 that each kind of tower was trained with
+COLOURS = {
+    "qwen2_5_vl": (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD),
+    "qwen3_vl": ([0.5] * 3, [0.5] * 3),
+}
+SOFT_TISSUE = ((-160.0, 240.0),)  # HU
+COLOUR_CHANNELS = 3
+
+
+class _Unmerged(nn.Module):
+    """Stands where the tower's merger was: lays the patches of a square side by side."""
+
+    def __init__(self, width: int) -> None:
+        """Take the width of a square."""
+        super().__init__()
+        self.width = width
+
+    def forward(self, patches: Float[Tensor, "patch width"]) -> Float[Tensor, "square squares_width"]:
+        """Return the squares."""
+        return patches.reshape(-1, self.width)
+
+
+class NativeVision(Encoder):
+    """The vision tower of the recipe's language model, applied to each axial slice.
+
+    Qwen2.5-VL (arXiv 2502.13923) and Qwen3-VL (arXiv 2511.21631), whose towers give features of some inner
+    layers too.
+    """
+
+    published_names: ClassVar[Mapping[str, str]] = {"tower.": "model.visual."}
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(
+        self,
+        vision: Vision | None = None,
+        *,
+        size: Annotated[int, Ge(28)] = 256,
+        slices: Annotated[int, Ge(1)] = 32,
+        windows: tuple[tuple[float, float], ...] = SOFT_TISSUE,
+    ) -> None:
+        """Build the tower without weights; `adopt` takes them from the published model.
+
+        Args:
+            vision: the tower's configuration.
+            size: height and width that a slice is resized to, in pixels: a multiple of 32 (Qwen3-VL) or 28
+                (Qwen2.5-VL). 256 pixels are 64 tokens of Qwen3-VL.
+            slices: slices taken from a volume that is shown whole.
+            windows: (low, high) in HU: one, shown in grey, or three, for red, green and blue; [] scales by
+                percentiles, for any intensity.
+        """
+        super().__init__()
+        config = _config(vision, "model.encoder")
+        self.side_pixels = config.patch_size * config.spatial_merge_size
+        if size % self.side_pixels:
+            low = max(1, size // self.side_pixels) * self.side_pixels
+            raise RecipeError(
+                f"model.encoder.size: {size} pixels are no whole number of tokens, which are "
+                f"{self.side_pixels} pixels wide in this model. Take {low} or {low + self.side_pixels}."
+            )
+        if len(windows) not in (0, 1, COLOUR_CHANNELS):
+            raise RecipeError(
+                f"model.encoder.windows: {len(windows)} windows, and a picture has 3 channels. Name one "
+                "window, shown in grey, or three, for red, green and blue."
+            )
+        self.input = EncoderInput(
+            size_zyx=(slices, size, size), spacing_mm_zyx=None, windows=windows, any_depth=True
+        )
+        square_width = config.hidden_size * config.spatial_merge_size**2
+        deep = len(_deep_layers(config))
+        self.width = square_width * (1 + deep)
+        self.places = PicturePlaces(config, size // config.patch_size)
+        self.tower = AutoModel.from_config(
+            config, dtype=torch.float32, attn_implementation=self.places.attention
+        )
+        self.tower.merger = _Unmerged(square_width)
+        if deep:
+            self.tower.deepstack_merger_list = nn.ModuleList(_Unmerged(square_width) for _ in range(deep))
+        mean, spread = COLOURS[_kind(config.model_type)]
+        # not on the meta device, and in no checkpoint: the configuration says them
+        cpu = torch.device("cpu")
+        self.register_buffer("mean", torch.tensor(mean, device=cpu).reshape(3, 1, 1), persistent=False)
+        self.register_buffer("spread", torch.tensor(spread, device=cpu).reshape(3, 1, 1), persistent=False)
+
+    def grid(self, size_zyx: Grid) -> Grid:
+        """Return one layer of squares per slice."""
+        depth, height, width = size_zyx
+        if (height, width) != self.input.size_zyx[1:]:
+            raise ValueError(
+                f"the tower is built for slices of {self.input.size_zyx[1:]} pixels (y, x), got "
+                f"{(height, width)}"
+            )
+        return (depth, height // self.side_pixels, width // self.side_pixels)
+
+    def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
+        """Encode each slice; features of inner layers stand behind those of the last one."""
+        count, _, depth, *_ = volumes.shape
+        grid = self.grid((depth, volumes.shape[3], volumes.shape[4]))
+        slices = rearrange(volumes, "v c z y x -> (v z) c y x").expand(-1, COLOUR_CHANNELS, -1, -1)
+        pixels = ((slices + 1) / 2 - self.mean.to(slices)) / self.spread.to(slices)
+        config = self.tower.config
+        patches = repeat(
+            pixels,
+            "s c (y m p) (x n q) -> (s y x m n) (c t p q)",
+            t=config.temporal_patch_size,
+            p=config.patch_size,
+            q=config.patch_size,
+            m=config.spatial_merge_size,
+            n=config.spatial_merge_size,
+        )
+        output = self.tower(patches, **self.places.inputs(count * depth, patches.device))
+        layers = [output.pooler_output, *(getattr(output, "deepstack_features", None) or [])]
+        features = torch.cat(layers, dim=-1).reshape(count, math.prod(grid), self.width)
+        step = (1.0, float(self.side_pixels), float(self.side_pixels))
+        return Patches(features, grid, patch_centres(grid, step, features.device))
+
+    def adopt(self, published: nn.Module) -> None:
+        """Take the tower's weights.
+
+        Raises:
+            RunError: if `published` has no such tower.
+        """
+        _copy(self.tower, _tower_of(published, "model.encoder"), "model.encoder")
+
+
+class NativeMerger(Bridge):
+    """The layers by which the recipe's language model takes in what its own tower sees.
+
+    For the features of `native-vision` alone. Qwen3-VL's also make what is added after the first layers.
+    """
+
+    published_names: ClassVar[Mapping[str, str]] = {"": "model.visual."}
+
+    def __init__(self, width: int, text_width: int, grid_zyx: Grid, vision: Vision | None = None) -> None:
+        """Build the mergers without weights; `adopt` takes them from the published model."""
+        super().__init__()
+        config = copy.deepcopy(_config(vision, "model.bridge"))
+        self.deep_layers = len(_deep_layers(config))
+        self.patch_width = config.hidden_size
+        self.square_width = config.hidden_size * config.spatial_merge_size**2
+        if width != self.square_width * (1 + self.deep_layers):
+            raise RecipeError(
+                f"model.bridge: native-merger takes the {self.square_width * (1 + self.deep_layers)} "
+                f"features of encoder 'native-vision', and this encoder gives {width}. Use that encoder, or "
+                "another bridge."
+            )
+        if text_width != config.out_hidden_size:
+            raise RecipeError(
+                f"model.bridge: native-merger gives embeddings of {config.out_hidden_size} numbers, and the "
+                f"language model's have {text_width}. Use the language model that it was published with."
+            )
+        config.depth = 1  # the mergers alone are kept
+        tower = AutoModel.from_config(config, dtype=torch.float32)
+        self.merger = tower.merger
+        self.deepstack_merger_list = tower.deepstack_merger_list if self.deep_layers else nn.ModuleList()
+
+    def tokens(self, grid_zyx: Grid) -> int:
+        """Return a token for each square."""
+        return math.prod(grid_zyx)
+
+    def token_grid(self, grid_zyx: Grid) -> Grid | None:
+        """Return the grid of squares."""
+        return grid_zyx
+
+    def forward(self, patches: Patches) -> Float[Tensor, "volume token layers_and_text_width"]:
+        """Merge each square to an embedding, and to one for each of the first layers."""
+        volumes, squares, _ = patches.features.shape
+        layers = torch.split(patches.features, self.square_width, dim=-1)
+        merged = [
+            merger(features.reshape(-1, self.patch_width))
+            for merger, features in zip((self.merger, *self.deepstack_merger_list), layers, strict=True)
+        ]
+        return torch.cat(merged, dim=-1).reshape(volumes, squares, -1)
+
+    def adopt(self, published: nn.Module) -> None:
+        """Take the mergers' weights.
+
+        Raises:
+            RunError: if `published` has no such mergers.
+        """
+        _copy(self, _tower_of(published, "model.bridge"), "model.bridge")
+
+
+def _deep_layers(config: Any) -> list[int]:
+    """Return the inner layers whose features a tower gives too."""
+    return list(getattr(config, "deepstack_visual_indexes", None) or [])
+
+
+def _config(vision: Vision | None, where: str) -> Any:
+    """Return a tower's configuration.
+
+    Raises:
+        RecipeError: if there is none, or none that is known here.
+    """
+    if vision is None:
+        raise RecipeError(
+            f"{where}: the language model has no eyes of its own, as far as is known on this machine. Name "
+            'a vision-language model, as language = { id = "Qwen/Qwen3-VL-4B-Instruct", revision = "…" } '
+            "(if it is one, `hf download ID config.json` lets it be known), or another encoder and bridge."
+        )
+    kind = _kind(str(vision["model_type"]))
+    if kind not in COLOURS:
+        raise RecipeError(
+            f"{where}: towers of type {vision['model_type']!r} are not known here; known: "
+            f"{', '.join(sorted(COLOURS))}. Take such a model, or another encoder and bridge."
+        )
+    return AutoConfig.for_model(
+        f"{kind}_vision", **{key: value for key, value in vision.items() if key != "model_type"}
+    )
+
+
+def _kind(model_type: str) -> str:
+    """Return the kind of the whole model; published configurations call its tower so too."""
+    return model_type.removesuffix("_vision")
+
+
+def _tower_of(published: nn.Module, where: str) -> nn.Module:
+    tower = getattr(getattr(published, "base_model", published), "visual", None)
+    if not isinstance(tower, nn.Module):
+        raise RunError(f"{where}: {type(published).__name__} has no vision tower to take weights from.")
+    return tower
+
+
+def _copy(own: nn.Module, tower: nn.Module, where: str) -> None:
+    """Copy the weights that both have.
+
+    Raises:
+        RunError: if `tower` lacks one, or has another shape; names it.
+    """
+    given = tower.state_dict()
+    for name, weight in own.state_dict().items():
+        found = given.get(name)
+        if found is None or found.shape != weight.shape:
+            shape = "is missing" if found is None else f"has shape {tuple(found.shape)}"
+            raise RunError(
+                f"{where}: {name} {shape} in the published model, and must have {tuple(weight.shape)}."
+            )
+        weight.copy_(found)

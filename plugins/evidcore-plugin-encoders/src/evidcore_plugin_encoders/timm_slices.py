@@ -1,0 +1,232 @@
+"""Encoder `timm-slices`: any 2D backbone of timm, applied to each axial slice."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge, Gt, Le
+from jaxtyping import Float
+from safetensors.torch import load_file
+from torch import Tensor
+
+from evidcore.case import Case
+from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
+from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
+from evidcore.geometry.patch_centres import patch_centres
+
+# (low, high) in HU: lung, soft tissue, bone
+WINDOWS = ((-1000.0, 400.0), (-160.0, 240.0), (-500.0, 1300.0))
+
+
+class TimmSlices(Encoder):
+    """Encode every slice on its own with a backbone of timm; patches keep their place in z, y, x."""
+
+    mean: Tensor
+    spread: Tensor
+    weights_loaded: Tensor
+
+    def __init__(
+        self,
+        *,
+        model: str = "resnet18",
+        pretrained: str = "",
+        size: Annotated[int, Ge(32)] = 224,
+        slices: Annotated[int, Ge(1)] = 16,
+        windows: tuple[tuple[float, float], ...] = WINDOWS,
+    ) -> None:
+        """Build the backbone without weights; `load_pretrained` fetches those that are named.
+
+        Args:
+            model: timm's name of the backbone.
+            pretrained: "" for random weights, a Hub id (`timm/resnet18.a1_in1k@<revision>`), or a folder that
+                holds such a download (config.json and weights).
+            size: height and width that a slice is resized to, in pixels.
+            slices: slices taken from a volume that is shown whole.
+            windows: (low, high) in HU, one channel each; [] scales by percentiles, for any intensity.
+        """
+        super().__init__()
+        for low, high in windows:
+            if not low < high:
+                raise ValueError(f"a window is [low, high] in HU, low below high; got [{low:g}, {high:g}]")
+        self.model, self.pretrained = model, pretrained
+        self.input = EncoderInput(
+            size_zyx=(slices, size, size),
+            spacing_mm_zyx=None,
+            windows=windows,
+            any_depth=True,
+        )
+        self.body = self._build(model)
+        self._planes: dict[tuple[int, int], tuple[int, int]] = {}  # pixels -> patches
+        self.width = int(self.body.num_features)
+        # Inputs come in -1..1; a pretrained backbone wants its own mean and spread, on 0..1.
+        self.register_buffer("mean", torch.full((self.input.channels, 1, 1), 0.5))
+        self.register_buffer("spread", torch.full((self.input.channels, 1, 1), 0.5))
+        # Kept in the weights, so that a model read back from a folder is known to be complete.
+        self.register_buffer("weights_loaded", torch.tensor([not pretrained]))
+
+    def grid(self, size_zyx: Grid) -> Grid:
+        """Return one layer of patches per slice."""
+        depth, height, width = size_zyx
+        return (depth, *self._plane(height, width))
+
+    def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
+        """Encode each slice and lay the patches out in z, y, x order."""
+        if not bool(self.weights_loaded):
+            raise RunError(
+                f"model.encoder: the weights {self.pretrained!r} were named but never loaded. "
+                f"Call load_pretrained() before encoding."
+            )
+        count, channels, depth, height, width = volumes.shape
+        slices = volumes.transpose(1, 2).reshape(count * depth, channels, height, width)
+        rows, columns = self._plane(height, width)
+        found = self._patches(self.body, (slices + 1 - 2 * self.mean) / (2 * self.spread))
+        features = found.reshape(count, depth * rows * columns, self.width)
+        grid, step = (depth, rows, columns), (1.0, height / rows, width / columns)
+        return Patches(features, grid, patch_centres(grid, step, features.device))
+
+    def load_pretrained(self) -> None:
+        """Load the named weights; the first layer is adapted to the number of windows.
+
+        Raises:
+            RunError: if they cannot be had, or belong to another backbone.
+        """
+        if not self.pretrained:
+            return
+        local = Path(self.pretrained).expanduser()
+        source = f"local-dir:{local}" if local.is_dir() else f"hf-hub:{self.pretrained}"
+        try:
+            body = self._build(source, pretrained=True)
+            self.body.load_state_dict(body.state_dict())
+        except Exception as cause:
+            reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+            raise RunError(
+                f"model.encoder.pretrained: {self.pretrained!r} cannot be loaded into {self.model!r}: "
+                f"{reason} Name a Hub id of this backbone; without network, run "
+                f"`hf download {self.pretrained.split('@')[0]} --local-dir FOLDER` elsewhere, copy the "
+                f"folder here and set pretrained to it."
+            ) from cause
+        for name, buffer in (("mean", self.mean), ("std", self.spread)):
+            values = torch.tensor(body.pretrained_cfg[name])
+            buffer.copy_((values if len(values) == len(buffer) else values.mean()).reshape(-1, 1, 1))
+        self.weights_loaded.fill_(True)
+
+    def fit(
+        self,
+        train: Sequence[Case],
+        validation: Sequence[Case],
+        folder: Path,
+        seed: int,
+        log: FitLog,
+        *,
+        steps: Annotated[int, Ge(1)] = 1000,
+        learning_rate: Annotated[float, Gt(0)] = 3e-4,
+        cases_per_step: Annotated[int, Ge(2)] = 8,
+        supervision: tuple[Literal["contrastive", "labels", "zones", "masks"], ...] = ("labels",),
+        structures: tuple[str, ...] = (),
+        shift_voxels: Annotated[int, Ge(0), Le(16)] = 4,
+    ) -> None:
+        """Train the backbone on what is known about the cases, from the named weights if there are any.
+
+        Args:
+            train: cases to learn from.
+            validation: cases for the figures in `fit.json`; nothing is learned from them.
+            folder: where `weights.safetensors` and `fit.json` go.
+            seed: decides initial heads, order and shifts.
+            log: takes the figures of a step.
+            steps: optimiser updates.
+            learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
+            cases_per_step: cases per update.
+            supervision: the objectives, added up, as for `vit3d`.
+            structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
+            shift_voxels: training volumes are shifted by up to this many pixels along y and x.
+        """
+        from evidcore.fitting.encoder import fit_encoder
+
+        if not bool(self.weights_loaded):
+            self.load_pretrained()
+        fit_encoder(
+            self,
+            train,
+            validation,
+            folder,
+            seed,
+            log,
+            steps=steps,
+            learning_rate=learning_rate,
+            cases_per_step=cases_per_step,
+            supervision=supervision,
+            structures=structures,
+            shift_voxels=shift_voxels,
+        )
+
+    def load(self, folder: Path) -> None:
+        """Read back the weights that `fit` wrote."""
+        self.load_state_dict(load_file(folder / "weights.safetensors"))
+
+    def _build(self, model: str, *, pretrained: bool = False) -> Any:
+        timm = import_timm()
+        name = self.model
+        if not timm.is_model(name):
+            raise RecipeError(
+                f"model.encoder.model: timm has no backbone {name!r}."
+                f"{did_you_mean(name, timm.list_models())} See timm.list_models()."
+            )
+        fixed = timm.get_pretrained_cfg(name).fixed_input_size
+        size = {"img_size": self.input.size_zyx[1]} if fixed else {}
+        return timm.create_model(model, pretrained, in_chans=self.input.channels, num_classes=0, **size)
+
+    def _plane(self, height: int, width: int) -> tuple[int, int]:
+        """Return rows and columns of patches of one slice, found by a run without weights or arithmetic."""
+        if (height, width) not in self._planes:
+            ghost = copy.deepcopy(self.body).to("meta").eval()
+            with torch.no_grad():
+                found = self._patches(
+                    ghost, torch.zeros(1, self.input.channels, height, width, device="meta")
+                )
+            self._planes[height, width] = (found.shape[1], found.shape[2])
+        return self._planes[height, width]
+
+    def _patches(self, body: Any, slices: Float[Tensor, "slice channel y x"]) -> Tensor:
+        """Return features as (slice, row, column, width), whatever layout the backbone has."""
+        found: Tensor = body.forward_features(slices)
+        if found.ndim == 4:
+            return found if found.shape[-1] == self.width else found.permute(0, 2, 3, 1)
+        found = found[:, getattr(body, "num_prefix_tokens", 0) :]  # class and register tokens have no place
+        height, width = slices.shape[-2:]
+        step = round((height * width / found.shape[1]) ** 0.5)
+        if (height // step) * (width // step) != found.shape[1]:
+            raise RecipeError(
+                f"model.encoder.model: {self.model!r} gives {found.shape[1]} tokens for "
+                f"{height} x {width} pixels, which is no grid of square patches. Choose another backbone."
+            )
+        return found.reshape(found.shape[0], height // step, width // step, self.width)
+
+
+def import_timm() -> ModuleType:
+    """Import timm, or say how to get it.
+
+    Raises:
+        PluginError: if timm is absent, or torchvision does not fit the installed torch.
+    """
+    try:
+        import timm
+    except ImportError as cause:
+        raise PluginError(
+            f"encoder 'timm-slices' needs timm, which cannot be imported ({cause}). "
+            f"Install it: pip install timm torchvision."
+        ) from cause
+    except RuntimeError as cause:
+        if "torchvision" not in str(cause):
+            raise
+        raise PluginError(
+            f"encoder 'timm-slices': the installed torchvision does not fit torch "
+            f"{torch.__version__} ({cause}). Install a pair that belongs together: "
+            f"pip install evidcore-plugin-encoders in a fresh environment."
+        ) from cause
+    module: ModuleType = timm
+    return module

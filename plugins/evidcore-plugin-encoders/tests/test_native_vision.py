@@ -1,0 +1,252 @@
+"""A Qwen-VL checkpoint taken apart into encoder, bridge and language model is still that model."""
+
+import numpy as np
+import pytest
+import torch
+from evidcore_plugin_encoders.native_vision import NativeMerger, NativeVision
+from transformers import AutoModelForImageTextToText, Qwen2VLImageProcessor
+
+from evidcore.case import Prompt, VisualPart
+from evidcore.errors import RecipeError, RunError
+from evidcore.model import assemble
+from evidcore.model.generation import Sampling, continue_rows
+from evidcore.model.language import load_language
+from evidcore.model.packing import answer_log_probs, pack
+from evidcore.model.policy import VLMPolicy
+from evidcore.registry import factory
+from evidcore.testing import check_encoder, tiny_language, tiny_vision_language
+
+SIZES = {"qwen2_5_vl": 112, "qwen3_vl": 96}
+MERGER = {"use": "native-merger"}
+
+
+@pytest.fixture(scope="module", params=sorted(SIZES))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(kind, tmp_path_factory):
+    return tiny_vision_language(tmp_path_factory.mktemp(kind), kind)
+
+
+@pytest.fixture(scope="module")
+def stock(folder):
+    return AutoModelForImageTextToText.from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="module")
+def table(kind):
+    return {"use": "native-vision", "size": SIZES[kind], "windows": [[-1000, 400]]}
+
+
+def own(folder, table, bridge=MERGER):
+    """Assemble the model from its folder, as a run does."""
+    language, tokenizer = load_language({"folder": str(folder)})
+    encoder = factory.build(
+        "encoder", table, given={"vision": assemble.vision_of(language.config)}, where="model.encoder"
+    )
+    encoder.adopt(language)
+    return assemble.assemble(
+        language, tokenizer, encoder, encoder_table=table, bridge_table=bridge,
+        view_table={"use": "slices", "slices": 3},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(folder, table):
+    return own(folder, table)
+
+
+@pytest.fixture
+def prompts(made, cases):
+    view = factory.build("view", {"use": "slices", "slices": 3}, given={}, where="view")
+    return [
+        Prompt(id=f"{number}", case=case, task="test", parts=view.render(case)[number:])
+        for number, case in enumerate(cases[:2])
+    ]
+
+
+def pictures_of(model, processor, prompt):
+    """Return what transformers' own image processor makes of the slices that a prompt shows."""
+    encoder = model.model.encoder
+    config = encoder.tower.config
+    images = processor.image_processor
+    crops = [part.crop for part in prompt.parts if isinstance(part, VisualPart)]
+    slices = model.model.bank.pixels([images.handle(crop) for crop in crops])
+    grey = [((one[:, 0] + 1) / 2).expand(3, -1, -1) for one in slices]
+    made = Qwen2VLImageProcessor(
+        patch_size=config.patch_size, merge_size=config.spatial_merge_size, do_rescale=False, do_resize=False,
+        do_convert_rgb=False, image_mean=encoder.mean.flatten().tolist(),
+        image_std=encoder.spread.flatten().tolist(),
+    )(grey, return_tensors="pt")  # fmt: skip
+    return {"pixel_values": made["pixel_values"], "image_grid_thw": made["image_grid_thw"]}
+
+
+def stock_logits(stock, ids, shown):
+    whole = torch.tensor([ids])
+    kinds = (whole == stock.config.image_token_id).long()
+    with torch.no_grad():
+        return stock(input_ids=whole, mm_token_type_ids=kinds, **shown).logits[0]
+
+
+def test_it_computes_what_the_published_model_computes(made, stock, prompts):
+    model, processor = made
+    for prompt in prompts:
+        encoded = processor.encode(prompt)
+        handles = torch.tensor([processor.image_processor.handle(crop) for crop in encoded.crops])
+        expected = stock_logits(stock, list(encoded.ids), pictures_of(model, processor, prompt))
+        with torch.no_grad():
+            found = model(input_ids=torch.tensor([encoded.ids]), pixel_values=handles[:, None]).logits[0]
+            pixels = model.model.bank.pixels(handles.tolist())
+            from_pixels = model(input_ids=torch.tensor([encoded.ids]), pixel_values=pixels).logits[0]
+        assert expected.std() > 0.1
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+        torch.testing.assert_close(from_pixels, expected, rtol=0, atol=2e-5)
+        blank = torch.zeros_like(pixels)
+        with torch.no_grad():
+            unseen = model(input_ids=torch.tensor([encoded.ids]), pixel_values=blank).logits[0]
+        assert (unseen - expected).abs().max() > 1e-2  # the pixels matter
+
+
+def test_answers_are_scored_and_taught_as_transformers_does_it(made, stock, prompts):
+    model, processor = made
+    model.train_only(("encoder", "bridge", "language"))
+    stock.requires_grad_(True)
+    dice = torch.Generator().manual_seed(2)
+    written = torch.randint(10, 200, (2, 3, 5), generator=dice)
+    encoded = [processor.encode(prompt) for prompt in prompts]
+    longest = max(len(one.ids) for one in encoded)
+    pad = processor.tokenizer.pad_token_id
+    ids = torch.tensor([[pad] * (longest - len(one.ids)) + list(one.ids) for one in encoded])
+    mask = (ids != pad).long()
+    handles = [processor.image_processor.handle(crop) for one in encoded for crop in one.crops]
+    pixels = torch.tensor(handles)[:, None]
+    packed = pack(ids, mask, written, torch.ones_like(written), model.positions(ids, mask, pixels))
+    scores = answer_log_probs(model, packed, pixels)
+    expected = torch.zeros_like(scores)
+    for row, prompt in enumerate(prompts):
+        shown = pictures_of(model, processor, prompt)
+        for number, answer in enumerate(written[row]):
+            whole = torch.cat([torch.tensor(encoded[row].ids), answer])[None]
+            kinds = (whole == stock.config.image_token_id).long()
+            logits = stock(input_ids=whole, mm_token_type_ids=kinds, **shown).logits[0]
+            log_probs = logits.log_softmax(-1)[-len(answer) - 1 : -1]
+            expected[row, number] = log_probs.gather(-1, answer[:, None])[:, 0]
+    torch.testing.assert_close(scores, expected, rtol=0, atol=5e-5)
+
+    weight = torch.randn(scores.shape, generator=dice)
+    (scores * weight).sum().backward()
+    (expected * weight).sum().backward()
+    names = {
+        "model.encoder.tower.blocks.0.attn.qkv.weight": "model.visual.blocks.0.attn.qkv.weight",
+        "model.bridge.merger": "model.visual.merger",
+        "model.language_model.layers.0.self_attn.q_proj.weight": None,
+    }
+    theirs = dict(stock.named_parameters())
+    for name, one in model.named_parameters():
+        prefix = next((prefix for prefix in names if name.startswith(prefix)), None)
+        if prefix is None:
+            continue
+        other = theirs[name.replace(prefix, names[prefix] or prefix)].grad
+        assert other.norm() > 0
+        assert (one.grad - other).norm() <= 1e-3 * other.norm(), name
+    model.zero_grad()
+    stock.zero_grad()
+    model.train_only(())
+    model.eval()
+
+
+def test_answers_are_written_as_transformers_writes_them(made, stock, prompts):
+    model, processor = made
+    policy = VLMPolicy(model, processor)
+    sampling = Sampling(
+        max_new_tokens=6, end_ids=(processor.tokenizer.eos_token_id,), pad_id=0, temperature=0
+    )
+    prefixes = [policy.prefix(prompt) for prompt in prompts]
+    alone = continue_rows(model, prefixes, sampling)
+    siblings = continue_rows(model, [prefixes[0]] * 2, sampling)
+    assert siblings[0].ids == siblings[1].ids == alone[0].ids
+    for prompt, prefix, one in zip(prompts, prefixes, alone, strict=True):
+        shown = pictures_of(model, processor, prompt)
+        ids = torch.tensor([prefix.ids])
+        kinds = (ids == stock.config.image_token_id).long()
+        theirs = stock.generate(
+            input_ids=ids, mm_token_type_ids=kinds, **shown, max_new_tokens=6, do_sample=False
+        )
+        assert tuple(theirs[0, len(prefix.ids) :].tolist()) == one.ids
+        ours = model.generate(
+            input_ids=ids,
+            pixel_values=torch.tensor(prefix.handles)[:, None],
+            max_new_tokens=6,
+            do_sample=False,
+        )
+        assert tuple(ours[0, len(prefix.ids) :].tolist()) == one.ids
+
+
+def test_a_folder_gives_the_same_model_back(made, prompts, tmp_path):
+    model, processor = made
+    assemble.save(model, processor, tmp_path / "saved")
+    loaded, again = assemble.load(tmp_path / "saved")
+    assert VLMPolicy(loaded, again).log_likelihoods(prompts, [["A", "No"]] * 2) == VLMPolicy(
+        model, processor
+    ).log_likelihoods(prompts, [["A", "No"]] * 2)
+
+
+def test_tower_and_merger_keep_the_contracts(folder, table):
+    language, _ = load_language({"folder": str(folder)})
+    vision = assemble.vision_of(language.config)
+    encoder = factory.build("encoder", table, given={"vision": vision}, where="model.encoder")
+    check_encoder(encoder, depths=(1, 2))
+    grid = encoder.grid((1, *encoder.input.size_zyx[1:]))
+    assert grid == (1, *[SIZES[language.config.model_type] // encoder.side_pixels] * 2)
+    bridge = NativeMerger(encoder.width, language.config.get_text_config().hidden_size, grid, vision)
+    assert bridge.tokens(grid) == grid[1] * grid[2]
+    assert bridge.token_grid(grid) == grid
+
+
+def test_another_bridge_may_follow_the_tower(folder, table, prompts):
+    model, processor = own(folder, table, {"use": "projection", "pool_zyx": [1, 1, 1]})
+    policy = VLMPolicy(model, processor)
+    assert np.isfinite(policy.log_likelihoods(prompts, [["A"]] * 2)).all()
+
+
+def test_three_windows_are_three_colours(folder, table, kind):
+    vision = assemble.vision_of(load_language({"folder": str(folder)})[0].config)
+    colour = NativeVision(vision, size=SIZES[kind], windows=((-1000, 400), (-160, 240), (-500, 1300)))
+    grey = NativeVision(vision, size=SIZES[kind])
+    grey.tower.load_state_dict(colour.tower.state_dict())
+    shown = torch.rand(2, 1, 1, SIZES[kind], SIZES[kind]) * 2 - 1
+    with torch.no_grad():
+        alike = colour.eval()(shown.expand(-1, 3, -1, -1, -1)).features
+        torch.testing.assert_close(alike, grey.eval()(shown).features)
+
+
+def test_what_does_not_fit_is_refused(folder, kind, tmp_path):
+    language, _ = load_language({"folder": str(folder)})
+    vision = assemble.vision_of(language.config)
+    with pytest.raises(RecipeError, match=r"model.encoder.size: 100 pixels are no whole number of tokens"):
+        NativeVision(vision, size=100)
+    with pytest.raises(RecipeError, match=r"model.encoder.windows: 2 windows, and a picture has 3 channels"):
+        NativeVision(vision, size=SIZES[kind], windows=((0, 1), (0, 2)))
+    with pytest.raises(RecipeError, match=r"model.encoder: the language model has no eyes of its own"):
+        NativeVision(None)
+    with pytest.raises(
+        RecipeError, match=r"towers of type 'clip' are not known here; known: qwen2_5_vl, qwen3_vl"
+    ):
+        NativeVision({"model_type": "clip"})
+    encoder = NativeVision(vision, size=SIZES[kind])
+    with pytest.raises(RecipeError, match=r"of encoder 'native-vision', and this encoder gives 24\."):
+        NativeMerger(24, 64, (1, 3, 3), vision)
+    with pytest.raises(
+        RecipeError, match=r"gives embeddings of 64 numbers, and the language model's have 32"
+    ):
+        NativeMerger(encoder.width, 32, (1, 3, 3), vision)
+    with pytest.raises(ValueError, match=r"the tower is built for slices of \(\d+, \d+\) pixels"):
+        encoder.grid((1, 56, 56))
+    text, _ = load_language({"folder": str(tiny_language(tmp_path))})
+    with pytest.raises(RunError, match=r"model.encoder: Qwen2ForCausalLM has no vision tower"):
+        encoder.adopt(text)
+    language.model.visual.blocks[0].attn.proj = torch.nn.Linear(8, 8)
+    with pytest.raises(RunError, match=r"model.encoder: blocks.0.attn.proj.weight has shape \(8, 8\)"):
+        encoder.adopt(language)

@@ -1,0 +1,153 @@
+"""Data set `phantom-abdomen`: generated abdominal CTs, and queries that name no organ.
+
+A case carries its queries as `Case.queries`: each is a text and the names of the case's masks that together
+answer it, so a task needs nothing from this module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, MinLen
+
+from evidcore.case import Case, MaskRef, Query, Split
+from evidcore_plugin_phantoms.abdomen.facts import Facts
+from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS
+from evidcore_plugin_phantoms.abdomen.queries import chosen, text_of
+from evidcore_plugin_phantoms.abdomen.referents import KINDS, QueryKind
+from evidcore_plugin_phantoms.abdomen.render import QUERIES, Population
+from evidcore_plugin_phantoms.abdomen.scene import ORGANS, label_of
+from evidcore_plugin_phantoms.dataset import Phantoms
+from evidcore_plugin_phantoms.drawing import SPLITS
+
+
+class PhantomAbdomen(Phantoms[Population]):
+    """Abdominal phantoms with exact masks of organs and lesions, reports, and queries that must be looked up.
+
+    Volumes are in HU, portal venous phase, 300 x 288 x 384 mm whatever the number of voxels. Masks are the
+    organs ("left kidney"), their lesions included; the findings that are present ("kidney cyst"); and each of
+    several lesions of a kind ("kidney cyst 2"; the number says nothing of size or place). `notes["lesions"]`
+    tells of each lesion its mask, organ, side, size, volume and nature, all measured on the masks. The
+    patients of the splits are drawn from separate random streams, so they are disjoint.
+    """
+
+    findings = FINDINGS
+    folder_name = "phantom-abdomen"
+
+    def __init__(
+        self,
+        cache_folder: Path,
+        *,
+        train_cases: Annotated[int, Ge(0)] = 600,
+        validation_cases: Annotated[int, Ge(0)] = 100,
+        test_cases: Annotated[int, Ge(0)] = 150,
+        seed: Annotated[int, Ge(0)] = 17,
+        prior_strength: Annotated[float, Ge(0), Le(1)] = 0.0,
+        subtlety: Annotated[float, Gt(0), Le(20)] = 1.0,
+        prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.25,
+        queries_per_case: Annotated[int, Ge(0)] = 4,
+        kinds: Annotated[tuple[QueryKind, ...], MinLen(1)] = KINDS,
+        size_zyx: tuple[
+            Annotated[int, Ge(20), Le(160)], Annotated[int, Ge(48), Le(512)], Annotated[int, Ge(64), Le(512)]
+        ] = (40, 96, 128),
+        scan_shift_mm: Annotated[float, Ge(0), Le(120)] = 0.0,
+    ) -> None:
+        """Describe the set; nothing is drawn before cases are asked for.
+
+        Args:
+            cache_folder: where volumes are kept, in a folder named by the hash of all options.
+            train_cases: patients to learn from.
+            validation_cases: patients to choose by.
+            test_cases: patients to measure on.
+            seed: every seed is another population.
+            prior_strength: how well text alone predicts findings and places. At 0 it does not. Above 0 each
+                patient has an indication ("jaundice, pain on the left"), which stands in the queries and in
+                the case's notes; at 1 a finding is five times as likely, at most 90 %, under its own
+                indication, and with probability 0.95 a kidney's lesion is on the side of the pain, as is the
+                largest lesion of an organ seen from the others.
+            subtlety: multiplies the noise (12 to 22 HU); the contrast-to-noise ratio of every lesion falls.
+            prevalence: probability of each finding; in 45 of 100 there is a second lesion of the kind.
+            queries_per_case: most queries about a case, each of another kind. Of a kind whose words leave two
+                masks open, the one on the left is meant as often as the one on the right.
+            kinds: which queries are asked.
+            size_zyx: voxels of a volume; the same patients on a finer or coarser grid.
+            scan_shift_mm: how far up or down a patient's scan may be moved. At 0 organs lie at their usual
+                heights, which can be known without looking; above, those at the ends can be cut or missing.
+        """
+        population = Population(
+            seed=seed,
+            prior_strength=prior_strength,
+            subtlety=subtlety,
+            prevalence=prevalence,
+            size_zyx=size_zyx,
+            scan_shift_mm=scan_shift_mm,
+        )
+        counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
+        super().__init__(cache_folder, population, counts)
+        self._queries_per_case = queries_per_case
+        self._kinds = kinds
+
+    def _asked(self) -> Mapping[str, Any]:
+        return {"queries": [self._queries_per_case, self._kinds]}
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split; draws them first if they are not in the cache."""
+        if not self._counts[split]:
+            return
+        folder, known = self._drawn(split)
+        facts = [Facts.read(each["facts"]) for each in known]
+        queries = self._queries(split, facts, [each["indication"] for each in known])
+        for number, told in enumerate(known):
+            yield self._case(folder, split, number, told, facts[number], queries[number])
+
+    def _queries(self, split: str, facts: list[Facts], indications: list[str]) -> list[tuple[Query, ...]]:
+        streams = [self._population.stream(split, number, QUERIES) for number in range(len(facts))]
+        balancing = np.random.default_rng([self._population.seed, SPLITS.index(split), 1 << 32])
+        asked = chosen(facts, self._kinds, self._queries_per_case, streams, balancing)
+        told = self._population.prior_strength > 0
+        return [
+            tuple(
+                Query(
+                    id=f"query-{place}",
+                    text=text_of(referent, stream, indication if told else None),
+                    masks=referent.masks,
+                    among=referent.among,
+                    kind=referent.kind,
+                )
+                for place, referent in enumerate(referents)
+            )
+            for referents, stream, indication in zip(asked, streams, indications, strict=True)
+        ]
+
+    def _case(
+        self,
+        folder: Path,
+        split: str,
+        number: int,
+        known: Mapping[str, Any],
+        facts: Facts,
+        queries: tuple[Query, ...],
+    ) -> Case:
+        common = self._common(folder, split, number, known)
+        common["notes"]["lesions"] = [dataclasses.asdict(lesion) for lesion in facts.lesions]
+        return Case(**common, masks=_masks(str(folder / f"{number:05d}.npz"), facts), queries=queries)
+
+
+def _masks(path: str, facts: Facts) -> dict[str, MaskRef]:
+    """Return the masks by name: organs, findings, then the lesions that share one."""
+    masks = {
+        organ: MaskRef(path=path, key="organs", label=label_of(organ))
+        for organ in ORGANS
+        if facts.organs_ml[organ]
+    }
+    for label, finding in enumerate(FINDINGS, start=1):
+        if facts.of_finding(finding):
+            masks[finding] = MaskRef(path=path, key="findings", label=label)
+    for label, lesion in enumerate(facts.lesions, start=1):
+        if lesion.mask not in masks:
+            masks[lesion.mask] = MaskRef(path=path, key="lesions", label=label)
+    return masks

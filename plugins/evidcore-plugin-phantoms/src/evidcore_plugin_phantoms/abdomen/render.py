@@ -1,0 +1,133 @@
+"""Abdominal phantoms from first to last: who it is, how it looks, what is said of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from evidcore_plugin_phantoms import drawing
+from evidcore_plugin_phantoms.abdomen.anatomy import draw_tissue, healthy
+from evidcore_plugin_phantoms.abdomen.facts import Facts, measure
+from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS, grow
+from evidcore_plugin_phantoms.abdomen.population import draw_patient
+from evidcore_plugin_phantoms.abdomen.scene import Grid, Scene
+from evidcore_plugin_phantoms.abdomen.wording import impression, sentences
+from evidcore_plugin_phantoms.shapes import Volume
+from evidcore_plugin_phantoms.wording import written
+
+Labels = np.ndarray[Any, np.dtype[np.uint8]]
+ANATOMY, NOISE, WORDS, QUERIES, RANGE = range(5)  # streams of a phantom: noise alone depends on the grid
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Population(drawing.Population):
+    """The options that decide what an abdominal phantom looks like."""
+
+    subtlety: float
+    prevalence: float
+    size_zyx: tuple[int, int, int]
+    scan_shift_mm: float = 0.0
+
+    @property
+    def case_mb(self) -> float:
+        """Return what a case takes on disk, in MB."""
+        return float(np.prod(self.size_zyx)) * 2.1e-6
+
+    def stream(self, split: str, number: int, part: int) -> np.random.Generator:
+        """Return one of a phantom's own random streams."""
+        return np.random.default_rng([self.seed, drawing.SPLITS.index(split), number, part])
+
+    def drawn(self, split: str, number: int) -> drawing.Drawn:
+        """Draw one phantom with its words."""
+        phantom = draw(self, split, number)
+        return drawing.Drawn(
+            hu=phantom.hu,
+            spacing_mm_zyx=Grid(phantom.organs.shape).spacing_mm_zyx,
+            arrays={"organs": phantom.organs, "lesions": phantom.lesions, "findings": phantom.findings},
+            known=describe(phantom, self.stream(split, number, WORDS)),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phantom:
+    """A drawn phantom: voxels in HU, label maps and what was measured on them, each array (z, y, x)."""
+
+    hu: np.ndarray[Any, np.dtype[np.int16]]
+    organs: Labels  # places in ORGANS, from 1; an organ's lesions are part of it
+    lesions: Labels  # places in `facts.lesions`, from 1
+    findings: Labels  # places in FINDINGS, from 1
+    facts: Facts
+    indication: str
+
+
+def draw(population: Population, split: str, number: int) -> Phantom:
+    """Draw one phantom; on another grid it is the same patient with other noise."""
+    rng = population.stream(split, number, ANATOMY)
+    patient = draw_patient(rng, prevalence=population.prevalence, prior_strength=population.prior_strength)
+    higher_mm = population.scan_shift_mm * population.stream(split, number, RANGE).uniform(-1, 1)
+    scene = healthy(rng, Grid(population.size_zyx, higher_mm), draw_tissue(rng))
+    grown = grow(rng, scene, patient.wishes)
+    facts = measure(scene, grown)
+    lesions, findings = np.zeros_like(scene.organs), np.zeros_like(scene.organs)
+    for place, each in enumerate(grown, start=1):
+        lesions[each.box][each.region] = place
+        findings[each.box][each.region] = FINDINGS.index(each.finding) + 1
+    return Phantom(
+        hu=_scanned(population.stream(split, number, NOISE), scene, population.subtlety),
+        organs=scene.organs,
+        lesions=lesions,
+        findings=findings,
+        facts=facts,
+        indication=patient.indication,
+    )
+
+
+def _scanned(rng: np.random.Generator, scene: Scene, subtlety: float) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Return the scene with the blur and the noise of a scanner."""
+    noise_hu = rng.uniform(12, 22) * subtlety
+    noisy = rng.standard_normal(scene.grid.size_zyx, dtype=np.float32)
+    noisy *= noise_hu
+    noisy += _blurred(_blurred(scene.hu, 1), 2)
+    return np.clip(noisy, -1024, 3071, out=noisy).astype(np.int16)
+
+
+def _blurred(hu: Volume, axis: int, share: float = 0.12) -> Volume:
+    """Give each voxel `share` of its two neighbours along `axis`."""
+    soft = hu.copy()
+    along, into = np.moveaxis(hu, axis, 0), np.moveaxis(soft, axis, 0)
+    into[1:-1] += np.float32(share) * (along[:-2] + along[2:] - 2 * along[1:-1])
+    return soft
+
+
+def describe(phantom: Phantom, rng: np.random.Generator) -> dict[str, Any]:
+    """Return what is known of a phantom, in JSON's types."""
+    facts = phantom.facts
+    report = written(sentences(rng, facts))
+    return {
+        "report": report.text,
+        "spans": report.spans,
+        "impression": impression(facts.lesions),
+        "indication": phantom.indication,
+        "facts": facts.plain(),
+        "findings": [
+            {
+                "name": finding,
+                "present": bool(facts.of_finding(finding)),
+                "side": _side(facts, finding),
+                "size_mm": max((lesion.size_mm for lesion in facts.of_finding(finding)), default=None),
+                "span": report.places[finding],
+            }
+            for finding in FINDINGS
+        ],
+    }
+
+
+def _side(facts: Facts, finding: str) -> str | None:
+    sides = {lesion.side for lesion in facts.of_finding(finding)} - {None}
+    return "both" if len(sides) == 2 else next(iter(sides), None)
+
+
+if __name__ == "__main__":
+    drawing.work(Population)

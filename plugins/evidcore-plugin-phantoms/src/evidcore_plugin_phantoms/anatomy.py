@@ -1,0 +1,161 @@
+"""The healthy chest of one phantom, drawn in HU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evidcore_plugin_phantoms.canvas import (
+    AIR_HU,
+    BLOOD_HU,
+    FAT_HU,
+    LEFT,
+    LUNG_HU,
+    MUSCLE_HU,
+    RIGHT,
+    SIZE_ZYX,
+    Body,
+    Heart,
+    Lung,
+    level,
+    ring,
+    smooth_field,
+    xs,
+    ys,
+    zs,
+)
+
+
+def healthy(
+    rng: np.random.Generator, *, large_heart: bool, cardiomegaly: int, thick_airways: int | None
+) -> Body:
+    """Draw a chest without lung signs.
+
+    The size of the heart and of the airway walls belongs to the anatomy, so the two findings that are
+    nothing but a size are drawn here.
+
+    Args:
+        rng: the phantom's own stream.
+        large_heart: draw a heart beyond half of the chest's width.
+        cardiomegaly: the finding's index, which the voxels of a large heart show.
+        thick_airways: index of the finding "peribronchial thickening" if it is to be drawn.
+    """
+    scale = 1 + rng.uniform(-0.07, 0.07)
+    cz, cy, cx = 16 + rng.uniform(-1.5, 1.5), 32 + rng.uniform(-2, 2), 32 + rng.uniform(-2, 2)
+    wall = np.square((ys[0] - cy) / (25 * scale)) + np.square((xs[0] - cx) / (30 * scale))
+    muscle = wall < rng.uniform(0.80, 0.88)  # patients differ in fat
+    plane = np.where(muscle, MUSCLE_HU, np.where(wall < 1, FAT_HU, AIR_HU)).astype(np.float32)
+    hu = np.repeat(plane[None], SIZE_ZYX[0], axis=0)
+
+    right, left = (_lung(rng, (cz, cy, cx), scale, side) for side in (RIGHT, LEFT))
+    air = (right.level < 1) | (left.level < 1)
+    between = np.square((ys[0] - cy) / 13) + np.square((xs[0] - cx) / (5.5 * scale)) < 1
+    height = slice(int(cz - 12), int(cz + 14))
+    air[height, between] = False
+    hu[height, between] = FAT_HU + 10
+    texture = 12 * smooth_field(rng, (4, 6, 6)) + (LUNG_HU + rng.uniform(-20, 20))
+    np.copyto(hu, texture, where=air)
+
+    size = (rng.uniform(1.38, 1.55) if large_heart else rng.uniform(0.85, 1.08)) * scale
+    at = (cz - 6 + rng.uniform(-1, 1), cy - 5 + rng.uniform(-1, 1), cx + 4 + rng.uniform(-1, 1))
+    radii = (8 * size, 8 * size, 9 * size)
+    heart = Heart(centre=at, radii=radii, level=level(at, radii))
+
+    body = Body(
+        hu=hu,
+        owner=np.full(SIZE_ZYX, -1, np.int8),
+        centre=(cz, cy, cx),
+        scale=scale,
+        wall=wall,
+        lungs=(right, left),
+        air=air,
+        heart=heart,
+        aorta_yx=(cy + 11 * scale, cx + 4.5 * scale),
+        aorta_radius=2.7 + rng.uniform(-0.3, 0.4),
+    )
+    _bones(rng, body)
+    _great_vessels(body)
+    _lung_vessels(rng, body)
+    _airways(rng, body, thick_airways)
+    inside = heart.level < 1
+    body.hu[inside] = BLOOD_HU
+    body.air[inside] = False
+    body.owner[inside] = cardiomegaly if large_heart else -1
+    return body
+
+
+def _lung(rng: np.random.Generator, centre: tuple[float, float, float], scale: float, side: int) -> Lung:
+    cz, cy, cx = centre
+    outward = 1 if side == LEFT else -1
+    at = (
+        cz,
+        cy - 1 + rng.uniform(-0.7, 0.7),
+        cx + outward * (14 * scale + rng.uniform(-0.7, 0.7)),
+    )
+    width = 9.7 if side == LEFT else 10.3
+    radii = (
+        14.5 * scale,
+        16 * scale + rng.uniform(-0.8, 0.8),
+        width * scale + rng.uniform(-0.6, 0.6),
+    )
+    return Lung(centre=at, radii=radii, level=level(at, radii))
+
+
+def _bones(rng: np.random.Generator, body: Body) -> None:
+    cz, cy, cx = body.centre
+    spine = np.square((ys[0] - (cy + 19 * body.scale)) / 5) + np.square((xs[0] - cx) / 4.5)
+    body.hu[:, spine < 1] = rng.uniform(350, 500)
+    body.hu[:, spine < 0.45] = rng.uniform(150, 250)  # spongy bone
+    body.air[:, spine < 1] = False
+    y, x = np.nonzero((body.wall > 0.80) & (body.wall < 0.93))
+    course = np.mod(zs[:, 0] + rng.uniform(0, 5) + 0.25 * np.abs(y - cy), 6) < 1.8
+    z, place = np.nonzero(course & ~body.air[:, y, x])
+    body.hu[z, y[place], x[place]] = rng.uniform(350, 600)
+    sternum = (np.abs(xs[0] - cx) < 2.5) & (np.abs(ys[0] - (cy - 22.5 * body.scale)) < 1.2)
+    body.hu[int(cz - 3) :, sternum] = rng.uniform(300, 450)
+
+
+def _great_vessels(body: Body) -> None:
+    cz, cy, cx = body.centre
+    ay, ax = body.aorta_yx
+    aorta = np.square(ys[0] - ay) + np.square(xs[0] - ax) < body.aorta_radius**2
+    body.hu[:, aorta] = BLOOD_HU
+    body.air[:, aorta] = False
+    above = slice(int(cz - 1), None)
+    vena_cava = np.square(ys[0] - (cy - 3)) + np.square(xs[0] - (cx - 3.2)) < 3
+    ascending = np.square(ys[0] - (cy - 5)) + np.square(xs[0] - (cx + 1)) < 6
+    body.hu[above, vena_cava | ascending] = BLOOD_HU
+    body.air[above, vena_cava | ascending] = False
+    trachea = np.square(ys[0] - (cy + 1)) + np.square(xs[0] - cx)
+    body.hu[int(cz + 3) :, trachea < 7] = MUSCLE_HU
+    body.hu[int(cz + 3) :, trachea < 3] = AIR_HU
+
+
+def _lung_vessels(rng: np.random.Generator, body: Body) -> None:
+    cz, cy, cx = body.centre
+    steps = np.arange(1, 16, 0.7)
+    for outward in (-1, 1):
+        hilum = np.array([cz + 1, cy, cx + outward * 5.5])
+        course = rng.uniform([-1, -1, 0.2], [1, 1, 1.1], (10, 3)) * [1, 1, outward]
+        course /= np.linalg.norm(course, axis=1, keepdims=True)
+        points = hilum + course[:, None] * steps[:, None]
+        z, y, x = np.clip(np.round(points).astype(int), 0, np.array(SIZE_ZYX) - 1).reshape(-1, 3).T
+        # a vessel fills less of a voxel the further it is from the hilum
+        blood = np.tile(-300 - 28 * steps, len(course)).astype(np.float32)
+        ends = np.tile(steps, len(course)) < np.repeat(rng.uniform(9, 16, len(course)), len(steps))
+        keep = body.air[z, y, x] & ends
+        body.hu[z[keep], y[keep], x[keep]] = blood[keep]
+
+
+def _airways(rng: np.random.Generator, body: Body, thick: int | None) -> None:
+    cz, cy, cx = body.centre
+    for outward in (-1, 1):
+        for _ in range(2):
+            at = np.array([
+                cz + rng.uniform(-3, 3),
+                cy + rng.uniform(-5, 5),
+                cx + outward * (9 * body.scale + rng.uniform(-1, 1)),
+            ])
+            if thick is None:
+                ring(body, at, 1.7, 1.0, -450)
+            else:
+                ring(body, at, rng.uniform(2.8, 3.4), 1.1, -100, sign=thick, reach=2.2)

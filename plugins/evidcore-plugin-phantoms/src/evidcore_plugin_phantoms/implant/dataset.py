@@ -1,0 +1,279 @@
+"""Dataset `implant`: phantom lesions with exact masks planted into the CT of another data set."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from evidcore.case import Case, Finding, MaskRef, Split
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError, RecipeError
+from evidcore.volume import Volume, content_hash, read, read_mask
+from evidcore_plugin_phantoms.implant.kinds import KINDS, KindName
+from evidcore_plugin_phantoms.implant.planting import Planted, Wish, plant
+from evidcore_plugin_phantoms.implant.store import Entry, ensure, source_hash
+from evidcore_plugin_phantoms.implant.wording import report
+
+log = logging.getLogger(__name__)
+
+
+class Implant(Dataset):
+    """Cases of another data set, in HU, with phantom lesions planted into their scans.
+
+    Every lesion is an ellipsoid of known place, size and density, with partial volume at its edge and noise
+    like that of the tissue around; its mask is exact: the voxels that it fills to more than half. No file of
+    the source is changed; scans with lesions lie in the cache folder. A report tells what was planted and
+    what was not. "Absent" means that nothing was planted: what the patient himself has is not known here,
+    unless the source has a finding of the same name.
+    """
+
+    def __init__(
+        self,
+        cache_folder: Path,
+        *,
+        source: Dataset,
+        kinds: tuple[KindName, ...] = ("lung nodule", "hypodense lesion", "stone"),
+        inside: dict[KindName, str] | None = None,
+        sizes_mm: dict[KindName, tuple[float, float]] | None = None,
+        prevalence: Annotated[float, Ge(0), Le(1)] = 0.5,
+        contrast: Annotated[float, Ge(0), Le(3)] = 1.0,
+        copies: Annotated[int, Ge(1)] = 1,
+        no_place: Literal["negative", "leave-out"] = "negative",
+        report: Literal["planted", "appended"] = "planted",
+        seed: Annotated[int, Ge(0)] = 17,
+    ) -> None:
+        """Take the source; nothing is read before cases are asked for.
+
+        Args:
+            cache_folder: keeps the scans with lesions.
+            source: the data set whose scans are planted into, one volume a case.
+            kinds: what may be planted. Without further options a lung nodule lies in aerated lung, the others
+                in any soft tissue.
+            inside: mask of the case in which a kind is planted: `{ "hypodense lesion" = "liver" }`.
+            sizes_mm: smallest and largest diameter by kind, in place of the usual ones.
+            prevalence: how likely each kind is in each case.
+            contrast: multiplies the difference in HU between a lesion and the tissue around it. 1 is as in
+                patients, 0.3 is hard to see; 0 plants nothing but exchanged noise, a control for traces of
+                the planting itself.
+            copies: so many cases are made of each scan, with other lesions each.
+            no_place: what becomes of a case in which a lesion was wanted and the scan has no place for it:
+                "negative" counts it as absent (the anatomy then tells something about the answer),
+                "leave-out" leaves the case out by name.
+            report: "planted" tells of the lesions alone; "appended" adds that to the source's report.
+            seed: decides everything that is drawn.
+        """
+        for option, named in (("inside", inside or {}), ("sizes_mm", sizes_mm or {})):
+            for kind in named:
+                if kind not in kinds:
+                    raise RecipeError(
+                        f"implant: {option} names {kind!r}, but kinds are {', '.join(kinds) or 'none'}. "
+                        f"Add it to kinds, or drop it here."
+                    )
+        for kind, (smallest, largest) in (sizes_mm or {}).items():
+            if not 0 < smallest <= largest:
+                raise RecipeError(
+                    f"implant: sizes_mm of {kind!r} must be [smallest, largest] in mm, above 0 and rising, "
+                    f"got [{smallest:g}, {largest:g}]."
+                )
+        self.cache_folder = cache_folder
+        self.source = source
+        self.kinds = kinds
+        self.inside = {str(name): mask for name, mask in (inside or {}).items()}
+        self.sizes_mm = {str(name): sizes for name, sizes in (sizes_mm or {}).items()}
+        self.prevalence = prevalence
+        self.contrast = contrast
+        self.copies = copies
+        self.no_place = no_place
+        self.report = report
+        self.seed = seed
+        self.findings = tuple(dict.fromkeys([*source.findings, *kinds]))
+        self.left_out: dict[Split, dict[str, str]] = {}
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of `split`; a scan is planted into when its case is asked for, and kept.
+
+        Raises:
+            DataError: if a scan cannot be used.
+        """
+        left_out = self.left_out.setdefault(split, {})
+        left_out.clear()
+        for case in self.source.cases(split):
+            for name, copy in self._names(case):
+                try:
+                    made = self._planted(case, name, copy)
+                except DataError as cause:
+                    raise DataError(f"{cause} (case {case.id!r})") from cause
+                if isinstance(made, Case):
+                    yield made
+                else:
+                    left_out[name] = made
+                    log.warning("implant: case %r is left out: %s", name, made)
+        left_out |= self.source.left_out.get(split, {})
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case of `split`; where lesions cannot be planted, the source's case once."""
+        for case in self.source.listed(split):
+            all_made = True
+            for name, copy in self._names(case):
+                try:
+                    made = self._planted(case, name, copy)
+                except DataError as cause:
+                    made = str(cause)
+                if isinstance(made, Case):
+                    yield made
+                else:
+                    all_made = False
+            if not all_made:
+                yield case
+
+    def unlisted(self) -> Iterable[str]:
+        """Say what the source cannot read."""
+        return self.source.unlisted()
+
+    def fingerprint(self) -> str:
+        """Hash the source's fingerprint, the options and the code that plants."""
+        settings = [
+            self.source.fingerprint(), self.kinds, self.inside, self.sizes_mm, self.prevalence, self.contrast,
+            self.copies, self.no_place, self.report, self.seed, source_hash(),
+        ]  # fmt: skip
+        text = json.dumps(settings, sort_keys=True).encode()
+        return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+    def _names(self, case: Case) -> list[tuple[str, int]]:
+        """Return what the copies of a case are called, with their numbers."""
+        if self.copies == 1:
+            return [(case.id, 0)]
+        return [(f"{case.id}+{copy}", copy) for copy in range(self.copies)]
+
+    def _planted(self, case: Case, name: str, copy: int) -> Case | str:
+        """Return the case with its lesions, or why it is left out."""
+        self._check(case)
+        ref, wishes = case.volumes[0], self._wishes(case, copy)
+        masks = {wish.region: case.masks[wish.region] for wish in wishes if wish.region}
+        if not wishes:
+            return self._case(case, name, copy, Entry(volume=None, masks=None, lesions=(), no_place={}))
+        # masks of a grid that the ref bends would not fit the straight one that is written: they are copied
+        bent = ref.spacing_mm_zyx is not None or ref.axes is not None or ref.tilted == "resample"
+        carried = dict(case.masks) if bent else {}
+        masks |= carried
+        asked: dict[str, Any] = {
+            "carried": sorted(carried),
+            "volume": [content_hash(ref.path), ref.marks()],
+            "masks": {
+                key: [content_hash(mask.path), mask.key, mask.label, mask.axes] for key, mask in masks.items()
+            },
+            "wishes": [[wish.kind.name, wish.size_mm, wish.region] for wish in wishes],
+            "contrast": self.contrast,
+            "dice": [self.seed, case.id, copy],
+        }
+
+        def make() -> tuple[Volume, Planted]:
+            volume = read(ref)
+            regions = {key: read_mask(mask, like=volume) for key, mask in masks.items()}
+            rng = self._rng(case, copy, "lesions")
+            planted = plant(volume, wishes, regions, contrast=self.contrast, rng=rng)
+            kept = {key: regions[key] for key in carried}
+            return volume, dataclasses.replace(planted, masks={**kept, **planted.masks})
+
+        entry = ensure(self.cache_folder / "implant", asked, make)
+        if entry.no_place and self.no_place == "leave-out":
+            return "; ".join(f"{kind}: {why}" for kind, why in entry.no_place.items())
+        if entry.masks is not None:
+            copied = {key: MaskRef(path=str(entry.masks), key=key) for key in carried}
+            case = dataclasses.replace(case, masks={**case.masks, **copied})
+        return self._case(case, name, copy, entry)
+
+    def _check(self, case: Case) -> None:
+        ref = case.volumes[0]
+        if len(case.volumes) != 1:
+            raise DataError(
+                f"{ref.path}: lesions are planted into one volume, the case has {len(case.volumes)}. "
+                f"Leave one in the source's table."
+            )
+        if ref.intensity != "hu":
+            raise DataError(
+                f"{ref.path}: lesions are planted in HU, the volume's intensity is {ref.intensity!r}. "
+                f"Set intensity = 'hu' on the source if the values are HU."
+            )
+        taken = sorted(case.masks.keys() & set(self.kinds))
+        if taken:
+            raise DataError(
+                f"{ref.path}: the source has a mask {taken[0]!r} already. Rename it, or leave the kind out."
+            )
+        for kind in self.kinds:
+            region = self.inside.get(kind)
+            if region is not None and region not in case.masks:
+                raise DataError(
+                    f"{ref.path}: there is no mask {region!r} to plant a {kind} in. "
+                    f"It has: {', '.join(sorted(case.masks)) or 'none'}. Correct inside, or give the mask."
+                )
+
+    def _wishes(self, case: Case, copy: int) -> list[Wish]:
+        dice = self._rng(case, copy, "wishes").random(len(self.kinds))
+        return [
+            Wish(
+                kind=KINDS[kind],
+                size_mm=self.sizes_mm.get(kind, KINDS[kind].size_mm),
+                region=self.inside.get(kind, ""),
+            )
+            for kind, chance in zip(self.kinds, dice, strict=True)
+            if chance < self.prevalence
+        ]
+
+    def _rng(self, case: Case, copy: int, what: str) -> np.random.Generator:
+        text = f"{self.seed}/{case.id}/{copy}/{what}".encode()
+        return np.random.default_rng(int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big"))
+
+    def _case(self, case: Case, name: str, copy: int, entry: Entry) -> Case:
+        lesions = {lesion.kind: lesion for lesion in entry.lesions}
+        own = {finding.name: finding for finding in case.findings}
+        if self.report == "planted":  # the new report does not hold what their spans point at
+            own = {key: dataclasses.replace(finding, span=None) for key, finding in own.items()}
+        absent = [
+            kind
+            for kind in self.kinds
+            if kind not in lesions and (kind not in own or own[kind].state == "absent")
+        ]
+        before = case.report.text if case.report is not None and self.report == "appended" else ""
+        told, spans = report(absent, entry.lesions, before, self._rng(case, copy, "words"))
+        for kind in self.kinds:
+            if kind in lesions:
+                lesion = lesions[kind]
+                own[kind] = Finding(name=kind, side=lesion.side, size_mm=lesion.size_mm, span=spans[kind])
+            elif kind in absent:
+                own[kind] = Finding(name=kind, state="absent", span=spans[kind])
+        masks = {kind: MaskRef(path=str(entry.masks), key=kind) for kind in lesions}
+        volumes = case.volumes
+        if entry.volume is not None:
+            volumes = (dataclasses.replace(volumes[0], path=str(entry.volume), **_PLAIN),)
+        notes = {
+            "lesions": [dataclasses.asdict(lesion) for lesion in entry.lesions],
+            "no_place": dict(entry.no_place),
+        }
+        return dataclasses.replace(
+            case,
+            id=name,
+            volumes=volumes,
+            report=told,
+            findings=tuple(own[key] for key in self.findings if key in own),
+            masks={**case.masks, **masks},
+            notes={**case.notes, "implant": notes},
+        )
+
+
+# what a scan in the cache needs no more: it is written straight, in HU, with its true spacing
+_PLAIN: dict[str, Any] = {
+    "key": None,
+    "rescale": None,
+    "spacing_mm_zyx": None,
+    "axes": None,
+    "tilted": "refuse",
+}

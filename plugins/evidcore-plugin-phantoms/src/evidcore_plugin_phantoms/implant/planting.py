@@ -1,0 +1,242 @@
+"""A lesion put into a scan: its edge as the scan would blur it, its inside with the scan's own noise.
+
+With f the share of a voxel that the lesion fills, spread as the scan spreads a point, v the scan, m the
+lesion's density and t noise like the surroundings', the voxel becomes
+
+    (1 - f) v + f m + sqrt(1 - (1 - f)^2) t
+
+so that the noise has the surroundings' strength inside, outside and across the edge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evidcore.case import Side
+from evidcore.geometry.body import coarse, midline_mm, outline
+from evidcore.volume import Volume
+from evidcore_plugin_phantoms.implant.kinds import Kind, Tissue
+from evidcore_plugin_phantoms.implant.places import room_beside, room_mm, tissue_in_mask, tissue_of
+from evidcore_plugin_phantoms.implant.shape import Box, Ellipsoid, box_around, draw, filled
+from evidcore_plugin_phantoms.implant.sharpness import point_spread_mm
+from evidcore_plugin_phantoms.implant.texture import TooLittleTissue, autocovariance, noise_like
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Region = np.ndarray[Any, np.dtype[np.bool_]]
+
+EDGE_MM = 2.0  # of a tissue, that does not count as its inside
+MARGIN_MM = 2.0  # of the right tissue around a lesion
+APART_MM = 10.0  # between two lesions
+OFF_MIDLINE_MM = 10.0  # a lesion nearer to the midline has no side
+SURROUNDINGS_MM = 12.0  # around a lesion: where density and noise are measured
+FEWEST_VOXELS = 4  # of a mask; a smaller lesion could not be seen or pointed at
+TRIES = 20
+RANGE_HU = (-1024.0, 3071.0)
+VESSEL_HU = -600.0  # above: vessels and walls, not the lung's own texture
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lesion:
+    """What was planted."""
+
+    kind: str
+    region: str  # as the report calls it
+    side: Side | None
+    size_mm: float  # longest diameter
+    volume_ml: float  # of the ellipsoid
+    centre_zyx: tuple[float, float, float]  # in voxels
+    hu: float  # of the lesion, partial volume and noise aside
+    surroundings_hu: float
+    noise_hu: float  # standard deviation, of the lesion as of its surroundings
+    point_spread_mm: float  # standard deviation within a slice
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Planted:
+    """A scan with lesions, their masks by kind, and what found no place, with the reason."""
+
+    array: Array
+    masks: Mapping[str, Region]
+    lesions: tuple[Lesion, ...]
+    no_place: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wish:
+    """A lesion that is to be planted."""
+
+    kind: Kind
+    size_mm: tuple[float, float]
+    region: str  # the name of the mask that it lies in; "" for the kind's tissue anywhere
+
+
+def plant(
+    volume: Volume,
+    wishes: Sequence[Wish],
+    regions: Mapping[str, Region],
+    *,
+    contrast: float,
+    rng: np.random.Generator,
+) -> Planted:
+    """Plant what is wished for, one lesion of each kind, none near another.
+
+    Args:
+        volume: a scan in HU; it is not changed.
+        wishes: what is to be planted.
+        regions: masks (z, y, x) of the volume that wishes name.
+        contrast: multiplies the difference between lesion and surroundings.
+        rng: decides place, size, shape, density and noise.
+    """
+    site = _Site(volume)
+    masks: dict[str, Region] = {}
+    lesions: list[Lesion] = []
+    no_place: dict[str, str] = {}
+    for wish, own in zip(wishes, rng.spawn(len(wishes)), strict=True):
+        found = site.plant(wish, regions.get(wish.region), contrast, own)
+        if isinstance(found, str):
+            no_place[wish.kind.name] = found
+        else:
+            lesion, masks[wish.kind.name] = found
+            lesions.append(lesion)
+    return Planted(array=site.finished(), masks=masks, lesions=tuple(lesions), no_place=no_place)
+
+
+class _Site:
+    """A scan while lesions are planted."""
+
+    def __init__(self, volume: Volume) -> None:
+        self.volume = volume
+        self.blocks = coarse(volume)
+        self.array = volume.array.astype(np.float32)
+        self.body = outline(self.blocks)
+        self.middle_mm = midline_mm(volume, self.body)
+        self.spread_mm, _ = point_spread_mm(volume)
+        self.taken: list[Ellipsoid] = []
+        self.rooms: dict[tuple[Tissue, str], Array] = {}
+        spacing, fine = np.array(self.blocks.spacing_mm_zyx), np.array(volume.spacing_mm_zyx)
+        self.first_block_mm = (spacing - fine) / 2  # its centre, from the first voxel's centre
+
+    def finished(self) -> Array:
+        """Return the scan in the values' own type."""
+        if self.volume.array.dtype == np.int16:
+            return np.rint(self.array).astype(np.int16)
+        return self.array
+
+    def plant(
+        self, wish: Wish, mask: Region | None, contrast: float, rng: np.random.Generator
+    ) -> tuple[Lesion, Region] | str:
+        """Plant one lesion; return it with its mask, or why there is no place."""
+        room = self._room(wish, mask)
+        for other in self.taken:
+            reach = float(other.radii_mm.max()) + APART_MM
+            centre = other.centre_mm - self.first_block_mm
+            room = room_beside(room, self.blocks.spacing_mm_zyx, centre, reach)
+        inner = room > max(EDGE_MM, 3 * self.spread_mm)  # further out the tissue's edge would count as noise
+        room = room - MARGIN_MM
+        smallest, largest = wish.size_mm
+        if 2 * room.max(initial=0.0) < smallest:
+            return (
+                f"no {wish.region or wish.kind.tissue + ' tissue'} holds a {wish.kind.name} of "
+                f"{smallest:g} mm with {MARGIN_MM:g} mm around it"
+            )
+        why = ""
+        for _ in range(TRIES):
+            size_mm = rng.uniform(smallest, min(largest, 2 * float(room.max())))
+            places = np.argwhere(2 * room >= size_mm)
+            at = places[int(rng.integers(len(places)))] * np.array(self.blocks.spacing_mm_zyx)
+            jitter = rng.uniform(-0.25, 0.25, 3) * np.array(self.blocks.spacing_mm_zyx)
+            shape = draw(rng, at + jitter + self.first_block_mm, size_mm)
+            found = self._put(shape, wish, inner, contrast, rng)
+            if not isinstance(found, str):
+                self.taken.append(shape)
+                return found
+            why = found
+        return f"in {TRIES} tries, the last: {why}"
+
+    def _room(self, wish: Wish, mask: Region | None) -> Array:
+        """Return how much room there is around each block for a lesion, in mm; 0 where it may not lie."""
+        kind, key = wish.kind.tissue, (wish.kind.tissue, wish.region)
+        if key not in self.rooms:
+            if mask is None:
+                tissue = tissue_of(kind, self.blocks, self.body)
+            else:
+                part = dataclasses.replace(self.volume, array=mask.astype(np.float32))
+                tissue = tissue_in_mask(kind, self.blocks, coarse(part).array)
+            self.rooms[key] = room_mm(tissue, self.blocks.spacing_mm_zyx)
+        return self.rooms[key]
+
+    def _put(
+        self, shape: Ellipsoid, wish: Wish, inner: Region, contrast: float, rng: np.random.Generator
+    ) -> tuple[Lesion, Region] | str:
+        spacing = self.volume.spacing_mm_zyx
+        box = box_around(shape, self.volume.shape_zyx, spacing, max(MARGIN_MM, 4 * self.spread_mm))
+        share = filled(shape, box, spacing)
+        if (share > 0.5).sum() < FEWEST_VOXELS:
+            return f"{int((share > 0.5).sum())} voxels are more than half filled, fewer than {FEWEST_VOXELS}"
+        wide = box_around(shape, self.volume.shape_zyx, spacing, SURROUNDINGS_MM)
+        values, around = self._surroundings(wide, inner, wish)
+        try:
+            covariance = autocovariance(values, around, spacing)
+        except TooLittleTissue as cause:
+            return str(cause)
+        surroundings_hu = float(values[around].mean())
+        hu = surroundings_hu + contrast * (_density(wish.kind, surroundings_hu, rng) - surroundings_hu)
+        spread = _spread(share, spacing, self.spread_mm)
+        noise = noise_like(covariance, share.shape, rng)
+        kept = 1 - spread
+        planted = kept * self.array[box] + spread * hu + np.sqrt(1 - np.square(kept)) * noise
+        changed = spread > 0
+        self.array[box][changed] = np.clip(planted[changed], *RANGE_HU)
+        mask = np.zeros(self.volume.shape_zyx, bool)
+        mask[box] = share > 0.5
+        z, y, x = (float(at) for at in shape.centre_mm / np.array(spacing))
+        lesion = Lesion(
+            kind=wish.kind.name,
+            region=wish.region or wish.kind.tissue,
+            side=self._side(float(shape.centre_mm[2])),
+            size_mm=float(2 * shape.radii_mm.max()),
+            volume_ml=shape.volume_ml,
+            centre_zyx=(z, y, x),
+            hu=float(hu),
+            surroundings_hu=surroundings_hu,
+            noise_hu=float(np.sqrt(covariance[tuple(extent // 2 for extent in covariance.shape)])),
+            point_spread_mm=self.spread_mm,
+        )
+        return lesion, mask
+
+    def _surroundings(self, box: Box, inner: Region, wish: Wish) -> tuple[Array, Region]:
+        """Return the scan in a box, and which of its voxels are of the tissue around."""
+        values = self.volume.array[box].astype(np.float64)
+        ratios = np.array(self.blocks.spacing_mm_zyx) / np.array(self.volume.spacing_mm_zyx)
+        factors = np.rint(ratios).astype(int)
+        places = [
+            np.minimum(np.arange(part.start, part.stop) // factor, count - 1)
+            for part, factor, count in zip(box, factors, inner.shape, strict=True)
+        ]
+        around = inner[np.ix_(*places)]
+        return values, around & (values < VESSEL_HU) if wish.kind.tissue == "lung" else around
+
+    def _side(self, x_mm: float) -> Side | None:
+        if self.middle_mm is None or abs(x_mm - self.middle_mm) < OFF_MIDLINE_MM:
+            return None
+        return "left" if x_mm > self.middle_mm else "right"  # x grows to the patient's left
+
+
+def _density(kind: Kind, surroundings_hu: float, rng: np.random.Generator) -> float:
+    if kind.hu is not None:
+        return float(rng.uniform(*kind.hu))
+    assert kind.difference_hu is not None  # one of the two is given
+    return surroundings_hu + float(rng.uniform(*kind.difference_hu))
+
+
+def _spread(share: Array, spacing_mm_zyx: tuple[float, float, float], spread_mm: float) -> Array:
+    """Blur within slices as the scan does; along z a slice's own thickness has done so already."""
+    from scipy import ndimage
+
+    _, dy, dx = spacing_mm_zyx
+    blurred = ndimage.gaussian_filter(share, (0, spread_mm / dy, spread_mm / dx), mode="constant")
+    return np.asarray(np.clip(blurred, 0.0, 1.0))

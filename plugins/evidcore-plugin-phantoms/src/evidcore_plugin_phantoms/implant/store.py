@@ -1,0 +1,106 @@
+"""Planted scans on disk: each in a folder named by all that it depends on, whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+from filelock import FileLock
+
+from evidcore.geometry import body
+from evidcore.volume import Volume
+from evidcore.volume.cache import naming_full_disk
+from evidcore_plugin_phantoms.implant.planting import Lesion, Planted
+
+VOLUME, MASKS, FACTS = "volume.nii.gz", "masks.npz", "lesions.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A planted scan on disk."""
+
+    volume: Path | None  # None: nothing was planted, the source's own scan stands
+    masks: Path | None
+    lesions: tuple[Lesion, ...]
+    no_place: Mapping[str, str]
+
+
+@functools.cache
+def source_hash() -> str:
+    """Return a hash of the code that plants: changed code never meets scans of the old one."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for file in [*sorted(here.glob("*.py")), Path(inspect.getfile(body))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def ensure(root: Path, asked: Mapping[str, Any], make: Callable[[], tuple[Volume, Planted]]) -> Entry:
+    """Return the entry for what is asked; make it if it is not there.
+
+    The folder gets its name when everything in it is complete, so a killed process leaves nothing that could
+    be taken for an entry. Processes that want the same one wait for the first.
+
+    Args:
+        root: the folder of all entries.
+        asked: all that the entry depends on, in JSON's types.
+        make: reads the source and plants.
+    """
+    text = json.dumps({**asked, "source": source_hash()}, sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:24]
+    done, partial = root / key, root / f".{key}.partial"
+    if not done.exists():
+        with naming_full_disk(root):
+            root.mkdir(parents=True, exist_ok=True)
+            with FileLock(root / f".{key}.lock"):
+                if not done.exists():
+                    shutil.rmtree(partial, ignore_errors=True)
+                    partial.mkdir()
+                    try:
+                        _write(partial, *make())
+                        partial.rename(done)
+                    except BaseException:
+                        shutil.rmtree(partial, ignore_errors=True)
+                        raise
+    known = json.loads((done / FACTS).read_text(encoding="utf-8"))
+    lesions = tuple(
+        Lesion(**{**facts, "centre_zyx": tuple(facts["centre_zyx"])}) for facts in known["lesions"]
+    )
+    return Entry(
+        volume=done / VOLUME if lesions else None,
+        masks=done / MASKS if lesions else None,
+        lesions=lesions,
+        no_place=known["no_place"],
+    )
+
+
+def _write(folder: Path, volume: Volume, planted: Planted) -> None:
+    if planted.lesions:
+        image = nibabel.Nifti1Image(planted.array.transpose(2, 1, 0), affine_ras(volume))
+        image.header.set_xyzt_units("mm")
+        nibabel.save(image, folder / VOLUME)
+        arrays: dict[str, Any] = dict(planted.masks)
+        np.savez_compressed(folder / MASKS, **arrays)
+    facts = {
+        "lesions": [dataclasses.asdict(lesion) for lesion in planted.lesions],
+        "no_place": dict(planted.no_place),
+    }
+    (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def affine_ras(volume: Volume) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the NIfTI affine of a volume that is written x, y, z; NIfTI's world is RAS, ours LPS."""
+    turn = np.fliplr(np.eye(3))  # z, y, x to x, y, z, of indices and of places alike
+    affine = np.eye(4)
+    affine[:3, :3] = np.diag([-1.0, -1.0, 1.0]) @ turn @ volume.affine[:3, :3] @ turn
+    affine[:3, 3] = np.diag([-1.0, -1.0, 1.0]) @ turn @ volume.affine[:3, 3]
+    return affine

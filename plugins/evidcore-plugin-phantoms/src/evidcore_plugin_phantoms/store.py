@@ -1,0 +1,119 @@
+"""Phantoms on disk: drawn once, by all cores, whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+
+from evidcore.errors import DataError
+from evidcore.text import findings
+from evidcore_plugin_phantoms.drawing import Population, write
+
+SMALL = 48  # cases that are drawn sooner than a second process has started
+
+
+def source_hash(population: Population) -> str:
+    """Return a hash of the code that draws: changed code never meets volumes of the old one.
+
+    It covers the files beside this one, and those beside the module that draws the population.
+    """
+    digest = hashlib.sha256()
+    here, own = Path(__file__).parent, Path(inspect.getfile(type(population))).parent
+    for file in [*sorted({*here.glob("*.py"), *own.glob("*.py")}), Path(inspect.getfile(findings))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def ensure(root: Path, population: Population, split: str, count: int) -> Path:
+    """Return the folder that holds a split; draw it if it is not there.
+
+    The folder gets its name only when everything in it is complete, so a killed process leaves nothing that
+    could be taken for a split. Processes that want the same split wait for the first one.
+
+    Raises:
+        DataError: if the disk is full or cannot be written; names the folder.
+    """
+    asked = {
+        **dataclasses.asdict(population),
+        "split": split,
+        "count": count,
+        "source": source_hash(population),
+    }
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    done, partial = root / key, root / f".{key}.partial"
+    if done.exists():
+        return done
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f".{key}.lock"):
+            if not done.exists():
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                workers = min(len(os.sched_getaffinity(0)), count // SMALL)
+                draw(population, split, count, partial, workers=workers)
+                _gather(partial, count)
+                partial.rename(done)
+    except OSError as cause:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise DataError(
+            f"{root}: the {count} phantoms of split {split!r} could not be written ({cause}). They "
+            f"take about {count * population.case_mb:.0f} MB; free some space, or set EVID_CACHE to another "
+            f"folder."
+        ) from cause
+    return done
+
+
+def draw(population: Population, split: str, count: int, folder: Path, *, workers: int) -> None:
+    """Draw a split into `folder`, with `workers` processes if that is more than one.
+
+    Raises:
+        OSError: if a file could not be written, here or in a worker.
+    """
+    if workers < 2:
+        write(population, split, range(count), folder, parent=0)
+        return
+    running = [_start(population, split, range(worker, count, workers), folder) for worker in range(workers)]
+    try:
+        for process in running:
+            _, said = process.communicate()
+            if process.returncode != 0:
+                raise OSError(said.strip().splitlines()[-1] if said.strip() else f"exit {process.returncode}")
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _start(population: Population, split: str, numbers: range, folder: Path) -> subprocess.Popen[str]:
+    # A plain process rather than a pool's, which would import the caller's main module again, torch and all.
+    work = {
+        "population": dataclasses.asdict(population),
+        "split": split,
+        "numbers": (numbers.start, numbers.stop, numbers.step),
+        "folder": str(folder),
+        "parent": os.getpid(),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", type(population).__module__, json.dumps(work)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+
+
+def _gather(folder: Path, count: int) -> None:
+    """Put the cases' descriptions into one file."""
+    parts = [folder / f"{number:05d}.json" for number in range(count)]
+    known = [json.loads(part.read_text(encoding="utf-8")) for part in parts]
+    (folder / "cases.json").write_text(json.dumps(known), encoding="utf-8")
+    for part in parts:
+        part.unlink()

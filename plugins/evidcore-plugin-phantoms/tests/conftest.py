@@ -1,0 +1,1 @@
+from evidcore.testing.fixtures import real_data as real_data

@@ -1,0 +1,321 @@
+"""Every organ and lesion of an abdominal phantom lies where its name says and has the HU of its tissue."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from evidcore_plugin_doctor.organs import RELATIONS, contradictions
+from evidcore_plugin_doctor.organs import organ as organ_of
+from evidcore_plugin_phantoms.abdomen.facts import Facts
+from evidcore_plugin_phantoms.abdomen.lesions import FEWEST_VOXELS, FINDINGS, KINDS, longest_mm
+from evidcore_plugin_phantoms.abdomen.render import Population, draw
+from evidcore_plugin_phantoms.abdomen.scene import FIELD_MM_ZYX, ORGANS, Grid, label_of
+from evidcore_plugin_phantoms.drawing import affine
+from scipy import ndimage
+from scipy.spatial.distance import pdist
+
+from evidcore.geometry.body import outline
+from evidcore.volume import Geometry, Volume
+
+CROWDED = Population(seed=5, prior_strength=0.0, subtlety=1.0, prevalence=0.45, size_zyx=(40, 96, 128))
+CASES = 10
+SPACING = (7.5, 3.0, 3.0)
+
+# median HU of an organ's own tissue, without its lesions
+TISSUE_HU = {
+    "liver": (80, 132),
+    "spleen": (103, 145),
+    "left kidney": (150, 210),
+    "right kidney": (150, 210),
+    "pancreas": (78, 120),
+    "stomach": (5, 35),
+    "gallbladder": (-2, 20),
+    "bladder": (-4, 16),
+    "aorta": (130, 185),
+    "vena cava": (112, 160),
+    "bowel": (5, 60),
+    "spine": (130, 480),
+    "ribs": (200, 520),
+    "muscle": (50, 65),
+    "fat": (-112, -98),
+}
+# and of a lesion, or its difference from the organ around it, as docs/reference/phantom_abdomen.md says
+LESION_HU = {
+    "liver cyst": (0, 16),
+    "kidney cyst": (0, 16),
+    "splenic cyst": (0, 16),
+    "pancreatic cyst": (0, 16),
+    "gallstone": (250, 800),
+}
+DIFFERENCE_HU = {
+    "liver metastasis": (-58, -44),
+    "liver haemangioma": (46, 64),
+    "kidney tumour": (-100, -70),
+    "splenic metastasis": (-66, -48),
+    "pancreatic tumour": (-56, -44),
+}
+# least and most ml of an adult's, from outside the code
+ADULT_ML = {"liver": (700, 2200), "spleen": (80, 400), "left kidney": (80, 260), "right kidney": (80, 260)}
+
+
+@pytest.fixture(scope="module")
+def phantoms():
+    return [draw(CROWDED, "train", number) for number in range(CASES)]
+
+
+def inner(region):
+    """Return a region without its edge in the slice, which the blur mixes with its surroundings."""
+    return ndimage.binary_erosion(region, np.ones((1, 3, 3)))
+
+
+def lesions(phantoms):
+    for phantom in phantoms:
+        for place, lesion in enumerate(phantom.facts.lesions, start=1):
+            yield phantom, lesion, phantom.lesions == place
+
+
+def scan(phantom):
+    geometry = Geometry(shape_zyx=phantom.hu.shape, affine=affine(phantom.hu.shape, SPACING))
+    return Volume(array=phantom.hu, geometry=geometry, intensity="hu")
+
+
+def test_every_finding_and_every_tissue_is_tried(phantoms):
+    assert set(LESION_HU) | set(DIFFERENCE_HU) == set(FINDINGS)
+    assert set(TISSUE_HU) | {"table"} == set(ORGANS)
+    assert {lesion.finding for _, lesion, _ in lesions(phantoms)} == set(FINDINGS)
+
+
+def test_a_phantom_is_drawn_twice_the_same():
+    one, two = draw(CROWDED, "test", 3), draw(CROWDED, "test", 3)
+    assert one.facts == two.facts
+    for field in ("hu", "organs", "lesions", "findings"):
+        assert np.array_equal(getattr(one, field), getattr(two, field))
+
+
+def test_other_numbers_splits_and_seeds_are_other_patients():
+    others = [("test", 4, 5), ("train", 3, 5), ("test", 3, 6)]
+    first = draw(CROWDED, "test", 3).organs
+    for split, number, seed in others:
+        assert not np.array_equal(draw(dataclasses.replace(CROWDED, seed=seed), split, number).organs, first)
+
+
+@pytest.mark.parametrize("organ", sorted(TISSUE_HU))
+def test_an_organ_has_the_hu_of_its_tissue(phantoms, organ):
+    low, high = TISSUE_HU[organ]
+    for phantom in phantoms:
+        own = (phantom.organs == label_of(organ)) & (phantom.lesions == 0)
+        core = own if organ == "ribs" else inner(own)  # ribs are all edge
+        assert low <= np.median(phantom.hu[core & (phantom.hu > -500)]) <= high
+
+
+def test_every_voxel_of_the_body_belongs_to_an_organ_and_no_other_voxel_does(phantoms):
+    """The outline is found in the HU alone, by code that knows nothing of the phantom."""
+    for phantom in phantoms:
+        body = ndimage.binary_fill_holes(outline(scan(phantom)))
+        held = (phantom.organs > 0) & (phantom.organs != label_of("table"))
+        assert (body ^ held).sum() < 0.01 * held.sum()
+
+
+def test_the_table_lies_behind_the_body_and_apart_from_it(phantoms):
+    for phantom in phantoms:
+        table = phantom.organs == label_of("table")
+        body = (phantom.organs > 0) & ~table
+        assert np.nonzero(table)[1].min() > np.nonzero(body)[1].max() + 1  # y grows to posterior
+        assert np.median(phantom.hu[table]) > -400
+
+
+def test_organs_stay_clear_of_the_grid_s_sides(phantoms):
+    for phantom in phantoms:
+        body = (phantom.organs > 0) & (phantom.organs != label_of("table"))
+        assert not body[:, [0, -1]].any()
+        assert not body[:, :, [0, -1]].any()
+
+
+@pytest.mark.parametrize("organ", [name for name in ORGANS if TISSUE_HU.get(name) and name != "bowel"][:10])
+def test_an_organ_is_there_and_in_one_piece(phantoms, organ):
+    for phantom in phantoms:
+        pieces, count = ndimage.label(phantom.organs == label_of(organ), np.ones((3, 3, 3)))
+        assert count >= 1
+        sizes = np.bincount(pieces.reshape(-1))[1:]
+        assert sizes.max() >= 0.97 * sizes.sum()
+
+
+@pytest.mark.parametrize("organ", sorted(ADULT_ML))
+def test_an_organ_is_as_large_as_an_adult_s(phantoms, organ):
+    low, high = ADULT_ML[organ]
+    for phantom in phantoms:
+        ml = (phantom.organs == label_of(organ)).sum() * np.prod(SPACING) / 1000
+        assert low <= ml <= high
+        assert phantom.facts.organs_ml[organ] == pytest.approx(ml)
+
+
+def test_organs_lie_to_each_other_as_the_check_of_real_data_demands(phantoms):
+    """The second opinion on every side: x grows to the patient's left, so the liver has the smaller x."""
+    compared = {organ_of(organ) for organ in ORGANS} & {name for pair in RELATIONS for name in pair[:2]}
+    assert compared >= {"liver", "spleen", "kidney left", "kidney right", "stomach", "bladder", "spine"}
+    for phantom in phantoms:
+        places = {
+            organ: tuple(
+                float(at.mean() * step)
+                for at, step in zip(np.nonzero(phantom.organs == label_of(organ)), SPACING, strict=True)
+            )
+            for organ in ORGANS
+        }
+        assert not contradictions(places, phantom.facts.organs_ml)
+        assert places["left kidney"][2] > places["spine"][2] > places["right kidney"][2]
+        mirrored = {organ: (z, y, -x) for organ, (z, y, x) in places.items()}
+        (found,) = contradictions(mirrored, phantom.facts.organs_ml)
+        assert found.axis == "x"
+
+
+def test_a_lesion_lies_whole_inside_its_organ(phantoms):
+    for phantom, lesion, region in lesions(phantoms):
+        assert region.sum() >= FEWEST_VOXELS
+        assert (phantom.organs[region] == label_of(lesion.organ)).all()
+        wanted = KINDS[lesion.finding].organ
+        assert lesion.organ.endswith(wanted)
+        assert (phantom.findings[region] == FINDINGS.index(lesion.finding) + 1).all()
+
+
+def test_label_maps_hold_nothing_else(phantoms):
+    for phantom in phantoms:
+        assert np.array_equal(phantom.lesions > 0, phantom.findings > 0)
+        assert phantom.lesions.max() == len(phantom.facts.lesions)
+
+
+def test_lesions_do_not_touch_each_other(phantoms):
+    for phantom in phantoms:
+        _, count = ndimage.label(phantom.lesions > 0, np.ones((3, 3, 3)))
+        assert count == len(phantom.facts.lesions)
+
+
+def test_a_lesion_has_the_hu_of_its_tissue(phantoms):
+    measured = set()
+    for phantom, lesion, region in lesions(phantoms):
+        core = inner(region)
+        if core.sum() < FEWEST_VOXELS:
+            continue
+        hu = phantom.hu[core].mean()
+        low, high = LESION_HU.get(lesion.finding) or DIFFERENCE_HU[lesion.finding]
+        if lesion.finding in DIFFERENCE_HU:
+            organ = inner((phantom.organs == label_of(lesion.organ)) & (phantom.lesions == 0))
+            hu -= phantom.hu[organ].mean()
+        error_hu = 3.5 * 22 / np.sqrt(core.sum()) + 2  # noise, and what the blur carries over
+        assert low - error_hu <= hu <= high + error_hu, lesion
+        measured.add(lesion.finding)
+    assert measured >= set(FINDINGS) - {"gallstone"}
+
+
+def test_what_is_known_of_a_lesion_is_measured_on_its_mask(phantoms):
+    middle = np.array([(size - 1) / 2 for size in CROWDED.size_zyx])
+    for _, lesion, region in lesions(phantoms):
+        at = np.argwhere(region)
+        assert lesion.volume_ml == pytest.approx(len(at) * 7.5 * 3 * 3 / 1000)
+        assert lesion.centre_mm == pytest.approx(tuple((at.mean(0) - middle) * SPACING), abs=1e-3)
+        slices = [at[at[:, 0] == z][:, 1:] * 3.0 for z in np.unique(at[:, 0])]
+        widest = max(pdist(plane).max() if len(plane) > 1 else 0 for plane in slices)  # every pair of voxels
+        assert lesion.size_mm == pytest.approx(widest + 3.0)
+        assert lesion.side == (
+            "left" if "left" in lesion.organ else "right" if "right" in lesion.organ else None
+        )
+
+
+def test_lesions_come_in_the_sizes_of_their_kind(phantoms):
+    for _, lesion, _ in lesions(phantoms):
+        low, high = KINDS[lesion.finding].diameter_mm
+        assert 0.45 * low <= lesion.size_mm <= high + 9  # cut by the organ's edge; bent, and a voxel wide
+
+
+def test_the_longest_distance_is_found_by_hand():
+    region = np.zeros((2, 6, 6), bool)
+    region[0, 1, 1:4] = True  # 3 voxels of 2 mm: 4 mm between the centres, plus 2
+    assert longest_mm(region, (5.0, 4.0, 2.0)) == pytest.approx(6.0)
+    region[1, 1, 1] = region[1, 4, 5] = True  # 3 rows of 4 mm and 4 columns of 2 mm apart
+    assert longest_mm(region, (5.0, 4.0, 2.0)) == pytest.approx(np.hypot(12, 8) + 2)
+    assert longest_mm(np.zeros((2, 3, 3), bool), (5.0, 4.0, 2.0)) == 0
+
+
+def test_gas_rises_and_stones_sink(phantoms):
+    for phantom in phantoms:
+        stomach = phantom.organs == label_of("stomach")
+        gas = stomach & (phantom.hu < -700)
+        assert gas.any()
+        assert np.nonzero(gas)[1].mean() < np.nonzero(stomach & ~gas)[1].mean() - 3  # y grows to posterior
+    stones = [
+        (phantom, region) for phantom, lesion, region in lesions(phantoms) if lesion.finding == "gallstone"
+    ]
+    assert len(stones) > 5
+    below = []
+    for phantom, region in stones:
+        sac = phantom.organs == label_of("gallbladder")
+        below.append(np.nonzero(region)[1].mean() - np.nonzero(sac)[1].mean())
+    assert min(below) > -1
+    assert np.mean(below) > 0.5
+
+
+def test_noise_grows_with_subtlety_and_nothing_else_changes():
+    by_subtlety = {
+        subtlety: draw(dataclasses.replace(CROWDED, subtlety=subtlety), "train", 0)
+        for subtlety in (1e-6, 1, 4)
+    }
+    clean = by_subtlety[1e-6]
+    tissue = np.abs(clean.hu.astype(float)) < 300  # far from the ends of the scale
+    noise_hu = {}
+    for subtlety, phantom in by_subtlety.items():
+        assert np.array_equal(phantom.organs, clean.organs)
+        assert phantom.facts == clean.facts
+        noise_hu[subtlety] = (phantom.hu.astype(float) - clean.hu)[tissue].std()
+    assert 12 <= noise_hu[1] <= 22.1
+    assert noise_hu[4] == pytest.approx(4 * noise_hu[1], rel=0.03)
+
+
+def test_scans_begin_higher_or_lower_and_nothing_else_changes():
+    """Organs move by as much as the scan did; what is known of lesions is measured on the moved masks."""
+    moved_mm = []
+    for number in range(6):
+        still = draw(CROWDED, "train", number)
+        moved = draw(dataclasses.replace(CROWDED, scan_shift_mm=45.0), "train", number)
+        assert moved.indication == still.indication
+        for organ in ("left kidney", "right kidney", "pancreas"):  # whole in either
+            places = [ndimage.center_of_mass(each.organs == label_of(organ)) for each in (moved, still)]
+            z_mm, y_mm, x_mm = (np.subtract(*places) * SPACING).tolist()
+            assert abs(y_mm) < 4
+            assert abs(x_mm) < 4
+            moved_mm.append(z_mm)
+        assert np.ptp(moved_mm[-3:]) < 10
+        for place, lesion in enumerate(moved.facts.lesions, start=1):
+            at = ndimage.center_of_mass(moved.lesions == place)[0]
+            assert lesion.centre_mm[0] == pytest.approx((at - 19.5) * SPACING[0], abs=1e-3)
+    assert 45 < np.ptp(moved_mm) < 100
+    assert max(np.abs(moved_mm)) < 50
+
+
+def test_a_finer_grid_shows_the_same_patient():
+    coarse = draw(CROWDED, "train", 1)
+    fine = draw(dataclasses.replace(CROWDED, size_zyx=(60, 144, 192)), "train", 1)
+    assert [lesion.mask for lesion in fine.facts.lesions] == [lesion.mask for lesion in coarse.facts.lesions]
+    for organ in ("liver", "spleen", "left kidney", "right kidney", "bladder"):
+        assert fine.facts.organs_ml[organ] == pytest.approx(coarse.facts.organs_ml[organ], rel=0.06)
+    for one, other in zip(fine.facts.lesions, coarse.facts.lesions, strict=True):
+        assert one.organ == other.organ
+        assert one.size_mm == pytest.approx(other.size_mm, abs=9)
+
+
+def test_the_grid_is_what_a_loop_says():
+    grid = Grid((40, 96, 128))
+    assert grid.spacing_mm_zyx == pytest.approx(SPACING)
+    z, y, x = grid.axes_mm
+    assert float(z[0, 0, 0]) == pytest.approx(-FIELD_MM_ZYX[0] / 2 + 3.75)
+    assert float(x[0, 0, -1]) == pytest.approx(FIELD_MM_ZYX[2] / 2 - 1.5)
+    box = grid.box((0.0, 10.0, -20.0), (20.0, 12.0, 7.0))
+    inside = (np.abs(z) <= 20) & (np.abs(y - 10) <= 12) & (np.abs(x + 20) <= 7)
+    found = np.zeros(grid.size_zyx, bool)
+    found[box] = True
+    assert np.array_equal(found, inside)
+
+
+def test_facts_survive_the_way_to_disk(phantoms):
+    for phantom in phantoms:
+        assert Facts.read(phantom.facts.plain()) == phantom.facts

@@ -1,0 +1,304 @@
+"""Queries mean what their words say, and words alone do not tell left from right."""
+
+from __future__ import annotations
+
+import collections
+import re
+
+import numpy as np
+import pytest
+from evidcore_plugin_phantoms.abdomen.facts import Facts, Lesion
+from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS
+from evidcore_plugin_phantoms.abdomen.lesions import KINDS as LESION_KINDS
+from evidcore_plugin_phantoms.abdomen.population import INDICATIONS, draw_patient
+from evidcore_plugin_phantoms.abdomen.queries import chosen, text_of
+from evidcore_plugin_phantoms.abdomen.referents import HOSTS, KINDS, Referent, referents
+from evidcore_plugin_phantoms.abdomen.render import Population, draw
+from evidcore_plugin_phantoms.abdomen.scene import ORGANS
+from evidcore_plugin_phantoms.abdomen.wording import impression, sentences
+from evidcore_plugin_phantoms.wording import written
+
+PHANTOMS = 80  # in each half
+ML = dict.fromkeys(ORGANS, 100.0) | {"left kidney": 130.0, "right kidney": 100.0}
+
+
+def lesion(mask, organ, *, size_mm=20.0, z=0.0, x=0.0):
+    finding = re.sub(r" \d+$", "", mask)
+    side = organ.split()[0] if " " in organ else None
+    return Lesion(
+        mask=mask, finding=finding, organ=organ, side=side, malignant=LESION_KINDS[finding].malignant,
+        fluid=LESION_KINDS[finding].fluid, size_mm=size_mm, volume_ml=4.0, centre_mm=(z, 0.0, x),
+    )  # fmt: skip
+
+
+def asked(*lesions, organs_ml=ML):
+    return {
+        (referent.kind, referent.host, referent.told_by): referent
+        for referent in referents(Facts(lesions=lesions, organs_ml=organs_ml))
+    }
+
+
+def meant(*lesions, **options):
+    return {key: referent.masks for key, referent in asked(*lesions, **options).items()}
+
+
+def test_a_healthy_abdomen_is_asked_about_its_organs():
+    assert meant() == {
+        **{("organ", organ, ""): (organ,) for organ in ORGANS[:2] + ORGANS[4:9]},
+        ("both organs", "kidney", ""): ("left kidney", "right kidney"),
+        ("organ beside another", "kidney", "spleen"): ("left kidney",),
+        ("organ beside another", "kidney", "liver"): ("right kidney",),
+        ("larger organ", "kidney", ""): ("left kidney",),
+        ("smaller organ", "kidney", ""): ("right kidney",),
+    }
+
+
+def test_kidneys_of_one_size_are_not_told_by_size():
+    alike = ML | {"left kidney": 110.0}
+    assert not {"larger organ", "smaller organ"} & {kind for kind, _, _ in meant(organs_ml=alike)}
+
+
+def test_a_kidney_is_told_by_its_lesion():
+    found = meant(lesion("kidney cyst", "left kidney"), lesion("kidney tumour", "right kidney", z=30))
+    assert found["organ with the lesion", "kidney", "cyst"] == ("left kidney",)
+    assert found["organ with the lesion", "kidney", "tumour"] == ("right kidney",)
+    assert ("organ without a lesion", "kidney", "") not in found
+    found = meant(lesion("kidney cyst 1", "left kidney"), lesion("kidney cyst 2", "left kidney"))
+    assert found["organ with the lesion", "kidney", "cyst"] == ("left kidney",)
+    assert found["organ without a lesion", "kidney", ""] == ("right kidney",)
+
+
+def test_cysts_on_both_sides_tell_no_kidney():
+    found = meant(lesion("kidney cyst 1", "left kidney"), lesion("kidney cyst 2", "right kidney"))
+    assert not {"organ with the lesion", "organ without a lesion"} & {kind for kind, _, _ in found}
+    assert found["all lesions", "kidney", ""] == ("kidney cyst 1", "kidney cyst 2")
+
+
+def test_one_of_two_lesions_is_told_by_size_height_and_nature():
+    large = lesion("liver cyst", "liver", size_mm=24, z=0, x=10)
+    small = lesion("liver metastasis", "liver", size_mm=20, z=12, x=-10)
+    found = asked(large, small)
+    assert found["larger lesion", "liver", ""].masks == ("liver cyst",)
+    assert found["larger lesion", "liver", ""].side == "left"  # x grows to the patient's left
+    assert found["smaller lesion", "liver", ""].masks == ("liver metastasis",)
+    assert found["smaller lesion", "liver", ""].side == "right"
+    assert found["upper lesion", "liver", ""].masks == ("liver metastasis",)
+    assert found["lower lesion", "liver", ""].masks == ("liver cyst",)
+    assert found["malignant lesion", "liver", ""].masks == ("liver metastasis",)
+    assert found["benign lesion", "liver", ""].masks == ("liver cyst",)
+    assert found["all lesions", "liver", ""].masks == ("liver cyst", "liver metastasis")
+    assert all(
+        referent.among == ("liver cyst", "liver metastasis")
+        for (_, host, _), referent in found.items()
+        if host == "liver" and referent.kind != "organ"
+    )
+
+
+def test_what_is_nearly_alike_is_not_told_apart():
+    found = meant(
+        lesion("gallstone 1", "gallbladder", size_mm=11, z=0),
+        lesion("gallstone 2", "gallbladder", size_mm=13, z=11),
+    )
+    assert [kind for kind, host, _ in found if host == "gallbladder"] == ["organ", "all lesions"]
+
+
+def test_three_lesions_are_told_together_and_one_alone():
+    three = [lesion(name, "liver") for name in ("liver cyst", "liver metastasis", "liver haemangioma")]
+    assert [kind for kind, host, _ in meant(*three) if host == "liver"] == ["organ", "all lesions"]
+    assert meant(three[0])["only lesion", "liver", ""] == ("liver cyst",)
+
+
+def test_every_kind_of_query_has_words_and_every_host_of_lesions_is_asked_about():
+    assert {kind.organ for kind in LESION_KINDS.values()} == set(HOSTS)
+    rng = np.random.default_rng(0)
+    two = [lesion("splenic cyst", "spleen", size_mm=30), lesion("splenic metastasis", "spleen", z=40)]
+    everything = [*asked(*two, lesion("kidney cyst", "left kidney")).values(), *asked().values()]
+    texts = collections.defaultdict(set)
+    for referent in everything:
+        for _ in range(60):
+            texts[referent.kind, referent.host].add(text_of(referent, rng, None))
+    assert {kind for kind, _ in texts} == set(KINDS)
+    assert min(len(found) for found in texts.values()) >= 8  # frames times descriptions
+    for text in set().union(*texts.values()):
+        assert "{" not in text
+        assert text[0].isupper()
+        assert text.endswith(".")
+
+
+def test_no_query_names_an_organ_or_a_side():
+    rng = np.random.default_rng(1)
+    named = [*ORGANS, *HOSTS, "renal", "hepat", "splen", "pancrea", "left", "right", "gallstone"]
+    several = [lesion("kidney tumour", "left kidney"), lesion("liver cyst", "liver")]
+    for referent in asked(*several).values():
+        for _ in range(80):
+            text = text_of(referent, rng, None).lower()
+            assert not [name for name in named if re.search(rf"\b{name}", text)], text
+
+
+def test_a_query_carries_the_indication_only_if_there_is_one():
+    referent = Referent(kind="organ", host="spleen", masks=("spleen",), among=("spleen",))
+    text = text_of(referent, np.random.default_rng(0), "jaundice, pain on the left")
+    assert text.startswith("Indication: jaundice, pain on the left. ")
+    assert "Indication" not in text_of(referent, np.random.default_rng(0), None)
+
+
+def patients(count, **options):
+    return [draw_patient(np.random.default_rng([3, number]), **options) for number in range(count)]
+
+
+def test_every_finding_belongs_to_one_indication():
+    belonging = [name for names in INDICATIONS.values() for name in names]
+    assert sorted(belonging) == sorted(FINDINGS)
+
+
+@pytest.mark.parametrize("strength", [0.0, 1.0])
+def test_each_finding_is_as_frequent_as_asked(strength):
+    group = patients(3000, prevalence=0.2, prior_strength=strength)
+    for finding in FINDINGS:
+        share = np.mean([any(wish.finding == finding for wish in patient.wishes) for patient in group])
+        assert share == pytest.approx(0.2, abs=0.03)
+
+
+def test_text_predicts_findings_and_sides_only_as_far_as_the_prior_strength_says():
+    gains, toward = {}, {}
+    for strength in (0.0, 1.0):
+        group = patients(3000, prevalence=0.15, prior_strength=strength)
+        own = [
+            any(wish.finding == finding for wish in patient.wishes)
+            for patient in group
+            for finding in INDICATIONS[patient.indication.partition(",")[0]]
+        ]
+        gains[strength] = np.mean(own) / 0.15
+        toward[strength] = np.mean([
+            next(wish.organ for wish in patient.wishes if wish.finding == finding).split()[0]
+            in patient.indication
+            for patient in group
+            for finding in ("kidney cyst", "kidney tumour")
+            if any(wish.finding == finding for wish in patient.wishes)
+        ])
+    assert gains[0.0] == pytest.approx(1, abs=0.1)
+    assert gains[1.0] == pytest.approx(5, abs=0.2)
+    assert toward[0.0] == pytest.approx(0.5, abs=0.05)
+    assert toward[1.0] == pytest.approx(0.95, abs=0.02)
+
+
+def test_no_organ_gets_a_second_lesion_of_a_kind_beside_two():
+    for patient in patients(500, prevalence=0.6, prior_strength=0.0):
+        for organ in {wish.organ for wish in patient.wishes}:
+            here = [wish.finding for wish in patient.wishes if wish.organ == organ]
+            assert len(here) <= max(2, len(set(here)))
+
+
+def queries(prior_strength):
+    """Return (words, what the text says, which side is right) of train and test phantoms on a coarse grid."""
+    population = Population(
+        seed=11, prior_strength=prior_strength, subtlety=1.0, prevalence=0.45, size_zyx=(20, 48, 64)
+    )
+    halves = []
+    for split in ("train", "test"):
+        phantoms = [draw(population, split, number) for number in range(PHANTOMS)]
+        streams = [population.stream(split, number, 3) for number in range(PHANTOMS)]
+        found = chosen([each.facts for each in phantoms], KINDS, 8, streams, np.random.default_rng(0))
+        halves.append([
+            (text_of(referent, streams[number], phantoms[number].indication), referent)
+            for number, wanted in enumerate(found)
+            for referent in wanted
+            if referent.side is not None
+        ])
+    return halves
+
+
+@pytest.fixture(scope="module")
+def without_prior():
+    return queries(0.0)
+
+
+@pytest.fixture(scope="module")
+def with_prior():
+    return queries(1.0)
+
+
+def by_table(train, test):
+    """Return how often the best guess from kind, organ and side of the pain is right on unseen queries."""
+
+    def key(text, referent):
+        return referent.kind, referent.host, "left" if "on the left" in text else "right"
+
+    votes = collections.defaultdict(collections.Counter)
+    for text, referent in train:
+        votes[key(text, referent)][referent.side] += 1
+    return np.mean([
+        votes[key(text, referent)].most_common(1)[0][0] == referent.side
+        for text, referent in test
+        if votes[key(text, referent)]
+    ])
+
+
+def by_words(train, test):
+    """Return the same of a linear model over words and pairs of neighbours."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    words = CountVectorizer(ngram_range=(1, 2), binary=True)
+    model = LogisticRegression(C=0.1)
+    model.fit(words.fit_transform([text for text, _ in train]), [each.side for _, each in train])
+    return model.score(words.transform([text for text, _ in test]), [each.side for _, each in test])
+
+
+def test_of_each_kind_left_and_right_are_meant_equally_often(without_prior, with_prior):
+    for half in (*without_prior, *with_prior):
+        counts = collections.Counter((referent.kind, referent.side) for _, referent in half)
+        kinds = {kind for kind, _ in counts}
+        assert len(kinds) >= 8
+        assert all(counts[kind, "left"] == counts[kind, "right"] for kind in kinds)
+
+
+def test_without_a_prior_words_alone_are_right_by_chance(without_prior):
+    train, test = without_prior
+    margin = 2.6 * 0.5 / np.sqrt(len(test))
+    assert by_table(train, test) < 0.5 + margin
+    assert by_words(train, test) < 0.5 + margin
+
+
+def test_with_a_prior_words_alone_are_often_right(with_prior, without_prior):
+    assert by_table(*with_prior) > by_table(*without_prior) + 0.1
+    train, test = (
+        [
+            item
+            for item in half
+            if item[1].kind in ("organ with the lesion", "larger lesion", "smaller lesion")
+        ]
+        for half in with_prior
+    )
+    assert by_table(train, test) > 0.75
+
+
+def test_what_is_normal_is_told_first_and_every_lesion_once_with_all_that_is_known():
+    shown = (
+        lesion("kidney tumour 1", "left kidney", size_mm=27.4),
+        lesion("liver cyst", "liver", size_mm=31.6),
+        lesion("kidney tumour 2", "right kidney", size_mm=18.2),
+    )
+    texts = set()
+    for seed in range(40):
+        lines = sentences(np.random.default_rng(seed), Facts(lesions=shown, organs_ml=ML))
+        labels = [line.label for line in lines]
+        assert labels == sorted(labels, reverse=True)  # "normal" before "abnormal"
+        told = [line.finding for line in lines if line.finding]
+        absent = [name for name in FINDINGS if name not in ("liver cyst", "kidney tumour")]
+        assert told == [*absent, "liver cyst", "kidney tumour", "kidney tumour"]
+        liver, left, right = lines[-3:]
+        for line, facts in ((liver, ("32 mm", "benign")), (left, ("27 mm", "left", "malignant")),
+                            (right, ("18 mm", "right", "malignant"))):  # fmt: skip
+            assert all(fact in line.text for fact in facts)
+        report = written(lines)
+        for name, (start, end) in report.places.items():
+            assert report.text[start:end].lower() == name
+        texts.add(left.text)
+    assert texts == {
+        "There is a kidney tumour of 27 mm on the left, malignant.",
+        "Kidney tumour of 27 mm is seen on the left, malignant.",
+        "Kidney tumour on the left, 27 mm, malignant.",
+    }
+    assert impression(shown) == "Kidney tumour on the left. Liver cyst. Kidney tumour on the right."
+    assert impression(()) == "No abnormality."

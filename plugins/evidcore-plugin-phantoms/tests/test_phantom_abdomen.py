@@ -1,0 +1,318 @@
+"""The abdominal phantoms on disk: what a case holds, read back through the core's own readers."""
+
+from __future__ import annotations
+
+import collections
+import re
+
+import nibabel
+import numpy as np
+import pytest
+from evidcore_plugin_phantoms import store
+from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_plugin_phantoms.abdomen.queries import _BOTH, _LESIONS, _ORGANS
+from evidcore_plugin_phantoms.abdomen.referents import HOSTS, KINDS
+from evidcore_plugin_phantoms.abdomen.render import Population, draw
+from evidcore_plugin_phantoms.abdomen.scene import ORGANS
+from scipy.spatial.distance import pdist
+
+from evidcore.errors import DataError, RecipeError
+from evidcore.registry import factory
+from evidcore.testing.checks_dataset import check_dataset
+from evidcore.volume import read, read_mask
+
+SMALL = {
+    "train_cases": 5,
+    "validation_cases": 3,
+    "test_cases": 20,
+    "prevalence": 0.45,
+    "queries_per_case": 12,
+    "size_zyx": (24, 48, 64),
+}
+SPACING = (300 / 24, 288 / 48, 384 / 64)
+POPULATION = Population(seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.45, size_zyx=(24, 48, 64))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def cases(cache):
+    return list(PhantomAbdomen(cache, **SMALL).cases("test"))
+
+
+@pytest.fixture(scope="module")
+def masks(cases):
+    """Return each case's masks by name, as everyone else reads them."""
+    found = []
+    for case in cases:
+        volume = read(case.volumes[0])
+        found.append({name: read_mask(ref, like=volume) for name, ref in case.masks.items()})
+    return found
+
+
+def test_it_keeps_the_contract_of_a_dataset(cache):
+    check_dataset(PhantomAbdomen(cache, **SMALL), other=PhantomAbdomen(cache, **(SMALL | {"seed": 18})))
+
+
+def test_by_default_it_has_enough_test_patients_for_statistics(tmp_path):
+    dataset = PhantomAbdomen(tmp_path)
+    assert dataset._counts["test"] >= 100
+    assert not list(tmp_path.iterdir())  # nothing is drawn before cases are asked for
+
+
+def test_a_volume_lies_in_the_body_as_declared(cases):
+    image = nibabel.load(cases[0].volumes[0].path)
+    assert image.shape == (64, 48, 24)
+    assert nibabel.aff2axcodes(image.affine) == ("L", "P", "S")
+    assert image.header.get_zooms() == pytest.approx(SPACING[::-1])
+    assert image.get_data_dtype() == np.int16
+    volume = read(cases[0].volumes[0])
+    assert np.array_equal(volume.array, draw(POPULATION, "test", 0).hu)
+
+
+def test_masks_are_organs_then_findings_then_numbered_lesions(cases, masks):
+    numbered = 0
+    for case, found in zip(cases, masks, strict=True):
+        assert list(case.masks)[: len(ORGANS)] == list(ORGANS)
+        assert all(mask.any() for mask in found.values())
+        assert set(case.present()) == set(found) & {finding.name for finding in case.findings}
+        for finding in case.present():
+            parts = [found[name] for name in found if re.fullmatch(rf"{finding} \d+", name)]
+            numbered += len(parts)
+            assert len(parts) != 1
+            if parts:
+                assert np.array_equal(np.logical_or.reduce(parts), found[finding])
+    assert numbered > 10
+
+
+def test_a_report_says_what_the_masks_show(cases, masks):
+    """Sizes, sides and numbers of lesions are read from the text and measured on the masks by brute force."""
+    compared = 0
+    for case, found in zip(cases, masks, strict=True):
+        sentences = [(case.report.text[span.start : span.end], span.label) for span in case.report.spans]
+        assert " ".join(text for text, _ in sentences) == case.report.text
+        labels = [label for _, label in sentences]
+        assert labels == sorted(labels, reverse=True)  # "normal" before "abnormal"
+        told = collections.Counter()
+        for text, label in sentences:
+            if label == "abnormal":
+                finding = next(name for name in case.present() if name in text.lower())
+                side = next((word for word in ("left", "right") if f"on the {word}" in text), None)
+                told[finding, side, re.search(r"(\d+) mm", text)[1], "malignant" in text] += 1
+        shown = collections.Counter()
+        for name, mask in lesions_of(case, found).items():
+            finding = re.sub(r" \d+$", "", name)
+            side = organ_under(mask, found).split()[0] if "kidney" in finding else None
+            nature = finding.endswith(("metastasis", "tumour"))
+            shown[finding, side, f"{longest_mm(mask):.0f}", nature] += 1
+        assert told == shown
+        compared += len(shown)
+    assert compared > 40
+
+
+def test_findings_say_what_the_masks_show(cases, masks):
+    for case, found in zip(cases, masks, strict=True):
+        for finding in case.findings:
+            said = case.report.text[finding.span.start : finding.span.end]
+            assert said.lower() == finding.name
+            parts = [
+                mask
+                for name, mask in lesions_of(case, found).items()
+                if re.sub(r" \d+$", "", name) == finding.name
+            ]
+            assert (finding.state == "present") == bool(parts)
+            if not parts:
+                assert finding.size_mm is None
+                assert finding.side is None
+                continue
+            assert finding.size_mm == pytest.approx(max(map(longest_mm, parts)))
+            sides = {organ_under(mask, found).split()[0] for mask in parts} & {"left", "right"}
+            assert finding.side == ("both" if len(sides) == 2 else next(iter(sides), None))
+
+
+def lesions_of(case, masks):
+    """Return the masks of single lesions: the numbered ones, and findings that have no number."""
+    names = [name for name in masks if re.sub(r" \d+$", "", name) in case.present()]
+    return {name: masks[name] for name in names if f"{name} 1" not in names}
+
+
+def organ_under(mask, masks):
+    """Return the organ that holds most of a mask."""
+    return max(ORGANS, key=lambda organ: int((masks[organ] & mask).sum()))
+
+
+def longest_mm(mask):
+    """Return the longest distance between two voxels of a slice, plus a voxel's width, by every pair."""
+    planes = [np.argwhere(plane) * SPACING[1:] for plane in mask if plane.any()]
+    return max(pdist(plane).max() if len(plane) > 1 else 0.0 for plane in planes) + SPACING[2]
+
+
+def hosts_in(text):
+    """Return the organs whose descriptions stand in a text; "kidney" for one of them or both."""
+    described = {**_ORGANS, "kidney": (*_ORGANS["kidney"], *_BOTH)}
+    return {host for host, words in described.items() if any(each in text.lower() for each in words)}
+
+
+def answer(query, case, masks):
+    """Return the masks that a query means, from its kind, its words and the voxels of all masks."""
+    single = lesions_of(case, masks)
+    homes = {name: organ_under(mask, masks) for name, mask in single.items()}
+    kidneys, said = {"left kidney", "right kidney"}, hosts_in(query.text)
+    if query.kind == "organ beside another":
+        return {"left kidney"} if "spleen" in said else {"right kidney"}
+    (host,) = said
+    here = {name for name in single if homes[name] in HOSTS.get(host, ())}
+
+    def ill(*kinds):
+        return {homes[name] for name in here if re.sub(r" \d+$", "", name) in kinds}
+
+    def malignant(name):
+        return "metastasis" in name or "tumour" in name
+
+    def height(name):
+        return np.nonzero(single[name])[0].mean()
+
+    def size(name):
+        return longest_mm(single[name])
+
+    told = "cyst" if any(each in query.text for each in _LESIONS["cyst"]) else "tumour"
+    found = {
+        "organ": lambda: {host},
+        "both organs": lambda: kidneys,
+        "organ with the lesion": lambda: ill(f"kidney {told}"),
+        "organ without a lesion": lambda: kidneys - ill("kidney cyst", "kidney tumour"),
+        "larger organ": lambda: {max(kidneys, key=lambda name: masks[name].sum())},
+        "smaller organ": lambda: {min(kidneys, key=lambda name: masks[name].sum())},
+        "only lesion": lambda: here,
+        "all lesions": lambda: here,
+        "larger lesion": lambda: {max(here, key=size)},
+        "smaller lesion": lambda: {min(here, key=size)},
+        "upper lesion": lambda: {max(here, key=height)},
+        "lower lesion": lambda: {min(here, key=height)},
+        "malignant lesion": lambda: {name for name in here if malignant(name)},
+        "benign lesion": lambda: {name for name in here if not malignant(name)},
+    }
+    return found[query.kind]()
+
+
+def test_a_query_is_answered_by_what_its_words_say(cases, masks):
+    """The text tells the organ; the answer is found anew in the voxels, and there is no other."""
+    tried = collections.Counter()
+    for case, found in zip(cases, masks, strict=True):
+        for query in case.queries:
+            assert set(query.masks) == answer(query, case, found), (case.id, query)
+            assert set(query.masks) <= set(query.among)
+            if "lesion" in query.kind and not query.kind.startswith("organ"):
+                assert (len(query.among) == 2) or query.masks == query.among
+            tried[query.kind] += 1
+    assert set(tried) >= set(KINDS) - {"organ without a lesion"}
+
+
+def test_more_cases_begin_with_the_same_ones(cases, cache):
+    fewer = list(PhantomAbdomen(cache, **(SMALL | {"test_cases": 4})).cases("test"))
+    assert len(fewer) == 4
+    for one, other in zip(cases, fewer, strict=False):
+        assert (one.id, one.report, one.findings) == (other.id, other.report, other.findings)
+        assert one.notes == other.notes
+
+
+def test_splits_share_no_patient_and_no_picture(cache):
+    dataset = PhantomAbdomen(cache, **SMALL)
+    groups = [list(dataset.cases(split)) for split in ("train", "validation", "test")]
+    patients = [case.patient for group in groups for case in group]
+    assert len(set(patients)) == len(patients) == 5 + 3 + 20
+    pictures = {read(case.volumes[0]).array.tobytes() for group in groups for case in group}
+    assert len(pictures) == len(patients)
+
+
+def test_only_the_kinds_that_are_asked_for_are_asked(cache):
+    few = PhantomAbdomen(cache, **(SMALL | {"kinds": ("organ", "all lesions")}))
+    assert {query.kind for case in few.cases("test") for query in case.queries} == {"organ", "all lesions"}
+    none = PhantomAbdomen(cache, **(SMALL | {"queries_per_case": 0}))
+    assert not [query for case in none.cases("test") for query in case.queries]
+
+
+def test_an_organ_that_a_moved_scan_does_not_show_is_not_asked_about(cache):
+    moved = list(PhantomAbdomen(cache, **(SMALL | {"scan_shift_mm": 90.0})).cases("test"))
+    shown = [set(case.masks) for case in moved]
+    assert 0 < sum("bladder" in masks for masks in shown) < len(moved)
+    for case, masks in zip(moved, shown, strict=True):
+        assert all({*query.masks, *query.among} <= masks for query in case.queries)
+
+
+def test_the_indication_is_told_only_where_it_says_something(cache, cases):
+    assert all("indication" not in case.notes for case in cases)
+    assert all("Indication" not in query.text for case in cases for query in case.queries)
+    strong = PhantomAbdomen(cache, **(SMALL | {"prior_strength": 1.0, "test_cases": 4}))
+    for case in strong.cases("test"):
+        assert case.queries
+        for query in case.queries:
+            assert query.text.startswith(f"Indication: {case.notes['indication']}. ")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"train_cases": 7},
+        {"validation_cases": 6},
+        {"test_cases": 25},
+        {"seed": 18},
+        {"prior_strength": 0.1},
+        {"subtlety": 1.5},
+        {"prevalence": 0.3},
+        {"queries_per_case": 5},
+        {"kinds": ("organ",)},
+        {"size_zyx": (24, 48, 66)},
+        {"scan_shift_mm": 30.0},
+    ],
+)
+def test_every_option_changes_the_fingerprint(tmp_path, changed):
+    one, same = PhantomAbdomen(tmp_path, **SMALL), PhantomAbdomen(tmp_path / "b", **SMALL)
+    assert one.fingerprint() == same.fingerprint()
+    assert PhantomAbdomen(tmp_path, **(SMALL | changed)).fingerprint() != one.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"size_zyx": [40, 40, 128]}, r"size_zyx\[1\]: must be greater than or equal to 48, got 40"),
+        ({"kinds": ["organs"]}, r"kinds\[0\]: must be 'organ', .*got 'organs'"),
+        ({"kinds": []}, r"kinds: .*at least 1 item .*got \[\]"),
+        ({"prevalence": 0.9}, "prevalence: must be less than or equal to 0.8, got 0.9"),
+    ],
+)
+def test_an_option_out_of_its_range_is_named(tmp_path, options, says):
+    with pytest.raises(RecipeError, match=says):
+        factory.build(
+            "dataset",
+            {"use": "phantom-abdomen", **options},
+            given={"recipe_folder": tmp_path, "cache_folder": tmp_path},
+            where="dataset.abdomen",
+        )
+
+
+def test_worker_processes_draw_the_same_bytes(tmp_path):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    for folder, workers in ((alone, 1), (shared, 2)):
+        folder.mkdir()
+        store.draw(POPULATION, "train", 3, folder, workers=workers)
+    names = sorted(file.name for file in alone.iterdir())
+    assert len(names) == 9
+    assert names == sorted(file.name for file in shared.iterdir())
+    for name in names:
+        if name.endswith(".npz"):  # holds the time at which it was written
+            one, other = np.load(alone / name), np.load(shared / name)
+            assert one.files == ["organs", "lesions", "findings"]
+            assert all(np.array_equal(one[key], other[key]) for key in one.files)
+        else:
+            assert (alone / name).read_bytes() == (shared / name).read_bytes()
+
+
+def test_a_full_disk_is_told_with_the_size_of_these_phantoms(tmp_path):
+    (tmp_path / "cache").write_text("")
+    large = Population(seed=1, prior_strength=0.0, subtlety=1.0, prevalence=0.2, size_zyx=(40, 96, 128))
+    with pytest.raises(DataError, match=r"the 200 phantoms of split 'test' could not .*about 206 MB"):
+        store.ensure(tmp_path / "cache", large, "test", 200)

@@ -1,0 +1,200 @@
+"""Every sign lies where its words say and has the HU of its tissue."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evidcore_plugin_phantoms.anatomy import healthy
+from evidcore_plugin_phantoms.canvas import SIZE_ZYX, SPACING_MM_ZYX, Body, level, smooth_field
+from evidcore_plugin_phantoms.render import Population, draw
+from evidcore_plugin_phantoms.signs import SIDED, SIGNS, index_of
+
+from evidcore.text.findings import CT_RATE_FINDINGS
+
+CASES = 40
+
+# mean HU of the voxels that show a sign, where a sign is of one tissue
+TISSUE_HU = {
+    "medical material": (2400, 3071),
+    "arterial wall calcification": (500, 1100),
+    "coronary artery wall calcification": (400, 1000),
+    "cardiomegaly": (30, 60),
+    "pericardial effusion": (-10, 25),
+    "lymphadenopathy": (20, 70),
+    "emphysema": (-1000, -940),
+    "atelectasis": (10, 70),
+    "lung nodule": (10, 80),
+    "lung opacity": (-660, -480),
+    "pulmonary fibrotic sequela": (-230, 50),
+    "pleural effusion": (-10, 30),
+    "mosaic attenuation pattern": (-780, -640),
+    "consolidation": (5, 60),
+    "interlobular septal thickening": (-600, -380),
+}
+
+
+@pytest.fixture(scope="module")
+def phantoms():
+    crowded = Population(seed=5, prior_strength=0.0, subtlety=1.0, prevalence=0.35)
+    return [draw(crowded, "train", number)[0] for number in range(CASES)]
+
+
+def showing(phantoms, name):
+    found = [(phantom, phantom.masks[name]) for phantom in phantoms if name in phantom.masks]
+    assert len(found) >= 5, f"only {len(found)} phantoms show {name}"
+    return found
+
+
+def body_centre(phantom):
+    """Return the middle of everything that is not air around the patient, by brute force."""
+    inside = phantom.hu > -300
+    return [(where.min() + where.max()) / 2 for where in np.nonzero(inside)]
+
+
+def test_every_finding_is_drawn_by_its_sign_or_by_the_anatomy():
+    assert set(SIGNS) | {"cardiomegaly", "peribronchial thickening"} == set(CT_RATE_FINDINGS)
+
+
+def test_a_phantom_shows_each_labelled_finding_and_no_other(phantoms):
+    for phantom in phantoms:
+        assert [item.name for item in phantom.shown] == list(phantom.masks)
+        assert all(mask.shape == SIZE_ZYX and mask.dtype == bool for mask in phantom.masks.values())
+        assert all(mask.sum() >= 10 for mask in phantom.masks.values())
+        assert sum(mask.astype(int) for mask in phantom.masks.values()).max() <= 1  # one sign a voxel
+
+
+@pytest.mark.parametrize("name", sorted(SIDED))
+def test_a_sided_sign_lies_on_its_side(phantoms, name):
+    for phantom, mask in showing(phantoms, name):
+        (item,) = [item for item in phantom.shown if item.name == name]
+        x = np.nonzero(mask)[2]
+        middle = body_centre(phantom)[2]
+        is_left = item.side == "left"  # x grows to the patient's left
+        assert (x > middle).mean() == pytest.approx(1.0 if is_left else 0.0, abs=0.05), item
+
+
+def test_only_sided_findings_have_a_side(phantoms):
+    for item in (item for phantom in phantoms for item in phantom.shown):
+        assert (item.side in {"left", "right"}) == (item.name in SIDED)
+
+
+@pytest.mark.parametrize("name", sorted(TISSUE_HU))
+def test_a_sign_has_the_hu_of_its_tissue(phantoms, name):
+    low, high = TISSUE_HU[name]
+    for phantom, mask in showing(phantoms, name):
+        assert low <= phantom.hu[mask].mean() <= high
+
+
+def test_every_sign_stands_out_from_the_tissue_around_it(phantoms):
+    for name in set(CT_RATE_FINDINGS) - {"cardiomegaly"}:  # that one is a size
+        for phantom, mask in showing(phantoms, name):
+            z, y, x = (slice(max(0, at.min() - 2), at.max() + 3) for at in np.nonzero(mask))
+            inside, around = phantom.hu[z, y, x][mask[z, y, x]], phantom.hu[z, y, x][~mask[z, y, x]]
+            spread = np.abs(np.percentile(inside, [10, 90])[:, None] - np.percentile(around, [10, 50, 90]))
+            assert spread.max() > 5 * 22, (name, spread)  # five times the strongest noise
+
+
+def test_air_and_fluid_layer_as_in_a_supine_patient(phantoms):
+    for phantom, mask in showing(phantoms, "pleural effusion"):
+        _, y, _ = np.nonzero(mask)
+        assert y.mean() > body_centre(phantom)[1] + 3  # y grows to posterior
+    for phantom, mask in showing(phantoms, "hiatal hernia"):
+        _, y, _ = np.nonzero(mask)
+        gas = mask & (phantom.hu < -700)
+        assert gas.any()
+        assert np.nonzero(gas)[1].mean() < y.mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "upper"),
+    [
+        ("emphysema", True),
+        ("pulmonary fibrotic sequela", True),
+        ("lymphadenopathy", True),
+        ("atelectasis", False),
+        ("interlobular septal thickening", False),
+        ("hiatal hernia", False),
+        ("cardiomegaly", False),
+    ],
+)
+def test_a_sign_lies_in_its_half_of_the_chest(phantoms, name, upper):
+    for _, mask in showing(phantoms, name):
+        z = np.nonzero(mask)[0]  # z grows to superior
+        assert z.mean() > 15 if upper else z.mean() < 17
+
+
+@pytest.mark.parametrize("name", ["lung nodule", "lymphadenopathy"])
+def test_a_size_in_mm_is_the_sign_s_width(phantoms, name):
+    step_mm = SPACING_MM_ZYX[1]
+    if name == "lung nodule":
+        for phantom, mask in showing(phantoms, name):
+            (item,) = [item for item in phantom.shown if item.name == name]
+            widest = max(np.ptp(np.nonzero(mask)[axis]) + 1 for axis in (1, 2)) * step_mm
+            assert item.size_mm - 2 * step_mm <= widest <= item.size_mm + step_mm
+            assert item.size_mm <= 30
+    else:
+        assert all(
+            10 <= item.size_mm <= 40 for phantom in phantoms for item in phantom.shown if item.name == name
+        )
+
+
+def test_a_large_heart_is_wider_than_half_the_chest_and_a_normal_one_is_not():
+    for large in (True, False):
+        for seed in range(12):
+            body = healthy(np.random.default_rng(seed), large_heart=large, cardiomegaly=2, thick_airways=None)
+            columns = np.flatnonzero((body.air | (body.heart.level < 1)).any((0, 1)))
+            chest = columns[-1] - columns[0] + 1
+            ratio = 2 * body.heart.radii[2] / chest
+            assert (ratio > 0.5) == large, (seed, ratio)
+
+
+def test_noise_grows_with_subtlety():
+    def phantom(subtlety):
+        quiet = Population(seed=3, prior_strength=0.0, subtlety=subtlety, prevalence=0.01)
+        return draw(quiet, "train", 0)[0].hu.astype(float)
+
+    clean = phantom(1e-6)
+    tissue = np.abs(clean) < 300  # far from the ends of the scale
+    noise_hu = {subtlety: (phantom(subtlety) - clean)[tissue].std() for subtlety in (1.0, 4.0)}
+    assert 12 <= noise_hu[1.0] <= 22
+    assert noise_hu[4.0] == pytest.approx(4 * noise_hu[1.0], rel=0.03)
+
+
+def test_an_ellipsoid_is_where_a_loop_finds_it():
+    centre, radii = (10.0, 20.5, 30.0), (2.0, 3.0, 4.0)
+    found = level(centre, radii) < 1
+    for z, y, x in [(10, 20, 30), (11, 22, 31), (12, 20, 30), (10, 23, 30), (10, 20, 34), (8, 20, 30)]:
+        slow = sum(((at - c) / r) ** 2 for at, c, r in zip((z, y, x), centre, radii, strict=True)) < 1
+        assert found[z, y, x] == slow
+
+
+def test_a_smooth_field_is_the_linear_interpolation_of_its_cells():
+    from scipy.interpolate import RegularGridInterpolator
+
+    field = smooth_field(np.random.default_rng(8), (4, 6, 5))
+    coarse = np.random.default_rng(8).standard_normal((4, 6, 5), dtype=np.float32)
+    axes = [np.linspace(0, size - 1, count) for size, count in zip(SIZE_ZYX, coarse.shape, strict=True)]
+    where = np.stack(np.meshgrid(*(np.arange(size) for size in SIZE_ZYX), indexing="ij"), axis=-1)
+    assert np.allclose(field, RegularGridInterpolator(axes, coarse)(where), atol=1e-4)
+
+
+def test_the_pen_marks_only_what_it_changes():
+    hu = np.zeros(SIZE_ZYX, np.float32)
+    hu[0, 0, 0] = 40
+    body = Body(
+        hu=hu,
+        owner=np.full(SIZE_ZYX, -1, np.int8),
+        centre=(16, 32, 32),
+        scale=1.0,
+        wall=np.zeros(SIZE_ZYX[1:], np.float32),
+        lungs=(None, None),
+        air=np.ones(SIZE_ZYX, bool),
+        heart=None,
+        aorta_yx=(0, 0),
+        aorta_radius=1.0,
+    )
+    region = np.zeros(SIZE_ZYX, bool)
+    region[0, 0, :2] = True
+    body.draw(index_of("lung nodule"), region, 50.0)
+    assert body.visible(index_of("lung nodule")).nonzero()[2].tolist() == [1]
+    assert body.hu[0, 0, :3].tolist() == [50, 50, 0]

@@ -1,0 +1,203 @@
+"""Reports, priors and questions of the phantoms."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+from evidcore_plugin_phantoms.population import INDICATIONS, draw_patient, probabilities
+from evidcore_plugin_phantoms.questions import balanced_items
+from evidcore_plugin_phantoms.wording import Shown, impression, question, sentences
+
+from evidcore.text.findings import CT_RATE_FINDINGS
+
+
+def patients(count, *, prior_strength, prevalence=0.2):
+    rng = np.random.default_rng(0)
+    return [draw_patient(rng, prevalence=prevalence, prior_strength=prior_strength) for _ in range(count)]
+
+
+def names_of(patient):
+    return [name for name, flag in zip(CT_RATE_FINDINGS, patient.present, strict=True) if flag]
+
+
+@pytest.fixture(scope="module")
+def present():
+    return [names_of(patient) for patient in patients(600, prior_strength=0.0)]
+
+
+@pytest.fixture(scope="module")
+def items(present):
+    return balanced_items(present, CT_RATE_FINDINGS, 72, np.random.default_rng(1))
+
+
+def test_every_finding_belongs_to_one_indication():
+    belonging = [name for names in INDICATIONS.values() for name in names]
+    assert sorted(belonging) == sorted(CT_RATE_FINDINGS)
+
+
+@pytest.mark.parametrize("prevalence", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("strength", [0.0, 0.3, 1.0])
+def test_the_prevalence_does_not_depend_on_the_prior_strength(prevalence, strength):
+    table = probabilities(prevalence, strength)
+    assert table.mean(0) == pytest.approx(np.full(18, prevalence))
+    assert (table >= 0).all()
+    assert (table <= 1).all()
+
+
+def test_at_strength_one_a_finding_is_five_times_as_likely_under_its_indication():
+    table = probabilities(0.15, 1.0)
+    row = list(INDICATIONS).index("smoker")
+    assert table[row, CT_RATE_FINDINGS.index("emphysema")] == pytest.approx(0.75)
+    assert table[row, CT_RATE_FINDINGS.index("cardiomegaly")] == pytest.approx(0.03)
+
+
+def gain_from_text(group):
+    """Return by how much the best guess from the indication beats the best guess without it, per finding."""
+    by_kind = collections.defaultdict(list)
+    for patient in group:
+        by_kind[patient.indication].append(patient.present)
+    rates = {kind: np.mean(rows, axis=0) for kind, rows in by_kind.items()}
+    spread = np.ptp(list(rates.values()), axis=0)
+    return float(spread.mean())
+
+
+def test_text_predicts_findings_only_as_far_as_the_prior_strength_says():
+    gains = [gain_from_text(patients(3000, prior_strength=strength)) for strength in (0.0, 0.5, 1.0)]
+    assert gains[0] < 0.08  # the spread of six samples of 500
+    assert gains[1] == pytest.approx(0.42, abs=0.06)
+    assert gains[2] == pytest.approx(0.84, abs=0.04)
+
+
+def test_without_a_prior_findings_are_independent_of_each_other():
+    flags = np.array([patient.present for patient in patients(4000, prior_strength=0.0)], dtype=float)
+    correlation = np.corrcoef(flags.T) - np.eye(18)
+    assert np.abs(correlation).max() < 0.07
+    tied = np.array([patient.present for patient in patients(4000, prior_strength=1.0)], dtype=float)
+    assert np.abs(np.corrcoef(tied.T) - np.eye(18)).max() > 0.5
+
+
+def test_what_is_normal_is_told_first_and_every_finding_once():
+    shown = [Shown(name="lung nodule", side="left", size_mm=27.4), Shown(name="cardiomegaly")]
+    absent = [name for name in CT_RATE_FINDINGS if name not in {"lung nodule", "cardiomegaly"}]
+    texts = set()
+    for seed in range(30):
+        lines = sentences(np.random.default_rng(seed), absent, shown, heart_is_large=True)
+        labels = [line.label for line in lines]
+        assert labels == sorted(labels, reverse=True)  # "normal" before "abnormal"
+        told = [line for line in lines if line.finding]
+        assert [line.finding for line in told] == [*absent, "lung nodule", "cardiomegaly"]
+        for line in told:
+            assert line.text[line.offset :].lower().startswith(line.finding)
+            assert ("left" in line.text.lower()) == (line.finding == "lung nodule")
+        texts.update(line.text for line in lines if line.finding == "lung nodule")
+        assert not any("normal size" in line.text for line in lines)
+    assert texts == {
+        "There is a lung nodule of 27 mm on the left.",
+        "Lung nodule is seen on the left.",
+        "Lung nodule on the left.",
+    }
+
+
+def test_the_impression_lists_what_is_abnormal():
+    assert impression([Shown(name="lung nodule", side="left"), Shown(name="cardiomegaly")]) == (
+        "Lung nodule on the left. Cardiomegaly."
+    )
+    assert impression([]) == "No abnormality."
+
+
+def test_a_question_carries_the_indication_only_if_there_is_one():
+    rng = np.random.default_rng(0)
+    assert question(rng, "smoker").startswith("Indication: smoker. ")
+    plain = {question(rng, None) for _ in range(50)}
+    assert len(plain) > 2
+    assert not any("Indication" in text for text in plain)
+
+
+def test_each_finding_is_right_and_offered_equally_often(items):
+    right = collections.Counter(item.options[item.answer] for item in items)
+    offered = collections.Counter(option for item in items for option in item.options)
+    assert len(items) == 18 * 72
+    assert set(right.values()) == {72}
+    assert set(right) == set(CT_RATE_FINDINGS)
+    assert all(abs(count - 4 * 72) <= 4 for count in offered.values())
+
+
+def test_each_letter_is_right_equally_often_over_all_and_for_each_finding(items):
+    assert set(collections.Counter(item.answer for item in items).values()) == {18 * 72 // 4}
+    pairs = collections.Counter((item.options[item.answer], item.answer) for item in items)
+    assert set(pairs.values()) == {18}
+
+
+def test_one_option_is_true_and_three_are_absent(items, present):
+    for item in items:
+        states = [option in present[item.case] for option in item.options]
+        assert states == [place == item.answer for place in range(4)]
+        assert len(set(item.options)) == 4
+
+
+def test_questions_are_spread_over_patients(items):
+    assert len({item.case for item in items}) > 450
+    assert max(collections.Counter(item.case for item in items).values()) <= 12
+    pairs = collections.Counter((item.case, item.options[item.answer]) for item in items)
+    assert max(pairs.values()) == 1
+
+
+def share_right(items, rule):
+    return np.mean([rule(item) == item.options[item.answer] for item in items])
+
+
+def test_no_rule_that_sees_only_text_gets_far(items):
+    """Fitted on the very questions that they are scored on, image-blind rules stay at or below 30 %."""
+    right = collections.Counter(item.options[item.answer] for item in items)
+    offered = collections.Counter(option for item in items for option in item.options)
+    letters = collections.Counter(item.answer for item in items)
+    placed = collections.Counter((item.answer, item.options[item.answer]) for item in items)
+    offered_at = collections.Counter(pair for item in items for pair in enumerate(item.options))
+
+    def by_frequency(item):
+        return max(item.options, key=lambda option: right[option] / offered[option])
+
+    def by_letter(item):
+        return item.options[letters.most_common(1)[0][0]]
+
+    def by_letter_and_option(item):
+        return max(enumerate(item.options), key=lambda pair: placed[pair] / offered_at[pair])[1]
+
+    assert share_right(items, by_frequency) <= 0.30
+    assert share_right(items, by_letter) <= 0.30
+    assert share_right(items, by_letter_and_option) <= 0.30
+
+
+def test_which_options_stand_together_tells_nothing(items):
+    """A rule with 306 free numbers overfits, so it is fitted on one half and scored on the other."""
+    met = collections.Counter()
+    for item in items[::2]:
+        winner = item.options[item.answer]
+        met.update((winner, other) for other in item.options if other != winner)
+
+    def by_company(item):
+        return max(
+            item.options, key=lambda one: sum(met[one, other] for other in item.options if other != one)
+        )
+
+    assert share_right(items[1::2], by_company) <= 0.30
+
+
+def test_a_finding_that_nobody_has_is_neither_asked_about_nor_offered():
+    present = [["emphysema"], ["atelectasis"], ["lung nodule"], ["consolidation"]] * 3
+    items = balanced_items(present, CT_RATE_FINDINGS, 4, np.random.default_rng(0))
+    assert {option for item in items for option in item.options} == {
+        "emphysema",
+        "atelectasis",
+        "lung nodule",
+        "consolidation",
+    }
+    assert len(items) == 16
+
+
+def test_with_fewer_than_four_findings_there_is_nothing_to_choose_from():
+    assert (
+        balanced_items([["emphysema"], ["atelectasis"]], CT_RATE_FINDINGS, 4, np.random.default_rng(0)) == []
+    )

@@ -1,0 +1,1 @@
+"""Segmenters: region growing, a propagator that is trained, and the audit of any segmenter."""

@@ -1,0 +1,248 @@
+"""How good can a segmenter's masks be? Known objects, prompted by an oracle and by boxes that are off.
+
+A policy that names a slice and boxes is paid for what the segmenter makes of them. The Dice from the
+oracle's boxes is the *oracle ceiling*: no answer in boxes is expected to earn more with this segmenter. What
+boxes lose that are off by a known share is the slope that a reward can follow. Objects of one patient are
+alike, so intervals are drawn over patients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evidcore.case import Case
+from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterSession
+from evidcore.errors import DataError
+from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
+from evidcore.geometry.boxes import Region, parts
+from evidcore.geometry.overlap import dice
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
+from evidcore.volume import Volume, read_mask, volume_cache
+from evidcore_plugin_segmenters.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of
+from evidcore_plugin_segmenters.audit.oracle import ORACLE_BOX, Asked, oracle_boxes, reachable, ways_to_ask
+
+TRUTH = "truth"
+PERFECT = "perfect propagation"
+Values = Mapping[str, float | None]  # by metric, `dice/3-5` for one by distance
+SHAPE_METRICS = ("slice_to_slice_dice", "area_leaps", "leaves_body", "splits")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """One object, asked for in one way; `segmenter` may be the truth itself."""
+
+    segmenter: str
+    prompt: str
+    case: str
+    patient: str  # the case where no patient is known
+    mask: str
+    values: Values
+
+    def line(self) -> dict[str, Any]:
+        """Return the record as JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmenterAudit:
+    """What the segmenters gave for the objects of some cases."""
+
+    segmenters: tuple[str, ...]
+    prompts: tuple[str, ...]
+    records: tuple[Record, ...]
+    cases: int
+    without_masks: int  # cases that were passed over
+    empty_masks: int
+    patients_known: bool
+
+    def interval(self, segmenter: str, prompt: str, metric: str) -> Interval | None:
+        """Return the mean over objects, None where none has a value."""
+        some = self._of(segmenter, prompt, metric)
+        if not some:
+            return None
+        values = [value for value, _ in some.values()]
+        return mean_interval(values, [patient for _, patient in some.values()])
+
+    def difference(self, metric: str, first: tuple[str, str], second: tuple[str, str]) -> Interval | None:
+        """Return the mean of second minus first over the objects that have both.
+
+        Args:
+            metric: what is compared.
+            first: segmenter and prompt.
+            second: segmenter and prompt.
+        """
+        one, other = self._of(*first, metric), self._of(*second, metric)
+        both = [key for key in one if key in other]
+        if not both:
+            return None
+        return paired_interval(
+            [other[key][0] for key in both], [one[key][0] for key in both], [one[key][1] for key in both]
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return every figure with its interval, then what separates segmenters and prompts."""
+        found = []
+        pairs = dict.fromkeys((record.segmenter, record.prompt) for record in self.records)
+        metrics = dict.fromkeys(metric for record in self.records for metric in record.values)
+        for segmenter, prompt in pairs:
+            for metric in metrics:
+                interval = self.interval(segmenter, prompt, metric)
+                if interval is not None:
+                    found.append(_row(segmenter, prompt, metric, interval))
+        for name in self.segmenters:
+            for prompt in self.prompts:
+                if prompt.startswith("box moved"):
+                    lost = self.difference("dice", (name, prompt), (name, ORACLE_BOX))
+                    found += _rows_of(name, f"{ORACLE_BOX} minus {prompt}", lost)
+        for name in self.segmenters[1:]:
+            for prompt in self.prompts:
+                gained = self.difference("dice", (self.segmenters[0], prompt), (name, prompt))
+                found += _rows_of(f"{name} minus {self.segmenters[0]}", prompt, gained)
+        return found
+
+    def _of(self, segmenter: str, prompt: str, metric: str) -> dict[tuple[str, str], tuple[float, str]]:
+        return {
+            (record.case, record.mask): (value, record.patient)
+            for record in self.records
+            if (record.segmenter, record.prompt) == (segmenter, prompt)
+            and (value := record.values.get(metric)) is not None
+        }
+
+
+def audit_segmenters(
+    segmenters: Mapping[str, Segmenter],
+    cases: Sequence[Case],
+    *,
+    jitters: Sequence[float] = (0.1, 0.25, 0.5),
+    masks: Sequence[str] = (),
+    seed: int = 0,
+    done: Callable[[int, int], None] = lambda count, total: None,
+) -> SegmenterAudit:
+    """Ask every segmenter for every mask of the cases, from oracle prompts and from boxes that are off.
+
+    Args:
+        segmenters: by name, built from recipe tables.
+        cases: looked at one after the other; those without such masks are counted and passed over.
+        jitters: shares of a box's height and width by which it is moved.
+        masks: names of the masks; empty: all.
+        seed: of the ways in which boxes are moved.
+        done: called after each case with how many are done, of how many.
+
+    Raises:
+        DataError: if a file cannot be used, or no mask shows anything; names file and case.
+        ContractError: if a segmenter fails; names its package, the case and the mask.
+    """
+    records: list[Record] = []
+    without, empty, unknown = 0, 0, 0
+    for count, case in enumerate(cases, start=1):
+        names = [name for name in case.masks if not masks or name in masks]
+        without += not names or not case.volumes
+        unknown += case.patient is None
+        if names and case.volumes:
+            try:
+                looked = _look(segmenters, case, names, jitters, seed)
+            except DataError as cause:
+                if case.id in str(cause):
+                    raise
+                raise DataError(f"{cause} (case {case.id!r})") from cause
+            records += looked
+            empty += len(names) - len({record.mask for record in looked})
+        done(count, len(cases))
+    if not records:
+        wanted = f" called {', '.join(masks)}" if masks else ""
+        raise DataError(
+            f"none of the {len(cases)} cases has a mask{wanted} that shows anything: {without} have none, "
+            f"{empty} masks are empty. Name another split (--split), other masks (--mask), or a data set "
+            f"with masks."
+        )
+    prompts = tuple(dict.fromkeys(record.prompt for record in records if record.segmenter in segmenters))
+    return SegmenterAudit(
+        segmenters=tuple(segmenters), prompts=prompts, records=tuple(records), cases=len(cases),
+        without_masks=without, empty_masks=empty, patients_known=not unknown,
+    )  # fmt: skip
+
+
+def _look(
+    segmenters: Mapping[str, Segmenter], case: Case, names: Sequence[str], jitters: Sequence[float], seed: int
+) -> list[Record]:
+    """Return the records of one case; a mask that shows nothing has none."""
+    volume = volume_cache.read(case.volumes[0])
+    body = body_of(volume)
+    sessions: dict[str, SegmenterSession] = {}
+    for name, segmenter in segmenters.items():
+        with blame(offer_of(segmenter), f"opening case {case.id!r}"):
+            sessions[name] = segmenter.session(case.volumes[0])
+    found: list[Record] = []
+    for mask in names:
+        truth = read_mask(case.masks[mask], like=volume)
+        if not truth.any():
+            continue
+        asked = ways_to_ask(truth, jitters, seed, f"{case.id}/{mask}")
+
+        def record(segmenter: str, prompt: str, values: Values, mask: str = mask) -> Record:
+            patient = case.patient or case.id
+            return Record(
+                segmenter=segmenter, prompt=prompt, case=case.id, patient=patient, mask=mask, values=values
+            )
+
+        own = _shape_values(shape_of(truth, [truth], body))
+        boxes = oracle_boxes(truth)
+        found.append(record(TRUTH, "", {**own, "splits": None}))
+        found.append(record(PERFECT, ORACLE_BOX, {"dice": dice(reachable(truth, boxes), truth)}))
+        for name, session in sessions.items():
+            with blame(offer_of(segmenters[name]), f"segmenting {mask!r} of case {case.id!r}"):
+                for way in asked:  # one after the other: an object of many parts has many masks
+                    requests = [MaskRequest(prompts=(prompt,)) for prompt in way.prompts]
+                    compared = _compare(session.masks(requests), truth, way, volume, body)
+                    found.append(record(name, way.name, _values(compared)))
+    return found
+
+
+def _compare(
+    objects: Sequence[Region], truth: Region, way: Asked, volume: Volume, body: Region | None
+) -> Drift:
+    found = np.logical_or.reduce(objects)
+    meant = [len(parts(prompt.mask)) if isinstance(prompt, MaskPrompt) else 1 for prompt in way.prompts]
+    shape = shape_of(found, objects, body, meant)
+    return drift(found, truth, way.key, volume.spacing_mm_zyx[1:], shape)
+
+
+def _values(compared: Drift) -> dict[str, float | None]:
+    by_distance = {
+        f"{metric}/{name}": values.get(name)
+        for metric, values in (
+            ("dice", compared.dice_by_distance),
+            ("surface_mm", compared.surface_mm_by_distance),
+        )
+        for name in distance_names()
+    }
+    return {"dice": compared.dice, "iou": compared.iou, **_shape_values(compared.shape), **by_distance}
+
+
+def _shape_values(shape: Shape) -> dict[str, float | None]:
+    return {metric: getattr(shape, metric) for metric in SHAPE_METRICS}
+
+
+def _rows_of(segmenter: str, prompt: str, interval: Interval | None) -> list[dict[str, Any]]:
+    return [] if interval is None else [_row(segmenter, prompt, "dice_difference", interval)]
+
+
+def _row(segmenter: str, prompt: str, metric: str, interval: Interval) -> dict[str, Any]:
+    name, _, distance = metric.partition("/")
+    return {
+        "segmenter": segmenter,
+        "prompt": prompt,
+        "metric": name,
+        "distance_slices": distance or None,
+        "value": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "objects": interval.values,
+        "patients": interval.patients,
+        "note": interval.note,
+    }

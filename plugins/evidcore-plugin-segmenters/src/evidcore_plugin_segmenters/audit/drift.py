@@ -1,0 +1,158 @@
+"""How far a propagated mask holds: figures of one mask beside the truth, slice by slice.
+
+A mask can be right on the prompted slice and drift away from it. So Dice and the distance between outlines
+are told by the distance from the prompt, and a mask is looked at by itself too: whether neighbouring slices
+agree, whether its area leaps, whether it falls into parts, whether it leaves the body.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from evidcore.geometry.body import coarse, outline
+from evidcore.geometry.boxes import Region
+from evidcore.geometry.overlap import dice
+from evidcore.volume import Volume
+
+DISTANCES = (
+    (0, 0),
+    (1, 1),
+    (2, 2),
+    (3, 5),
+    (6, 10),
+    (11, None),
+)  # slices from the prompt, both ends included
+LEAP = 0.5  # of the larger area of two neighbouring slices
+OUTSIDE = 0.01  # of a mask's voxels beyond the body, from which on it leaves the body
+SPECK = 0.01  # of a mask's voxels: smaller parts are passed over
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a mask is like by itself; None where it cannot be told."""
+
+    slice_to_slice_dice: float | None  # mean over neighbouring slices that both show it
+    area_leaps: float | None  # 1.0: some neighbour's area is less than half as large
+    leaves_body: float | None  # 1.0: more than a hundredth of it lies outside; None without HU
+    splits: float  # 1.0: some prompt gave more parts in 3D than it shows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drift:
+    """What a mask is like beside the truth."""
+
+    dice: float
+    iou: float
+    dice_by_distance: Mapping[str, float]  # mean over the slices at that distance that show either
+    surface_mm_by_distance: Mapping[str, float]  # mean over those that show both
+    shape: Shape
+
+
+def distance_names() -> list[str]:
+    """Return the distances from the prompt as tables write them, near to far."""
+    return [_name(span) for span in DISTANCES]
+
+
+def drift(found: Region, truth: Region, key: int, spacing_mm_yx: Sequence[float], shape: Shape) -> Drift:
+    """Compare a mask with the truth.
+
+    Args:
+        found: shape (z, y, x).
+        truth: of the same shape, not empty.
+        key: the prompted slice.
+        spacing_mm_yx: distance between voxels in a slice.
+        shape: what the mask is like by itself.
+    """
+    dices: dict[str, list[float]] = {}
+    surfaces: dict[str, list[float]] = {}
+    shown = np.flatnonzero((found | truth).any(axis=(1, 2)))
+    for z in shown.tolist():
+        name = next(_name(span) for span in DISTANCES if _holds(span, abs(z - key)))
+        dices.setdefault(name, []).append(dice(found[z], truth[z]))
+        if found[z].any() and truth[z].any():
+            surfaces.setdefault(name, []).append(surface_mm(found[z], truth[z], spacing_mm_yx))
+    both = float((found & truth).sum())
+    return Drift(
+        dice=dice(found, truth),
+        iou=both / float((found | truth).sum()),
+        dice_by_distance={name: float(np.mean(values)) for name, values in dices.items()},
+        surface_mm_by_distance={name: float(np.mean(values)) for name, values in surfaces.items()},
+        shape=shape,
+    )
+
+
+def shape_of(
+    mask: Region, objects: Sequence[Region], body: Region | None, meant: Sequence[int] | None = None
+) -> Shape:
+    """Look at a mask by itself.
+
+    Args:
+        mask: shape (z, y, x).
+        objects: what each prompt gave; together the mask.
+        body: where the body lies, None where that is not known.
+        meant: how many parts each prompt shows; one if left out, as a box.
+    """
+    areas = mask.sum(axis=(1, 2))
+    pairs = [(z, z + 1) for z in range(len(mask) - 1) if areas[z] and areas[z + 1]]
+    leaps = [abs(int(areas[a]) - int(areas[b])) > LEAP * max(areas[a], areas[b]) for a, b in pairs]
+    outside = None if body is None or not mask.any() else float((mask & ~body).sum() / mask.sum())
+    counted = zip(objects, meant or [1] * len(objects), strict=True)
+    return Shape(
+        slice_to_slice_dice=float(np.mean([dice(mask[a], mask[b]) for a, b in pairs])) if pairs else None,
+        area_leaps=float(any(leaps)) if pairs else None,
+        leaves_body=None if outside is None else float(outside > OUTSIDE),
+        splits=float(any(_parts(one) > count for one, count in counted)),
+    )
+
+
+def surface_mm(first: Region, second: Region, spacing_mm_yx: Sequence[float]) -> float:
+    """Return the mean distance between the outlines of two regions of a slice, both ways, in mm."""
+    from monai.metrics.utils import get_mask_edges, get_surface_distance
+
+    rows = np.flatnonzero((first | second).any(axis=1))
+    columns = np.flatnonzero((first | second).any(axis=0))
+    part = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
+    # a frame of nothing: a region that reaches the grid's edge ends there
+    one, other = get_mask_edges(np.pad(first[part], 1), np.pad(second[part], 1), crop=False)
+    spacing = list(spacing_mm_yx)
+    ways = [get_surface_distance(*pair, spacing=spacing) for pair in ((one, other), (other, one))]
+    return float(np.concatenate(ways).mean())
+
+
+def body_of(volume: Volume) -> Region | None:
+    """Return where the body lies on the volume's grid, with all it encloses on a slice; None without HU."""
+    from scipy import ndimage
+
+    if volume.intensity != "hu":
+        return None
+    blocks = coarse(volume)
+    body = outline(blocks)
+    if not body.any():
+        return None
+    filled = np.stack([ndimage.binary_fill_holes(plane) for plane in body])
+    grown = ndimage.binary_dilation(filled)  # the outline is known to about one block
+    for axis, (count, step_mm) in enumerate(zip(volume.shape_zyx, blocks.spacing_mm_zyx, strict=True)):
+        voxels = round(step_mm / volume.spacing_mm_zyx[axis])  # in a block
+        places = np.minimum(np.arange(count) // voxels, grown.shape[axis] - 1)
+        grown = np.take(grown, places, axis=axis)
+    return np.asarray(grown)
+
+
+def _parts(mask: Region) -> int:
+    from scipy import ndimage
+
+    labels, count = ndimage.label(mask, structure=np.ones((3, 3, 3)))
+    sizes = np.bincount(labels.reshape(-1), minlength=count + 1)[1:]
+    return int((sizes > SPECK * mask.sum()).sum())
+
+
+def _holds(span: tuple[int, int | None], distance: int) -> bool:
+    return span[0] <= distance and (span[1] is None or distance <= span[1])
+
+
+def _name(span: tuple[int, int | None]) -> str:
+    first, last = span
+    return f"{first}+" if last is None else str(first) if first == last else f"{first}-{last}"

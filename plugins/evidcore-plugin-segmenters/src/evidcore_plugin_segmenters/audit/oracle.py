@@ -1,0 +1,84 @@
+"""What a segmenter is asked about a known mask: oracle prompts, and boxes that are off by a known share."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from evidcore.case import Box
+from evidcore.contracts import BoxPrompt, MaskPrompt, SegmenterPrompt
+from evidcore.geometry.boxes import Region, moved, parts, tight_box
+
+ORACLE_BOX, ORACLE_MASK = "oracle box", "oracle mask"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One way of asking for an object: a prompt for each of its parts on the key slice."""
+
+    name: str
+    key: int
+    prompts: tuple[SegmenterPrompt, ...]
+
+
+def key_slice(truth: Region) -> int:
+    """Return the slice that shows most of a mask (z, y, x), the lowest of several."""
+    return int(truth.sum(axis=(1, 2)).argmax())
+
+
+def oracle_boxes(truth: Region) -> tuple[Box, ...]:
+    """Return the tight boxes on the key slice, one for each connected part that is no speck."""
+    key = key_slice(truth)
+    return tuple(tight_box(part, key) for part in parts(truth[key]))
+
+
+def ways_to_ask(truth: Region, jitters: Sequence[float], seed: int, label: str) -> list[Asked]:
+    """Return the oracle's boxes, its mask on the key slice, and the boxes moved by each of `jitters`.
+
+    A moved box is off by that share of its height and of its width, each way drawn from `seed` and `label`;
+    what would leave the slice is cut off.
+
+    Args:
+        truth: the mask, shape (z, y, x), not empty.
+        jitters: shares of a box's sides.
+        seed: of the draws.
+        label: tells objects apart, for instance by case and mask name.
+    """
+    key, boxes = key_slice(truth), oracle_boxes(truth)
+    found = [
+        Asked(name=ORACLE_BOX, key=key, prompts=tuple(BoxPrompt(box=box) for box in boxes)),
+        Asked(name=ORACLE_MASK, key=key, prompts=(MaskPrompt(z=key, mask=truth[key].copy()),)),
+    ]
+    digest = hashlib.blake2b(f"{seed}/{label}".encode(), digest_size=8).digest()
+    dice = np.random.default_rng(int.from_bytes(digest, "big"))
+    ways = [[float(sign) for sign in dice.choice((-1.0, 1.0), 2)] for _ in boxes]
+    for share in jitters:
+        shifted = [
+            moved(box, [share * sign for sign in way], truth.shape[1:])
+            for box, way in zip(boxes, ways, strict=True)
+        ]
+        prompts = tuple(BoxPrompt(box=box) for box in shifted)
+        found.append(Asked(name=moved_name(share), key=key, prompts=prompts))
+    return found
+
+
+def moved_name(share: float) -> str:
+    """Return what tables call boxes that are off by a share of their size."""
+    return f"box moved {100 * share:g} %"
+
+
+def reachable(truth: Region, boxes: Sequence[Box]) -> Region:
+    """Return what a perfect propagation could find: the connected parts of the mask that meet a box."""
+    from scipy import ndimage
+
+    labels, _ = ndimage.label(truth, structure=np.ones((3, 3, 3)))
+    met = {
+        int(label)
+        for box in boxes
+        for label in np.unique(labels[box.z, box.y0 : box.y1, box.x0 : box.x1])
+        if label
+    }
+    return np.isin(labels, sorted(met))

@@ -1,0 +1,265 @@
+"""`evid audit segmenter`: what segmenters make of known objects."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from evidcore.cli.data import folder_intensity
+from evidcore.cli.progress import follow
+from evidcore.errors import DataError, RecipeError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from evidcore.case import Case, Split
+    from evidcore.contracts import Dataset, Segmenter
+
+_SHOWN = (
+    ("dice", "Dice"),
+    ("slice_to_slice_dice", "slice to slice"),
+    ("area_leaps", "leaps"),
+    ("splits", "splits"),
+    ("leaves_body", "leaves body"),
+)
+_WIDE = 200  # columns of a file or a pipe, so that no table is folded
+_SHARES = ("area_leaps", "splits", "leaves_body")
+
+
+def _shares(context: click.Context, option: click.Parameter, value: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in value.split(",") if part.strip())
+    except ValueError as cause:
+        raise click.BadParameter(f"must be numbers with commas between, got {value!r}.") from cause
+    if any(not 0 < share <= 1 for share in found) or len(set(found)) != len(found):
+        raise click.BadParameter(f"must be different shares above 0 and up to 1, got {value!r}.")
+    return found
+
+
+@click.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--segmenter",
+    "asked",
+    multiple=True,
+    default=("region-growing",),
+    show_default=True,
+    metavar="NAME",
+    help="A name, a TOML table '{ use = \"…\", … }', or service.NAME of the recipe. Repeat to compare.",
+)
+@click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "validation", "test"]),
+    default="test",
+    show_default=True,
+    help="Whose cases. A segmenter that was trained here has seen the train split.",
+)
+@click.option("--mask", "masks", multiple=True, metavar="NAME", help="Only masks of this name. Repeatable.")
+@click.option(
+    "--jitter",
+    callback=_shares,
+    default="0.1,0.25,0.5",
+    show_default=True,
+    help="Shares of its size by which a box is moved.",
+)
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases of the split; 0 = all.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the ways in which boxes are moved.")
+@folder_intensity
+@click.option("--out", type=click.Path(path_type=Path), help="Write audit.json and index.html here.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def segmenter(
+    target: Path,
+    asked: tuple[str, ...],
+    only: str | None,
+    split: Literal["train", "validation", "test"],
+    masks: tuple[str, ...],
+    jitter: tuple[float, ...],
+    limit: int,
+    seed: int,
+    intensity: Literal["hu", "arbitrary"],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Segment the known objects of TARGET from oracle prompts, and from boxes that are off.
+
+    TARGET is a recipe, or a folder that holds cases.csv. The key slice is the one that shows most of a mask.
+    """
+    from evidcore_plugin_tables.target import open_target
+
+    from evidcore.registry.factory import offer_of
+    from evidcore_plugin_segmenters.audit.audit_segmenters import audit_segmenters
+    from evidcore_plugin_segmenters.audit.drift import distance_names
+
+    built = _built(asked, target)
+    datasets: dict[str, Any] = {}
+    for name, dataset in open_target(target, only, intensity).items():
+        cases = _cases(dataset, split, limit, target)
+        with follow(name) as done:
+            found = audit_segmenters(built, cases, jitters=jitter, masks=masks, seed=seed, done=done)
+        datasets[name] = {
+            "split": split,
+            "is_phantom": offer_of(dataset).name.startswith("phantom-"),
+            "cases": found.cases,
+            "objects": len({(record.case, record.mask) for record in found.records}),
+            "patients": len({record.patient for record in found.records}),
+            "patients_known": found.patients_known,
+            "without_masks": found.without_masks,
+            "empty_masks": found.empty_masks,
+            "rows": found.rows(),
+            "records": [record.line() for record in found.records],
+        }
+    result = {
+        "target": str(target),
+        "segmenters": [{"name": name, "package": str(offer_of(item))} for name, item in built.items()],
+        "seed": seed,
+        "distances": distance_names(),
+        "datasets": datasets,
+    }
+    if out is not None:
+        from evidcore_plugin_segmenters.audit.page import page
+
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "audit.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (out / "index.html").write_text(page(result), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+        return
+    _print(result)
+    if out is not None:
+        click.echo(f"page: {out / 'index.html'}")
+
+
+def _built(asked: Sequence[str], target: Path) -> dict[str, Segmenter]:
+    """Build the segmenters, each under the shortest name that tells it apart."""
+    from evidcore.registry import factory
+    from evidcore.volume import cache_root
+
+    tables = {text: _table(text, target) for text in dict.fromkeys(asked)}
+    uses = [str(table.get("use")) for table in tables.values()]
+    found: dict[str, Segmenter] = {}
+    for text, table in tables.items():
+        name = text if text.startswith("service.") or uses.count(str(table.get("use"))) > 1 else table["use"]
+        folder = target.parent if text.startswith("service.") else Path.cwd()
+        given = {"cache_folder": cache_root(), "recipe_folder": folder}
+        found[name] = factory.build("segmenter", table, given=given, where=f"--segmenter {text}")
+    return found
+
+
+def _table(text: str, target: Path) -> Mapping[str, Any]:
+    """Return the recipe table that an option stands for."""
+    if text.startswith("service."):
+        from evidcore.recipe import load
+
+        services = load(target).services if target.suffix == ".toml" else {}
+        name = text.removeprefix("service.")
+        table = services.get(name, {})
+        if table.get("kind") != "segmenter":
+            known = [f"service.{key}" for key, value in services.items() if value.get("kind") == "segmenter"]
+            raise RecipeError(
+                f"--segmenter {text}: {target} has no such segmenter. It has: {', '.join(known) or 'none'}."
+            )
+        return {key: value for key, value in table.items() if key != "kind"}
+    if not text.lstrip().startswith("{"):
+        return {"use": text}
+    try:
+        given: Any = tomllib.loads(f"table = {text}")["table"]
+    except tomllib.TOMLDecodeError as cause:
+        raise RecipeError(
+            f"--segmenter {text}: is no TOML table ({cause}). "
+            f"Write for instance '{{ use = \"region-growing\" }}'."
+        ) from cause
+    if not isinstance(given, dict) or not isinstance(given.get("use"), str):
+        raise RecipeError(f'--segmenter {text}: has no use = "…", which names the segmenter.')
+    return given
+
+
+def _cases(dataset: Dataset, split: Split, limit: int, target: Path) -> list[Case]:
+    cases = list(dataset.cases(split))
+    if not cases:
+        counts = {name: len(list(dataset.cases(name))) for name in ("train", "validation", "test")}
+        shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise DataError(
+            f"{target}: the {split} split has no cases ({shown}). Name another one: --split train."
+        )
+    return cases[:limit] if limit else cases
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=_WIDE)
+    for name, item in result["datasets"].items():
+        whose = "patients" if item["patients_known"] else "cases (patients not known)"
+        console.print(f"{name}, {item['split']}: {item['objects']} objects of {item['patients']} {whose}")
+        if item["is_phantom"]:
+            console.print("Phantom data: these are no patients.")
+        if item["without_masks"] or item["empty_masks"]:
+            console.print(
+                f"passed over: {item['without_masks']} cases without masks, {item['empty_masks']} empty masks"
+            )
+        console.print(_overview(item["rows"]))
+        for metric, title in (("dice", "Dice"), ("surface_mm", "Distance between the outlines, mm,")):
+            console.print(f"\n{title} by slices from the prompt")
+            console.print(_by_distance(item["rows"], metric, result["distances"]))
+        for line in _differences(item["rows"]):
+            console.print(line)
+
+
+def _overview(rows: Sequence[Mapping[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table("segmenter", "prompt", box=None, pad_edge=False)
+    for _, head in _SHOWN:
+        table.add_column(head, justify="right")
+    pairs = dict.fromkeys((r["segmenter"], r["prompt"]) for r in rows if r["metric"] != "dice_difference")
+    for pair in pairs:
+        own = {
+            row["metric"]: row
+            for row in rows
+            if (row["segmenter"], row["prompt"]) == pair and not row["distance_slices"]
+        }
+        table.add_row(*pair, *(_written(own.get(metric), metric) for metric, _ in _SHOWN))
+    return table
+
+
+def _by_distance(rows: Sequence[Mapping[str, Any]], metric: str, distances: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table("segmenter", "prompt", box=None, pad_edge=False)
+    for name in distances:
+        table.add_column(name, justify="right")
+    some = [row for row in rows if row["metric"] == metric and row["distance_slices"]]
+    for pair in dict.fromkeys((row["segmenter"], row["prompt"]) for row in some):
+        own = {row["distance_slices"]: row for row in some if (row["segmenter"], row["prompt"]) == pair}
+        values = [f"{own[name]['value']:.3g}" if name in own else "-" for name in distances]
+        table.add_row(*pair, *values)
+    return table
+
+
+def _differences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    some = [row for row in rows if row["metric"] == "dice_difference"]
+    if some:
+        yield "\nDifferences of Dice, paired over objects"
+    for row in some:
+        spread = f" ({row['low']:+.3f} to {row['high']:+.3f})" if row["low"] is not None else ""
+        yield f"  {row['segmenter']}: {row['prompt']}: {row['value']:+.3f}{spread}"
+    whole = [row["note"] for row in rows if row["metric"] == "dice" and not row["distance_slices"]]
+    for note in dict.fromkeys(note for note in whole if note.startswith("too few")):
+        yield f"No intervals: {note}."
+
+
+def _written(row: Mapping[str, Any] | None, metric: str) -> str:
+    if row is None:
+        return "-"
+    if metric in _SHARES:
+        return f"{100 * row['value']:.0f} %"
+    spread = f" ({row['low']:.3f} to {row['high']:.3f})" if row["low"] is not None else ""
+    return f"{row['value']:.3f}{spread}"

@@ -1,0 +1,265 @@
+"""Segmenter `slice-propagator`: a small 2D network carries a mask from slice to slice; trained by `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from evidcore.case import Box, Case, VolumeRef
+from evidcore.contracts import (
+    BoxPrompt,
+    FitLog,
+    MaskPrompt,
+    MaskRequest,
+    PointPrompt,
+    Segmenter,
+    SegmenterPrompt,
+    SegmenterSession,
+    refuse_unusable,
+)
+from evidcore.contracts.segmenting import Mask, Window
+from evidcore.errors import DataError
+from evidcore.volume import Volume, volume_cache
+from evidcore_plugin_segmenters.growth import around_point, leash, smooth
+from evidcore_plugin_segmenters.propagation import Frame, Track, carry
+
+WEIGHTS = "weights.safetensors"
+POINT_SMOOTHING = 5  # steps, as in `region-growing`
+
+
+class SlicePropagator(Segmenter):
+    """Carry a mask from the prompted slice to its neighbours with a small U-Net (MONAI's `BasicUNet`).
+
+    The network sees a square around the prompt, twice as large as the box, resampled to `size` x `size`:
+    the slice and the one before it in each of the windows, the mask of the one before, and on the prompted
+    slice the box in its place. Objects of many sizes look alike to it, so it learns from few. A point stands
+    for the box of what region growing finds around it; a mask is taken as it is on its slice.
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path = Path(),
+        *,
+        size: Annotated[int, Ge(32), Le(256)] = 64,
+        width: Annotated[int, Ge(4), Le(64)] = 12,
+        windows: tuple[tuple[float, float], ...] = ((-1000.0, 400.0), (-150.0, 250.0)),
+        pretrained: str = "",
+    ) -> None:
+        """Build the network; it has no weights before `fit` or `load`.
+
+        Args:
+            recipe_folder: where a relative `pretrained` starts.
+            size: voxels along each side of what the network sees, a multiple of 16.
+            width: channels of the first level; deeper ones have up to eight times as many.
+            windows: (low, high) in HU, two input channels each; values of arbitrary intensity are scaled by
+                the slice's percentiles 0.5 and 99.5 instead, once for each window.
+            pretrained: a folder with `weights.safetensors`, as a `fit` stage writes it; "" for none.
+
+        Raises:
+            ValueError: if `size` is no multiple of 16, or there is no window.
+        """
+        if size % 16:
+            raise ValueError(f"slice-propagator: size must be a multiple of 16, got {size}.")
+        if not windows:
+            raise ValueError("slice-propagator: windows must hold at least one (low, high) in HU, got none.")
+        self.size = size
+        self.width = width
+        self.windows = windows
+        self.network: nn.Module | None = None
+        self._pretrained = recipe_folder / pretrained if pretrained else None
+
+    def session(self, volume: VolumeRef) -> PropagatingSession:
+        """Open `volume`.
+
+        Raises:
+            DataError: if the volume cannot be used, or there are no weights; names the file and what to do.
+        """
+        network = self.network or self._pretrained_network()
+        return PropagatingSession(volume_cache.read(volume), volume.path, network, self.size, self.windows)
+
+    def fit(
+        self,
+        train: Sequence[Case],
+        validation: Sequence[Case],
+        folder: Path,
+        seed: int,
+        log: FitLog,
+        *,
+        steps: Annotated[int, Ge(1)] = 400,
+        learning_rate: Annotated[float, Gt(0)] = 1e-2,
+        objects_per_step: Annotated[int, Ge(1)] = 8,
+        most_objects: Annotated[int, Ge(1)] = 512,
+        masks: tuple[str, ...] = (),
+        chain: Annotated[int, Ge(2), Le(16)] = 4,
+        jitter: Annotated[float, Ge(0), Le(0.5)] = 0.1,
+    ) -> None:
+        """Train on the masks of cases, from weights drawn anew from `seed`.
+
+        A training example is a chain of neighbouring slices, upwards or downwards. It starts with the box on
+        the prompted slice, or with the true mask on any slice of the object; from then on the network is
+        given its own masks, as when it is used. Chains run past the object's ends, so that it learns to stop.
+
+        Args:
+            train: cases to learn from; those without masks are passed over.
+            validation: cases for the Dice in `fit.json`; nothing is learned from them.
+            folder: where `weights.safetensors` and `fit.json` go.
+            seed: decides initial weights, objects, order and jitter.
+            log: takes the figures of a step.
+            steps: optimiser updates.
+            learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
+            objects_per_step: objects per update, one chain each.
+            most_objects: more are not read; which, is drawn.
+            masks: names of the masks to learn; empty: all.
+            chain: slices of a chain.
+            jitter: boxes are moved by up to this share of their size, one draw an object.
+        """
+        from evidcore_plugin_segmenters.propagator_fit import fit_propagator
+
+        fit_propagator(
+            self,
+            train,
+            validation,
+            folder,
+            seed,
+            log,
+            steps=steps,
+            learning_rate=learning_rate,
+            objects_per_step=objects_per_step,
+            most_objects=most_objects,
+            masks=masks,
+            chain=chain,
+            jitter=jitter,
+        )
+
+    def load(self, folder: Path) -> None:
+        """Read back the weights that `fit` wrote.
+
+        Raises:
+            DataError: if the file is missing, or holds other weights than this network's; names them.
+        """
+        self.network = self._network_from(folder)
+
+    def _pretrained_network(self) -> nn.Module:
+        if self._pretrained is None:
+            raise DataError(
+                "slice-propagator: has no weights. Put a fit stage with its service as component above the "
+                "stage that uses it, or name a folder that such a stage wrote: pretrained = '…'."
+            )
+        self.network = self._network_from(self._pretrained)
+        return self.network
+
+    def _network_from(self, folder: Path) -> nn.Module:
+        path = folder / WEIGHTS
+        if not path.is_file():
+            raise DataError(
+                f"{path}: there is no such file. Name the checkpoint folder of a fit stage as pretrained."
+            )
+        network, found = self.blank_network(), load_file(path)
+        refuse_foreign(path, found, network.state_dict())
+        network.load_state_dict(found)
+        return network.eval()
+
+    def blank_network(self) -> nn.Module:
+        """Return the network with weights drawn from torch's present random state."""
+        from monai.networks.nets import BasicUNet
+
+        narrow = (self.width, self.width, 2 * self.width, 4 * self.width, 8 * self.width, self.width)
+        network: nn.Module = BasicUNet(
+            spatial_dims=2, in_channels=2 * len(self.windows) + 2, out_channels=1, features=narrow
+        )
+        return network
+
+
+class PropagatingSession(SegmenterSession):
+    """One volume that objects are carried through, all objects of a call at a time."""
+
+    def __init__(
+        self,
+        volume: Volume,
+        path: str,
+        network: nn.Module,
+        size: int,
+        windows: tuple[tuple[float, float], ...],
+    ) -> None:
+        """Take the volume, whose path stands in messages, and the network."""
+        self._volume = volume
+        self._path = path
+        self._network = network
+        self._size = size
+        self._windows = windows
+
+    def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
+        """Segment the objects together; see `SegmenterSession.mask`."""
+        return self.masks([MaskRequest(prompts=tuple(prompts), z_window=z_window)])[0]
+
+    def masks(self, requests: Sequence[MaskRequest]) -> list[Mask]:
+        """Answer the requests, every prompt once, all prompts of all requests side by side."""
+        shape = self._volume.shape_zyx
+        for request in requests:
+            refuse_unusable(request.prompts, request.z_window, shape, self._path)
+        windows: dict[SegmenterPrompt, Window] = {}
+        for request in requests:
+            start, stop = request.z_window or (0, shape[0])
+            for prompt in request.prompts:
+                first, last = windows.get(prompt, (start, stop))
+                windows[prompt] = (min(first, start), max(last, stop))
+        tracks = {prompt: self._track(prompt, window) for prompt, window in windows.items()}
+        with torch.no_grad():
+            carry(list(tracks.values()), self._run)
+        answers = []
+        for request in requests:
+            start, stop = request.z_window or (0, shape[0])
+            found = np.zeros(shape, dtype=np.bool_)
+            for prompt in request.prompts:
+                tracks[prompt].put_into(found, start, stop)
+            answers.append(found)
+        return answers
+
+    def _track(self, prompt: SegmenterPrompt, window: Window) -> Track:
+        match prompt:
+            case BoxPrompt(box=box):
+                given = None
+            case PointPrompt(z=z, y=y, x=x):
+                plane = smooth(self._volume.array[z], POINT_SMOOTHING)
+                box, given = leash(z, around_point(plane, y, x)[0], 0.0), None
+            case MaskPrompt(z=z, mask=mask):
+                box, given = leash(z, mask, 0.0), mask
+        return Track(self._volume, self._frame(box), box, given, window, self._windows)
+
+    def _frame(self, box: Box) -> Frame:
+        _, dy, dx = self._volume.spacing_mm_zyx
+        return Frame.around(box, (dy, dx), self._size)
+
+    def _run(self, inputs: Tensor) -> Tensor:
+        device = next(self._network.parameters()).device
+        return torch.sigmoid(self._network(inputs.to(device))).float().cpu()
+
+
+def refuse_foreign(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Raise if weights are not those of the network.
+
+    Raises:
+        DataError: names the file and up to three weights with both shapes.
+    """
+    wrong = [
+        f"{name} ({_shape(found.get(name))}, the network has {_shape(wanted.get(name))})"
+        for name in sorted(found.keys() | wanted.keys())
+        if _shape(found.get(name)) != _shape(wanted.get(name))
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
+        raise DataError(
+            f"{path}: holds other weights than this network: {', '.join(wrong[:3])}{more}. Give "
+            f"slice-propagator the width and windows that they were trained with."
+        )
+
+
+def _shape(weight: Tensor | None) -> str:
+    return "none" if weight is None else " x ".join(map(str, weight.shape))

@@ -1,0 +1,123 @@
+"""Figures of one mask, by hand and by brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evidcore_plugin_segmenters.audit.drift import body_of, dice, distance_names, drift, shape_of, surface_mm
+
+from evidcore.volume import Geometry, Volume
+
+
+def block(shape=(9, 20, 20), z=(2, 7), y=(5, 15), x=(5, 15)):
+    mask = np.zeros(shape, dtype=np.bool_)
+    mask[slice(*z), slice(*y), slice(*x)] = True
+    return mask
+
+
+def test_dice_and_outlines_by_distance_from_the_prompt_by_hand():
+    truth = block()
+    found = np.zeros_like(truth)
+    for z in range(2, 7):  # as far off along x as from slice 4
+        off = abs(z - 4)
+        found[z, 5:15, 5 + off : 15 + off] = True
+    found[7, 5:15, 5:15] = True  # one slice too far
+    seen = drift(found, truth, 4, (2.0, 3.0), shape_of(found, [found], None))
+    assert distance_names() == ["0", "1", "2", "3-5", "6-10", "11+"]
+    assert seen.dice_by_distance == pytest.approx({"0": 1.0, "1": 0.9, "2": 0.8, "3-5": 0.0})
+    both = 100 + 2 * 90 + 2 * 80
+    assert seen.dice == pytest.approx(2 * both / (500 + 600))
+    assert seen.iou == pytest.approx(both / (500 + 600 - both))
+    assert seen.surface_mm_by_distance["0"] == 0.0
+    assert set(seen.surface_mm_by_distance) == {"0", "1", "2"}  # no outline of the truth farther away
+    assert 0 < seen.surface_mm_by_distance["1"] < seen.surface_mm_by_distance["2"] < 6.0
+
+
+def edge(region):
+    """The voxels of a region that a neighbour along y or x does not belong to."""
+    padded = np.pad(region, 1)
+    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return np.argwhere(region & ~inner)
+
+
+def test_the_distance_of_outlines_is_that_of_brute_force():
+    dice_ = np.random.default_rng(0)
+    y, x = np.mgrid[:24, :30]
+    for number in range(3):
+        one = ((y - 11) / (6 + number)) ** 2 + ((x - 12) / 7) ** 2 <= 1
+        other = ((y - 12) / 6) ** 2 + ((x - 15) / (8 - number)) ** 2 <= 1 + 0.2 * dice_.random()
+        first, second = (edge(region) * (1.5, 0.8) for region in (one, other))
+        gaps = np.linalg.norm(first[:, None] - second[None], axis=2)
+        wanted = np.concatenate([gaps.min(axis=1), gaps.min(axis=0)]).mean()
+        assert surface_mm(one, other, (1.5, 0.8)) == pytest.approx(wanted, rel=1e-5)
+    assert surface_mm(one, one, (1.5, 0.8)) == 0.0
+
+
+def test_a_region_at_the_grid_s_edge_has_an_outline_there():
+    one, other = np.zeros((6, 6), dtype=np.bool_), np.zeros((6, 6), dtype=np.bool_)
+    one[:, :3] = other[:, :2] = True
+    first, second = edge(one).astype(float), edge(other).astype(float)
+    gaps = np.linalg.norm(first[:, None] - second[None], axis=2)
+    wanted = np.concatenate([gaps.min(axis=1), gaps.min(axis=0)]).mean()
+    assert surface_mm(one, other, (1.0, 1.0)) == pytest.approx(wanted)
+
+
+def test_a_mask_by_itself_by_hand():
+    mask = block()
+    whole = shape_of(mask, [mask], None)
+    assert (whole.slice_to_slice_dice, whole.area_leaps, whole.splits, whole.leaves_body) == (1, 0, 0, None)
+    half, less = mask.copy(), mask.copy()
+    half[4, 10:] = False
+    less[4, 9:] = False  # 40 of 100 voxels
+    assert shape_of(half, [half], None).area_leaps == 0.0
+    assert shape_of(less, [less], None).area_leaps == 1.0
+    assert shape_of(half, [half], None).slice_to_slice_dice == pytest.approx((1 + 2 * 2 / 3 + 1) / 4)
+    single = block(z=(4, 5))
+    assert shape_of(single, [single], None).slice_to_slice_dice is None
+    assert shape_of(single, [single], None).area_leaps is None
+
+
+def test_a_mask_splits_where_one_prompt_gives_several_parts():
+    one, other = block(x=(2, 6)), block(x=(12, 16))
+    both = one | other
+    assert shape_of(both, [both], None).splits == 1.0
+    assert shape_of(both, [one, other], None).splits == 0.0
+    assert shape_of(both, [both], None, meant=[2]).splits == 0.0  # a mask prompt that shows both
+    speck = one.copy()
+    speck[8, 19, 19] = True  # less than a hundredth
+    assert shape_of(speck, [speck], None).splits == 0.0
+
+
+def test_a_mask_leaves_the_body_from_a_hundredth_of_it_on():
+    body = block(z=(0, 9), y=(0, 20), x=(0, 10))
+    inside, outside = block(x=(5, 10)), block(x=(5, 11))
+    assert shape_of(inside, [inside], body).leaves_body == 0.0
+    assert shape_of(outside, [outside], body).leaves_body == 1.0
+    barely = inside.copy()
+    barely[2, 5:7, 10] = True  # 2 of 252 voxels
+    assert shape_of(barely, [barely], body).leaves_body == 0.0
+
+
+def volume(intensity="hu", shape=(9, 61, 61)):
+    z, y, x = np.ogrid[tuple(slice(count) for count in shape)]
+    radius = np.hypot(y - 30, x - 30) + 0 * z
+    hu = np.where(radius < 24, 40.0, -1000.0)
+    hu[radius < 8] = -850.0  # a lung
+    affine = np.diag([5.0, 1.2, 1.2, 1.0])
+    return Volume(
+        array=hu.astype(np.float32), geometry=Geometry(shape_zyx=shape, affine=affine), intensity=intensity
+    )
+
+
+def test_the_body_is_what_its_outline_encloses():
+    body = body_of(volume())
+    z, y, x = np.ogrid[:9, :61, :61]
+    radius = np.hypot(y - 30, x - 30) + 0 * z
+    assert body.shape == (9, 61, 61)
+    assert body[radius < 22].all()  # the lung too
+    assert not body[radius > 29].any()
+    assert body_of(volume("arbitrary")) is None
+
+
+def test_dice_is_twice_the_overlap_over_the_sum():
+    assert dice(block(x=(5, 10)), block(x=(5, 15))) == pytest.approx(2 * 5 / 15)

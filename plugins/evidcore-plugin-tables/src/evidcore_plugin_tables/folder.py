@@ -1,0 +1,229 @@
+"""Dataset `folder`: volumes of any format and a CSV table that lists them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Ge, Gt
+
+from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, State, Tilted, VolumeRef
+from evidcore.case_reading import Missing, files_of, named_states, skip_unreadable, why_files_unusable
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError
+from evidcore_plugin_tables.csv_rows import Row
+from evidcore_plugin_tables.folder_table import (
+    Table,
+    file_and_key,
+    finding_state,
+    mask_ref,
+    masks_of_cell,
+    read_table,
+)
+
+T = TypeVar("T")
+
+
+class Folder(Dataset):
+    """Cases from a folder of volumes (NIfTI, DICOM, NRRD, arrays, pictures) and a table, one row a case.
+
+    | column | holds |
+    |---|---|
+    | `id` | the case's name, unique |
+    | `volume` | its file or DICOM folder, in the folder; `file.npz#a` array a; several with `;` between |
+    | `patient` | whose it is; a patient lies in one split only |
+    | `split` | `train`, `validation` or `test` |
+    | `report` | the report text, may be empty; the column may be absent |
+    | `masks` | `name=file`, `;` between; `file#5` is label 5, `file.npz#a`, `RS.dcm#a` what is called a |
+    | each of `findings` | `1`, `0`, `-1` or `present`, `absent`, `uncertain`; empty where nothing is known |
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str,
+        table: str = "cases.csv",
+        findings: tuple[str, ...] = (),
+        masks: dict[str, str] | None = None,
+        intensity: Intensity = "hu",
+        rescale: tuple[float, float] | None = None,
+        spacing_mm_zyx: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)], Annotated[float, Gt(0)]]
+        | None = None,
+        axes: str | None = None,
+        tilted: Tilted = "refuse",
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+        id_column: str = "id",
+        volume_column: str = "volume",
+        patient_column: str = "patient",
+        split_column: str = "split",
+        report_column: str = "report",
+        masks_column: str = "masks",
+    ) -> None:
+        """Take the folder and how its table is to be read.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: keeps which files were found usable.
+            path: the folder.
+            table: the CSV file in it.
+            findings: columns that hold findings, in the order of the vocabulary.
+            masks: file pattern by mask name, `{id}` stands for the case: `{ liver = "masks/{id}.nii.gz#5" }`.
+            intensity: "hu" for CT in Hounsfield units, "arbitrary" for anything else.
+            rescale: slope and intercept that the values as read still need; for files that leave theirs out.
+            spacing_mm_zyx: in place of what the files state; bare arrays (.npy, .npz) need it.
+            axes: where the stored axes run to, for instance "SPL"; bare arrays need it, and with
+                spacing_mm_zyx it takes the place of the grid that a NIfTI or NRRD header states.
+            tilted: axes that lean from the body's, as under a tilted gantry: "refuse" stops, "resample" reads
+                onto a straight grid, masks too.
+            missing: what to do about a case with a missing file or a broken volume. "stop" raises; "skip"
+                reads every volume once beforehand, leaves such cases out, logs and counts them. No other case
+                ever takes the place of one.
+            max_missing: with "skip", more left-out cases than this stop the run.
+            id_column: column name.
+            volume_column: column name.
+            patient_column: column name; "" where patients are not known.
+            split_column: column name.
+            report_column: column name.
+            masks_column: column name.
+        """
+        self.folder = recipe_folder / path
+        self.cache_folder = cache_folder
+        self.table = self.folder / table
+        self.findings = findings
+        self.mask_patterns = dict(masks or {})
+        self.reading: dict[str, Any] = {
+            "intensity": intensity,
+            "rescale": rescale,
+            "spacing_mm_zyx": spacing_mm_zyx,
+            "axes": axes,
+            "tilted": tilted,
+        }
+        self.left_out: dict[Split, dict[str, str]] = {}
+        self.missing = missing
+        self.max_missing = max_missing
+        self.columns = {
+            "id": id_column,
+            "volume": volume_column,
+            "patient": patient_column,
+            "split": split_column,
+            "report": report_column,
+            "masks": masks_column,
+        }
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of `split` in the table's order.
+
+        Raises:
+            DataError: on the first unusable row or file, or when more than `max_missing` cases are left out.
+        """
+        self.left_out[split] = {}
+        for problem in (*self._table.unusable, *self._table.clashes):
+            raise DataError(problem)
+        yield from skip_unreadable(
+            self._readable(split),
+            self._why_unusable,
+            where=str(self.table),
+            split=split,
+            missing=self.missing,
+            max_missing=self.max_missing,
+            left_out=self.left_out[split],
+        )
+
+    def _readable(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of `split`; stop at the first cell that cannot be read."""
+        for line, row in self._rows(split):
+            case, wrong = self._case(line, row)
+            if wrong:
+                raise DataError(wrong[0])
+            yield case
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield the case of every row of `split`, whatever is wrong with it; what cannot be read is left out.
+
+        A row without an id goes by its line.
+        """
+        for line, row in self._rows(split):
+            yield self._case(line, row)[0]
+
+    def unlisted(self) -> Iterator[str]:
+        """Say of every row and cell that cannot be read what is wrong with it."""
+        yield from self._table.unusable
+        for line, row in self._table.rows:
+            yield from self._case(line, row)[1]
+
+    def fingerprint(self) -> str:
+        """Hash the table, the options, and name, size and time of every file that is named."""
+        settings = [self.columns, self.findings, self.mask_patterns, self.reading, self.missing]
+        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
+        digest.update(self.table.read_bytes() if self.table.exists() else b"")
+        for line, row in self._table.rows:
+            for state in named_states(files_of(self._case(line, row)[0]), self.folder):
+                digest.update(state.encode())
+        return digest.hexdigest()
+
+    @functools.cached_property
+    def _table(self) -> Table:
+        return read_table(self.table, self.columns, self.findings)
+
+    def _rows(self, split: Split) -> Iterator[tuple[int, Row]]:
+        for line, row in self._table.rows:
+            if row[self.columns["split"]] == split:
+                yield line, row
+
+    def _case(self, line: int, row: Row) -> tuple[Case, list[str]]:
+        """Return what a row says, and what is wrong with its cells."""
+        where = f"{self.table}: line {line}, case {row[self.columns['id']]!r}"
+        wrong: list[str] = []
+        volumes = [name.strip() for name in row[self.columns["volume"]].split(";") if name.strip()]
+        if not volumes:
+            wrong.append(f"{where}: column {self.columns['volume']!r} is empty. Name the case's file.")
+        states: dict[str, State | None] = {
+            name: _tried(wrong, finding_state, row[name], f"{where}, column {name!r}")
+            for name in self.findings
+        }
+        report = row.get(self.columns["report"], "")
+        case = Case(
+            id=row[self.columns["id"]] or f"line {line}",
+            patient=(row[self.columns["patient"]] or None) if self.columns["patient"] else None,
+            volumes=tuple(
+                VolumeRef(path=path, key=key, **self.reading)
+                for path, key in (file_and_key(name, self.folder) for name in volumes)
+            ),
+            report=Report(text=report) if report else None,
+            findings=tuple(Finding(name=name, state=state) for name, state in states.items() if state),
+            masks=self._masks(row, where, wrong),
+        )
+        return case, wrong
+
+    def _masks(self, row: Row, where: str, wrong: list[str]) -> dict[str, MaskRef]:
+        cell = row.get(self.columns["masks"], "")
+        masks = _tried(wrong, masks_of_cell, cell, self.folder, where) or {}
+        for name, pattern in self.mask_patterns.items():
+            if name in masks:
+                wrong.append(f"{where}: mask {name!r} is named in the table and by a pattern. Drop one.")
+                continue
+            ref = _tried(wrong, mask_ref, pattern.replace("{id}", row[self.columns["id"]]), self.folder)
+            if ref is not None:
+                masks[name] = ref
+        return masks
+
+    def _why_unusable(self, case: Case) -> str | None:
+        return why_files_unusable(
+            case, table=self.table, cache_folder=self.cache_folder, missing=self.missing
+        )
+
+
+def _tried(wrong: list[str], read: Callable[..., T | None], *cell: object) -> T | None:
+    """Return what `read` makes of a cell; None, and its complaint in `wrong`, where it cannot."""
+    try:
+        return read(*cell)
+    except DataError as error:
+        wrong.append(str(error))
+        return None

@@ -1,0 +1,137 @@
+"""A table of cases: its rows checked as a whole, its cells read one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import get_args
+
+from evidcore.case import MaskRef, Split, State
+from evidcore.errors import DataError, did_you_mean
+from evidcore_plugin_tables.csv_rows import Row, read_rows, shown
+
+LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")
+STATES: dict[str, State | None] = {
+    "": None,
+    "1": "present",
+    "1.0": "present",
+    "present": "present",
+    "0": "absent",
+    "0.0": "absent",
+    "absent": "absent",
+    "-1": "uncertain",
+    "-1.0": "uncertain",
+    "uncertain": "uncertain",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table as far as it can be read, and what is wrong with the rest of it."""
+
+    rows: tuple[tuple[int, Row], ...]  # with line numbers
+    unusable: tuple[str, ...]  # rows and cells that say nothing: a message each
+    clashes: tuple[str, ...]  # ids given twice and patients in two splits: a message each
+
+
+def read_table(table: Path, columns: Mapping[str, str], findings: Iterable[str]) -> Table:
+    """Read a table with everything that is wrong with its rows.
+
+    Args:
+        table: the CSV file.
+        columns: the file's column names for id, volume, patient ("" for unknown), split, report and masks; of
+            the last two, one of its own name may be absent.
+        findings: further columns that must be there.
+
+    Raises:
+        DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
+    """
+    wanted = [name for key in ("id", "volume", "patient", "split") if (name := columns[key])]
+    wanted += [name for key in ("report", "masks") if (name := columns[key]) not in ("", key)]
+    rows, unusable = read_rows(table, [*wanted, *findings])
+    for line, row in rows:
+        unusable += _empty_cells(f"{table}: line {line}", row, columns)
+    return Table(tuple(rows), tuple(unusable), tuple(_clashes(rows, table, columns)))
+
+
+def _empty_cells(where: str, row: Row, columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the cells that say which case a row is."""
+    case, split, patient = row[columns["id"]], row[columns["split"]], columns["patient"]
+    if not case:
+        yield f"{where}: column {columns['id']!r} is empty. Give the case a name."
+    splits = get_args(Split)
+    if split not in splits:
+        yield (
+            f"{where}: case {case!r} has split {shown(split)}, expected one of "
+            f"{', '.join(splits)}.{did_you_mean(split, splits)} Correct the cell."
+        )
+    if patient and not row[patient]:
+        yield (
+            f"{where}: case {case!r} names no patient. Fill column {patient!r}, "
+            f'or set patient_column = "" if patients are not known.'
+        )
+
+
+def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield the ids that stand twice and the patients that are in two splits."""
+    first: dict[str, int] = {}
+    home: dict[str, tuple[str, str]] = {}
+    for line, row in rows:
+        case, split = row[columns["id"]], row[columns["split"]]
+        if case and first.setdefault(case, line) != line:
+            yield (
+                f"{table}: line {line}: case {case!r} stands in line {first[case]} already. Give each an id."
+            )
+        patient = row[columns["patient"]] if columns["patient"] else ""
+        other, other_split = home.setdefault(patient, (case, split)) if patient else (case, split)
+        if other_split != split:
+            yield (
+                f"{table}: line {line}: patient {patient!r} is in two splits: case {other!r} in "
+                f"{other_split!r}, case {case!r} in {split!r}. Move one of them."
+            )
+
+
+def finding_state(cell: str, where: str) -> State | None:
+    """Read a finding's cell; None where it is empty."""
+    if cell.lower() not in STATES:
+        raise DataError(
+            f"{where}: expected 1, 0, -1, present, absent, uncertain or nothing, got {shown(cell)}. "
+            f"Correct the cell."
+        )
+    return STATES[cell.lower()]
+
+
+def masks_of_cell(cell: str, folder: Path, where: str) -> dict[str, MaskRef]:
+    """Read `name=file; name=file#5` into masks by name."""
+    masks: dict[str, MaskRef] = {}
+    for item in filter(None, (item.strip() for item in cell.split(";"))):
+        name, equals, file = (part.strip() for part in item.partition("="))
+        if not equals or not name or not file or name in masks:
+            raise DataError(
+                f"{where}: masks are written name=file, each name once, with ';' between, got {shown(cell)}. "
+                f"Correct the cell."
+            )
+        masks[name] = mask_ref(file, folder)
+    return masks
+
+
+def mask_ref(text: str, folder: Path) -> MaskRef:
+    """Read `file`, `file#5` (a label), or `file.npz#key`, `RS.dcm#region`, `SEG.dcm#segment` (a name)."""
+    file, hash_sign, pick = text.partition("#")
+    path = str(folder / file)
+    if not hash_sign:
+        return MaskRef(path=path)
+    if file.endswith(".npz"):
+        return MaskRef(path=path, key=pick)
+    if pick.isdecimal():
+        return MaskRef(path=path, label=int(pick))
+    if file.lower().endswith(LABEL_MAPS) and not file.lower().endswith(".seg.nrrd"):
+        raise DataError(f"{path}: a label is a whole number, got {shown(pick)}. Write file.nii.gz#5.")
+    return MaskRef(path=path, key=pick)
+
+
+def file_and_key(text: str, folder: Path) -> tuple[str, str | None]:
+    """Read a volume's `file`, or `file.npz#key`, or `folder#SeriesInstanceUID`."""
+    file, hash_sign, key = text.partition("#")
+    return str(folder / file), key if hash_sign else None

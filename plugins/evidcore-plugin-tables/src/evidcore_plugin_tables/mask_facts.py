@@ -1,0 +1,132 @@
+"""What can be said about a case from its masks alone: how much there is of each, and where it lies."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from evidcore.case import Case, MaskRef, VolumeRef
+from evidcore.errors import DataError
+from evidcore.formats import Array
+from evidcore.geometry.body import Region, midline_mm
+from evidcore.volume import Volume, content_hash, read, read_mask
+from evidcore.volume.cache import fetch, store
+
+READING = 2  # raise whenever the same files give other facts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskFacts:
+    """One mask: its volume, and the x of its centroid in mm from the grid's first voxel (towards left)."""
+
+    voxels: int
+    volume_ml: float
+    x_mm: float | None  # None: the mask is empty
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CaseFacts:
+    """The masks of a case by name, and the planes that sides are told by, in mm as `MaskFacts.x_mm`."""
+
+    masks: Mapping[str, MaskFacts]
+    body_mm: float | None  # the body's midline; None where it cannot be told, or was not asked for
+    grid_mm: float  # the grid's middle
+
+
+def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bool) -> CaseFacts:
+    """Measure a case's masks; read once for each state of the files.
+
+    Args:
+        case: its first volume is the grid.
+        names: of masks of the case.
+        cache_folder: keeps what was measured.
+        body: look for the body's midline too, which needs HU.
+
+    Raises:
+        DataError: if a file cannot be used; names the case.
+    """
+    ref, masks = case.volumes[0], {name: case.masks[name] for name in sorted(names)}
+    try:
+        files = {path: content_hash(path) for path in {ref.path, *(mask.path for mask in masks.values())}}
+        asked = {
+            "reading": READING,
+            "volume": [files[ref.path], ref.marks()],
+            "masks": {
+                name: [files[mask.path], mask.key, mask.label, mask.axes] for name, mask in masks.items()
+            },
+            "body": body,
+        }
+        key = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+        entry = cache_folder / "mask-facts" / key
+        held = fetch(entry)
+        if held is None:
+            held = json.dumps(dataclasses.asdict(_measure(ref, masks, body))).encode()
+            store(entry, held)
+    except DataError as cause:
+        raise DataError(f"{cause} (case {case.id!r})") from cause
+    known = json.loads(held)
+    return CaseFacts(
+        masks={name: MaskFacts(**facts) for name, facts in known["masks"].items()},
+        body_mm=known["body_mm"],
+        grid_mm=known["grid_mm"],
+    )
+
+
+def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFacts:
+    volume = read(ref)
+    dx = volume.spacing_mm_zyx[2]
+    found: dict[str, MaskFacts] = {}
+    for together in _by_file(masks):
+        found |= _label_map(volume, together) if len(together) > 1 else {}
+        for name in together.keys() - found.keys():
+            found[name] = _facts(volume, read_mask(together[name], like=volume))
+    return CaseFacts(
+        masks=found,
+        body_mm=midline_mm(volume) if body else None,
+        grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx,
+    )
+
+
+def _by_file(masks: Mapping[str, MaskRef]) -> list[dict[str, MaskRef]]:
+    files: dict[str, dict[str, MaskRef]] = collections.defaultdict(dict)
+    for name, ref in masks.items():
+        files[ref.path][name] = ref
+    return list(files.values())
+
+
+def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFacts]:
+    """Measure many labels of one file in one pass; nothing where they are no labels, or need placing."""
+    if any(ref.label is None or ref.key is not None for ref in masks.values()):
+        return {}
+    path = next(iter(masks.values())).path
+    labels = read(VolumeRef(path=path, intensity="arbitrary"))
+    if labels.array.dtype != np.int16 or not labels.geometry.fits(volume.geometry):
+        return {}  # read_mask reconciles them or says what is wrong
+    wanted = sorted({int(ref.label) for ref in masks.values() if ref.label is not None})
+    by_column = np.stack([(labels.array == label).sum(axis=(0, 1)) for label in wanted])
+    return {
+        name: _from_columns(volume, by_column[wanted.index(int(ref.label or 0))])
+        for name, ref in masks.items()
+    }
+
+
+def _facts(volume: Volume, mask: Region) -> MaskFacts:
+    return _from_columns(volume, mask.sum(axis=(0, 1)))
+
+
+def _from_columns(volume: Volume, columns: Array) -> MaskFacts:
+    """Return the facts of a mask from its number of voxels by x."""
+    count = int(columns.sum())
+    voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
+    x = float((columns * np.arange(columns.size)).sum() / count) if count else None
+    return MaskFacts(
+        voxels=count,
+        volume_ml=count * voxel_ml,
+        x_mm=None if x is None else x * volume.spacing_mm_zyx[2],
+    )

@@ -1,0 +1,240 @@
+"""Dataset `table`: question sets over pictures or volumes, one question a record, with mapped columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from annotated_types import Ge, Le
+
+from evidcore.case import Case, Intensity, Split
+from evidcore.case_reading import Missing, files_of, named_states, skip_unreadable, why_files_unusable
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError, RecipeError
+from evidcore_plugin_tables.csv_rows import shown
+from evidcore_plugin_tables.table_cases import CaseColumns, Gathered, Splitting
+from evidcore_plugin_tables.table_questions import AnswerForm, QuestionColumns, question_of, written
+from evidcore_plugin_tables.table_records import read_records
+
+log = logging.getLogger(__name__)
+MOST_MISTAKES = 20  # shown at once
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A table as far as it can be read, and what is wrong with the rest of it."""
+
+    cases: list[tuple[Case, Split]]
+    unusable: list[str]  # records that say nothing: a message each
+    wrong: list[str]  # these, and patients that are in two splits
+
+
+class Table(Dataset):
+    """Multiple-choice questions from a `.csv`, `.json` or `.jsonl` table, one question a record.
+
+    All questions about one image make one case, named by its image. The columns and what they hold:
+
+    | column | holds |
+    |---|---|
+    | `id` | the question's name, unique; may be left out (`id_column = ""`): the place in the table |
+    | `image` | a picture or volume, relative to the folder; several of one case with `;` between |
+    | `patient` | whose it is; `patient_column = ""` where that is not known |
+    | `split` | `train`, `validation` or `test`; `split_column = ""` shares the patients out instead |
+    | `question` | its words |
+    | `A`, `B`, `C`, `D` | the options; or one column for all (`options_column`) |
+    | `answer` | the letter, the index or the text of the right option (`answer_is`) |
+    | `report_column` | a report or caption of the image, the same in each of its records |
+    | `kind_column` | what kind of question it is; results are told by it |
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str,
+        table: str = "questions.csv",
+        intensity: Intensity = "arbitrary",
+        answer_is: AnswerForm = "letter",
+        first_index: Annotated[int, Ge(0), Le(1)] = 0,
+        option_columns: tuple[str, ...] = ("A", "B", "C", "D"),
+        options_column: str = "",
+        separator: str = "|",
+        free_text: Literal["stop", "skip"] = "stop",
+        split_names: dict[str, Split] | None = None,
+        validation_share: Annotated[float, Ge(0), Le(1)] = 0.1,
+        test_share: Annotated[float, Ge(0), Le(1)] = 0.2,
+        seed: Annotated[int, Ge(0)] = 17,
+        missing: Missing = "stop",
+        max_missing: Annotated[int, Ge(0)] = 10,
+        id_column: str = "id",
+        image_column: str = "image",
+        patient_column: str = "patient",
+        split_column: str = "split",
+        question_column: str = "question",
+        answer_column: str = "answer",
+        report_column: str = "",
+        kind_column: str = "",
+    ) -> None:
+        """Take the folder and how its table is to be read.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: keeps which files were found usable.
+            path: the folder.
+            table: the table in it.
+            intensity: "hu" where the volumes are CT in Hounsfield units; pictures are arbitrary in any case.
+            answer_is: how the answer is written: "letter" (A is the first option), "index" or "text".
+            first_index: what the first option is called where answers are indices: 0 or 1.
+            option_columns: one column an option, in the order of the letters; empty cells at the end are
+                options that a question does not have.
+            options_column: one column for all options in place of these: a list, or texts with `separator`
+                between.
+            separator: stands between the options of one cell.
+            free_text: what to do about a question without options, whose answer is free text and cannot be
+                judged: "stop" raises, "skip" leaves it out and logs how many there are.
+            split_names: what the table calls the splits, where it uses other words: `{ val = "validation" }`.
+            validation_share: share of the patients for validation, where there is no column for the split.
+            test_share: share of the patients for the test.
+            seed: decides who is in which share; a patient who is added later moves no other.
+            missing: what to do about a case with a missing file or a broken volume: see dataset `folder`.
+            max_missing: with "skip", more left-out cases than this stop the run.
+            id_column: column name; "" where there is none.
+            image_column: column name.
+            patient_column: column name; "" where patients are not known: splits are then by image.
+            split_column: column name; "" shares the patients out by `validation_share` and `test_share`.
+            question_column: column name.
+            answer_column: column name.
+            report_column: column name; "" where there is none.
+            kind_column: column name; "" where there is none.
+        """
+        if validation_share + test_share > 1:
+            raise RecipeError(
+                f"table: validation_share and test_share add up to {validation_share + test_share:g}, "
+                f"at most 1 can be shared out."
+            )
+        if not options_column and len(option_columns) < 2:
+            raise RecipeError(
+                f"table: option_columns must name at least 2 columns, got {list(option_columns)!r}. "
+                f"Name options_column instead if one column holds all options."
+            )
+        if not separator:
+            raise RecipeError(
+                "table: separator must be a text, got ''. Name what stands between the options."
+            )
+        self.folder = recipe_folder / path
+        self.cache_folder = cache_folder
+        self.table = self.folder / table
+        self.intensity: Intensity = intensity
+        self.free_text = free_text
+        self.missing = missing
+        self.max_missing = max_missing
+        self.left_out: dict[Split, dict[str, str]] = {}
+        self.columns = CaseColumns(
+            id=id_column,
+            image=image_column,
+            patient=patient_column,
+            split=split_column,
+            report=report_column,
+        )
+        self.splitting = Splitting(
+            names={name: name for name in get_args(Split)} | (split_names or {}),
+            test_share=test_share,
+            validation_share=validation_share,
+            seed=seed,
+        )
+        self.asked = QuestionColumns(
+            question=question_column,
+            answer=answer_column,
+            option_columns=option_columns,
+            options=options_column,
+            separator=separator,
+            answer_is=answer_is,
+            first_index=first_index,
+            kind=kind_column,
+        )
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of `split` in the order in which the table names their images.
+
+        Raises:
+            DataError: all unusable records at once, the first unusable file, or too many left-out cases.
+        """
+        self.left_out[split] = {}
+        if self._read.wrong:
+            raise DataError(_at_most(self._read.wrong))
+        yield from skip_unreadable(
+            self.listed(split),
+            self._why_unusable,
+            where=str(self.table),
+            split=split,
+            missing=self.missing,
+            max_missing=self.max_missing,
+            left_out=self.left_out[split],
+        )
+
+    def listed(self, split: Split) -> Iterator[Case]:
+        """Yield every case of `split` that the table names, with those of its questions that can be read."""
+        for case, home in self._read.cases:
+            if home == split:
+                yield case
+
+    def unlisted(self) -> Iterator[str]:
+        """Say of every record that cannot be read what is wrong with it."""
+        yield from self._read.unusable
+
+    def fingerprint(self) -> str:
+        """Hash the table, the options, and name, size and time of every file that is named."""
+        options = [dataclasses.asdict(part) for part in (self.columns, self.asked, self.splitting)]
+        settings = [*options, self.intensity, self.free_text, self.missing]
+        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
+        digest.update(self.table.read_bytes() if self.table.exists() else b"")
+        for case, _ in self._read.cases:
+            for state in named_states(files_of(case), self.folder):
+                digest.update(state.encode())
+        return digest.hexdigest()
+
+    @functools.cached_property
+    def _read(self) -> _Read:
+        """Read the whole table; a mistake in one record does not hide those of others."""
+        gathered = Gathered(self.table, self.folder, self.intensity, self.columns, self.splitting)
+        skipped = 0
+        records, unusable = read_records(self.table, [*self.columns.wanted(), *self.asked.wanted()])
+        for place, record in records:
+            image = ""
+            try:
+                identity, image, where = gathered.take(record, place)
+                question = question_of(record, self.asked, identity, where)
+                if question is not None:
+                    gathered.questions[image].append(question)
+                elif self.free_text == "skip":
+                    skipped += 1
+                else:
+                    raise DataError(
+                        f"{where}: has no options, so its answer is free text, got "
+                        f"{shown(written(record[self.asked.answer]))}; only choices can be judged. Give it "
+                        f'options, or set free_text = "skip" on the dataset.'
+                    )
+            except DataError as mistake:
+                unusable.append(str(mistake))
+                if image:
+                    gathered.questions.setdefault(image, [])  # its scan can be looked at
+        if skipped:
+            log.warning("%s: left out, free text without options: %d of the questions.", self.table, skipped)
+        return _Read(gathered.with_questions(), unusable, [*unusable, *gathered.clashes])
+
+    def _why_unusable(self, case: Case) -> str | None:
+        return why_files_unusable(
+            case, table=self.table, cache_folder=self.cache_folder, missing=self.missing
+        )
+
+
+def _at_most(wrong: Sequence[str]) -> str:
+    more = f"\n… and {len(wrong) - MOST_MISTAKES} more" if len(wrong) > MOST_MISTAKES else ""
+    return "\n".join(wrong[:MOST_MISTAKES]) + more

@@ -1,0 +1,163 @@
+"""Cases from the records of a table of questions: what the records of one image say must agree."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Case, Intensity, Question, Report, Split, VolumeRef
+from evidcore.errors import DataError, did_you_mean
+from evidcore_plugin_tables.csv_rows import shown
+from evidcore_plugin_tables.table_questions import written
+from evidcore_plugin_tables.table_records import Record
+
+PICTURES = (".png", ".jpg", ".jpeg")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CaseColumns:
+    """Which columns say what a question is about; "" where there is none."""
+
+    id: str
+    image: str
+    patient: str
+    split: str
+    report: str
+
+    def wanted(self) -> tuple[str, ...]:
+        """Return the columns that must be there."""
+        return tuple(name for name in dataclasses.astuple(self) if name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Splitting:
+    """How patients come into splits: by a column, whose words `names` translates, or by shares."""
+
+    names: Mapping[str, Split]
+    test_share: float
+    validation_share: float
+    seed: int
+
+    def share_of(self, patient: str) -> Split:
+        """Return the split in which a patient falls by a hash: who is added later moves no other."""
+        digest = hashlib.blake2b(f"{self.seed}/{patient}".encode(), digest_size=8).digest()
+        place = int.from_bytes(digest, "big") / 2**64
+        if place < self.test_share:
+            return "test"
+        return "validation" if place < self.test_share + self.validation_share else "train"
+
+
+class Gathered:
+    """The cases of a table, gathered record by record."""
+
+    def __init__(
+        self, table: Path, folder: Path, intensity: Intensity, columns: CaseColumns, splitting: Splitting
+    ) -> None:
+        self.table = table
+        self.folder = folder
+        self.intensity: Intensity = intensity
+        self.columns = columns
+        self.splitting = splitting
+        self.questions: dict[str, list[Question]] = collections.defaultdict(list)  # by image
+        self.clashes: list[str] = []  # patients that are in two splits: a message each
+        self._cases: dict[str, Case] = {}
+        self._splits: dict[str, Split] = {}
+        self._places: dict[str, str] = {}  # question -> where it stands
+        self._homes: dict[str, tuple[str, Split]] = {}  # patient -> his first case and its split
+
+    def with_questions(self) -> list[tuple[Case, Split]]:
+        """Return the cases that `questions` has an entry for, in the order of the table."""
+        return [
+            (dataclasses.replace(case, questions=tuple(self.questions[name])), self._splits[name])
+            for name, case in self._cases.items()
+            if name in self.questions
+        ]
+
+    def take(self, record: Record, place: str) -> tuple[str, str, str]:
+        """Enter the case of a record; return the question's id, the image, and what errors call the place.
+
+        Raises:
+            DataError: if a cell cannot be used, or contradicts an earlier record.
+        """
+        image = written(record[self.columns.image])
+        if not image:
+            raise DataError(
+                f"{self.table}: {place}: column {self.columns.image!r} is empty. Name the picture or volume."
+            )
+        where = f"{self.table}: {place}, case {image!r}"
+        identity = written(record[self.columns.id]) if self.columns.id else place.replace(" ", "-")
+        if not identity:
+            raise DataError(f"{where}: column {self.columns.id!r} is empty. Give the question a name.")
+        first = self._places.setdefault(identity, place)
+        if first != place:
+            raise DataError(f"{where}: question {identity!r} stands in {first} already. Give each an id.")
+        case = self._case(record, image, where)
+        self._agree(case, self._split(record, case, where), where)
+        return identity, image, f"{where}, question {identity!r}"
+
+    def _case(self, record: Record, image: str, where: str) -> Case:
+        patient: str | None = None
+        if self.columns.patient:
+            patient = written(record[self.columns.patient])
+            if not patient:
+                raise DataError(
+                    f"{where}: names no patient. Fill column {self.columns.patient!r}, or set "
+                    f'patient_column = "" if patients are not known.'
+                )
+        report = written(record[self.columns.report]) if self.columns.report else ""
+        names = [name.strip() for name in image.split(";") if name.strip()]
+        return Case(
+            id=image,
+            patient=patient,
+            volumes=tuple(self._volume(name) for name in names),
+            report=Report(text=report) if report else None,
+        )
+
+    def _volume(self, name: str) -> VolumeRef:
+        is_picture = name.lower().endswith(PICTURES)
+        return VolumeRef(
+            path=str(self.folder / name), intensity="arbitrary" if is_picture else self.intensity
+        )
+
+    def _split(self, record: Record, case: Case, where: str) -> Split:
+        if not self.columns.split:
+            return self.splitting.share_of(case.patient or case.id)
+        named, known = written(record[self.columns.split]), self.splitting.names
+        if named not in known:
+            raise DataError(
+                f"{where}: has split {shown(named)}, expected one of {', '.join(known)}."
+                f"{did_you_mean(named, known)} Correct the cell, or say what it means with "
+                f'split_names = {{ {shown(named)} = "validation" }} on the dataset.'
+            )
+        return known[named]
+
+    def _agree(self, case: Case, split: Split, where: str) -> None:
+        """Enter a case, or compare it with what earlier records said of it."""
+        is_new = case.id not in self._cases
+        known = self._cases.setdefault(case.id, case)
+        home = self._splits.setdefault(case.id, split)
+        said: dict[str, tuple[Any, Any]] = {
+            self.columns.patient: (known.patient, case.patient),
+            self.columns.split: (home, split),
+            self.columns.report: (known.report, case.report),
+        }
+        for column, (before, now) in said.items():
+            if before != now:
+                differs = (
+                    "another text" if column == self.columns.report else f"{shown(now)}, not {shown(before)},"
+                )
+                raise DataError(
+                    f"{where}: column {column!r} says {differs} than an earlier record of this image. "
+                    f"Make the records of one image agree."
+                )
+        if is_new and case.patient is not None:
+            other, other_split = self._homes.setdefault(case.patient, (case.id, split))
+            if other_split != split:
+                self.clashes.append(
+                    f"{where}: patient {case.patient!r} is in two splits: case {other!r} in "
+                    f"{other_split!r}, this one in {split!r}. Move one of them."
+                )

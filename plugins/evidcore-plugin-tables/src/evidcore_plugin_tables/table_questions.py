@@ -1,0 +1,167 @@
+"""A question from the cells of a table: its options however they are written, and which one is right."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from evidcore.case import Question
+from evidcore.errors import DataError
+from evidcore.text.choices import LETTERS
+from evidcore_plugin_tables.csv_rows import shown
+from evidcore_plugin_tables.table_records import Record
+
+AnswerForm = Literal["letter", "index", "text"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionColumns:
+    """Which columns hold a question and how they are to be read."""
+
+    question: str
+    answer: str
+    option_columns: tuple[str, ...]  # one column an option, or
+    options: str  # one column for all; "" where there is none
+    separator: str
+    answer_is: AnswerForm
+    first_index: int
+    kind: str  # "" where there is none
+
+    def wanted(self) -> tuple[str, ...]:
+        """Return the columns that must be there."""
+        options = (self.options,) if self.options else self.option_columns
+        return tuple(name for name in (self.question, self.answer, *options, self.kind) if name)
+
+
+def question_of(record: Record, columns: QuestionColumns, identity: str, where: str) -> Question | None:
+    """Read the question of a record; None where it has no options, so that its answer is free text.
+
+    Raises:
+        DataError: if a cell cannot be read; names `where`, the value and what would be right.
+    """
+    text = written(record[columns.question])
+    if not text:
+        raise DataError(
+            f"{where}: column {columns.question!r} is empty. Write the question, or drop the row."
+        )
+    options = _options(record, columns, where)
+    if not options:
+        return None
+    if not 2 <= len(options) <= len(LETTERS):
+        raise DataError(
+            f"{where}: a question has 2 to {len(LETTERS)} options, got {len(options)}: "
+            f"{_all_shown(options)}. Correct the options, or drop the row."
+        )
+    same = next((option for place, option in enumerate(options) if option in options[:place]), None)
+    if same is not None:
+        raise DataError(f"{where}: option {shown(same)} stands twice. Correct one, or drop the row.")
+    answer = _answer(record[columns.answer], options, columns, where)
+    kind = written(record[columns.kind]) if columns.kind else ""
+    return Question(id=identity, text=text, options=options, answer=answer, kind=kind or None)
+
+
+def written(value: Any) -> str:
+    """Return a cell as text; JSON's null is an empty one."""
+    return "" if value is None else str(value).strip()
+
+
+def _all_shown(options: Sequence[str]) -> str:
+    return f"[{', '.join(map(shown, options))}]"
+
+
+def _options(record: Record, columns: QuestionColumns, where: str) -> tuple[str, ...]:
+    """Return the options without the letters before them; empty cells at the end do not count."""
+    if columns.options:
+        options = _listed(record[columns.options], columns, where)
+    else:
+        options = [written(record[name]) for name in columns.option_columns]
+    while options and not options[-1]:
+        options.pop()
+    if "" in options:
+        raise DataError(
+            f"{where}: option {LETTERS[options.index('') % len(LETTERS)]} is empty, but a later one is not: "
+            f"{_all_shown(options)}. Fill it, or move the others up."
+        )
+    return tuple(_without_letters(options))
+
+
+def _listed(value: Any, columns: QuestionColumns, where: str) -> list[str]:
+    """Read options from one cell: a JSON list, or texts with the separator between."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as cause:
+            raise DataError(
+                f"{where}, column {columns.options!r}: begins like a JSON list but is none ({cause.msg}), "
+                f'got {shown(value)}. Write ["first", "second"].'
+            ) from cause
+    if isinstance(value, list):
+        return [written(item) for item in value]
+    text = written(value)
+    if text and columns.separator not in text:
+        raise DataError(
+            f"{where}, column {columns.options!r}: expected a JSON list or options with "
+            f"{columns.separator!r} between, got {shown(text)}. Name the separator in the dataset's options."
+        )
+    return [part.strip() for part in text.split(columns.separator)] if text else []
+
+
+def _without_letters(options: list[str]) -> list[str]:
+    """Drop "A." or "(A)" before the options where every one has its own: the task writes letters itself."""
+    lettered = [
+        re.fullmatch(rf"\(?{letter}[.):]\s*(.+)", option, re.DOTALL)
+        for letter, option in zip(LETTERS, options, strict=False)
+    ]
+    if len(lettered) == len(options) and all(lettered):
+        return [found[1].strip() for found in lettered if found]
+    return options
+
+
+def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, where: str) -> int:
+    """Return which option is right, counted from 0."""
+    place = _places(columns)(value, options, columns.first_index)
+    if place is not None and 0 <= place < len(options):
+        return place
+    first = columns.first_index
+    expected = {
+        "letter": f"a letter from A to {LETTERS[len(options) - 1]}",
+        "index": f"a whole number from {first} to {first + len(options) - 1}",
+        "text": f"the text of one of {_all_shown(options)}",
+    }[columns.answer_is]
+    raise DataError(
+        f"{where}, column {columns.answer!r}: expected {expected}, got {shown(value)}. "
+        f"Correct the cell{_other_form(value, options, columns)}."
+    )
+
+
+def _places(columns: QuestionColumns) -> Callable[[Any, tuple[str, ...], int], int | None]:
+    return {"letter": _by_letter, "index": _by_index, "text": _by_text}[columns.answer_is]
+
+
+def _other_form(value: Any, options: tuple[str, ...], columns: QuestionColumns) -> str:
+    """Return the option of the dataset under which the value would be an answer, as words."""
+    readers = {"letter": _by_letter, "text": _by_text, "index": _by_index}
+    for form, reader in readers.items():
+        place = reader(value, options, columns.first_index)
+        if form != columns.answer_is and place is not None and 0 <= place < len(options):
+            return f', or set answer_is = "{form}" on the dataset if all are written so'
+    return ""
+
+
+def _by_letter(value: Any, options: tuple[str, ...], first: int) -> int | None:
+    found = re.fullmatch(rf"\(?([{LETTERS}{LETTERS.lower()}])[.):]?", written(value))
+    return LETTERS.index(found[1].upper()) if found else None
+
+
+def _by_index(value: Any, options: tuple[str, ...], first: int) -> int | None:
+    found = re.fullmatch(r"(\d+)(\.0)?", written(value))
+    return int(found[1]) - first if found else None
+
+
+def _by_text(value: Any, options: tuple[str, ...], first: int) -> int | None:
+    texts = [option.casefold() for option in options]
+    text = written(value).casefold()
+    return texts.index(text) if texts.count(text) == 1 else None

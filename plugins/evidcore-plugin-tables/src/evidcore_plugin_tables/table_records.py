@@ -1,0 +1,103 @@
+"""The records of a table and where each stands: CSV, JSON or JSON Lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from evidcore.errors import DataError
+from evidcore_plugin_tables.csv_rows import check_columns, check_there, read_rows, shown
+
+Record = Mapping[str, Any]  # texts from CSV; whatever JSON holds from JSON
+Found = tuple[list[tuple[str, Record]], list[str]]
+
+
+def read_records(table: Path, columns: Iterable[str]) -> Found:
+    """Return the records of a `.csv`, `.json` or `.jsonl` file, and a message for each that is unusable.
+
+    Each record comes with its place ("line 3").
+
+    A `.json` file holds a list of objects; their places count from 1 ("entry 3").
+
+    Args:
+        table: the file.
+        columns: names that every record must have.
+
+    Raises:
+        DataError: if the file cannot be read, or no record has one of the columns.
+    """
+    readers = {".csv": _csv, ".json": _json, ".jsonl": _json_lines}
+    reader = readers.get(table.suffix.lower())
+    if reader is None:
+        raise DataError(
+            f"{table}: a table ends in {', '.join(readers)}, got {table.suffix or 'no ending'!r}. "
+            f"Save it as one of these."
+        )
+    check_there(table)
+    try:
+        records, unusable = reader(table, tuple(columns))
+    except UnicodeDecodeError as cause:
+        raise DataError(f"{table}: is not UTF-8 text ({cause}). Save it as UTF-8.") from cause
+    if not records and not unusable:
+        raise DataError(f"{table}: holds no records. Check that it is the right file.")
+    return records, unusable
+
+
+def _csv(table: Path, columns: Collection[str]) -> Found:
+    rows, ragged = read_rows(table, columns)
+    return [(f"line {line}", row) for line, row in rows], ragged
+
+
+def _json(table: Path, columns: Collection[str]) -> Found:
+    try:
+        held = json.loads(table.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as cause:
+        raise DataError(f"{table}: line {cause.lineno}: is not JSON ({cause.msg}). Correct it.") from cause
+    if not isinstance(held, list):
+        raise DataError(
+            f"{table}: must be a list of objects, got a {type(held).__name__}. "
+            f"Put the list alone into the file, or write one object a line and name it .jsonl."
+        )
+    return _objects(table, columns, [(f"entry {number}", each) for number, each in enumerate(held, 1)])
+
+
+def _json_lines(table: Path, columns: Collection[str]) -> Found:
+    held: list[tuple[str, Any]] = []
+    wrong: list[str] = []
+    with table.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                held.append((f"line {number}", json.loads(line)))
+            except json.JSONDecodeError as cause:
+                wrong.append(f"{table}: line {number}: is not JSON ({cause.msg}). Write one object a line.")
+    records, unusable = _objects(table, columns, held)
+    return records, wrong + unusable
+
+
+def _objects(table: Path, columns: Collection[str], held: Collection[tuple[str, Any]]) -> Found:
+    """Take the objects that have every column; a column that none of them has is the table's mistake."""
+    records: list[tuple[str, Record]] = []
+    wrong: list[str] = []
+    names = dict.fromkeys(name for _, each in held if isinstance(each, dict) for name in each)
+    if names:
+        check_columns(names, columns, str(table))
+    for place, each in held:
+        where = f"{table}: {place}"
+        try:
+            if not isinstance(each, dict):
+                raise DataError(
+                    f"{where}: must be an object with the columns as keys, got {shown(each)}. Correct it."
+                )
+            check_columns(each, columns, where)
+        except DataError as mistake:
+            wrong.append(str(mistake))
+            continue
+        records.append((
+            place,
+            {name: value.strip() if isinstance(value, str) else value for name, value in each.items()},
+        ))
+    return records, wrong

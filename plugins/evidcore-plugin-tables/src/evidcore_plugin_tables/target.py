@@ -1,0 +1,98 @@
+"""What a data command is pointed at: the data sets of a recipe, or a folder with a table of cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Intensity
+from evidcore.contracts import Dataset, Task
+from evidcore.errors import DataError, RecipeError, did_you_mean
+from evidcore.recipe import Recipe, load
+from evidcore.registry import factory
+from evidcore.run.assembly import Assembly
+from evidcore.volume import cache_root
+from evidcore_plugin_tables.csv_rows import read_rows
+from evidcore_plugin_tables.folder_table import STATES
+
+TABLE = "cases.csv"
+_KNOWN = ("id", "volume", "patient", "split", "report", "masks")
+_STATED = 0.5  # of a column's filled cells that must read as a finding's state
+
+
+def open_target(target: Path, only: str | None, intensity: Intensity) -> dict[str, Dataset]:
+    """Build the data sets that `target` stands for, by name.
+
+    Args:
+        target: a recipe, or a folder that holds `cases.csv`.
+        only: of a recipe, the data set wanted; None for all.
+        intensity: of the volumes of a folder; a recipe says it itself.
+
+    Raises:
+        DataError: if `target` is neither.
+        RecipeError: if the recipe cannot be used, or has no such data set.
+    """
+    if target.is_dir():
+        return {target.resolve().name: open_folder(target, intensity)}
+    if target.suffix == ".toml":
+        return open_recipe(load(target), only)
+    what = "no such file or folder" if not target.exists() else "neither a recipe nor a folder"
+    raise DataError(f"{target}: {what}. Give a recipe (.toml), or a folder that holds {TABLE}.")
+
+
+def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
+    """Build the data sets of a recipe."""
+    if only is not None and only not in recipe.datasets:
+        raise RecipeError(
+            f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
+            f"It has: {', '.join(recipe.datasets)}."
+        )
+    found = Assembly(recipe).datasets
+    return found if only is None else {only: found[only]}
+
+
+def open_tasks(target: Path) -> dict[str, Task]:
+    """Build the tasks of a recipe, by name."""
+    return Assembly(load(target)).tasks
+
+
+def open_folder(folder: Path, intensity: Intensity) -> Dataset:
+    """Build the data set `folder` over a folder, its options read from the table's columns."""
+    options = folder_options(folder / TABLE)
+    table = {"use": "folder", "path": str(folder.resolve()), "intensity": intensity, **options}
+    given = {"recipe_folder": folder, "cache_folder": cache_root()}
+    dataset = factory.build("dataset", table, given=given, where=str(folder))
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"expected a Dataset, got {dataset!r}")
+    return dataset
+
+
+def folder_options(table: Path) -> dict[str, Any]:
+    """Read from a table's columns what a recipe would say of them.
+
+    Findings are the columns without another meaning in which most filled cells are 1, 0, -1, present, absent
+    or uncertain.
+
+    Raises:
+        DataError: if there is no such table, it is no CSV file, or a column stands twice.
+    """
+    if not table.is_file():
+        raise DataError(
+            f"{table.parent}: holds no {table.name}. Write one with the columns id, volume, patient, split "
+            f"(docs/start/own_scans.md), or give a recipe."
+        )
+    rows = [row for _, row in read_rows(table, ())[0]]
+    names = list(rows[0]) if rows else []
+    options: dict[str, Any] = {
+        "findings": [name for name in names if name not in _KNOWN and states(rows, name)]
+    }
+    if "patient" not in names:
+        options["patient_column"] = ""
+    return options
+
+
+def states(rows: Sequence[Mapping[str, str]], column: str) -> bool:
+    """Tell whether a column reads as a finding."""
+    filled = [cell for row in rows if (cell := row[column].lower())]
+    return bool(filled) and sum(cell in STATES for cell in filled) > _STATED * len(filled)

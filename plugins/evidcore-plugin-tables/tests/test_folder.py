@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import csv
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from evidcore_plugin_tables.folder import Folder
+
+from evidcore.builtin.views import Slices
+from evidcore.case import Finding, MaskRef
+from evidcore.contracts import EncoderInput
+from evidcore.errors import DataError
+from evidcore.testing.checks_dataset import check_dataset
+from evidcore.volume import prepare, read, read_mask
+
+ROWS: list[dict[str, str]] = [
+    {"id": f"c{number}", "volume": f"scans/c{number}.nii.gz", "patient": f"p{number // 2}", "split": split}
+    for number, split in enumerate(["train", "train", "train", "train", "validation", "validation", "test"])
+]
+
+
+class Home:
+    """A data folder on disk with its table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "data" / "scans").mkdir(parents=True)
+
+    def scan(self, name: str, value: int = 0) -> Path:
+        array = np.full((6, 5, 4), value, np.int16)
+        array[0, 0, 0] = 100
+        path = self.folder / "data" / name
+        nibabel.save(nibabel.Nifti1Image(array, np.diag([-1.0, -1.0, 2.0, 1.0])), path)
+        return path
+
+    def table(self, rows: list[dict[str, str]], name: str = "cases.csv") -> Path:
+        path = self.folder / "data" / name
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+        return path
+
+    def dataset(self, **options: Any) -> Folder:
+        return Folder(self.folder, self.folder / "cache", **{"path": "data"} | options)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path)
+    for number, row in enumerate(ROWS):
+        home.scan(row["volume"], number)
+    home.table(ROWS)
+    return home
+
+
+def changed(number: int, **cells: str) -> list[dict[str, str]]:
+    return [row | cells if place == number else row for place, row in enumerate(ROWS)]
+
+
+def refusal(dataset: Folder, split: str = "train") -> str:
+    with pytest.raises(DataError) as caught:
+        list(dataset.cases(split))
+    return str(caught.value)
+
+
+def test_the_dataset_keeps_its_contract(home):
+    home.table(changed(0, patient="p9"), "other.csv")
+    check_dataset(home.dataset(), other=home.dataset(table="other.csv"))
+
+
+def test_the_splits_come_in_the_order_of_the_table(home):
+    ids = {
+        split: [case.id for case in home.dataset().cases(split)] for split in ("train", "validation", "test")
+    }
+    assert ids == {"train": ["c0", "c1", "c2", "c3"], "validation": ["c4", "c5"], "test": ["c6"]}
+
+
+def test_a_row_says_everything_about_its_case(home):
+    rows = changed(0, report="  There is no nodule, anywhere. ", nodule="0", effusion="1", cyst="-1", scar="")
+    home.table(rows)
+    case = next(
+        home.dataset(findings=("effusion", "nodule", "cyst", "scar"), intensity="arbitrary").cases("train")
+    )
+    assert case.patient == "p0"
+    assert case.volumes[0].intensity == "arbitrary"
+    assert case.report.text == "There is no nodule, anywhere."
+    assert case.findings == (
+        Finding(name="effusion", state="present"),
+        Finding(name="nodule", state="absent"),
+        Finding(name="cyst", state="uncertain"),
+    )
+    assert case.state_of("scar") is None
+    second = list(home.dataset().cases("train"))[1]
+    assert second.report is None
+
+
+def test_columns_of_other_names_and_several_volumes(home):
+    rows = [{"case": "a", "files": "scans/c0.nii.gz; scans/c1.nii.gz", "who": "x", "part": "train"}]
+    home.table(rows, "mine.csv")
+    names = {"id_column": "case", "volume_column": "files", "patient_column": "who", "split_column": "part"}
+    (case,) = home.dataset(table="mine.csv", **names).cases("train")
+    assert [Path(ref.path).name for ref in case.volumes] == ["c0.nii.gz", "c1.nii.gz"]
+    assert [read(ref).array.flat[-1] for ref in case.volumes] == [0, 1]
+
+
+def test_unknown_patients_stay_unknown(home):
+    home.table([{key: row[key] for key in ("id", "volume", "split")} for row in ROWS])
+    assert {case.patient for case in home.dataset(patient_column="").cases("train")} == {None}
+
+
+def test_masks_come_from_the_table_and_from_patterns(home):
+    labels = np.zeros((4, 5, 6), np.uint8)
+    labels[1, 1, 1], labels[2, 2, 2] = 5, 7
+    labels_affine = np.diag([-1.0, -1.0, 2.0, 1.0])
+    for row in ROWS:
+        path = home.folder / "data" / f"{row['id']}-organs.nii.gz"
+        nibabel.save(nibabel.Nifti1Image(labels.transpose(2, 1, 0).copy(), labels_affine), path)
+        home.scan(row["volume"])
+    np.savez(home.folder / "data" / "lesions.npz", one=np.ones((4, 5, 6), bool))
+    home.table(changed(0, masks="lesion = lesions.npz#one; body=c0-organs.nii.gz"))
+    case = next(home.dataset(masks={"liver": "{id}-organs.nii.gz#5"}).cases("train"))
+    data = str(home.folder / "data")
+    assert case.masks == {
+        "lesion": MaskRef(path=f"{data}/lesions.npz", key="one"),
+        "body": MaskRef(path=f"{data}/c0-organs.nii.gz"),
+        "liver": MaskRef(path=f"{data}/c0-organs.nii.gz", label=5),
+    }
+    counts = {name: int(read_mask(ref, read(case.volumes[0])).sum()) for name, ref in case.masks.items()}
+    assert counts == {"lesion": 120, "body": 2, "liver": 1}
+
+
+def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_series):
+    array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
+    folder = write_series(array)
+    np.savez(home.folder / "data/scans/both.npz", ct=array, other=array + 1)
+    home.table([
+        {
+            "id": "a",
+            "volume": str(folder),
+            "patient": "p",
+            "split": "train",
+            "masks": "x=RS.dcm#large tumour",
+        },
+        {"id": "b", "volume": f"{folder}#1.2.3", "patient": "q", "split": "train", "masks": "x=SEG.dcm#2"},
+    ])
+    one, other = home.dataset().cases("validation"), home.dataset()
+    assert list(one) == []
+    data = home.folder / "data"
+    for name in ("RS.dcm", "SEG.dcm"):
+        (data / name).touch()
+    first, second = other.cases("train")
+    assert first.masks == {"x": MaskRef(path=f"{data}/RS.dcm", key="large tumour")}
+    assert second.masks == {"x": MaskRef(path=f"{data}/SEG.dcm", label=2)}
+    assert second.volumes[0].key == "1.2.3"
+    for case in (first, second):
+        np.testing.assert_array_equal(read(case.volumes[0]).array, array)
+    before = other.fingerprint()
+    assert other.fingerprint() == before
+    os.utime(folder / "98.dcm", ns=(1, 1))
+    assert home.dataset().fingerprint() != before, "a changed image changes the set"
+    home.table([{"id": "c", "volume": "scans/both.npz#other", "patient": "p", "split": "train"}])
+    (case,) = home.dataset(axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0), missing="skip").cases("train")
+    np.testing.assert_array_equal(read(case.volumes[0]).array, array + 1)
+
+
+def test_what_the_files_leave_out_is_said_once_for_all(home):
+    leaning = np.array([[-1.0, 0, 0, 0], [0, -1.0, -0.5, 0], [0, 0, 2.0, 0], [0, 0, 0, 1]])
+    image = nibabel.Nifti1Image(np.full((6, 5, 4), 1000, np.int16), leaning)
+    nibabel.save(image, home.folder / "data/scans/c0.nii.gz")
+    home.table(ROWS[:1])
+    assert "the voxel axes are sheared, 14.0° off the body axes" in refusal(
+        home.dataset(missing="skip", max_missing=0)
+    )
+    options = {"rescale": (1.0, -1024.0), "spacing_mm_zyx": (3.0, 2.0, 1.0), "tilted": "resample"}
+    (case,) = home.dataset(missing="skip", **options).cases("train")
+    volume = read(case.volumes[0])
+    assert volume.spacing_mm_zyx == pytest.approx((3.0, 2.0, 1.0))
+    assert volume.array.max() == -24
+    assert home.dataset(**options).fingerprint() != home.dataset().fingerprint()
+
+
+def test_cases_come_lazily(home):
+    (home.folder / "data/scans/c3.nii.gz").unlink()
+    cases = home.dataset().cases("train")
+    assert [next(cases).id for _ in range(3)] == ["c0", "c1", "c2"]
+    with pytest.raises(DataError, match="there is no such file"):
+        next(cases)
+
+
+# --- the fingerprint -------------------------------------------------------------------------
+
+
+def test_the_fingerprint_changes_with_table_files_and_options(home):
+    seen = [home.dataset().fingerprint(), home.dataset(findings=()).fingerprint()]
+    assert seen[0] == seen[1]
+    seen.append(home.dataset(intensity="arbitrary").fingerprint())
+    home.table(changed(0, report="new"))
+    seen.append(home.dataset().fingerprint())
+    path = home.folder / "data/scans/c0.nii.gz"
+    os.utime(path, ns=(1, 1))
+    seen.append(home.dataset().fingerprint())
+    path.unlink()
+    seen.append(home.dataset().fingerprint())
+    assert len(set(seen[1:])) == len(seen) - 1
+
+
+def test_the_fingerprint_does_not_depend_on_where_the_folder_lies(home, tmp_path):
+    import shutil
+
+    before = home.dataset().fingerprint()
+    shutil.copytree(home.folder / "data", tmp_path / "moved" / "data")  # keeps the files' times
+    assert Folder(tmp_path / "moved", tmp_path, path="data").fingerprint() == before
+
+
+# --- missing and broken files ----------------------------------------------------------------
+
+
+def break_scan(home: Home, number: int) -> Path:
+    path = home.folder / f"data/scans/c{number}.nii.gz"
+    path.write_bytes(path.read_bytes()[:-6])
+    return path
+
+
+def test_a_missing_volume_stops(home):
+    path = home.folder / "data/scans/c1.nii.gz"
+    path.unlink()
+    message = refusal(home.dataset())
+    assert message.startswith(f"{path}: there is no such file. Put it there or correct ")
+    assert "set missing = \"skip\" on the dataset. (case 'c1')" in message
+
+
+def test_a_missing_mask_stops(home):
+    home.table(changed(0, masks="lung=gone.nii.gz"))
+    assert "data/gone.nii.gz: there is no such file" in refusal(home.dataset())
+
+
+def test_missing_and_broken_volumes_are_left_out_counted_and_logged(home, caplog):
+    (home.folder / "data/scans/c1.nii.gz").unlink()
+    break_scan(home, 2)
+    with caplog.at_level(logging.WARNING):
+        dataset = home.dataset(missing="skip")
+        ids = [case.id for case in dataset.cases("train")]
+    assert ids == ["c0", "c3"], "no other case takes the place of one left out"
+    assert list(dataset.left_out["train"]) == ["c1", "c2"]
+    assert "the gzip stream ends too early" in dataset.left_out["train"]["c2"]
+    assert len(caplog.messages) == 2
+    assert "case 'c1' is left out: " in caplog.messages[0]
+    assert "there is no such file" in caplog.messages[0]
+    assert "case 'c2' is left out: " in caplog.messages[1]
+    assert "the gzip stream ends too early" in caplog.messages[1]
+
+
+def test_more_left_out_cases_than_allowed_stop(home):
+    (home.folder / "data/scans/c1.nii.gz").unlink()
+    break_scan(home, 2)
+    message = refusal(home.dataset(missing="skip", max_missing=1))
+    assert (
+        "2 cases of split 'train' cannot be used, at most max_missing = 1 may be left out: c1, c2" in message
+    )
+    assert "the gzip stream ends too early" in message
+
+
+def test_a_repaired_file_is_taken_again(home):
+    break_scan(home, 2)
+    assert len(list(home.dataset(missing="skip").cases("train"))) == 3
+    home.scan("scans/c2.nii.gz", 9)
+    assert len(list(home.dataset(missing="skip").cases("train"))) == 4
+
+
+# --- bad tables ------------------------------------------------------------------------------
+
+
+def test_a_patient_in_two_splits_is_named_with_both_cases(home):
+    home.table(changed(6, patient="p1"))
+    assert (
+        "line 8: patient 'p1' is in two splits: case 'c2' in 'train', case 'c6' in 'test'. Move one"
+    ) in refusal(home.dataset())
+
+
+def test_a_case_that_stands_twice_is_named(home):
+    home.table(changed(6, id="c2"))
+    assert "line 8: case 'c2' stands in line 4 already" in refusal(home.dataset())
+
+
+def test_an_unknown_split_is_named_with_the_nearest(home):
+    home.table(changed(2, split="valid"))
+    message = refusal(home.dataset())
+    assert "line 4: case 'c2' has split 'valid', expected one of train, validation, test." in message
+    assert "Did you mean 'validation'?" in message
+
+
+def test_a_missing_column_is_named_with_the_nearest(home):
+    home.table([{key.replace("patient", "patients"): cell for key, cell in row.items()} for row in ROWS])
+    message = refusal(home.dataset())
+    assert "cases.csv: has no column 'patient'. Did you mean 'patients'? It has: id, volume, pat" in message
+    home.table(ROWS)
+    assert "has no column 'nodule'." in refusal(home.dataset(findings=("nodule",)))
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "shown"),
+    [
+        ({"id": ""}, {}, "line 3: column 'id' is empty"),
+        ({"volume": " "}, {}, "line 3, case 'c1': column 'volume' is empty"),
+        ({"patient": ""}, {}, "line 3: case 'c1' names no patient. Fill column 'patient'"),
+        (
+            {"nodule": "yes"},
+            {"findings": ("nodule",)},
+            "line 3, case 'c1', column 'nodule': expected 1, 0, -1",
+        ),
+        (
+            {"masks": "lung"},
+            {},
+            "case 'c1': masks are written name=file, each name once, with ';' between, got 'lung'",
+        ),
+        ({"masks": "a=b.nii;a=c.nii"}, {}, "got 'a=b.nii;a=c.nii'"),
+        ({"masks": "a=b.nii#one"}, {}, "b.nii: a label is a whole number, got 'one'. Write file.nii.gz#5"),
+        (
+            {"masks": "a=b.nii"},
+            {"masks": {"a": "scans/c0.nii.gz"}},
+            "mask 'a' is named in the table and by a pattern",
+        ),
+    ],
+)
+def test_a_bad_cell_is_named(home, cells, options, shown):
+    home.table(changed(1, **cells))
+    assert shown in refusal(home.dataset(**options))
+
+
+@pytest.mark.parametrize("option", ["report_column", "masks_column"])
+def test_a_column_that_is_named_must_be_there(home, option):
+    assert next(iter(home.dataset().cases("train"))).report is None  # absent under its own name
+    home.table([row | {"Findings": "Clear."} for row in ROWS])
+    said = refusal(home.dataset(**{option: "Findngs"}))
+    assert "has no column 'Findngs'. Did you mean 'Findings'?" in said
+
+
+SECRET = "Mrs Miller, born in 1950, has a rare disease of the left lung and lives nearby"
+
+
+@pytest.mark.parametrize("cells", [{"split": SECRET}, {"masks": SECRET}, {"masks": f"a=b.nii.gz#{SECRET}"}])
+def test_long_cells_are_told_by_their_length_alone(home, cells):
+    home.table(changed(0, **cells))
+    said = refusal(home.dataset())
+    assert "got a text of 78 characters" in said or "has split a text of 78 characters" in said
+    assert "Miller" not in said
+
+
+def test_a_ragged_row_is_named(home):
+    path = home.table(ROWS)
+    path.write_text(path.read_text().replace("c3,", "c3,extra,"))
+    assert "cases.csv: line 5: 4 columns are named, the row has another number" in refusal(home.dataset())
+
+
+def test_a_column_that_stands_twice_is_named(home):
+    path = home.table(ROWS)
+    path.write_text(
+        path
+        .read_text()
+        .replace("id,volume,patient,split", "id,volume,patient,split,id")
+        .replace("\r\n", ",\r\n")
+    )
+    assert "column 'id' stands twice" in refusal(home.dataset())
+
+
+def test_a_table_that_is_none_is_named(home):
+    assert "gone.csv: there is no such table. Check path and table" in refusal(home.dataset(table="gone.csv"))
+    (home.folder / "data/binary.csv").write_bytes(b"\xff\xfe\x00\x81")
+    assert "binary.csv: is not a readable CSV file ('utf-8'" in refusal(home.dataset(table="binary.csv"))
+    (home.folder / "data/empty.csv").touch()
+    assert "empty.csv: has no column 'id'. It has: none" in refusal(home.dataset(table="empty.csv"))
+
+
+def test_building_the_dataset_reads_nothing(tmp_path):
+    Folder(tmp_path, tmp_path / "cache", path="nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_real_scans_go_from_the_table_to_what_an_encoder_is_given(home, real_data):
+    scans = real_data / "ibsi_validation"
+    names = sorted(path.name for path in scans.glob("STS_*"))
+    rows = [
+        {"id": name, "volume": str(scans / name / "CT_image.nii.gz"), "patient": name, "split": "train"}
+        for name in names
+    ]
+    rows[-1]["split"], rows[-2]["split"] = "test", "validation"
+    home.table(rows)
+    dataset = home.dataset(masks={"tumour": str(scans / "{id}" / "CT_mask.nii.gz")}, missing="skip")
+    check_dataset(dataset, volumes_per_split=1)
+    spec = EncoderInput(size_zyx=(8, 64, 64), spacing_mm_zyx=None, windows=((-160.0, 240.0),), any_depth=True)
+    view = Slices(slices=2)
+    for case in dataset.cases("test"):
+        for part in view.render(case)[1::2]:
+            pixels = prepare(part.crop, spec, view.size_zyx(part, spec))
+            assert pixels.shape == (1, 1, 64, 64)
+            assert pixels.std() > 0.05

@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from evidcore_plugin_tables.table import Table
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Volume
+from evidcore.case import Question
+from evidcore.errors import DataError, RecipeError
+from evidcore.testing import check_dataset
+
+HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
+ROWS: list[dict[str, Any]] = [
+    {"id": "q0", "image": "a.nii.gz", "patient": "p0", "split": "train",
+     "question": "Which organ is largest?", "A": "liver",
+     "B": "spleen", "C": "kidney", "D": "pancreas", "answer": "A"},
+    {"id": "q1", "image": "a.nii.gz", "patient": "p0", "split": "train", "question": "Is there a stone?",
+     "A": "yes", "B": "no", "C": "", "D": "", "answer": "b"},
+    {"id": "q2", "image": "b.nii.gz", "patient": "p1", "split": "validation", "question": "Which phase?",
+     "A": "arterial", "B": "venous", "C": "native", "D": "", "answer": "(C)"},
+    {"id": "q3", "image": "a.nii.gz; c.nii.gz", "patient": "p2", "split": "test", "question": "What is new?",
+     "A": "nodule", "B": "effusion", "C": "", "D": "", "answer": "B."},
+]  # fmt: skip
+
+
+class Home:
+    """A folder with three volumes and a table of questions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in "abc":
+            array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
+            nibabel.save(
+                nibabel.Nifti1Image(array, np.diag([-1.0, -1.0, 2.0, 1.0])), folder / f"{name}.nii.gz"
+            )
+
+    def csv(self, rows: list[dict[str, Any]], name: str = "questions.csv") -> Path:
+        with (self.folder / name).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+        return self.folder / name
+
+    def dataset(self, **options: Any) -> Table:
+        return Table(self.folder, self.folder / "cache", **{"path": "."} | options)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path)
+    home.csv(ROWS)
+    return home
+
+
+def changed(number: int, **cells: Any) -> list[dict[str, Any]]:
+    return [row | cells if place == number else row for place, row in enumerate(ROWS)]
+
+
+def refusal(dataset: Table, split: str = "train") -> str:
+    with pytest.raises(DataError) as caught:
+        list(dataset.cases(split))
+    return str(caught.value)
+
+
+def answers(dataset: Table, split: str = "train") -> list[str]:
+    return [question.options[question.answer] for case in dataset.cases(split) for question in case.questions]
+
+
+def test_the_dataset_keeps_its_contract(home):
+    home.csv(changed(0, answer="C"), "other.csv")
+    check_dataset(home.dataset(), other=home.dataset(table="other.csv"))
+
+
+def test_questions_about_one_image_make_one_case(home):
+    (case,) = home.dataset(intensity="hu").cases("train")
+    assert (case.id, case.patient, case.report, case.findings) == ("a.nii.gz", "p0", None, ())
+    assert [(ref.path, ref.intensity) for ref in case.volumes] == [(str(home.folder / "a.nii.gz"), "hu")]
+    assert case.questions == (
+        Question(id="q0", text="Which organ is largest?", options=("liver", "spleen", "kidney", "pancreas"),
+                 answer=0),
+        Question(id="q1", text="Is there a stone?", options=("yes", "no"), answer=1),
+    )  # fmt: skip
+    assert answers(home.dataset(), "validation") == ["native"]
+    (both,) = home.dataset().cases("test")
+    assert [Path(ref.path).name for ref in both.volumes] == ["a.nii.gz", "c.nii.gz"]
+
+
+def test_pictures_are_arbitrary_whatever_the_volumes_are(home):
+    home.csv([ROWS[0] | {"image": "x.PNG;a.nii.gz"}])
+    (home.folder / "x.PNG").write_bytes(b"")
+    (case,) = home.dataset(intensity="hu").listed("train")
+    assert [ref.intensity for ref in case.volumes] == ["arbitrary", "hu"]
+
+
+@pytest.mark.parametrize(
+    ("options", "answer", "settings"),
+    [
+        ("liver|spleen", "B", {}),
+        ("liver; spleen", "b", {"separator": ";"}),
+        ('["liver", "spleen"]', "1", {"answer_is": "index"}),
+        ('["liver", "spleen"]', "2", {"answer_is": "index", "first_index": 1}),
+        ("A. liver|B. spleen", "Spleen", {"answer_is": "text"}),
+        ("(A) liver|(B) spleen", "(B)", {}),
+        ("A: liver | B: spleen", "B)", {}),
+    ],
+)
+def test_options_of_one_cell_and_answers_in_every_form(home, options, answer, settings):
+    home.csv([{"id": "q", "image": "a.nii.gz", "patient": "p", "split": "train", "question": "Which?",
+               "choices": options, "answer": answer}])  # fmt: skip
+    dataset = home.dataset(options_column="choices", **settings)
+    assert answers(dataset) == ["spleen"]
+    (case,) = dataset.cases("train")
+    assert case.questions[0].options == ("liver", "spleen")
+
+
+def test_letters_stay_where_they_are_not_in_order(home):
+    home.csv(changed(0, A="A. vein", B="C. difficile"))
+    (case, *_) = home.dataset().cases("train")
+    assert case.questions[0].options[:2] == ("A. vein", "C. difficile")
+
+
+@pytest.mark.parametrize("name", ["q.json", "q.jsonl"])
+def test_json_says_the_same_as_csv(home, name):
+    records = [
+        {key: row[key] for key in ("id", "image", "patient", "split", "question")}
+        | {"options": [row[letter] for letter in "ABCD" if row[letter]], "answer": "ABC".index(letter)}
+        for row, letter in zip(ROWS, "ABCB", strict=True)
+    ]
+    text = json.dumps(records) if name == "q.json" else "\n".join(json.dumps(each) for each in records) + "\n"
+    (home.folder / name).write_text(text)
+    from_json = home.dataset(table=name, options_column="options", answer_is="index")
+    for split in ("train", "validation", "test"):
+        assert list(from_json.cases(split)) == list(home.dataset().cases(split))
+
+
+def test_columns_of_other_names_words_of_the_split_caption_and_kind(home):
+    row = {"img": "b.nii.gz", "subject": "s", "fold": "val", "ask": "Which?", "1": "x", "2": "y",
+           "key": "A", "caption": "A liver.", "type": "organ"}  # fmt: skip
+    home.csv([row])
+    dataset = home.dataset(
+        id_column="", image_column="img", patient_column="subject", split_column="fold",
+        question_column="ask", option_columns=("1", "2"), answer_column="key",
+        report_column="caption", kind_column="type", split_names={"val": "validation"},
+    )  # fmt: skip
+    (case,) = dataset.cases("validation")
+    assert case.report is not None
+    assert case.report.text == "A liver."
+    assert case.questions == (
+        Question(id="line-2", text="Which?", options=("x", "y"), answer=0, kind="organ"),
+    )
+
+
+def test_shares_keep_patients_together_and_move_nobody_when_one_is_added(home):
+    def rows(count):
+        return [
+            ROWS[1] | {"id": f"q{n}", "image": f"{n}.nii.gz", "patient": f"p{n // 2}"} for n in range(count)
+        ]
+
+    def homes(count):
+        home.csv(rows(count))
+        dataset = home.dataset(split_column="", test_share=0.3, validation_share=0.2)
+        return {
+            case.patient: split for split in ("train", "validation", "test") for case in dataset.listed(split)
+        }
+
+    few, many = homes(800), homes(1000)
+    assert len(many) == 500
+    assert {patient: many[patient] for patient in few} == few
+    counts = [list(many.values()).count(split) for split in ("test", "validation", "train")]
+    # binomial standard deviations 10.2, 8.9, 11.2
+    assert np.allclose(counts, [150, 100, 250], atol=45)
+    assert home.dataset(split_column="", seed=18).fingerprint() != home.dataset(split_column="").fingerprint()
+
+
+def test_without_patients_a_case_is_shared_out_by_its_image(home):
+    home.csv([{key: value for key, value in row.items() if key not in ("patient", "split")} for row in ROWS])
+    dataset = home.dataset(patient_column="", split_column="", test_share=1.0, validation_share=0.0)
+    assert [(case.id, case.patient) for case in dataset.cases("test")] == [
+        ("a.nii.gz", None), ("b.nii.gz", None), ("a.nii.gz; c.nii.gz", None),
+    ]  # fmt: skip
+
+
+def test_choice_asks_the_questions_in_evaluation_and_training(home):
+    (case,) = home.dataset().cases("train")
+    for seed in (0, 7):
+        first, second = Choice().prompts(case, Volume(), seed)
+        assert first.id == "a.nii.gz:q0"
+        assert first.written().endswith(
+            "Which organ is largest?\nA) liver\nB) spleen\nC) kidney\nD) pancreas\nThink, then answer."
+        )
+        assert second.reference["letter"] == "B"
+        gold, _ = Choice().gold(second)
+        assert gold == "<think>A yes false. B no true.</think><answer>B</answer>"
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"answer": "E"}, "line 2, case 'a.nii.gz', question 'q0', column 'answer': expected a letter from A "
+                          "to D, got 'E'. Correct the cell."),
+        ({"answer": "spleen"}, "got 'spleen'. Correct the cell, or set answer_is = \"text\" on the dataset"),
+        ({"answer": "2"}, "got '2'. Correct the cell, or set answer_is = \"index\" on the dataset"),
+        ({"B": "liver"}, "line 2, case 'a.nii.gz', question 'q0': option 'liver' stands twice."),
+        ({"B": ""}, "question 'q0': option B is empty, but a later one is not"),
+        ({"B": "", "C": "", "D": ""}, "a question has 2 to 8 options, got 1: ['liver']"),
+        ({"question": " "}, "question 'q0': column 'question' is empty"),
+        ({"id": ""}, "line 2, case 'a.nii.gz': column 'id' is empty"),
+        ({"id": "q2"}, "line 4, case 'b.nii.gz': question 'q2' stands in line 2 already"),
+        ({"image": ""}, "line 2: column 'image' is empty"),
+        ({"patient": ""}, "case 'a.nii.gz': names no patient. Fill column 'patient'"),
+        ({"patient": "p9"}, "line 3, case 'a.nii.gz': column 'patient' says 'p0', not 'p9'"),
+        ({"split": "test"}, "line 3, case 'a.nii.gz': column 'split' says 'train', not 'test'"),
+        ({"split": "trian"}, "has split 'trian', expected one of train, validation, test. "
+                             "Did you mean 'train'?"),
+        ({"split": "val"}, "split_names = { 'val' = \"validation\" }"),
+    ],
+)  # fmt: skip
+def test_a_bad_cell_is_named_with_line_case_value_and_remedy(home, cells, message):
+    home.csv(changed(0, **cells))
+    said = refusal(home.dataset())
+    assert said.startswith(f"{home.folder / 'questions.csv'}: line")
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_share": 0.7, "validation_share": 0.4}, "add up to 1.1, at most 1"),
+        ({"option_columns": ("A",)}, r"at least 2 columns, got \['A'\]"),
+        ({"separator": ""}, "separator must be a text, got ''"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(home, options, message):
+    with pytest.raises(RecipeError, match=message):
+        home.dataset(**options)
+
+
+def test_free_text_is_refused_by_name_or_left_out_with_their_number(home, caplog):
+    home.csv([*changed(0, A="", B="", C="", D="", answer="the liver")])
+    assert (
+        "line 2, case 'a.nii.gz', question 'q0': has no options, so its answer is free text, got 'the liver'"
+        in refusal(home.dataset())
+    )
+    with caplog.at_level(logging.WARNING):
+        assert answers(home.dataset(free_text="skip")) == ["no"]
+    assert "left out, free text without options: 1 of the questions" in caplog.text
+
+
+def test_all_mistakes_come_at_once(home):
+    home.csv([row | {"answer": "H"} for row in ROWS])
+    assert refusal(home.dataset()).count("got 'H'") == 4
+    home.csv([ROWS[0] | {"id": f"q{number}", "answer": "H"} for number in range(25)])
+    said = refusal(home.dataset())
+    assert said.count("got 'H'") == 20
+    assert said.endswith("… and 5 more")
+
+
+def test_a_patient_in_two_splits_is_refused(home):
+    home.csv(changed(2, patient="p0"))
+    assert (
+        "line 4, case 'b.nii.gz': patient 'p0' is in two splits: case 'a.nii.gz' in 'train', this one in "
+        "'validation'" in refusal(home.dataset())
+    )
+
+
+def test_reports_of_one_image_must_agree_and_are_not_quoted(home):
+    home.csv([row | {"report": f"Secret {place}."} for place, row in enumerate(ROWS)])
+    said = refusal(home.dataset(report_column="report"))
+    assert "line 3, case 'a.nii.gz': column 'report' says another text" in said
+    assert "Secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("q.xlsx", "", r"a table ends in \.csv, \.json, \.jsonl, got '\.xlsx'"),
+        ("q.json", "{", r"q\.json: line 1: is not JSON"),
+        ("q.json", '{"a": 1}', "must be a list of objects, got a dict"),
+        ("q.json", "[3]", "entry 1: must be an object with the columns as keys, got 3"),
+        ("q.jsonl", '{"id": 1}\n{"id"\n', r"q\.jsonl: has no column 'image'\. It has: id"),
+        ("q.jsonl", "\n{\n", r"q\.jsonl: line 2: is not JSON"),
+        ("q.csv", HEADER, "holds no records"),
+        ("q.csv", "id,id\n1,2\n", "column 'id' stands twice"),
+        ("q.csv", HEADER + "1\n", "line 2: 10 columns are named"),
+        ("q.csv", HEADER.replace("answer", "answr") + "1,a,p,train,q,x,y,,,A\n",
+         r"q\.csv: has no column 'answer'\. Did you mean 'answr'\?"),
+    ],
+)  # fmt: skip
+def test_a_bad_table_is_named(home, name, text, message):
+    (home.folder / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        list(home.dataset(table=name).cases("train"))
+
+
+def test_a_table_that_is_not_there_or_not_text_is_named(home):
+    with pytest.raises(DataError, match=r"nowhere\.csv: there is no such table"):
+        list(home.dataset(table="nowhere.csv").cases("train"))
+    (home.folder / "q.csv").write_bytes(b"id,image\n\xff\xfe,a\n")
+    with pytest.raises(DataError, match=r"q\.csv: is not a readable CSV file \(.*Save it as UTF-8"):
+        list(home.dataset(table="q.csv").cases("train"))
+
+
+def test_a_list_that_is_none_and_a_missing_separator_are_named(home):
+    rows = [
+        {key: row[key] for key in ("id", "image", "patient", "split", "question", "answer")} for row in ROWS
+    ]
+    home.csv([rows[0] | {"choices": "[liver, spleen]"}, rows[1] | {"choices": "yes/no"}])
+    said = refusal(home.dataset(options_column="choices"))
+    assert "column 'choices': begins like a JSON list but is none" in said
+    assert "got '[liver, spleen]'" in said
+    assert "column 'choices': expected a JSON list or options with '|' between, got 'yes/no'" in said
+
+
+# --- missing files ---------------------------------------------------------------------------
+
+
+def test_a_missing_file_stops_or_is_left_out_by_name(home):
+    (home.folder / "a.nii.gz").unlink()
+    assert f"{home.folder / 'a.nii.gz'}: there is no such file." in refusal(home.dataset())
+    dataset = home.dataset(missing="skip")
+    assert list(dataset.cases("train")) == []
+    assert list(dataset.left_out["train"]) == ["a.nii.gz"]
+    assert [case.id for case in dataset.listed("train")] == ["a.nii.gz"]
+    said = refusal(home.dataset(missing="skip", max_missing=0))
+    assert "1 cases of split 'train' cannot be used, at most max_missing = 0" in said
+
+
+def test_a_broken_volume_is_left_out_by_name(home):
+    (home.folder / "b.nii.gz").write_bytes(b"no gzip")
+    dataset = home.dataset(missing="skip")
+    assert list(dataset.cases("validation")) == []
+    assert "not gzip-compressed" in dataset.left_out["validation"]["b.nii.gz"]
+
+
+def test_the_fingerprint_changes_with_table_files_and_options(home):
+    seen = [home.dataset().fingerprint(), home.dataset(intensity="hu").fingerprint()]
+    home.csv(changed(0, answer="C"))
+    seen.append(home.dataset().fingerprint())
+    (home.folder / "a.nii.gz").write_bytes(b"other")
+    seen.append(home.dataset().fingerprint())
+    assert len(set(seen)) == 4
+
+
+def test_the_fingerprint_changes_with_a_slice_of_a_dicom_folder(home):
+    (home.folder / "scan").mkdir()
+    for number in range(2):
+        (home.folder / "scan" / f"{number}.dcm").write_bytes(b"\0" * 128 + b"DICM" + bytes([number]))
+    home.csv([ROWS[0] | {"image": "scan"}])
+    before = home.dataset().fingerprint()
+    assert home.dataset().fingerprint() == before
+    slice_file = home.folder / "scan" / "1.dcm"
+    with slice_file.open("r+b") as file:  # in place: name, size and the folder's own time stay
+        file.write(b"other")
+    os.utime(slice_file, ns=(0, 10**9))
+    assert home.dataset().fingerprint() != before
+
+
+# --- what is wrong is told apart from what can be read -----------------------------------------
+
+
+def test_bad_records_are_told_apart_and_the_rest_is_listed(home):
+    home.csv([*changed(1, answer="Z"), ROWS[2] | {"id": "q9", "image": "d.nii.gz", "answer": "9"}])
+    with (home.folder / "questions.csv").open("a") as file:
+        file.write("cut,off\n")
+    dataset = home.dataset()
+    ragged, letter, number = dataset.unlisted()
+    assert "line 7: 10 columns are named" in ragged
+    assert "line 3, case 'a.nii.gz', question 'q1', column 'answer'" in letter
+    assert "line 6, case 'd.nii.gz'" in number
+    assert [[question.id for question in case.questions] for case in dataset.listed("train")] == [["q0"]]
+    # a scan is looked at even if nothing can be asked about it
+    assert [case.id for case in dataset.listed("validation")] == ["b.nii.gz", "d.nii.gz"]
+    said = refusal(dataset, "test")
+    assert all(message in said for message in (ragged, letter, number))
+
+
+def test_a_patient_in_two_splits_is_listed_in_both_and_refused(home):
+    home.csv(changed(2, patient="p0"))
+    dataset = home.dataset()
+    assert [case.patient for split in ("train", "validation") for case in dataset.listed(split)] == ["p0"] * 2
+    assert list(dataset.unlisted()) == []
+    assert "patient 'p0' is in two splits: case 'a.nii.gz' in 'train', this one in" in refusal(dataset)
+
+
+def test_json_records_that_say_nothing_are_told_apart(home):
+    record = {"id": "q", "image": "a.nii.gz", "patient": "p", "split": "train", "question": "Which?",
+              "A": "x", "B": "y", "answer": "A"}  # fmt: skip
+    lines = [json.dumps(record), "{", "[3]", json.dumps({key: record[key] for key in ("id", "image")})]
+    (home.folder / "q.jsonl").write_text("\n".join(lines))
+    dataset = home.dataset(table="q.jsonl", option_columns=("A", "B"))
+    told = list(dataset.unlisted())
+    assert [message.removeprefix(f"{home.folder / 'q.jsonl'}: ")[:6] for message in told] == [
+        "line 2", "line 3", "line 4",
+    ]  # fmt: skip
+    assert [case.id for case in dataset.listed("train")] == ["a.nii.gz"]
+
+
+SECRET = "Mrs Miller, born in 1950, has a rare disease of the left lung and lives nearby"
+
+
+@pytest.mark.parametrize(
+    ("cells", "options"),
+    [
+        ({"answer": SECRET, "A": "", "B": "", "C": "", "D": ""}, {}),
+        ({"answer": SECRET}, {}),
+        ({"answer": SECRET}, {"answer_is": "text"}),
+        ({"A": SECRET, "B": SECRET}, {}),
+        ({"A": SECRET, "B": ""}, {}),
+        ({"A": SECRET, "B": "", "C": "", "D": ""}, {}),
+        ({"A": SECRET, "answer": "liver"}, {"answer_is": "text"}),
+        ({"split": SECRET}, {}),
+        ({"A": SECRET}, {"options_column": "A"}),
+        ({"A": f"[{SECRET}"}, {"options_column": "A"}),
+    ],
+)
+def test_long_cells_are_told_by_their_length_alone(home, cells, options):
+    home.csv(changed(0, **cells))
+    said = refusal(home.dataset(**options))
+    assert "a text of " in said
+    assert "rare disease" not in said
+    assert "Miller" not in said
+
+
+def test_a_record_that_is_none_is_told_by_its_length_alone(home):
+    (home.folder / "q.json").write_text(json.dumps([[SECRET]]))
+    said = refusal(home.dataset(table="q.json"))
+    assert "must be an object with the columns as keys, got a text of " in said
+    assert "Miller" not in said

@@ -1,0 +1,1 @@
+"""Measures of texts: overlap of words, embeddings, reward models, and language models as judges."""

@@ -1,0 +1,229 @@
+"""Pretrained text models of transformers: loading them without running their code, and passes over texts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from jaxtyping import Int
+from torch import Tensor
+
+from evidcore.compute.device import device_of
+from evidcore.errors import DataError
+
+log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Tokens = Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """Which model reads the texts, and how it is run: exactly one of `folder` and `id`.
+
+    Args:
+        folder: one that `save_pretrained` wrote; relative paths start at the recipe.
+        id: a model on the Hugging Face Hub, with a `revision`.
+        revision: its commit. Weights must be safetensors, as a pickle may run code.
+        dtype: what it computes in.
+        device: "auto" is the accelerator where there is one, else the CPU.
+        tokens_per_pass: how many tokens, padding counted, pass at once. 0: each text by itself, so that a
+            score is the same bits whatever else is scored; together they differ in the seventh digit.
+        most_tokens: of one text; 0: as many as the model has places for.
+        too_long: what becomes of a longer text. "refuse" stops; "unscored" gives no score and "cut" leaves
+            the end out, both told in the log.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid"}
+
+    folder: str = ""
+    id: str = ""
+    revision: str = ""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "auto"
+    tokens_per_pass: Annotated[int, Ge(0)] = 0
+    most_tokens: Annotated[int, Ge(0)] = 0
+    too_long: Literal["refuse", "unscored", "cut"] = "refuse"
+
+    def __post_init__(self) -> None:
+        """Refuse a model that is named twice, not at all, or without its commit."""
+        given = [key for key in ("folder", "id") if getattr(self, key)]
+        if len(given) != 1:
+            raise ValueError(f"must name folder or id, and one alone, not {' and '.join(given) or 'neither'}")
+        if bool(self.id) != bool(self.revision):
+            raise ValueError(
+                f"id and revision go together: without a commit the same recipe may mean another model "
+                f"tomorrow; got id = {self.id!r}, revision = {self.revision!r}"
+            )
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
+            raise ValueError(f"device must be auto, cpu, cuda or cuda:<number>, not {self.device!r}")
+
+    def __str__(self) -> str:
+        """Return what messages call it."""
+        return self.folder or f"{self.id}@{self.revision}"
+
+
+def look(named: Pretrained, recipe_folder: Path, who: str) -> tuple[Any, PreTrainedTokenizerBase]:
+    """Return a model's configuration and tokenizer, without its weights.
+
+    Raises:
+        DataError: if there are none, or if the weights are a pickle.
+        RunError: if its device is not there.
+    """
+    import transformers
+
+    device_of(named.device, who)
+    name = str(_folder(recipe_folder / named.folder, who)) if named.folder else named.id
+    revision = named.revision or None
+    with _naming(who):
+        return (
+            transformers.AutoConfig.from_pretrained(name, revision=revision),
+            transformers.AutoTokenizer.from_pretrained(name, revision=revision),
+        )
+
+
+def load(
+    kind: str,
+    named: Pretrained,
+    recipe_folder: Path,
+    who: str,
+    *,
+    unused: Sequence[str] = (),
+) -> PreTrainedModel:
+    """Load a model's weights for reading. The random numbers of training are left where they are.
+
+    Args:
+        kind: one of transformers' Auto classes.
+        named: what the recipe says.
+        recipe_folder: where a relative folder starts.
+        who: whom messages speak of, with the model.
+        unused: beginnings of weights that the model may lack.
+
+    Raises:
+        DataError: if there is none, if its weights are a pickle, or if they lack a part of the model.
+        RunError: if its device is not there.
+    """
+    import transformers
+
+    device = device_of(named.device, who)
+    name = str(_folder(recipe_folder / named.folder, who)) if named.folder else named.id
+    with _naming(who), torch.random.fork_rng(devices=[]):
+        model, found = getattr(transformers, kind).from_pretrained(
+            name,
+            revision=named.revision or None,
+            dtype=getattr(torch, named.dtype),
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    lacking = sorted(key for key in found["missing_keys"] if not key.startswith(tuple(unused)))
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise DataError(
+            f"{who}: its weights lack {lacking[0]!r}{more} of a {type(model).__name__}, which would be "
+            "random: it was trained for something else. Name another model."
+        )
+    loaded: PreTrainedModel = model.eval().requires_grad_(False).to(device)
+    return loaded
+
+
+@contextlib.contextmanager
+def _naming(who: str) -> Iterator[None]:
+    """Name whom it is about, where something cannot be loaded."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as cause:
+        raise DataError(
+            f"{who}: cannot be loaded: {str(cause).splitlines()[0]} Check the name, the files and the "
+            "network. Without network: `hf download ID --revision COMMIT --local-dir FOLDER` elsewhere, and "
+            "folder = 'FOLDER' here."
+        ) from cause
+
+
+def _folder(folder: Path, who: str) -> Path:
+    if not (folder / "config.json").is_file():
+        raise DataError(
+            f"{who}: {str(folder)!r} holds no config.json. Name a folder that save_pretrained wrote, or a "
+            "model on the Hub by id and revision."
+        )
+    if any(folder.glob("*.safetensors")):
+        return folder
+    pickles = sorted(item.name for item in folder.glob("*.bin"))
+    if pickles:
+        raise DataError(
+            f"{who}: {str(folder)!r} holds its weights as a pickle ({pickles[0]}), which may run code when "
+            "it is read. Take a copy with model.safetensors, as save_pretrained writes it."
+        )
+    raise DataError(
+        f"{who}: {str(folder)!r} holds no weights. Put its model.safetensors there, as save_pretrained "
+        "writes it."
+    )
+
+
+def most_tokens(named: Pretrained, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many tokens a text may have: the least of what recipe, model and tokenizer allow."""
+    places = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    bounds = (named.most_tokens, places, tokenizer.model_max_length)
+    return min(int(bound) for bound in bounds if bound)
+
+
+def fits(texts: Sequence[Tokens], most: int, named: Pretrained, who: str) -> list[bool]:
+    """Tell of each text whether it is short enough; what becomes of the others is logged.
+
+    Raises:
+        DataError: if one is not, and the recipe has it refused.
+    """
+    found = [len(text) <= most for text in texts]
+    if not all(found):
+        longest = max(map(len, texts))
+        if named.too_long == "refuse":
+            raise DataError(
+                f"{who}: a text of {longest} tokens is longer than the {most} that may be read. Shorten it "
+                "(an answer with max_new_tokens), name a model that reads more, or write model.too_long."
+            )
+        log.warning(
+            "%s: %d of %d texts are longer than %d tokens and %s; the longest has %d",
+            who, found.count(False), len(texts), most, named.too_long, longest,
+        )  # fmt: skip
+    return found
+
+
+def passes(lengths: Sequence[int], tokens_per_pass: int) -> Iterator[list[int]]:
+    """Yield places of texts that pass at once, short ones first.
+
+    Args:
+        lengths: tokens of each text.
+        tokens_per_pass: bound on texts times the longest of them; a longer text passes alone, as all do at 0.
+    """
+    together: list[int] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if together and (len(together) + 1) * lengths[place] > tokens_per_pass:
+            yield together
+            together = []
+        together.append(place)
+    if together:
+        yield together
+
+
+def padded(texts: Sequence[Tokens], pad: int, device: torch.device) -> dict[str, Int[Tensor, "text token"]]:
+    """Return token ids and attention mask, padded on the right, whatever side the tokenizer would take.
+
+    There padding moves no position, and what stands before it cannot attend to it.
+    """
+    longest = max(map(len, texts))
+    ids = torch.full((len(texts), longest), pad)
+    mask = torch.zeros_like(ids)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = torch.tensor(text)
+        mask[row, : len(text)] = 1
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}

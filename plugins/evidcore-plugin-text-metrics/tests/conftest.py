@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from evidcore.testing.fixtures import written as written
+
+# A report that repeats words, one that shares nothing, one empty, one word, one in another script.
+PAIRS = (
+    ("The lungs are clear. No nodule.", "The lungs are clear. There is a nodule of 5.5 mm."),
+    ("nodule nodule nodule nodule", "There is a nodule in the left lung."),
+    ("There is a nodule in the left lung.", "There is a nodule in the left lung."),
+    ("Heart normal", "Aneurysma der Aorta, größer als 50 mm — “prall”"),
+    ("größer als 50 mm", "Aneurysma der Aorta, größer als 50 mm — “prall”"),
+    ("", "No pleural effusion is seen."),
+    ("nodule", "nodule"),
+    ("肺に 結節 あり", "左 肺に 結節 あり"),
+)
+
+
+@pytest.fixture
+def pairs():
+    return PAIRS

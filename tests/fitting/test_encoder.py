@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from evidcore_plugin_phantoms.chest import PhantomChest
+
+from evidcore.builtin.vit3d import ViT3D
+from evidcore.case import Crop, Finding
+from evidcore.errors import DataError
+from evidcore.fitting.encoder import fit_encoder, probe_auc, rate
+from evidcore.fitting.objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
+from evidcore.fitting.targets import Targets, finding_names, read_targets
+from evidcore.volume import prepare, read, read_mask
+
+GRID = (8, 8, 8)
+SMALL = {"size_zyx": (16, 32, 32), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}
+OPTIONS = {"steps": 4, "learning_rate": 3e-3, "cases_per_step": 4, "shift_voxels": 1}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return PhantomChest(
+        tmp_path_factory.mktemp("cache"), train_cases=16, validation_cases=12, test_cases=0, prevalence=0.4
+    )
+
+
+@pytest.fixture(scope="module")
+def train(dataset):
+    return list(dataset.cases("train"))
+
+
+@pytest.fixture(scope="module")
+def validation(dataset):
+    return list(dataset.cases("validation"))
+
+
+def encoder():
+    torch.manual_seed(0)
+    return ViT3D(**SMALL)
+
+
+def fit(train, validation, folder, *, supervision=("labels",), structures=(), seed=3, **changes):
+    log = []
+    model = encoder()
+    fit_encoder(
+        model, train, validation, folder, seed, log.append, supervision=supervision, structures=structures,
+        **(OPTIONS | changes),
+    )  # fmt: skip
+    return model, log
+
+
+def targets(names=("a",), cases=2, **changed):
+    findings = len(names)
+    facts = {
+        "volumes": torch.zeros(cases, 1, 8, 8, 8, dtype=torch.uint8),
+        "findings": torch.zeros(cases, findings, dtype=torch.int8),
+        "sides": torch.zeros(cases, 2, findings, dtype=torch.int8),
+        "patches": torch.zeros(cases, findings, 512, dtype=torch.uint8),
+        "unmasked": torch.zeros(cases, findings, dtype=torch.bool),
+        "reports": ("x",) * cases,
+        "names": tuple(names),
+    }
+    return Targets(**(facts | changed))
+
+
+def test_targets_say_what_the_cases_say(train):
+    names = finding_names(train)
+    known = read_targets(train, encoder(), names, masks=True)
+    for row, case in enumerate(train):
+        for place, name in enumerate(names):
+            (finding,) = [item for item in case.findings if item.name == name]
+            is_present = finding.state == "present"
+            assert known.findings[row, place] == is_present
+            expected = (
+                (0, 0) if not is_present else {"right": (1, 0), "left": (0, 1), None: (-1, -1)}[finding.side]
+            )
+            assert tuple(known.sides[row, :, place].tolist()) == expected
+        pixels = known.batch(torch.tensor([row]), torch.device("cpu")).pixels()[0]
+        exact = prepare(Crop(volume=case.volumes[0]), encoder().input)
+        assert (pixels - exact).abs().max() <= 1.01 / 255  # half a step of 2/255
+
+
+def test_patch_shares_are_what_a_loop_counts(train):
+    names = finding_names(train)
+    known = read_targets(train[:4], encoder(), names, masks=True)
+    for row, case in enumerate(train[:4]):
+        for name, ref in case.masks.items():
+            mask = read_mask(ref, read(case.volumes[0]))
+            for place in range(64):
+                z, y, x = place // 16, place // 4 % 4, place % 4
+                share = mask[8 * z : 8 * z + 8, 16 * y : 16 * y + 16, 16 * x : 16 * x + 16].mean()
+                assert known.patches[row, names.index(name), place] == math.ceil(share * 255)
+
+
+def test_structures_are_asked_for_by_patch_where_a_case_has_their_mask(train):
+    masked = next(case for case in train if "cardiomegaly" in case.masks)
+    heart = masked.masks["cardiomegaly"]
+    cases = [dataclasses.replace(masked, masks={"heart": heart}), dataclasses.replace(masked, masks={})]
+    names = finding_names(train)
+    plain = read_targets([masked], encoder(), names, masks=True)
+    known = read_targets(cases, encoder(), names, masks=True, structures=("heart",))
+    assert known.names == (*names, "heart")
+    assert torch.equal(known.patches[0, -1], plain.patches[0, names.index("cardiomegaly")])
+    assert known.findings[:, -1].tolist() == [1, -1]
+    assert known.unmasked[:, -1].tolist() == [False, True]
+    assert torch.equal(known.findings[0, :-1], plain.findings[0])
+
+
+def test_a_fit_learns_where_structures_are(train, validation, tmp_path):
+    def named(cases):
+        kept = [case for case in cases if "cardiomegaly" in case.masks]
+        return [
+            dataclasses.replace(case, masks={"heart": case.masks["cardiomegaly"]}, findings=())
+            for case in kept
+        ]
+
+    changes = {"supervision": ("masks",), "structures": ("heart",), "cases_per_step": 2}
+    _, log = fit(named(train), named(validation), tmp_path, steps=60, **changes)
+    assert log[-1]["loss"] < 0.7 * log[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"structures": ("hart",), "supervision": ("masks",)},
+            "of which no case has a mask.* Masks there are",
+        ),
+        (
+            {"structures": ("cardiomegaly",), "supervision": ("masks",)},
+            "is a finding and is asked for anyway",
+        ),
+        ({"structures": ("heart",)}, r'asked for by supervision = \["masks"\]'),
+    ],
+)
+def test_structures_that_cannot_be_asked_for_are_refused(train, validation, tmp_path, changes, message):
+    with pytest.raises(DataError, match=message):
+        fit(train, validation, tmp_path, **changes)
+
+
+def test_a_declared_spacing_moves_masks_like_volumes(train):
+    """A mask that is drawn into the volume itself shows in the same patches."""
+    spaced = ViT3D(**(SMALL | {"size_zyx": (16, 48, 48)}), spacing_mm_zyx=(20.0, 8.0, 8.0))
+    case = next(case for case in train if "cardiomegaly" in case.masks)
+    known = read_targets([case], spaced, ("cardiomegaly",), masks=True)
+    share = known.patches[0, 0].reshape(spaced.grid(spaced.input.size_zyx)).float() / 255
+    mask = read_mask(case.masks["cardiomegaly"], read(case.volumes[0]))
+    for axis, spacing, patch_mm in ((0, 10.0, 80.0), (1, 5.5, 64.0), (2, 5.5, 64.0)):
+        centre_mm = (np.nonzero(mask)[axis].mean() - (mask.shape[axis] - 1) / 2) * spacing
+        others = tuple(other for other in range(3) if other != axis)
+        mass = share.sum(others)
+        found_mm = ((torch.arange(len(mass)) - (len(mass) - 1) / 2) * patch_mm * mass).sum() / mass.sum()
+        assert float(found_mm) == pytest.approx(centre_mm, abs=3.0)
+
+
+def test_pooling_is_the_maximum_and_mean_of_each_zone():
+    features = torch.randn(2, 512, 3)
+    found = pooled(features, GRID, heights=4, halves=2)
+    cube = features.view(2, 8, 8, 8, 3)
+    for height in range(4):
+        for half in range(2):
+            zone = cube[:, 2 * height : 2 * height + 2, :, 4 * half : 4 * half + 4].reshape(2, -1, 3)
+            expected = torch.cat([zone.amax(1), zone.mean(1)], dim=1)
+            assert torch.allclose(found[:, 2 * height + half], expected, atol=1e-6)
+
+
+def test_what_is_unknown_costs_nothing():
+    logits = torch.tensor([[0.3, -5.0], [2.0, 7.0]])
+    states = torch.tensor([[1, -1], [0, -1]])
+    by_hand = (math.log(1 + math.exp(-0.3)) + math.log(1 + math.exp(2.0))) / 2
+    assert known_entropy(logits, states).item() == pytest.approx(by_hand)
+    assert known_entropy(logits, torch.full((2, 2), -1)).item() == 0
+
+
+def test_the_mask_loss_is_what_the_hand_computes():
+    head = Masks(4, GRID, 1)
+    torch.nn.init.zeros_(head.linear.weight)
+    torch.nn.init.constant_(head.linear.bias, 0.5)
+    patches = torch.zeros(1, 1, 512, dtype=torch.uint8)
+    patches[0, 0, 7], patches[0, 0, 8], patches[0, 0, 9] = 200, 100, 2  # the last one is a trace
+    missed, invented = math.log(1 + math.exp(-0.5)), math.log(1 + math.exp(0.5))
+    verdict = math.log(1 + math.exp(-(0.5 - 2.0)))  # the best patch says 0.5, the threshold is 2
+    present = targets(cases=1, patches=patches, findings=torch.ones(1, 1, dtype=torch.int8))
+    loss = head(torch.randn(1, 512, 4), present)
+    assert loss.item() == pytest.approx(2 * missed / (2 + 5) + invented + verdict)
+
+
+def test_a_small_sign_counts_in_its_best_patch():
+    head = Masks(4, GRID, 1)
+    patches = torch.zeros(1, 1, 512, dtype=torch.uint8)
+    patches[0, 0, 7] = 3  # below the share from which a patch counts, but there is no better one
+    untold = torch.full((1, 1), -1)
+    with_sign = head(torch.zeros(1, 512, 4), targets(cases=1, patches=patches, findings=untold)).item()
+    assert with_sign == pytest.approx(math.log(1 + math.exp(3)) / 6 + math.log(1 + math.exp(-3)), rel=1e-4)
+
+
+def test_zones_ask_where_the_mask_lies():
+    head = Zones(2, GRID, 1)
+    features = torch.zeros(1, 512, 2)
+    cube = features.view(1, 8, 8, 8, 2)
+    cube[:, 6:, :, 4:] = 5.0  # cranial, left
+    patches = torch.zeros(1, 1, 8, 8, 8, dtype=torch.uint8)
+    patches[0, 0, 7, 3, 6] = 255
+    asked = []
+    head.ask.forward = lambda zones: asked.append(zones) or torch.zeros(1, 8, 1)  # look at what is asked
+    head(features, targets(cases=1, patches=patches.view(1, 1, 512)))
+    assert asked[0][0, :, 0].tolist() == [0, 0, 0, 0, 0, 0, 0, 5]
+
+
+def test_a_present_finding_without_a_mask_is_no_evidence_of_absence():
+    unmasked = targets(cases=1, unmasked=torch.ones(1, 1, dtype=torch.bool), findings=torch.full((1, 1), -1))
+    features = torch.randn(1, 512, 4)
+    assert Masks(4, GRID, 1)(features, unmasked).item() == 0
+    torch.manual_seed(0)
+    zones = Zones(4, GRID, 1)
+    zones.eval()
+    assert zones(features, unmasked).item() == 0
+
+
+def test_sides_are_learned_only_where_they_are_told():
+    torch.manual_seed(0)
+    head = Labels(4, GRID, 1).eval()
+    features = torch.randn(3, 512, 4)
+    findings = torch.ones(3, 1, dtype=torch.int8)
+    untold = head(features, targets(cases=3, findings=findings, sides=torch.full((3, 2, 1), -1))).item()
+    told = head(features, targets(cases=3, findings=findings)).item()
+    assert told > untold
+    assert untold == pytest.approx(
+        known_entropy(head.anywhere(pooled(features, GRID))[:, 0], findings).item()
+    )
+
+
+def test_without_any_difference_the_contrastive_loss_is_that_of_guessing():
+    head = Contrastive(4, GRID, 1).eval()
+    features = torch.randn(1, 512, 4).expand(5, -1, -1)
+    loss = head(features, targets(cases=5, reports=("There is a nodule.",) * 5))
+    assert loss.item() == pytest.approx(math.log(5), abs=1e-5)
+
+
+def test_the_text_tower_reads_sentences_not_their_order():
+    head = Contrastive(4, GRID, 1)
+    one, two, other = head._texts(
+        ["No nodule. Emphysema is seen.", "Emphysema is seen. No nodule.", "No emphysema. Nodule is seen."],
+        torch.device("cpu"),
+    )
+    assert torch.allclose(one, two, atol=1e-5)
+    assert not torch.allclose(one, other, atol=1e-2)
+
+
+def test_the_rate_rises_then_falls_along_a_cosine():
+    rates = [rate(step, 1000) for step in range(1000)]
+    assert rates[0] == pytest.approx(1 / 60, rel=0.01)
+    assert max(rates) == pytest.approx(1, abs=0.02)
+    assert rates[500] == pytest.approx(0.5)
+    assert rates[-1] < 1e-4
+    assert rate(0, 1) == 1
+
+
+@pytest.mark.parametrize("objective", ["contrastive", "labels", "zones", "masks"])
+def test_each_objective_is_learned(train, validation, tmp_path, objective):
+    options = {"steps": 21, "cases_per_step": 6, "shift_voxels": 0}  # the same six cases in each step
+    model, log = fit(train[:6], validation, tmp_path, supervision=(objective,), **options)
+    assert log[-1]["loss"] < 0.9 * log[0]["loss"]
+    learned = {name for name in log[0] if not name.endswith("_s")}
+    assert learned == {"step", "loss", "learning_rate", f"loss_{objective}"}
+    assert not model.training
+
+
+def test_a_fit_is_the_same_every_time_and_differs_by_seed(train, validation, tmp_path):
+    supervision = ("contrastive", "labels", "zones", "masks")
+    one, _ = fit(train, validation, tmp_path / "one", supervision=supervision)
+    torch.randn(3)  # the caller's own draws do not matter
+    two, _ = fit(train, validation, tmp_path / "two", supervision=supervision)
+    other, _ = fit(train, validation, tmp_path / "other", supervision=supervision, seed=4)
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, two.state_dict()[name]), name
+    assert not torch.equal(one.positions, other.positions)
+    assert (tmp_path / "one/fit.json").read_text() == (tmp_path / "two/fit.json").read_text()
+
+
+def test_a_fit_is_found_again_in_its_folder(train, validation, tmp_path):
+    model, _ = fit(train, validation, tmp_path)
+    again = ViT3D(**SMALL).eval()
+    again.load(tmp_path)
+    given = torch.randn(1, 3, 16, 32, 32)
+    assert torch.equal(again(given).features, model(given).features)
+    figures = json.loads((tmp_path / "fit.json").read_text())
+    assert figures["cases"] == 16
+    assert figures["validation_cases"] == 12
+    assert set(figures["validation_probe_auc"]) == set(finding_names(train))
+
+
+def test_the_probe_finds_what_the_features_show(train):
+    model = encoder().eval()
+    names = finding_names(train)
+    known = read_targets(train, model, names, masks=False)
+    figures = probe_auc(model, known, known)
+    place = names.index("pleural effusion")
+    truth = known.findings[:, place].numpy()
+    assert set(truth) == {0, 1}
+    assert figures["pleural effusion"] > 0.8  # scored on what it was fitted on
+    one_class = dataclasses.replace(known, findings=torch.zeros_like(known.findings))
+    assert set(probe_auc(model, known, one_class).values()) == {None}
+
+
+def test_fewer_cases_than_a_step_takes_are_refused(train, validation, tmp_path):
+    with pytest.raises(DataError, match="3 training cases, but a step takes cases_per_step = 4"):
+        fit(train[:3], validation, tmp_path)
+
+
+def test_masks_are_demanded_only_by_objectives_that_need_them(train, validation, tmp_path):
+    bare = [dataclasses.replace(case, masks={}) for case in train]
+    fit(bare, validation, tmp_path, supervision=("labels", "contrastive"))
+    with pytest.raises(DataError, match="none of the 16 cases has any"):
+        fit(bare, validation, tmp_path, supervision=("masks",))
+
+
+def test_reports_are_demanded_only_by_the_objective_that_needs_them(train, validation, tmp_path):
+    mute = [*train[:6], dataclasses.replace(train[6], id="mute", report=None)]
+    fit(mute, validation, tmp_path, supervision=("labels",))
+    with pytest.raises(DataError, match="1 of 7 cases have none, the first is mute"):
+        fit(mute, validation, tmp_path, supervision=("labels", "contrastive"))
+
+
+def test_training_towards_nothing_is_refused(train, validation, tmp_path):
+    with pytest.raises(DataError, match="name at least one of contrastive, labels, zones, masks"):
+        fit(train, validation, tmp_path, supervision=())
+
+
+def test_a_case_without_a_volume_is_named(train, validation, tmp_path):
+    broken = [*train[:5], dataclasses.replace(train[5], id="hollow", volumes=())]
+    with pytest.raises(DataError, match="case hollow: has no volume"):
+        fit(broken, validation, tmp_path)
+
+
+def test_uncertain_findings_teach_nothing(train):
+    case = dataclasses.replace(train[0], findings=(Finding(name="emphysema", state="uncertain"),), masks={})
+    known = read_targets([case], encoder(), ("emphysema",), masks=False)
+    assert known.findings.tolist() == [[-1]]
+
+
+def test_zones_need_a_grid_that_divides():
+    with pytest.raises(ValueError, match=r"z divides by 4 and x by 2, got \(6, 8, 8\)"):
+        Zones(4, (6, 8, 8), 1)

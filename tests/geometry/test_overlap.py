@@ -1,0 +1,71 @@
+import itertools
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, jaccard_score
+
+from evidcore.case import Box
+from evidcore.geometry.overlap import box_iou, mask_overlap, matched_iou
+
+
+def box(y0, y1, x0, x1, z=0):
+    return Box(z=z, y0=y0, y1=y1, x0=x0, x1=x1)
+
+
+def test_mask_overlap_agrees_with_scikit_learn():
+    dice = np.random.default_rng(1)
+    for share in (0.05, 0.5, 0.95):
+        one, other = (dice.random((3, 5, 7)) < share for _ in range(2))
+        found = mask_overlap(one, other)
+        assert found == pytest.approx((
+            f1_score(one.ravel(), other.ravel()),
+            jaccard_score(one.ravel(), other.ravel()),
+        ))
+
+
+def test_nothing_against_nothing_is_no_overlap_and_nothing_against_something_is_0():
+    empty, full = np.zeros((2, 2, 2), dtype=bool), np.ones((2, 2, 2), dtype=bool)
+    assert mask_overlap(empty, empty) is None
+    assert mask_overlap(empty, full) == (0.0, 0.0)
+    assert mask_overlap(full, full) == (1.0, 1.0)
+
+
+def test_masks_of_two_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"got \(2, 2, 2\) and \(2, 2, 3\)"):
+        mask_overlap(np.ones((2, 2, 2), dtype=bool), np.ones((2, 2, 3), dtype=bool))
+
+
+def test_box_iou_is_that_of_the_voxels():
+    dice = np.random.default_rng(2)
+    for _ in range(300):
+        boxes = []
+        for _ in range(2):
+            rows, columns = (sorted(dice.choice(9, 2, replace=False).tolist()) for _ in range(2))
+            boxes.append(box(*rows, *columns))
+        planes = []
+        for each in boxes:
+            plane = np.zeros((1, 9, 9), dtype=bool)
+            plane[0, each.y0 : each.y1, each.x0 : each.x1] = True
+            planes.append(plane)
+        assert box_iou(*boxes) == pytest.approx(mask_overlap(*planes)[1])
+
+
+def test_boxes_on_two_slices_share_nothing():
+    assert box_iou(box(0, 4, 0, 4), box(0, 4, 0, 4, z=1)) == 0.0
+
+
+def test_matching_is_the_best_of_all_pairings():
+    dice = np.random.default_rng(3)
+    for found_count, wanted_count in itertools.product(range(1, 4), range(1, 4)):
+        some = []
+        for _ in range(found_count + wanted_count):
+            rows, columns = (sorted(dice.choice(8, 2, replace=False).tolist()) for _ in range(2))
+            some.append(box(*rows, *columns))
+        found, wanted = some[:found_count], some[found_count:]
+        short, long = sorted((found, wanted), key=len)
+        best = max(
+            sum(box_iou(one, other) for one, other in zip(short, order, strict=True))
+            for order in itertools.permutations(long, len(short))
+        )
+        assert matched_iou(found, wanted) == pytest.approx(best / len(long))
+    assert matched_iou([], wanted) == matched_iou(found, []) == 0.0
