@@ -1,6 +1,7 @@
 # make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
 # make test   environment, then all tests but the slow ones
 # make test-all   those too, as CI does
+# make wheels   a wheel of the core and of every package, into dist/
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
 # make results   the demo over three seeds with its controls (about 80 minutes)
@@ -12,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else every process compiles torch and all el
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
 
-.PHONY: venv demo test test-all lint docs bench gpu-carry results clean
+.PHONY: venv demo test test-all lint docs wheels bench gpu-carry results clean
 
 venv: $(VENV)/.ready
 
@@ -21,7 +22,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PLUGINS)
 	  { echo "evidcore needs Python 3.11 or later, $(PYTHON) is $$($(PYTHON) --version). Try: make venv PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt -e '.[dev]' $(PACKAGES)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt -e '.[all,dev]' $(PACKAGES)
 	touch $@
 
 demo: venv
@@ -43,6 +44,10 @@ docs: venv
 	$(BIN)/python docs/generate_reference.py
 	$(BIN)/python docs/quotes.py
 	$(BIN)/python docs/explanation/grpo_step.py
+
+wheels: venv
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(PLUGINS))
 
 bench: venv
 	$(BIN)/python benchmarks/run_all.py

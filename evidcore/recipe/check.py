@@ -142,7 +142,8 @@ class Walk:
         for key in value:
             if key not in known and more is not None and key not in more:
                 self._say((*path, key), f"unknown key.{self._hint(key, {**known, **more}, path)}")
-        for mistake in check_options(more or {}, {key: value[key] for key in more or {} if key in value}, ""):
+        given = {key: value[key] for key in more or {} if key in value}
+        for mistake in check_options(more or {}, given, "", self.services):
             self._say((*path, *mistake.key), mistake.text)
         for name, item in known.items():
             is_required = item.default is item.default_factory is dataclasses.MISSING

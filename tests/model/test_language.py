@@ -1,10 +1,10 @@
 import pytest
 import torch
+from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from transformers import AutoTokenizer
 
 from evidcore.errors import DataError, RunError
 from evidcore.model.language import SPECIAL_TOKENS, build_tokenizer, load_language
-from evidcore.model.tiny import tiny_config, tiny_model
 
 PHRASES = ("lung nodule", "cardiomegaly", "pleural effusion")
 TEXTS = (

@@ -2,13 +2,13 @@ import dataclasses
 import random
 
 import pytest
+from evidcore_plugin_phantoms.language.documents import DocumentDrawer, prefix_ids, prompt_ids
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.errors import DataError
 from evidcore.model.template import read_turns
-from evidcore.model.text_documents import DocumentDrawer, prefix_ids, prompt_ids
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
 

@@ -6,12 +6,12 @@ import random
 import pytest
 import torch
 from evidcore.model.text_fit import TextFit, _token_weights, answer_loss
+from evidcore_plugin_phantoms.language.documents import DocumentDrawer
+from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
-from evidcore.model.text_documents import DocumentDrawer
-from evidcore.model.tiny import tiny_config, tiny_model
 from evidcore.testing.data import FINDINGS
 
 TASKS = {"choice": Choice(), "report": ReportTask()}

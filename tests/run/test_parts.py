@@ -3,12 +3,12 @@
 from typing import ClassVar
 
 import pytest
+from evidcore.run.parts import build, check_splits
 
 from evidcore.case import Case, Finding, Question, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import ContractError, DataError
 from evidcore.recipe import DataUse, load
-from evidcore.run.parts import build, check_splits
 
 
 class Listed(Dataset):

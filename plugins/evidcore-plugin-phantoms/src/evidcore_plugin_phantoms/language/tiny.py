@@ -25,9 +25,15 @@ from evidcore.case import Case
 from evidcore.compute.clock import clock_for
 from evidcore.contracts import Corpus, FitLog, Language, Task, View
 from evidcore.model.template import read_turns
-from evidcore.model.text_documents import Document, DocumentDrawer, prefix_ids, prompt_ids, vocabulary_texts
-from evidcore.model.tiny import tiny_config, tiny_model
-from evidcore.model.word_tokenizer import build_tokenizer, spellings
+from evidcore_plugin_phantoms.language.documents import (
+    Document,
+    DocumentDrawer,
+    prefix_ids,
+    prompt_ids,
+    vocabulary_texts,
+)
+from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
+from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer, spellings
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
