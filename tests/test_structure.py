@@ -54,6 +54,8 @@ ALLOWED_UPWARD = {
     # the options of a `fit` stage are read from the signature of what it calls; only when a recipe is checked
     ("recipe/order.py", "model"),
 }
+# rooms name components in recipes; these two build one by its class until evaluations are components
+ALLOWED_COMPONENTS = {"evaluate/choice.py", "evaluate/report.py"}
 ALLOWED_TO_PACKAGES = {
     ("doctor", "cli"),  # its commands share options and progress with the core's
     ("doctor", "page"),  # a profile's page is drawn like a run's
@@ -123,6 +125,15 @@ def test_the_core_imports_no_package():
         if name.startswith("evidcore_plugin_")
     ]
     assert reaching == []
+
+
+def test_no_room_of_the_core_imports_a_component():
+    importing = {
+        str(path.relative_to(CORE))
+        for path in modules(CORE)
+        if room_of(path) != "builtin" and "builtin" in imported_rooms(path)
+    }
+    assert importing == ALLOWED_COMPONENTS
 
 
 def test_the_lower_rooms_name_no_torch():
