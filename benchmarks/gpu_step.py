@@ -61,6 +61,7 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
     import torch
     from bench_model import TextHash, cases, source
 
+    from evidcore.builtin.rollouts import Plain
     from evidcore.case import Report
     from evidcore.recipe import Grpo, Sft, load
     from evidcore.run.lengths import ASSUMED_ANSWER_TOKENS, ASSUMED_PROMPT_TEXT_TOKENS, Lengths
@@ -98,7 +99,7 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
             planned = dataclasses.replace(planned, **common, max_new_tokens=answer)
             trainer = grpo.make_trainer(
                 model, processor, asked, [NamedReward(name="text-hash", reward=TextHash())],
-                GrpoSettings.of(planned), folder / "out", seed=1, announce=heard,
+                GrpoSettings.of(planned), folder / "out", seed=1, strategy=Plain(), announce=heard,
             )  # fmt: skip
         trainer.args.save_strategy = "no"
         if device.type == "cuda":

@@ -41,6 +41,7 @@ from side_by_side import Figure, Turns, figure, parser, ratios, tell
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.case import Case, TextPart
 from evidcore.compute.clock import Clock, clock_for
 from evidcore.train.rows import PromptSource
@@ -120,7 +121,7 @@ def ours(cell: Cell, size: Size, some: list[Case], folder: Path, heard: Heard) -
         fill_bank(model, asked, cell)
     trainer = make_trainer(
         model, processor, asked, [NamedReward(name="text-hash", reward=TextHash())], settings, folder, seed=1,
-        announce=heard,
+        strategy=Plain(), announce=heard,
     )  # fmt: skip
     heard.clock = trainer.clock
     stage.train(trainer, folder, resume=False)

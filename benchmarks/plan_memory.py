@@ -54,6 +54,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
     from bench_model import BRIDGE, DEMO_ENCODER, Size, build, cases, source
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    from evidcore.builtin.rollouts import Plain
     from evidcore.recipe import Grpo, Sft
     from evidcore.run.lengths import Lengths
     from evidcore.run.needs import memory
@@ -89,7 +90,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
             rewards = [NamedReward(name="text-hash", reward=text_hash())]
             trainer = grpo.make_trainer(
                 model, processor, asked, rewards, GrpoSettings.of(planned), folder / "out", seed=1,
-                announce=Silent(),
+                strategy=Plain(), announce=Silent(),
             )  # fmt: skip
         trainer.args.save_strategy = "no"
         stage.train(trainer, folder / "out", resume=False)
@@ -129,6 +130,7 @@ def warm_up(folder: Path, some: list[Any], kind: str) -> None:
     """Take a step with the least model, so that what libraries build for themselves is there already."""
     from bench_model import Size, build, source
 
+    from evidcore.builtin.rollouts import Plain
     from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings, Silent
     from evidcore.train.trl import grpo, sft, stage
 
@@ -143,7 +145,7 @@ def warm_up(folder: Path, some: list[Any], kind: str) -> None:
         trainer = grpo.make_trainer(
             model, processor, asked, rewards,
             GrpoSettings(**keys, prompts_per_step=1, answers_per_prompt=2, max_new_tokens=4),
-            folder, seed=1, announce=Silent(),
+            folder, seed=1, strategy=Plain(), announce=Silent(),
         )  # fmt: skip
     trainer.args.save_strategy = "no"
     stage.train(trainer, folder, resume=False)

@@ -28,6 +28,7 @@ import torch
 from bench_model import Size, TextHash, build, cases, source
 from side_by_side import Figure, Turns, figure, parser, ratios, tell
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.train.settings import GrpoSettings, NamedReward
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
@@ -63,7 +64,15 @@ def train(folder: Path, volumes: int, answers: int, steps: int, step_done: Calla
     asked = source(cases(folder / "volumes", volumes), processor, PROMPT_TOKENS)
     rewards = [NamedReward(name="text-hash", reward=TextHash())]
     trainer = make_trainer(
-        model, processor, asked, rewards, settings, folder / "run", seed=1, announce=Telling(step_done)
+        model,
+        processor,
+        asked,
+        rewards,
+        settings,
+        folder / "run",
+        seed=1,
+        strategy=Plain(),
+        announce=Telling(step_done),
     )
     stage.train(trainer, folder, resume=False)
 

@@ -125,6 +125,15 @@ def test_the_core_imports_no_package():
     assert reaching == []
 
 
+def test_no_room_of_the_core_imports_a_component():
+    importing = {
+        str(path.relative_to(CORE))
+        for path in modules(CORE)
+        if room_of(path) != "builtin" and "builtin" in imported_rooms(path)
+    }
+    assert importing == set()
+
+
 def test_the_lower_rooms_name_no_torch():
     slow = [
         f"{path.relative_to(CORE)}: {name}"

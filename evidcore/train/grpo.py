@@ -191,7 +191,7 @@ def grpo(
     *,
     seed: int,
     announce: Announce,
-    strategy: RolloutStrategy | None = None,
+    strategy: RolloutStrategy,
     replay: PromptSource | None = None,
     resume: bool = False,
 ) -> dict[str, float]:
@@ -206,7 +206,7 @@ def grpo(
         folder: where the trained model goes; `folder/steps` holds what a resume needs.
         seed: of everything random in the stage.
         announce: told the figures and the judged groups of each step.
-        strategy: how the answers of a group come about; None is `plain`.
+        strategy: how the answers of a group come about.
         replay: prompts whose gold answers are replayed, with `settings.replay`.
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
 

@@ -109,7 +109,7 @@ def sft(
         folder: where the trained model goes; `folder/steps` holds what a resume needs.
         seed: of everything random in the stage.
         announce: told the figures of each step.
-        reweighter: weighs the target tokens; None weighs each 1.
+        reweighter: weighs the target tokens; None weighs each 1, with a loss per token alone.
         reweighter_package: "package version", named when the re-weighter breaks its contract.
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.registry import factory
@@ -58,7 +59,7 @@ def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None
             trl={"beta": 0.04}, **shared,
         )  # fmt: skip
         rewards = [NamedReward(name="letters", reward=Letters())]
-        grpo(model, processor, source, rewards, settings, work, **given)
+        grpo(model, processor, source, rewards, settings, work, strategy=Plain(), **given)
     else:
         sft(
             model,

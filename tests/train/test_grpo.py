@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
 from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
@@ -19,7 +20,7 @@ def run(bench, kit, name="run", rewards=None, strategy=None, source=None, **chan
     heard = kit.heard()
     grpo(
         model, processor, source or bench.source(), rewards or [kit.letters()], kit.grpo_settings(**changed),
-        bench.folder / name, seed=3, announce=heard, strategy=strategy,
+        bench.folder / name, seed=3, announce=heard, strategy=strategy or Plain(),
     )  # fmt: skip
     return model, heard
 
@@ -106,7 +107,7 @@ def test_the_first_update_follows_the_formula(bench, kit):
     heard = kit.heard()
     trainer = make_trainer(
         model, processor, bench.source(), [kit.letters()], kit.grpo_settings(steps=1), bench.folder, seed=3,
-        announce=heard,
+        strategy=Plain(), announce=heard,
     )  # fmt: skip
     gradients = {}
 
@@ -251,7 +252,7 @@ def test_the_losses_of_the_papers_are_explicit(bench, kit):
     model, processor = bench.model()
     trainer = make_trainer(
         model, processor, bench.source(), [kit.letters()], kit.grpo_settings(), bench.folder, seed=1,
-        announce=kit.heard(),
+        strategy=Plain(), announce=kit.heard(),
     )  # fmt: skip
     args = trainer.args
     assert (args.loss_type, args.beta, args.epsilon, args.scale_rewards) == ("grpo", 0.0, 0.2, "group")

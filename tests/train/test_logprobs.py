@@ -4,6 +4,7 @@ import logging
 import pytest
 import torch
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.case import Crop
 from evidcore.train.settings import Lora
 from evidcore.train.trl import stage
@@ -18,7 +19,7 @@ def train(bench, kit, share, source, **changed):
     folder = bench.folder / share
     trainer = make_trainer(
         model, processor, source, [kit.letters()], kit.grpo_settings(steps=4, share_prompts=share, **changed),
-        folder, seed=3, announce=heard,
+        folder, seed=3, strategy=Plain(), announce=heard,
     )  # fmt: skip
     stage.train(trainer, folder, resume=False)
     stage.unwrap(trainer, model)
@@ -70,7 +71,7 @@ def scoring(bench, kit):
     model, processor = bench.model()
     trainer = make_trainer(
         model, processor, bench.source(), [kit.letters()], kit.grpo_settings(), bench.folder, seed=3,
-        announce=kit.heard(),
+        strategy=Plain(), announce=kit.heard(),
     )  # fmt: skip
     model.eval()
     row = processor.encode(bench.source()[0].prompt)

@@ -3,6 +3,7 @@ import time
 import pytest
 import torch
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.errors import RunError
 from evidcore.model.generation import Prefix
 from evidcore.train.pixel_flow import prove
@@ -92,7 +93,7 @@ def trainer_of(bench, kit, kind, **changed):
     settings = kit.grpo_settings(**{"trl": {"beta": 0.04}, **changed})
     trainer = make_trainer(
         model, processor, bench.source(), [kit.letters()], settings, bench.folder, seed=3,
-        announce=kit.heard(), kind=kind,
+        strategy=Plain(), announce=kit.heard(), kind=kind,
     )  # fmt: skip
     crop = bench.source()[5].prompt.crops()[0]
     SEEN[:] = [processor.image_processor.handle(crop)]

@@ -3,6 +3,7 @@ import pytest
 import torch
 from scipy.special import rel_entr, softmax
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.errors import RecipeError
 from evidcore.train.grpo import grpo
 from evidcore.train.settings import Lora, NamedReward, Replay
@@ -17,7 +18,7 @@ def run(bench, kit, name, *, weight=1.0, rows=4, rewards=None, **changed):
     settings = kit.grpo_settings(replay=replay, **changed)
     grpo(
         model, processor, bench.source(), rewards or [kit.letters()], settings, bench.folder / name, seed=3,
-        announce=heard, replay=bench.source(bench.set_of("report")),
+        strategy=Plain(), announce=heard, replay=bench.source(bench.set_of("report")),
     )  # fmt: skip
     return model, heard
 

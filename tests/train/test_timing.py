@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.compute.clock import Clock
 from evidcore.train.trl import grpo, sft, stage
 
@@ -36,6 +37,7 @@ def grpo_trainer(bench, kit, heard, **changed):
         settings,
         bench.folder / "run",
         seed=1,
+        strategy=Plain(),
         announce=heard,
     )
 
@@ -128,7 +130,15 @@ def test_slow_rewards_are_named_once(bench, kit, caplog):
     settings, folder = kit.grpo_settings(steps=3), bench.folder / "run"
     rewards = [kit.letters(), kit.letters(name="slow", reward=Slow())]
     trainer = grpo.make_trainer(
-        model, processor, bench.source(), rewards, settings, folder, seed=1, announce=kit.heard()
+        model,
+        processor,
+        bench.source(),
+        rewards,
+        settings,
+        folder,
+        seed=1,
+        strategy=Plain(),
+        announce=kit.heard(),
     )
     trainer.clock = Clock(lambda: seconds[0])
     with caplog.at_level(logging.WARNING, logger="evidcore"):

@@ -8,7 +8,6 @@ from typing import Any
 
 from trl import GRPOConfig
 
-from evidcore.builtin.rollouts import Plain
 from evidcore.contracts import Announce, RolloutStrategy
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
@@ -81,7 +80,7 @@ def run_grpo(
     *,
     seed: int,
     announce: Announce,
-    strategy: RolloutStrategy | None,
+    strategy: RolloutStrategy,
     replay: PromptSource | None,
     resume: bool,
 ) -> dict[str, float]:
@@ -109,7 +108,7 @@ def make_trainer(
     *,
     seed: int,
     announce: Announce,
-    strategy: RolloutStrategy | None = None,
+    strategy: RolloutStrategy,
     replay: PromptSource | None = None,
     kind: type[GroupTrainer] = GroupTrainer,
     **options: Any,
@@ -137,7 +136,7 @@ def make_trainer(
             GRPOConfig(**stage.arguments(owned, {**DEFAULTS["grpo"], **settings.trl})),
             source,
             judge,
-            strategy or Plain(),
+            strategy,
             sharing=PromptSharing(settings.share_prompts, settings.answers_per_prompt),
             announce=announce,
             learning_rates=rates,

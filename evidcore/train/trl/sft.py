@@ -15,7 +15,6 @@ import datasets
 import torch
 from trl import SFTConfig, SFTTrainer
 
-from evidcore.builtin.uniform import Uniform
 from evidcore.contracts import Announce, Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
@@ -158,7 +157,10 @@ def make_trainer(
 
     Raises:
         RecipeError: if the rows of a step cannot be dealt out evenly.
+        ValueError: if a loss per row has no re-weighter.
     """
+    if settings.loss_per == "row" and reweighter is None:
+        raise ValueError("trl's own loss is per token: a loss per row needs a re-weighter, such as `uniform`")
     rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
     processes = stage.process_count()
     together = settings.rows_per_forward or max(settings.rows_per_step // processes, 1)
@@ -175,8 +177,6 @@ def make_trainer(
     }
     stage.check_arguments(SFTConfig, owned, settings.trl, WHERE)
     model.train_only(settings.train)
-    if settings.loss_per == "row":
-        reweighter = reweighter or Uniform()  # trl's own loss is per token
     with stage.quiet():
         return WeightedTrainer(
             model,

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 import evidcore.contracts  # noqa: F401 (component kinds are told by it)
+from evidcore.builtin.rollouts import Plain
 from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.model import assemble
@@ -91,7 +92,17 @@ def test_training_the_whole_model_by_rewards_moves_the_embeddings_and_not_the_an
         answers_per_prompt=4, max_new_tokens=6, reward_time_limit_s=0.0, trl={"beta": 0.04},
     )  # fmt: skip
     rewards = [NamedReward(name="letters", reward=Letters())]
-    grpo(model, processor, source, rewards, settings, tmp_path / "run", seed=3, announce=Silent())
+    grpo(
+        model,
+        processor,
+        source,
+        rewards,
+        settings,
+        tmp_path / "run",
+        seed=3,
+        strategy=Plain(),
+        announce=Silent(),
+    )
     loaded, _ = assemble.load(tmp_path / "run")
     for after in (model.state_dict(), loaded.state_dict()):
         assert not torch.equal(
