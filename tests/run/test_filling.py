@@ -14,9 +14,8 @@ from click.testing import CliRunner
 
 from evidcore.case import VolumeRef
 from evidcore.cli import main
-from evidcore.volume import read
+from evidcore.volume import read, volume_cache
 from evidcore.volume.cached_array import open_array
-from evidcore.volume.cached_volume import find
 
 CASES = 9
 RECIPE = """\
@@ -79,7 +78,7 @@ def test_a_set_is_filled_once_and_the_rest_is_counted(scans):
         "vit3d has 3 windows"
     )
     ref = VolumeRef(path=str(scans / "2.nii"))
-    np.testing.assert_array_equal(find(ref).volume().array, read(ref).array)
+    np.testing.assert_array_equal(volume_cache.get(ref).volume().array, read(ref).array)
     files = kept(scans)
     second = prepare()
     assert "8 already there, 1 left out; 0 GB written" in second.output
