@@ -30,12 +30,14 @@ def run(
     """Run a recipe: train, measure, audit, and write the evidence page."""
     from evidcore.recipe import load
     from evidcore.run import start
+    from evidcore.run.assembly import Assembly
 
-    folder = start(load(recipe, overrides), out, fresh=fresh, with_controls=with_controls)
-    go(folder, as_json, accept_changes=False)
+    assembly = Assembly(load(recipe, overrides))
+    folder = start(assembly.recipe, out, fresh=fresh, with_controls=with_controls, assembly=assembly)
+    go(folder, as_json, accept_changes=False, assembly=assembly)
 
 
-def go(folder: Any, as_json: bool, *, accept_changes: bool) -> None:
+def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None) -> None:
     """Run a run folder to its end, show its progress, write its page and print its results."""
     from evidcore.cli.progress import Progress
     from evidcore.cli.summary import summary
@@ -44,12 +46,12 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool) -> None:
     from evidcore.run import run as run_folder
 
     if not processes().is_first:
-        run_folder(folder, accept_changes=accept_changes)
+        run_folder(folder, accept_changes=accept_changes, assembly=assembly)
         return
     click.echo(f"run: {folder.path}", err=as_json)
     try:
         with Progress(folder.path, to_stderr=as_json) as progress:
-            run_folder(folder, [progress], accept_changes=accept_changes)
+            run_folder(folder, [progress], accept_changes=accept_changes, assembly=assembly)
     except KeyboardInterrupt:
         click.echo(f"\ninterrupted. Last checkpoint: {folder.last_checkpoint() or 'none yet'}", err=True)
         click.echo(f"Go on with: evid resume {folder.path}", err=True)

@@ -26,17 +26,27 @@ from evidcore.run.record import Recorder
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
 
 
-def start(recipe: Recipe, root: Path, *, fresh: bool = False, with_controls: bool = False) -> RunFolder:
-    """Make the run folder of a recipe: as given, resolved, and locked."""
+def start(
+    recipe: Recipe,
+    root: Path,
+    *,
+    fresh: bool = False,
+    with_controls: bool = False,
+    assembly: Assembly | None = None,
+) -> RunFolder:
+    """Make the run folder of a recipe: as given, resolved, and locked; `assembly` is built if left out."""
     if with_controls:
         check_controls(recipe)
-    folder = _start(recipe, root, fresh, with_controls) if processes().is_first else None
+    folder = (
+        _start(assembly or Assembly(recipe), root, fresh, with_controls) if processes().is_first else None
+    )
     path = processes().share(None if folder is None else str(folder.path))
     return RunFolder(Path(str(path)))
 
 
-def _start(recipe: Recipe, root: Path, fresh: bool, with_controls: bool) -> RunFolder:
-    lock = lock_table(recipe, Assembly(recipe).datasets)
+def _start(assembly: Assembly, root: Path, fresh: bool, with_controls: bool) -> RunFolder:
+    recipe = assembly.recipe
+    lock = lock_table(recipe, assembly.datasets)
     resolved = to_toml(recipe)
     folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
     lock["run"] = {"fresh": fresh, "with_controls": with_controls}
@@ -47,8 +57,20 @@ def _start(recipe: Recipe, root: Path, fresh: bool, with_controls: bool) -> RunF
     return folder
 
 
-def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: bool = False) -> None:
+def run(
+    folder: RunFolder,
+    recorders: Sequence[object] = (),
+    *,
+    accept_changes: bool = False,
+    assembly: Assembly | None = None,
+) -> None:
     """Run or go on with what a run folder holds, to its end.
+
+    Args:
+        folder: the run.
+        recorders: hear the run's events.
+        accept_changes: go on although code, data or versions changed.
+        assembly: of the folder's recipe, where it was built to start the run.
 
     Raises:
         RunError: if code, data or versions changed since the run started, if another process runs it, or if
@@ -57,8 +79,8 @@ def run(folder: RunFolder, recorders: Sequence[object] = (), *, accept_changes: 
     """
     is_first = processes().is_first
     with folder.held() if is_first else contextlib.nullcontext(), naming_full_disk(folder):
-        recipe = load(folder.path / "resolved.toml")
-        assembly = Assembly(recipe)
+        assembly = assembly or Assembly(load(folder.path / "resolved.toml"))
+        recipe = assembly.recipe
         lock = lock_table(recipe, assembly.datasets)
         if is_first:
             _compare(folder, lock, accept_changes)
