@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from evidcore.contracts import Asking, Audit, Policy, Row, StageContext, StageResult
 from evidcore.contracts.stage import Found, Key
@@ -24,6 +24,8 @@ class AuditStage(AskingStage):
     """Audit what the evaluations of the data entries measure; the keys of the audit are its own keys too."""
 
     audit: str = POLICY  # the component that asks and compares
+
+    compares: ClassVar[bool] = True
 
     @classmethod
     def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:

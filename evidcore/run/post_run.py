@@ -76,5 +76,5 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
 
 def last_asking(stages: tuple[Stage, ...]) -> AskingStage | None:
     """Return the last stage that evaluates answers, None where there is none."""
-    found = [stage for stage in stages if isinstance(stage, AskingStage) and stage.kind != "audit"]
+    found = [stage for stage in stages if isinstance(stage, AskingStage) and not stage.compares]
     return found[-1] if found else None
