@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from evidcore.errors import DataError
-from evidcore.model.language import build_tokenizer
 from evidcore.model.tiny import tiny_config, tiny_model
+from evidcore.model.word_tokenizer import build_tokenizer
 
 WORDS = (
     "Which finding is present?\nA) lung nodule\nB) cardiomegaly\nLung nodule on the left. Cardiomegaly.",
