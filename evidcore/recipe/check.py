@@ -145,6 +145,8 @@ class Walk:
         given = {key: value[key] for key in more or {} if key in value}
         for mistake in check_options(more or {}, given, "", self.services):
             self._say((*path, *mistake.key), mistake.text)
+        for key in given:
+            self._named_components(str((more or {})[key].kind), given[key], (*path, key))
         for name, item in known.items():
             is_required = item.default is item.default_factory is dataclasses.MISSING
             if name in value:
@@ -227,15 +229,31 @@ class Walk:
                     self._say((*path, "use"), f"{text} Where two kinds have it, add kind = '…'.")
                 return
             kind = str(found)
-        if kind in shape.OWN_KEYS:
-            hints = typing.get_type_hints(shape.OWN_KEYS[kind], include_extras=True)
-            for key in hints.keys() & table.keys() - {"use"}:
-                self.value(hints[key], table[key], (*path, key))
+        self._own_keys(kind, table, path)
         for mistake in check(kind, table, "", self.services):
             text = mistake.text
             if text.startswith("unknown key."):
                 text += self._home(str(mistake.key[-1]), path)
             self._say((*path, *mistake.key), text)
+
+    def _named_components(self, kind: str, value: Any, path: Path) -> None:
+        """Check what the core reads itself in a list of tables: their own keys, and that they differ."""
+        before: list[tuple[Any, Any]] = []
+        for place, table in enumerate(_list(value) if kind in shape.OWN_KEYS else ()):
+            if isinstance(table, Mapping):
+                self._own_keys(kind, table, (*path, place))
+                called = (table.get("use"), table.get("name") or "")
+                if called in before:
+                    text = f"{kind} {called[0]!r} comes twice under one name."
+                    self._say((*path, place), f"{text} Give this one a name = '…' of its own.")
+                before.append(called)
+
+    def _own_keys(self, kind: str, table: Mapping[str, Any], path: Path) -> None:
+        """Check the keys of a component's table that the core reads itself."""
+        form = shape.OWN_KEYS.get(kind)
+        hints = typing.get_type_hints(form, include_extras=True) if form is not None else {}
+        for key in hints.keys() & table.keys() - {"use"}:
+            self.value(hints[key], table[key], (*path, key))
 
     def _say(self, path: Path, text: str) -> None:
         self.add.append(Problem(path=path, text=text))

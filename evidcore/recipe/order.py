@@ -59,8 +59,8 @@ def _observers(raw: Mapping[str, Any]) -> Found:
 
 def _language(around: Surroundings) -> Found:
     """Ask the language model's component what is wrong with its table, and whether it has weights."""
-    table = around.table("model", "language")
-    if not table:
+    table = around.table("model").get("language")
+    if not isinstance(table, Mapping):
         return
     try:
         made = made_class(factory_of("model.language", around))

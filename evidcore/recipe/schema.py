@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evidcore.errors import PluginError
@@ -19,9 +20,16 @@ def recipe_schema() -> dict[str, Any]:
     schema = _table(shape.Top)
     without_tables = {"observer", "command", "stage", "format"}
     definitions = {kind: _component(kind) for kind in sorted({*KIND_NAMES} - without_tables)}
-    definitions["stage"] = {"anyOf": [_stage(row.name, stage_class(row.name)) for row in offers("stage")]}
+    definitions["stage"] = {"anyOf": list(_stages())}
     definitions["service"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in SERVICE_KINDS]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
+
+
+def _stages() -> Iterator[dict[str, Any]]:
+    """Yield the schema of each kind of stage that loads."""
+    for offer in offers("stage"):
+        with contextlib.suppress(PluginError):
+            yield _stage(offer.name, stage_class(offer.name))
 
 
 def _table(form: type) -> dict[str, Any]:

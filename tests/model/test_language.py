@@ -1,83 +1,20 @@
 import pytest
 import torch
-from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from transformers import AutoTokenizer
 
-from evidcore.errors import DataError, RunError
-from evidcore.model.language import SPECIAL_TOKENS, build_tokenizer, load_language
+from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.model.language import Pretrained
+from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
+from evidcore.registry import factory
 
-PHRASES = ("lung nodule", "cardiomegaly", "pleural effusion")
-TEXTS = (
-    "Which finding is present?\nA) lung nodule\nB) cardiomegaly\nThink, then answer.",
-    "<think>A lung nodule present. B cardiomegaly absent.</think><answer>A</answer>",
-    "There is left pleural effusion. No cardiomegaly.",
-)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer(TEXTS, PHRASES)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *TEXTS,
-        "Lung nodules of 12 mm,  two spaces\tand a tab\n",
-        "Überraschung: naïve 漢字 🫁",
-        "<think></answer><|im_end|>",
-        "cardiomegalyx LUNG NODULE lung  nodule",
-    ],
-)
-def test_any_text_comes_back_as_it_was(tokenizer, text):
-    assert tokenizer.decode(tokenizer(text).input_ids) == text
-
-
-def test_a_phrase_is_one_token_wherever_it_stands(tokenizer):
-    for text in ("lung nodule", " lung nodule", "Lung nodule", " Lung nodule"):
-        assert len(tokenizer(text).input_ids) == 1, text
-    assert len(tokenizer("lung nodules").input_ids) > 2
-
-
-def test_the_answer_of_a_question_takes_few_tokens(tokenizer):
-    assert len(tokenizer(TEXTS[1]).input_ids) == 13
-
-
-def test_offsets_point_at_the_characters(tokenizer):
-    text = TEXTS[2]
-    encoded = tokenizer(text, return_offsets_mapping=True)
-    pieces = [text[start:end] for start, end in encoded.offset_mapping]
-    assert pieces == [tokenizer.decode([token]) for token in encoded.input_ids]
-    assert " pleural effusion" in pieces
-
-
-def test_special_tokens_come_first_and_are_single(tokenizer):
-    assert [tokenizer(token).input_ids for token in SPECIAL_TOKENS] == [
-        [i] for i in range(len(SPECIAL_TOKENS))
-    ]
-    assert tokenizer.eos_token == "<|im_end|>"
-    assert tokenizer.pad_token == "<|endoftext|>"
-
-
-def test_the_chat_template_shows_an_image_as_one_token_between_marks(tokenizer):
-    messages = [
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is seen?"}]},
-        {"role": "assistant", "content": "A lung nodule."},
-    ]
-    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
-        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>What is seen?<|im_end|>\n"
-        "<|im_start|>assistant\nA lung nodule.<|im_end|>\n"
-    )
-    assert tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True).endswith(
-        "What is seen?<|im_end|>\n<|im_start|>assistant\n"
-    )
+TEXTS = ("Which finding is present? A lung nodule.", "<think>Absent.</think><answer>A</answer>")
 
 
 def test_tokenizer_and_model_come_back_from_disk(tokenizer, tmp_path):
     model = tiny_model(tiny_config(tokenizer, width=32, layers=1, heads=2), tokenizer, seed=3)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    loaded, again = load_language({"folder": str(tmp_path)})
+    loaded, again = Pretrained(folder=str(tmp_path)).load()
     for text in TEXTS:
         assert again(text).input_ids == tokenizer(text).input_ids
         assert AutoTokenizer.from_pretrained(tmp_path)(text).input_ids == tokenizer(text).input_ids
@@ -87,43 +24,41 @@ def test_tokenizer_and_model_come_back_from_disk(tokenizer, tmp_path):
     assert (tmp_path / "model.safetensors").is_file()
 
 
-def test_the_same_seed_builds_the_same_weights(tokenizer):
-    state = torch.get_rng_state()
-    one, _ = load_language({"use": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=5)
-    two, _ = load_language({"use": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=5)
-    three, _ = load_language({"use": "tiny"}, texts=TEXTS, phrases=PHRASES, seed=6)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-    assert not torch.equal(one.lm_head.weight, three.lm_head.weight)
-    assert torch.equal(state, torch.get_rng_state())
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({}, r"exactly one of config, id and folder, got \{\}"),
-        (
-            {"id": "x", "folder": "y"},
-            r"exactly one of config, id and folder, got \{'id': 'x', 'folder': 'y'\}",
-        ),
-        ({"config": "small"}, r"no shape is called 'small'; the one there is: 'tiny'"),
-        ({"use": "tiny", "widht": 3}, r"language\.widht: .*Did you mean 'width'\?"),
-        (
-            {"use": "tiny", "width": 100, "heads": 3},
-            r"3 heads of an even width do not share 100; take a multiple of 6",
-        ),
-        ({"folder": "/nowhere/at all"}, r"'/nowhere/at all' holds no config.json"),
+        ({}, "must have exactly one of id and folder, got none."),
+        ({"id": "x", "revision": "abc", "folder": "y"}, "must have exactly one of id and folder, got id and folder."),
+        ({"id": "x"}, "revision is missing: without a commit, the same recipe may train another model"),
+        ({"folder": "y", "revision": "abc"}, "goes with id only, got 'abc'."),
     ],
 )
-def test_a_source_that_cannot_be_used_says_what_would_do(source, message):
-    with pytest.raises(DataError, match=message):
-        load_language(source, texts=TEXTS, phrases=PHRASES)
+def test_a_source_that_is_none_or_two_says_so(source, message):
+    ((_, text),) = Pretrained.problems(source)
+    assert text.startswith(message)
+
+
+def test_a_folder_that_is_not_there_says_what_would_do():
+    with pytest.raises(DataError, match=r"'/nowhere/at all' holds no config.json"):
+        Pretrained(folder="/nowhere/at all").load()
+
+
+def test_a_relative_folder_starts_at_the_recipes(tmp_path):
+    table = {"use": "pretrained", "folder": "small"}
+    found = factory.build("language", table, given={"recipe_folder": tmp_path}, where="model.language")
+    assert found.folder == str(tmp_path / "small")
+
+
+def test_a_wrong_key_of_a_language_model_is_named():
+    with pytest.raises(RecipeError, match=r"language\.widht: .*Did you mean 'width'\?"):
+        factory.build("language", {"use": "tiny", "widht": 3}, given={}, where="language")
 
 
 def test_a_folder_without_weights_is_named(tokenizer, tmp_path):
     tiny_config(tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(DataError, match=rf"{tmp_path}.*could not be loaded"):
-        load_language({"folder": str(tmp_path)})
+        Pretrained(folder=str(tmp_path)).load()
 
 
 def test_a_model_without_a_chat_template_is_refused_with_the_remedy(tokenizer, tmp_path):
@@ -132,7 +67,7 @@ def test_a_model_without_a_chat_template_is_refused_with_the_remedy(tokenizer, t
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
     with pytest.raises(DataError, match=rf"{tmp_path}.*no chat template.*put a chat_template.jinja"):
-        load_language({"folder": str(tmp_path)})
+        Pretrained(folder=str(tmp_path)).load()
 
 
 def test_a_template_that_loses_something_is_refused_before_the_weights_are_read(tokenizer, tmp_path):
@@ -143,4 +78,4 @@ def test_a_template_that_loses_something_is_refused_before_the_weights_are_read(
     with pytest.raises(
         RunError, match=rf"(?s){tmp_path}: its chat template.*open thought: .*ends in '<think>'"
     ):
-        load_language({"folder": str(tmp_path)})
+        Pretrained(folder=str(tmp_path)).load()

@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 
 from evidcore.errors import RecipeError
-from evidcore.recipe import Evaluate, Grpo, Sft, load, to_toml
+from evidcore.evaluate.stage import Evaluate
+from evidcore.recipe import load, to_toml
 from evidcore.recipe.schema import recipe_schema
-from evidcore.recipe.shape import DEFAULT_METRICS
+from evidcore.train.grpo import Grpo
+from evidcore.train.sft import Sft
 
 
 def mistakes(path, *overrides):
@@ -121,21 +123,27 @@ def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
          "line 49, stage.evaluate.metric[0].name: must be a valid string, got 3."),
         ('split = "test" }]', 'split = "test" }]\n[[stage.metric]]\nuse = "bleu"\n[[stage.metric]]\nuse = "bleu"',
          "line 49, stage.evaluate.metric[1]: metric 'bleu' comes twice under one name."),
-        ('split = "test" }]', 'split = "test" }]\nmetric = []',
-         "line 47, stage.evaluate.metric: must be a list with at least one entry, got []."),
+        ('split = "test" }]', 'split = "test" }]\nmetric = "bleu"',
+         "line 47, stage.evaluate.metric: must be a list of metric tables such as [{ use = '…' }], got 'bleu'."),
         ('split = "test" }]', 'split = "test" }]\nlabeler = { use = "negation-rule" }',
          "line 47, stage.evaluate.labeler.use: no labeler is called 'negation-rule'. Did you mean 'negation-rules'?"),
         ('kind = "evaluate"', 'kind = "evalute"',
-         "stage[2].kind: must be one of fit, sft, grpo, evaluate, audit, got 'evalute'. Did you mean 'evaluate'?"),
+         "line 45, stage.evalute.kind: must be one of audit, evaluate, fit, grpo, sft, got 'evalute'. Did you mean 'evaluate'?"),
         ('train = ["bridge", "language"]\ndata = [\n', 'train = ["bridge"]\ndata = [\n',
          "line 21, stage.sft: the language model has no weights, and this stage does not train it."),
         ("language = 1e-4", "encoder = 1e-4",
          "line 36, stage.grpo.learning_rate: must have the keys of train (bridge, language) and no other, "
          "got bridge, encoder."),
         ('{ use = "tiny" }', '{ use = "tiny", id = "a/b" }',
-         "line 16, model.language: must have exactly one of config, id and folder, got config and id."),
+         "line 16, model.language.id: unknown key. Keys here: heads, layers, width."),
         ('{ use = "tiny" }', '{ id = "a/b" }', "line 16, model.language: revision is missing"),
-        ('{ use = "tiny" }', '{ config = "tny" }', "line 16, model.language.config: must be '' or 'tiny', got 'tny'."),
+        ('{ use = "tiny" }', '{ id = "a/b", folder = "c" }',
+         "line 16, model.language: must have exactly one of id and folder, got id and folder."),
+        ('{ use = "tiny" }', '{}', "line 16, model.language: must have exactly one of id and folder, got none."),
+        ('{ use = "tiny" }', '{ use = "tny" }',
+         "line 16, model.language.use: no language is called 'tny'. Did you mean 'tiny'? Installed: pretrained, tiny."),
+        ('split = "test" }]', 'evaluation = "choise", split = "test" }]',
+         "line 46, stage.evaluate.data[0].evaluation: no evaluation is called 'choise'. Did you mean 'choice'?"),
         ('encoder = { use = "vit3d" }', 'encoder = "vit3d"',
          "line 18, model.encoder: must be a table that names a component, { use = '…' }, got 'vit3d'."),
         ("weight = 0.5", "weight = inf", "line 39, stage.grpo.reward[0].weight: must be a finite number"),
@@ -293,43 +301,56 @@ def test_a_component_of_a_package_that_is_not_installed_is_answered_with_the_pip
 
 
 LAST = 'task = "choice", split = "test" }]'
+ASKED_REPORTS = 'task = "report", split = "test" }]'
+REPORTS = (LAST, ASKED_REPORTS)
 
 
-def test_an_evaluate_stage_has_the_metrics_that_need_nothing_unless_it_names_some(write):
-    stage = load(write()).stages[-1]
-    assert [table["use"] for table in stage.metric] == list(DEFAULT_METRICS)
-    assert stage.metric[0] == {"use": "bleu", "name": "", "tokenize": "13a", "lowercase": True}
+def test_an_evaluate_stage_has_the_cores_metric_unless_it_names_some(write):
+    stage = load(write(REPORTS)).stages[-1]
+    assert [table["use"] for table in stage.options["metric"]] == ["abnormal-recall"]
     named = '[[stage.metric]]\nuse = "scorer"\nname = "words"\nscorer = "judge"'
-    own = load(write((LAST, f"{LAST}\n{named}"))).stages[-1]
-    assert list(own.metric) == [{"use": "scorer", "name": "words", "scorer": "judge"}]
+    own = load(write((LAST, f"{ASKED_REPORTS}\n{named}"))).stages[-1]
+    assert own.options["metric"] == [{"use": "scorer", "name": "words", "scorer": "judge"}]
+    assert load(write((LAST, f"{ASKED_REPORTS}\nmetric = []"))).stages[-1].options["metric"] == []
 
 
 def test_a_resolved_recipe_keeps_its_metrics(write, tmp_path):
     named = '[[stage.metric]]\nuse = "scorer"\nscorer = { use = "token-f1" }'
-    recipe = load(write((LAST, f"{LAST}\n{named}")))
-    (tmp_path / "again.toml").write_text(to_toml(recipe))
-    assert load(tmp_path / "again.toml").stages == recipe.stages
+    for given in (named, "metric = []"):
+        recipe = load(write((LAST, f"{ASKED_REPORTS}\n{given}")))
+        (tmp_path / "again.toml").write_text(to_toml(recipe))
+        assert load(tmp_path / "again.toml").stages == recipe.stages
+
+
+def test_a_stage_has_the_keys_of_its_own_evaluations_alone(write):
+    path = write((LAST, ASKED_MASKS + '\nmetric = [{ use = "bleu" }]'), SLICES)
+    assert mistakes(path)[1].startswith("  line 47, stage.evaluate.metric: unknown key. ")
+    both = 'task = "choice", split = "test" }, { dataset = "chest", task = "report", split = "test" }]'
+    assert load(write((LAST, both))).stages[-1].options.keys() == {"labeler", "metric", "rescue"}
 
 
 GROWER = ("[service.judge]", '[service.grower]\nuse = "region-growing"\n\n[service.judge]')
+ASKED_MASKS = 'task = "reasoning-segmentation", split = "test" }]'
+SLICES = ('"volume"', '"slices"')
 
 
-def test_an_evaluate_stage_grows_regions_unless_it_names_a_segmenter_or_a_service(write, tmp_path):
-    assert load(write()).stages[-1].segmenter["use"] == "region-growing"
+def test_a_segmentation_grows_regions_unless_the_stage_names_a_segmenter_or_a_service(write, tmp_path):
+    assert load(write((LAST, ASKED_MASKS), SLICES)).stages[-1].options["segmenter"]["use"] == "region-growing"
     for given in ('segmenter = "grower"', 'segmenter = { use = "region-growing" }'):
-        recipe = load(write(GROWER, (LAST, f"{LAST}\n{given}")))
+        recipe = load(write(GROWER, (LAST, f"{ASKED_MASKS}\n{given}"), SLICES))
         (tmp_path / "again.toml").write_text(to_toml(recipe))
         assert load(tmp_path / "again.toml").stages == recipe.stages
-    assert load(write(GROWER, (LAST, f'{LAST}\nsegmenter = "grower"'))).stages[-1].segmenter == "grower"
+    named = load(write(GROWER, (LAST, f'{ASKED_MASKS}\nsegmenter = "grower"'), SLICES))
+    assert named.stages[-1].options["segmenter"] == "grower"
 
 
 def test_a_segmenter_is_swapped_from_the_command_line(write, install):
     body = "from evidcore_plugin_segmenters.region_growing import RegionGrowing as It\n"
     install("evid-other", "segmenter", "other", body)
     for given in ("", 'segmenter = { use = "region-growing" }', 'segmenter = "grower"'):
-        path = write(GROWER, (LAST, f"{LAST}\n{given}"))
+        path = write(GROWER, (LAST, f"{ASKED_MASKS}\n{given}"), SLICES)
         recipe = load(path, ['stage.evaluate.segmenter={use="other"}'])
-        assert recipe.stages[-1].segmenter["use"] == "other"
+        assert recipe.stages[-1].options["segmenter"]["use"] == "other"
         assert recipe.stages[:-1] == load(path).stages[:-1]
 
 
@@ -340,17 +361,44 @@ def test_a_segmenter_is_swapped_from_the_command_line(write, install):
          "A segmenter of its own: { use = 'growr' }."),
         ('"judge"', "segmenter: must be a segmenter, but service 'judge' is a scorer."),
         ('{ use = "region-growin" }', "segmenter.use: no segmenter is called 'region-growin'. Did you mean"),
-        ("3", "segmenter: must be a table that names a component, { use = '…' }, got 3."),
+        ("3", "segmenter: must be a segmenter: a table such as { use = '…' }, or the name of a service; got 3."),
     ],
 )  # fmt: skip
 def test_a_segmenter_that_is_none_is_refused_with_its_line(write, given, said):
-    found = mistakes(write(GROWER, (LAST, f"{LAST}\nsegmenter = {given}")))
+    found = mistakes(write(GROWER, (LAST, f"{ASKED_MASKS}\nsegmenter = {given}"), SLICES))
     assert f"line 50, stage.evaluate.{said}" in found[1]
 
 
 def test_the_schema_allows_a_segmenter_as_a_table_or_as_a_service():
-    stages = recipe_schema()["properties"]["stage"]["items"]["anyOf"]
-    (evaluate,) = [one for one in stages if one["properties"]["kind"] == {"const": "evaluate"}]
-    table = {"$ref": "#/$defs/segmenter"}
-    assert evaluate["properties"]["segmenter"] == {"anyOf": [table, {"type": "string"}]}
-    assert evaluate["properties"]["labeler"] == {"$ref": "#/$defs/labeler"}
+    found = recipe_schema()["$defs"]
+    (masks,) = [
+        one for one in found["evaluation"]["anyOf"] if one["properties"]["use"]["enum"][0] == "segmentation"
+    ]
+    assert masks["properties"]["segmenter"] == {"anyOf": [{"$ref": "#/$defs/segmenter"}, {"type": "string"}]}
+    (report,) = [
+        one for one in found["evaluation"]["anyOf"] if one["properties"]["use"]["enum"][0] == "report"
+    ]
+    assert report["properties"]["metric"]["type"] == "array"
+
+
+def test_the_schema_has_every_stage_and_leaves_open_what_evaluations_add():
+    stages = {one["properties"]["kind"]["const"]: one for one in recipe_schema()["$defs"]["stage"]["anyOf"]}
+    assert stages.keys() >= {"audit", "evaluate", "fit", "grpo", "sft"}
+    assert stages["sft"]["additionalProperties"] is False
+    assert "additionalProperties" not in stages["evaluate"]
+
+
+def test_a_language_model_without_use_is_a_pretrained_one(write):
+    found = load(write(('{ use = "tiny" }', '{ folder = "models/small" }'))).model.language
+    assert found == {"use": "pretrained", "folder": "models/small", "id": "", "revision": ""}
+
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+WHOLE = [path for path in sorted(RECIPES.rglob("*.toml")) if "[[stage]]" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: str(path.relative_to(RECIPES)))
+def test_the_resolved_copy_of_every_recipe_here_loads_to_the_same(path, tmp_path):
+    recipe = load(path)
+    (tmp_path / "again.toml").write_text(to_toml(recipe), encoding="utf-8")
+    assert load(tmp_path / "again.toml") == recipe

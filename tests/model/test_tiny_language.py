@@ -5,17 +5,20 @@ import random
 
 import pytest
 import torch
-from evidcore.model.text_fit import TextFit, _token_weights, answer_loss
-from evidcore_plugin_phantoms.language.documents import DocumentDrawer
-from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
+from evidcore.contracts import Corpus
+from evidcore.model.language import Pretrained
+from evidcore_plugin_phantoms.language.documents import DocumentDrawer
+from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
+from evidcore_plugin_phantoms.language.tiny import Tiny, _token_weights, answer_loss
 from evidcore.testing.data import FINDINGS
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
-SMALL = {"use": "tiny", "width": 32, "layers": 1, "heads": 2}
+SMALL = {"width": 32, "layers": 1, "heads": 2}
+CORPUS = Corpus(lambda: ["Which finding is present? A lung nodule.", "There is no cardiomegaly."], FINDINGS)
 
 
 def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer):
@@ -56,8 +59,9 @@ def test_noise_blurs_what_stands_for_the_volume_and_nothing_else(cases, tokenize
 
 def fit(cases, folder, **options):
     told = []
-    part = TextFit(SMALL, TASKS, Volume(), 20, FINDINGS)
-    part.fit(cases, cases[:2], folder, 7, told.append, **{"restarts": 0, **options})
+    part = Tiny(**SMALL)
+    given = (cases, cases[:2], folder, 7, told.append, TASKS, {}, Volume(), 20, FINDINGS)
+    part.fit(*given, **{"restarts": 0, **options})
     return part, told
 
 
@@ -71,11 +75,9 @@ def test_fitting_learns_and_writes_what_load_reads(cases, tmp_path):
     assert figures["steps"] == 60
     assert figures["choice_questions"] == 2
     assert 0.0 <= figures["choice_text_accuracy"] <= 1.0
-    again = TextFit(SMALL, TASKS, Volume(), 20, FINDINGS)
-    again.load(tmp_path)
-    ids = torch.tensor([part.tokenizer("Lung nodule. Which finding is present?").input_ids])
-    assert again.tokenizer("Lung nodule. Which finding is present?").input_ids == ids[0].tolist()
-    torch.testing.assert_close(again.model(ids).logits, part.model(ids).logits)
+    model, tokenizer = Pretrained(folder=str(tmp_path)).load()
+    ids = torch.tensor([tokenizer("Lung nodule. Which finding is present?").input_ids])
+    torch.testing.assert_close(model(ids).logits, part.model(ids).logits)
 
 
 def test_the_same_seed_fits_the_same_weights(cases, tmp_path):
@@ -84,12 +86,11 @@ def test_the_same_seed_fits_the_same_weights(cases, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
 
 
-def test_emphasis_weighs_exactly_the_tokens_of_its_text(cases, tmp_path):
-    part, _ = fit(cases, tmp_path, steps=1, documents_per_step=2)
-    weights = _token_weights(part.tokenizer, part.model.config.vocab_size, {" present": 6.0})
-    (token,) = part.tokenizer(" present").input_ids
+def test_emphasis_weighs_exactly_the_tokens_of_its_text(tokenizer):
+    weights = _token_weights(tokenizer, len(tokenizer), {" lung nodule": 6.0})
+    (token,) = tokenizer(" lung nodule").input_ids
     assert weights[token] == 6.0
-    assert math.isclose(weights.sum().item(), part.model.config.vocab_size + 5.0)
+    assert math.isclose(weights.sum().item(), len(tokenizer) + 5.0)
 
 
 def test_a_fit_that_reads_nothing_half_way_begins_anew_from_other_weights(cases, tmp_path):
@@ -99,3 +100,18 @@ def test_a_fit_that_reads_nothing_half_way_begins_anew_from_other_weights(cases,
     once, _ = fit(cases, tmp_path / "once", steps=4, documents_per_step=2, learning_rate=1e-9)
     rows = [one.model.get_input_embeddings().weight for one in (part, once)]
     assert not torch.equal(*rows)
+
+
+def test_the_same_seed_builds_the_same_weights():
+    state = torch.get_rng_state()
+    one, two, three = (Tiny(**SMALL).load(CORPUS, seed)[0] for seed in (5, 5, 6))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one.lm_head.weight, three.lm_head.weight)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_its_shape_is_known_before_it_has_weights():
+    tiny = Tiny(**SMALL)
+    assert tiny.width() == tiny.config(CORPUS).hidden_size == 32
+    assert tiny.config(CORPUS).vocab_size >= len(tiny.tokenizer(CORPUS))
+    assert len(tiny.tokenizer(CORPUS)(" lung nodule").input_ids) == 1
