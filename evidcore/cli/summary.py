@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from evidcore.evaluate.tables import main_rows
 from evidcore.run.folder import RunFolder
-
-_SHOWN = (
-    "strict_accuracy", "log_likelihood_accuracy", "accuracy_given_valid_format", "format_rate",
-    "findings_f1_micro", "findings_f1_macro", "bleu_4_corpus", "rouge_l", "cider_d", "meteor",
-    "abnormal_recall", "abnormal_recall_late_minus_early", "judge_correctness", "dsc", "iou", "iou_from_dsc",
-    "oracle_dsc", "unparsable_rate", "key_slice_area", "box_iou", "probe_accuracy",
-    "probe_auc_mean", "probe_auc_min", "blind_dsc", "grounding_margin", "other_patient_minus_prior_only",
-    "other_patient_minus_blind_rule",
-    "log_likelihood_change", "verdict_log_likelihood_change",
-)  # fmt: skip
-_LINES = ("uniform_chance", "prior_only", "perfect_perception")
 
 
 def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
@@ -25,13 +16,15 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
     results = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     lines: list[str] = []
     for result in results:
-        rows = [row for row in result["rows"] if row["metric"] in _SHOWN]
+        references: dict[str, dict[str, float | None]] = result.get("reference_lines") or {}
+        said_below = {name for lines_ in references.values() for name in lines_}
+        rows = [row for row in main_rows(result["rows"]) if row["metric"] not in said_below]
         if rows:
             lines += ["", f"{result['stage']}"]
         for row in rows:
             lines.append(f"  {row['name']:24} {row['metric'].replace('_', ' '):32} {_figure(row)}")
-        for task, reference in (result.get("reference_lines") or {}).items():
-            shown = ", ".join(f"{name.replace('_', ' ')} {_share(reference[name])}" for name in _LINES)
+        for task, reference in references.items():
+            shown = ", ".join(f"{name.replace('_', ' ')} {_share(one)}" for name, one in reference.items())
             lines.append(f"  {task:24} reference lines: {shown}")
         for task, verdict in (result.get("verdict") or {}).items():
             lines.append(f"  {task:24} {verdict}")
@@ -42,7 +35,7 @@ def _share(value: float | None) -> str:
     return "not known" if value is None else f"{100 * value:.1f} %"
 
 
-def _figure(row: dict[str, Any]) -> str:
+def _figure(row: Mapping[str, Any]) -> str:
     """Return value and interval; shares as percentages, differences in points, the rest as they are."""
     metric, value, low, high = row["metric"], row["value"], row["low"], row["high"]
     if value is None:

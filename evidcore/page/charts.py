@@ -91,6 +91,8 @@ def _axis(start: float, stop: float, unit: Unit) -> Html:
     for place, value in enumerate(ticks):
         anchor = "start" if place == 0 else "end" if place == len(ticks) - 1 else "middle"
         text = f"{100 * value:.0f}".replace("-", MINUS) + (" %" if unit == "rate" and value == stop else "")
+        if unit not in ("rate", "score", "points"):
+            text = written(value, unit)
         marks.append(tag("text", text, x=f"{25 * place}%", y=12, text_anchor=anchor))
     return tag("svg", *marks, height=16, width="100%", class_="axis", aria_hidden="true")
 

@@ -1,8 +1,9 @@
-"""What the run found, at a glance: accuracies before and after, the audit, the training controls."""
+"""What the run found, at a glance: rows that results mark as headlines, audits, the training controls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.page.charts import Lane, lanes
@@ -15,99 +16,111 @@ from evidcore.page.tables import (
     is_accuracy,
     reference_lines,
     said,
-    unit_of,
     unit_of_row,
     with_tasks,
 )
 
 Row = Mapping[str, Any]
-_AUDITED = {"strict_accuracy": "right", "dsc": "DSC"}  # what an audit compares, and how it reads
 _TONES = {"own": "own", "other-patient": "other", "blank": "blank"}
-_AT_A_GLANCE = (
-    "strict_accuracy",
-    "accuracy_given_valid_format",
-    "log_likelihood_accuracy",
-    "verdict_log_likelihood_accuracy",
-    "format_rate",
-    "abnormal_recall",
-    "dsc",
-    "oracle_dsc",
-    "probe_accuracy",
-)
+_SCALES = {"rate": (0.0, 1.0), "score": (0.0, 1.0), "points": (-1.0, 1.0)}  # others: from 0 to what is there
 
 
 def stage_title(record: RunRecord, stage: str) -> str:
     """Return a stage with what came before it: `05-evaluate, after grpo`."""
     number_, _, kind = stage.partition("-")
-    if kind not in ("evaluate", "audit") or not number_.isdigit():
+    measuring = {str(result.get("kind")) for result in record.results if not result.get("figures")}
+    if kind not in measuring or not number_.isdigit():
         return stage
     kinds = [str(item.get("kind")) for item in record.recipe.get("stage", ())]
-    trained = [k for k in kinds[: int(number_)] if k not in ("evaluate", "audit")]
+    trained = [k for k in kinds[: int(number_)] if k not in measuring]
     return f"{stage}, after {trained[-1]}" if trained else stage
 
 
 def headline(record: RunRecord) -> Html:
-    """Return every accuracy of the run against its reference lines, and what reports recall, by stage."""
+    """Return what stages found, with reference lines beside accuracies; audits and controls follow below."""
     blocks = []
-    for result in _of_kind(record, "evaluate"):
+    for result in record.results:
+        if _is_audit(result) or result.get("kind") == "controls":
+            continue
         measured = _measured(result)
-        rows = [row for row in measured if row.get("metric") in _AT_A_GLANCE]
+        rows = _headlines(measured)
         if rows:
-            blocks.append(
-                tag(
-                    "div",
-                    tag("h3", stage_title(record, str(result.get("stage", "")))),
-                    lanes(
-                        [_lane(row, result, _named(row), _tone(row)) for row in rows],
-                        start=0.0,
-                        stop=1.0,
-                        unit="rate",
-                        caption=_line_key(rows, result),
-                    ),
-                    recall_by_place(measured),
-                )
-            )
+            firsts = {row.get("name"): row.get("metric") for row in reversed(rows) if is_accuracy(row)}
+            drawn = _charts(rows, result, _named, functools.partial(_tone, firsts))
+            title = tag("h3", stage_title(record, str(result.get("stage", ""))))
+            blocks.append(tag("div", title, *drawn, recall_by_place(measured)))
     if not blocks:
         return tag("p", "No evaluation has finished yet.", class_="empty")
     return join([_sentence(record), tag("div", *blocks, class_="pair")])
 
 
+def _tone(firsts: Mapping[Any, Any], row: Row) -> str:
+    return "own" if firsts.get(row.get("name"), "") == row.get("metric") else "quiet"
+
+
+def _headlines(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are marked to be shown at a glance."""
+    return [row for row in rows if row.get("headline")]
+
+
+def _charts(
+    rows: Sequence[Row],
+    result: Line,
+    label: Callable[[Row], object],
+    tone: Callable[[Row], str],
+    caption: str = "",
+) -> list[Html]:
+    """Draw rows, those of one unit on one scale."""
+    drawn = []
+    for unit in dict.fromkeys(map(unit_of_row, rows)):
+        some = [row for row in rows if unit_of_row(row) == unit]
+        ends = [
+            float(row[end]) for row in some for end in ("value", "low", "high") if row.get(end) is not None
+        ]
+        start, stop = _SCALES.get(unit, (min(0.0, *ends), max(0.0, *ends) or 1.0))
+        marks = [_lane(row, result, label(row), tone(row)) for row in some]
+        said_ = caption or _line_key(some, result)
+        drawn.append(lanes(marks, start=start, stop=stop, unit=unit, caption=said_))
+    return drawn
+
+
 def _sentence(record: RunRecord) -> Html:
     """Say the last audit's outcome in words, where there is one."""
     said_ = [
-        tag(
-            "p",
-            tag("b", number(own["value"], unit_of_row(own))),
-            f" {_AUDITED[own['metric']]} on the cases' own volumes, ",
-            tag("b", number(other["value"], unit_of_row(other))),
-            " on another patient's: a grounding margin of ",
-            tag("b", number(margin["value"], "points")),
-            " points (",
-            _spread(margin),
-            ") on ",
-            tag("i", task),
-            ".",
-            class_="lead",
-        )
-        for result in _of_kind(record, "audit")[-1:]
+        _margin(task, rows) or tag("p", str((result.get("verdict") or {}).get(task, "")), class_="lead")
+        for result in [one for one in record.results if _is_audit(one)][-1:]
         for task, rows in _by_task(result).items()
-        for own in _audited(rows, "own")
-        for other in _audited(rows, "other-patient")
-        for margin in rows
-        if margin.get("metric") == "grounding_margin"
     ]
     nothing = "No grounding audit has run, so what the accuracy rests on is not known."
     return join(said_) if said_ else tag("p", nothing, class_="lead")
+
+
+def _margin(task: str, rows: Sequence[Row]) -> Html | None:
+    """Say a grounding margin with the figures that it is the difference of; None where there is none."""
+    own, other = (_under(rows, condition)[:1] for condition in ("own", "other-patient"))
+    margin = [row for row in rows if row.get("metric") == "grounding_margin"]
+    if not (own and other and margin):
+        return None
+    return tag(
+        "p",
+        tag("b", number(own[0]["value"], unit_of_row(own[0]))),
+        f" {said(str(own[0]['metric']))} on the cases' own volumes, ",
+        tag("b", number(other[0]["value"], unit_of_row(other[0]))),
+        " on another patient's: a grounding margin of ",
+        tag("b", number(margin[0]["value"], "points")),
+        " points (",
+        _spread(margin[0]),
+        ") on ",
+        tag("i", task),
+        ".",
+        class_="lead",
+    )
 
 
 def _spread(row: Row) -> object:
     if row.get("low") is None:
         return f"no interval: {row.get('note') or 'not measured'}"
     return interval(row["low"], row.get("high"), "points")
-
-
-def _tone(row: Row) -> str:
-    return "own" if row.get("metric") == "strict_accuracy" else "quiet"
 
 
 def _named(row: Row) -> Html:
@@ -145,7 +158,8 @@ def audit(record: RunRecord) -> Html:
     """Return the grounding audit: the same policy on its own, another patient's and blank volumes."""
     blocks = [
         _audit(record, result, task, rows)
-        for result in _of_kind(record, "audit")
+        for result in record.results
+        if _is_audit(result)
         for task, rows in _by_task(result).items()
     ]
     if not blocks:
@@ -160,24 +174,20 @@ def audit(record: RunRecord) -> Html:
 
 
 def _audit(record: RunRecord, result: Line, task: str, rows: Sequence[Row]) -> Html:
-    conditions = [row for condition in _TONES for row in _audited(rows, condition)]
-    differences = [row for row in rows if unit_of(str(row.get("metric"))) == "points"]
-    drawn = []
-    if conditions:
-        accuracies = [
-            _lane(row, result, row.get("name", ""), _TONES.get(str(row["condition"]), "quiet"))
-            for row in conditions
-        ]
-        key = _line_key(conditions, result)
-        unit = unit_of_row(conditions[0])
-        drawn.append(lanes(accuracies, start=0.0, stop=1.0, unit=unit, caption=key))
-    if differences:
-        caption = "Differences in points. A margin whose interval covers 0: no sign that it looks."
-        points = [_lane(row, result, _difference(row), "own") for row in differences]
-        drawn.append(lanes(points, start=-1.0, stop=1.0, unit="points", caption=caption))
+    conditions = [row for row in _headlines(rows) if row.get("condition")]
+    differences = [row for row in rows if unit_of_row(row) == "points" and not row.get("condition")]
+    caption = "Differences in points. A margin whose interval covers 0: no sign that it looks."
+    drawn = [
+        *_charts(conditions, result, lambda row: row.get("name", ""), _condition_tone),
+        *_charts(differences, result, _difference, lambda row: "own", caption),
+    ]
     verdict = (result.get("verdict") or {}).get(task)
     title = tag("h3", f"{stage_title(record, str(result.get('stage', '')))}: {task}")
     return tag("div", title, tag("p", verdict) if verdict else None, tag("div", *drawn, class_="pair"))
+
+
+def _condition_tone(row: Row) -> str:
+    return _TONES.get(str(row["condition"]), "quiet")
 
 
 def _difference(row: Row) -> Html:
@@ -246,6 +256,11 @@ def _by_task(result: Line) -> dict[str, list[Row]]:
     return found
 
 
-def _audited(rows: Sequence[Row], condition: str) -> list[Row]:
-    """Return the figure that an audit compares, under a condition, if it was measured."""
-    return [r for r in rows if r.get("condition") == condition and r.get("metric") in _AUDITED]
+def _under(rows: Sequence[Row], condition: str) -> list[Row]:
+    """Return the headlines of a condition, if any was measured."""
+    return [row for row in _headlines(rows) if row.get("condition") == condition]
+
+
+def _is_audit(result: Line) -> bool:
+    """Tell whether a stage asked under several conditions: it gives a verdict."""
+    return result.get("verdict") is not None

@@ -29,7 +29,6 @@ _CHANGES: Mapping[str, Reading] = {
     "log_likelihood_change": "log_likelihood_choice",
     "verdict_log_likelihood_change": "verdict_log_likelihood_choice",
 }
-_METRICS = ("strict_accuracy", "log_likelihood_accuracy", "verdict_log_likelihood_accuracy", "format_rate")
 
 
 def check_controls(recipe: Recipe) -> None:
@@ -82,9 +81,9 @@ def run_controls(run: Execution, started_from: Mapping[int, tuple[StageOutputs, 
         for arm, key in measured.items():
             result = json.loads((run.folder.store / key / "result.json").read_text(encoding="utf-8"))
             for item in result["rows"]:
-                if item["metric"] in _METRICS:
+                if item.get("headline"):
                     rows.append({**item, "name": f"{prefix}{arm}", "task": item["name"]})
-            lines |= result["reference_lines"]
+            lines |= result.get("reference_lines") or {}
             if arm != "start":
                 rows += _changes(f"{prefix}{arm}", answers["start"], answers[arm])
     if not processes().is_first:

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from evidcore.audit.policy import audit_policy, blanked, exchanged
+from evidcore.audit.policy import PolicyAudit, blanked, exchanged
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Finding, VolumeRef
-from evidcore.contracts import Policy
+from evidcore.contracts import Answers, Asking, Policy
 from evidcore.errors import DataError
-from evidcore.evaluate.choice import evaluate_choice
+from evidcore.registry import factory
 
 NAMES = tuple(f"finding {letter}" for letter in "abcdefghijkl")
 TASK = Choice(think=False, questions_per_case=2)
@@ -95,15 +95,20 @@ PROMPTS = asked(TEST)
 TRAINING = asked(population(400, seed=6, prior=0.9))
 
 
-def audited(policy, **options):
-    return audit_policy(policy, PROMPTS, TASK, training=TRAINING, max_new_tokens=8, **options)
+EVALUATION = factory.build("evaluation", {"use": "choice"}, given={}, where="test")
+ASKING = Asking(max_new_tokens=8)
+
+
+def audited(policy, *, prompts=PROMPTS, exchanges=3, seed=0):
+    audit, asking = PolicyAudit(exchanges=exchanges), dataclasses.replace(ASKING, seed=seed)
+    return audit(policy, prompts, TASK, EVALUATION, lambda: TRAINING, asking, "choice")
 
 
 def test_a_policy_that_never_looks_has_no_margin_however_good_its_priors():
     audit = audited(Guesser())
-    assert audit.accuracy("own").value > 0.4  # far over the 25 % of a fair die
+    assert audit.score("own").value > 0.4  # far over the 25 % of a fair die
     assert (audit.margin.value, audit.margin.low, audit.margin.is_tied) == (0.0, None, True)
-    assert audit.over_prior.covers(0.0)
+    assert audit.over_blind.covers(0.0)
     assert audit.verdict().startswith(
         "No sign that the volume is used: margin +0.0 points, the same in every draw of patients. "
     )
@@ -116,7 +121,7 @@ def test_a_policy_that_looks_has_one(sight):
     assert audit.margin.low > 0.0
     assert not audit.margin.covers(0.0)
     assert audit.verdict().startswith("The volume is used: margin +")
-    assert audit.accuracy("blank").covers(0.25)
+    assert audit.score("blank").covers(0.25)
 
 
 def test_a_noisy_policy_that_never_looks_gets_an_interval_over_0():
@@ -134,7 +139,7 @@ def test_a_noisy_policy_that_never_looks_gets_an_interval_over_0():
 def test_questions_that_give_answers_away_are_told():
     audit = audited(Leaker())
     assert audit.margin.value == 0.0
-    assert audit.over_prior.low > 0.2
+    assert audit.over_blind.low > 0.2
     assert "something else gives answers away" in audit.verdict()
 
 
@@ -159,45 +164,44 @@ def test_margin_is_the_mean_of_the_differences_by_hand():
     ]
     count = len(PROMPTS)
     assert audit.margin.value == pytest.approx(sum(own) / count - sum(map(sum, other)) / (2 * count))
-    rows = {(row["name"], row["metric"]): row for row in audit.rows()}
-    assert rows["own volumes", "strict_accuracy"]["value"] == pytest.approx(sum(own) / count)
-    assert rows["another patient's volumes", "strict_accuracy"]["value"] == pytest.approx(
+    rows = {(row.name, row.metric): row for row in audit.rows()}
+    assert rows["own volumes", "strict_accuracy"].value == pytest.approx(sum(own) / count)
+    assert rows["another patient's volumes", "strict_accuracy"].value == pytest.approx(
         sum(map(sum, other)) / (2 * count)
     )
-    assert rows["another patient's volumes", "strict_accuracy"]["note"] == "mean over 2 exchanges of volumes"
-    assert rows["choice", "other_patient_minus_prior_only"]["value"] == pytest.approx(
-        sum(map(sum, other)) / (2 * count) - audit.lines.figures()["prior_only"]
+    assert rows["another patient's volumes", "strict_accuracy"].note == "mean over 2 exchanges of volumes"
+    assert rows["choice", "other_patient_minus_prior_only"].value == pytest.approx(
+        sum(map(sum, other)) / (2 * count) - audit.reference_lines()["prior_only"]
     )
-    assert {row.get("condition") for row in audit.rows()} == {"own", "other-patient", "blank", None}
-    json.dumps(audit.rows())
+    assert {row.condition for row in audit.rows()} == {"own", "other-patient", "blank", ""}
+    json.dumps([row.to_json() for row in audit.rows()])
 
 
 def test_more_exchanges_narrow_the_interval():
-    one, four = (audited(Looker(TEST, 0.5), exchanges=count, blank=False) for count in (1, 4))
+    one, four = (audited(Looker(TEST, 0.5), exchanges=count) for count in (1, 4))
     assert four.margin.high - four.margin.low < one.margin.high - one.margin.low
 
 
 def test_answers_of_every_condition_are_kept():
     audit = audited(Looker(TEST), exchanges=2)
-    found = [answer.condition for answer in audit.answers]
+    found = [line["condition"] for line in audit.lines()]
     assert [found.count(c) for c in ("own", "other-patient", "blank")] == [
         len(PROMPTS), 2 * len(PROMPTS), len(PROMPTS),
     ]  # fmt: skip
-    shown = {answer.images[0] for answer in audit.answers if answer.condition == "blank"}
+    shown = {line["images"][0] for line in audit.lines() if line["condition"] == "blank"}
     assert all(uri.endswith("&blank=1") for uri in shown)
 
 
-def test_answers_given_before_are_taken_as_they_are():
+def test_own_answers_are_those_that_the_evaluation_alone_would_score():
     policy = Looker(TEST)
-    before = evaluate_choice(policy, PROMPTS, TASK, max_new_tokens=8, likelihoods=False)
-    assert audited(policy, own=before).results["own"] == (before,)
-    with pytest.raises(ValueError, match="other questions"):
-        audited(policy, own=dataclasses.replace(before, answers=before.answers[1:]))
+    said = EVALUATION.answer(policy, PROMPTS, TASK, dataclasses.replace(ASKING, headline_only=True))
+    [alone] = EVALUATION.score([Answers(PROMPTS, said)], TASK, "choice")
+    assert audited(policy).results["own"] == (alone,)
 
 
 def test_few_patients_leave_it_undecided():
     few = asked(TEST[:12])
-    audit = audit_policy(Looker(TEST), few, TASK, training=TRAINING, max_new_tokens=8)
+    audit = audited(Looker(TEST), prompts=few)
     assert audit.verdict().startswith("Undecided: margin")
     assert audit.verdict().endswith("too few patients (12 of at least 20).")
 

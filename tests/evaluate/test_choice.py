@@ -10,9 +10,9 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.scorers import TokenF1
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Finding, Question, VolumeRef
-from evidcore.contracts import Policy
-from evidcore.evaluate.choice import as_if, evaluate_choice, rescued
-from evidcore.evaluate.reference_lines import reference_lines
+from evidcore.contracts import Answers, Asking, Policy
+from evidcore.evaluate.choice import as_if, rescued
+from evidcore.registry import factory
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly", "hiatal hernia")
 
@@ -56,8 +56,18 @@ def questions(count=24, task=None):
     return found
 
 
+EVALUATION = factory.build("evaluation", {"use": "choice"}, given={}, where="test")
+
+
+def evaluated(policy, prompts, task=None, *, name="choice", condition="own", **options):
+    asking = Asking(max_new_tokens=9, **options)
+    answered = EVALUATION.answer(policy, prompts, task or Choice(), asking)
+    [result] = EVALUATION.score([Answers(prompts, answered, condition)], task or Choice(), name)
+    return result
+
+
 def figures(result):
-    return {row["metric"]: row["value"] for row in result.rows()}
+    return {row.metric: row.value for row in result.rows()}
 
 
 def test_three_readings_and_the_format_are_counted_apart():
@@ -71,7 +81,7 @@ def test_three_readings_and_the_format_are_counted_apart():
         "<think>x</think><answer>B</answer><answer>B</answer>",  # right for a tolerant reader
     ]
     policy = Written(dict(zip([p.id for p in prompts], texts, strict=True)))
-    result = evaluate_choice(policy, prompts, Choice(), max_new_tokens=9, likelihoods=False, batch_size=4)
+    result = evaluated(policy, prompts, headline_only=True, prompts_per_batch=4)
     found = figures(result)
     assert found["strict_accuracy"] == pytest.approx(1 / 6)
     assert found["lenient_accuracy"] == pytest.approx(3 / 6)
@@ -81,7 +91,7 @@ def test_three_readings_and_the_format_are_counted_apart():
     assert "log_likelihood_accuracy" not in found
     assert found["strict_accuracy/emphysema"] == pytest.approx(1 / 2)
     assert policy.asked == [(4, 9), (2, 9)]
-    assert {row["note"] for row in result.rows()} == {
+    assert {row.note for row in result.rows()} == {
         "too few patients (3 of at least 20)",
         "too few patients (2 of at least 20)",
         "too few patients (1 of at least 20)",
@@ -92,7 +102,7 @@ def test_log_likelihood_ignores_what_was_written():
     prompts = questions(8)
     liked = {prompt.id: "ABCD"[number % 3] for number, prompt in enumerate(prompts)}
     policy = Written({prompt.id: "mumble" for prompt in prompts}, liked)
-    result = evaluate_choice(policy, prompts, Choice(), max_new_tokens=9)
+    result = evaluated(policy, prompts)
     right = sum(liked[prompt.id] == prompt.reference["letter"] for prompt in prompts)
     found = figures(result)
     assert found["log_likelihood_accuracy"] == found["verdict_log_likelihood_accuracy"] == right / 8
@@ -110,14 +120,14 @@ def test_candidates_are_bare_answers_and_whole_completions_of_equal_form():
 
     prompts = questions(1)
     policy = Listening({prompts[0].id: "x"}, {prompts[0].id: "B"})
-    evaluate_choice(policy, prompts, Choice(), max_new_tokens=9)
+    evaluated(policy, prompts)
     assert heard[0] == [f"<answer>{letter}</answer>" for letter in "ABCD"]
     verdicts = "A emphysema absent. B lung nodule present. C cardiomegaly absent. D hiatal hernia absent."
     assert heard[1][1] == f"<think>{verdicts}</think><answer>B</answer>"
     assert len({len(text) for text in heard[1]}) == 1
     heard.clear()
     direct = Choice(think=False)
-    result = evaluate_choice(policy, questions(1, direct), direct, max_new_tokens=9)
+    result = evaluated(policy, questions(1, direct), direct)
     assert len(heard) == 1
     assert result.answers[0].verdict_log_likelihood_choice is None
 
@@ -125,9 +135,7 @@ def test_candidates_are_bare_answers_and_whole_completions_of_equal_form():
 def test_answers_are_json_with_what_was_shown():
     prompts = questions(2)
     policy = Written({prompts[0].id: "A", prompts[1].id: "<think>x</think><answer>B</answer>"})
-    result = evaluate_choice(
-        policy, prompts, Choice(), max_new_tokens=9, condition="blank", likelihoods=False
-    )
+    result = evaluated(policy, prompts, condition="blank", headline_only=True)
     line = json.loads(json.dumps(result.answers[1].line()))
     asked = line.pop("prompt")
     assert asked.startswith("<image>Which?\nA) emphysema\nB) lung nodule")
@@ -142,18 +150,14 @@ def test_answers_are_json_with_what_was_shown():
 def test_rows_hold_intervals_and_the_reference_lines():
     prompts = questions(48)
     policy = Written({p.id: f"<think>x</think><answer>{'AB'[n % 2]}</answer>" for n, p in enumerate(prompts)})
-    result = evaluate_choice(policy, prompts, Choice(), max_new_tokens=9, likelihoods=False, name="after")
-    rows = {row["metric"]: row for row in result.rows(lines=reference_lines(prompts, prompts))}
+    result = evaluated(policy, prompts, headline_only=True, name="after")
+    blind = EVALUATION.references(prompts, lambda: prompts, Choice(), "after")
+    rows = {row.metric: row for row in [*result.rows(), *blind.rows]}
     strict = rows["strict_accuracy"]
-    assert (strict["name"], strict["value"], strict["questions"], strict["patients"]) == (
-        "after",
-        0.5,
-        48,
-        24,
-    )
-    assert strict["low"] < 0.5 < strict["high"]
-    assert rows["uniform_chance"]["value"] == 0.25
-    assert rows["perfect_perception"]["value"] == 1.0
+    assert (strict.name, strict.value, strict.questions, strict.patients) == ("after", 0.5, 48, 24)
+    assert strict.low < 0.5 < strict.high
+    assert rows["uniform_chance"].value == 0.25
+    assert rows["perfect_perception"].value == 1.0
 
 
 def test_rescue_takes_the_likest_option_and_no_tie():
@@ -177,11 +181,11 @@ def test_as_if_changes_only_what_is_true():
 
 def test_no_question_or_no_options_is_refused():
     with pytest.raises(ValueError, match="no question"):
-        evaluate_choice(Written({}), [], Choice(), max_new_tokens=9)
+        evaluated(Written({}), [])
     (prompt,) = questions(1)
     bare = prompt.__class__(id="r7", case=prompt.case, task="report", parts=())
     with pytest.raises(ValueError, match="prompt 'r7' has no options"):
-        evaluate_choice(Written({}), [bare], Choice(), max_new_tokens=9)
+        evaluated(Written({}), [bare])
 
 
 def test_cases_without_a_patient_are_clusters_of_their_own_and_the_rows_say_so():
@@ -190,8 +194,8 @@ def test_cases_without_a_patient_are_clusters_of_their_own_and_the_rows_say_so()
         for prompt in questions(30)
     ]
     policy = Written({prompt.id: "<think>x</think><answer>A</answer>" for prompt in prompts})
-    result = evaluate_choice(policy, prompts, Choice(), max_new_tokens=9, likelihoods=False)
-    strict = next(row for row in result.rows() if row["metric"] == "strict_accuracy")
-    assert strict["patients"] == 30
-    assert strict["note"] == "30 questions on cases without a known patient, each case taken for one"
+    result = evaluated(policy, prompts, headline_only=True)
+    strict = next(row for row in result.rows() if row.metric == "strict_accuracy")
+    assert strict.patients == 30
+    assert strict.note == "30 questions on cases without a known patient, each case taken for one"
     assert result.answers[0].line()["patient"] is None

@@ -82,13 +82,13 @@ def texts(*written):
 def test_rows_tell_value_unit_and_what_is_missing_and_why(named):
     found = measure([named("length"), named("silent")], texts("ab", "", "abcd"), "report")
     first, second = found.rows("report", ["p0", "p1", "p2"])
-    assert (first["metric"], first["value"], first["unit"]) == ("length", 0.75, "score")
-    assert (first["questions"], first["patients"]) == (2, 2)
-    assert first["note"] == (
+    assert (first.metric, first.value, first.unit) == ("length", 0.75, "score")
+    assert (first.questions, first.patients) == (2, 2)
+    assert first.note == (
         "in characters; 1 of 3 not measured: nothing was written; too few patients (2 of at least 20)"
     )
-    assert (second["metric"], second["value"], second["questions"]) == ("silent", None, 0)
-    assert second["note"] == "3 of 3 not measured: no reference report"
+    assert (second.metric, second.value, second.questions) == ("silent", None, 0)
+    assert second.note == "3 of 3 not measured: no reference report"
 
 
 def test_lines_hold_figures_remarks_and_what_is_missing(named):
@@ -104,7 +104,7 @@ def test_a_metric_measures_the_kind_of_text_that_it_reads(named):
     assert list(measure(both, texts("ab"), "report").sources) == ["length"]
     thought = measure(both, texts("ab"), "think")
     assert thought.units == {"gap": "points"}
-    assert thought.rows("choice", ["p0"])[0]["value"] == 0.5
+    assert thought.rows("choice", ["p0"])[0].value == 0.5
 
 
 def test_two_metrics_may_not_give_figures_of_one_name(named):

@@ -106,11 +106,11 @@ def test_what_is_doubted_is_neither_learnt_nor_tested():
 
 
 def test_rows_name_the_worst_finding():
-    rows = {row["metric"]: row for row in linear_probe(seeing(0.5), cases(120), cases(60, 200)).rows()}
-    worst = min(NAMES[:3], key=lambda name: rows[f"probe_auc/{name}"]["value"])
-    assert rows["probe_auc_min"]["note"] == worst
+    rows = {row.metric: row for row in linear_probe(seeing(0.5), cases(120), cases(60, 200)).rows()}
+    worst = min(NAMES[:3], key=lambda name: rows[f"probe_auc/{name}"].value)
+    assert rows["probe_auc_min"].note == worst
     assert "probe_accuracy" not in rows
-    assert rows["probe_auc_mean"]["note"].startswith("left out: hiatal hernia (0 training cases")
+    assert rows["probe_auc_mean"].note.startswith("left out: hiatal hernia (0 training cases")
 
 
 def test_findings_of_one_kind_in_the_test_have_no_auc():

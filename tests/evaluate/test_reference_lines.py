@@ -101,13 +101,13 @@ def test_balanced_questions_leave_the_blind_rules_at_chance():
 
 def test_rows_tell_the_rule_and_the_patients():
     questions = [prompt(["e", "n"], "A", patient=f"p{number}") for number in range(25)]
-    rows = {row["metric"]: row for row in reference_lines(questions, TRAINING).rows("choice")}
-    assert rows["prior_only"]["note"] == (
+    rows = {row.metric: row for row in reference_lines(questions, TRAINING).rows("choice")}
+    assert rows["prior_only"].note == (
         "best blind rule: most often right in training; "
         "all values are equal: exact binomial bound over patients"
     )
-    assert (rows["uniform_chance"]["value"], rows["uniform_chance"]["patients"]) == (0.5, 25)
-    assert {row["name"] for row in rows.values()} == {"choice"}
+    assert (rows["uniform_chance"].value, rows["uniform_chance"].patients) == (0.5, 25)
+    assert {row.name for row in rows.values()} == {"choice"}
 
 
 def test_a_case_without_a_patient_is_its_own_cluster():
@@ -145,9 +145,9 @@ def test_perfect_perception_is_not_known_where_the_true_options_are_not():
     assert lines.perfect_perception is None
     assert lines.figures()["perfect_perception"] is None
     assert lines.figures()["uniform_chance"] == 0.5
-    row = next(row for row in lines.rows("choice") if row["metric"] == "perfect_perception")
-    assert (row["value"], row["low"], row["high"]) == (None, None, None)
-    assert (row["questions"], row["note"]) == (2, "which other options are true is not known")
+    row = next(row for row in lines.rows("choice") if row.metric == "perfect_perception")
+    assert (row.value, row.low, row.high) == (None, None, None)
+    assert (row.questions, row.note) == (2, "which other options are true is not known")
 
 
 def test_rules_learn_from_given_questions_and_from_drawn_ones():

@@ -6,16 +6,15 @@ import json
 import pytest
 from sklearn.metrics import f1_score
 
-from evidcore.builtin.labelers import Phrases
+from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeRef
-from evidcore.contracts import Labeler, Policy, Unread
+from evidcore.contracts import Answers, Asking, Labeler, Policy, Unread
 from evidcore.evaluate.bootstrap import Arms
 from evidcore.evaluate.items import row_items
-from evidcore.evaluate.measuring import NamedMetric
 from evidcore.evaluate.pooling import from_json, pooled
-from evidcore.evaluate.report import evaluate_report, reference_of
+from evidcore.evaluate.report import ReportEvaluation, reference_of
 from evidcore.registry import factory
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly")
@@ -44,13 +43,16 @@ def case(name, present, uncertain=(), patient=None):
     )
 
 
-def evaluated(cases, reports, **options):
+def evaluated(cases, reports, *, condition="own", labeler=None, metric=()):
     prompts = [prompt for item in cases for prompt in ReportTask().prompts(item, Volume(), 0)]
-    return evaluate_report(Written(reports), prompts, ReportTask(), max_new_tokens=50, **options)
+    evaluation = ReportEvaluation(labeler=labeler or NegationRules(), metric=metric)
+    written = evaluation.answer(Written(reports), prompts, ReportTask(), Asking(max_new_tokens=50))
+    [result] = evaluation.score([Answers(prompts, written, condition)], ReportTask(), "report")
+    return result
 
 
 def row_of(result, metric):
-    (found,) = [row for row in result.rows() if row["metric"] == metric]
+    (found,) = [row for row in result.rows() if row.metric == metric]
     return found
 
 
@@ -70,21 +72,21 @@ def test_f1_agrees_with_scikit_learn():
     result = evaluated(CASES, REPORTS)
     truth = [[name in item.present() for name in NAMES] for item in CASES]
     said = [[1, 0, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0], [0, 0, 0]]
-    rows = {row["metric"]: row for row in result.rows()}
-    assert rows["findings_f1_micro"]["value"] == pytest.approx(f1_score(truth, said, average="micro"))
+    rows = {row.metric: row for row in result.rows()}
+    assert rows["findings_f1_micro"].value == pytest.approx(f1_score(truth, said, average="micro"))
     by_name = f1_score(truth, said, average=None, zero_division=0)
-    assert rows["findings_f1/emphysema"]["value"] == pytest.approx(by_name[0])
-    assert rows["findings_f1/lung nodule"]["value"] == pytest.approx(by_name[1])
+    assert rows["findings_f1/emphysema"].value == pytest.approx(by_name[0])
+    assert rows["findings_f1/lung nodule"].value == pytest.approx(by_name[1])
     assert "findings_f1/cardiomegaly" not in rows  # no case has it
-    assert rows["findings_f1_macro"]["value"] == pytest.approx((by_name[0] + by_name[1]) / 2)
-    assert rows["findings_f1_macro"]["note"].startswith("mean over 2 findings; too few patients")
+    assert rows["findings_f1_macro"].value == pytest.approx((by_name[0] + by_name[1]) / 2)
+    assert rows["findings_f1_macro"].note.startswith("mean over 2 findings; too few patients")
 
 
 def test_what_a_case_doubts_or_does_not_know_is_left_out():
     result = evaluated(
         [case("a", NAMES[:1], uncertain=NAMES[1:2])], {"a": "Emphysema. Lung nodule. Consolidation."}
     )
-    assert row_of(result, "findings_f1_micro")["value"] == 1.0
+    assert row_of(result, "findings_f1_micro").value == 1.0
 
 
 def test_answers_tell_what_was_said_and_what_was_so():
@@ -97,7 +99,7 @@ def test_answers_tell_what_was_said_and_what_was_so():
 
 def test_an_empty_report_is_malformed_and_affirms_nothing():
     result = evaluated(CASES[:2], {"a": "", "b": "There is emphysema."})
-    rows = {row["metric"]: row["value"] for row in result.rows()}
+    rows = {row.metric: row.value for row in result.rows()}
     assert rows["format_rate"] == 0.5
     assert rows["findings_f1_micro"] == pytest.approx(2 / 4)  # 1 hit, 2 missed
 
@@ -107,8 +109,8 @@ def test_the_interval_clusters_by_patient():
     reports = {f"c{n}": "There is emphysema." if n % 3 else "Clear." for n in range(60)}
     for figure in ("findings_f1_micro", "findings_f1_macro"):
         found = row_of(evaluated(cases, reports), figure)
-        assert (found["patients"], found["questions"]) == (30, 60)
-        assert found["low"] < found["value"] < found["high"]
+        assert (found.patients, found.questions) == (30, 60)
+        assert found.low < found.value < found.high
 
 
 def test_macro_f1_in_a_resample_is_that_of_scikit_learn():
@@ -125,11 +127,11 @@ def test_cases_without_findings_are_left_out_of_f1_and_counted():
     bare = Case(id="z", patient="p", volumes=(VolumeRef(path="z.nii"),), report=Report(text="Given."))
     result = evaluated([bare, CASES[0]], {"z": "Clear.", "a": "Emphysema."})
     found = row_of(result, "findings_f1_micro")
-    assert (found["value"], found["questions"]) == (1.0, 1)
-    assert found["note"].startswith("1 of 2 not measured: no finding of the case is known")
+    assert (found.value, found.questions) == (1.0, 1)
+    assert found.note.startswith("1 of 2 not measured: no finding of the case is known")
     assert result.lines()[0]["unscored"] == {"findings_f1_micro": "no finding of the case is known"}
     alone = row_of(evaluated([bare], {"z": "Clear."}), "findings_f1_micro")
-    assert (alone["value"], alone["note"]) == (
+    assert (alone.value, alone.note) == (
         None, "1 of 1 not measured: no finding of the case is known",
     )  # fmt: skip
     with pytest.raises(ValueError, match="no report"):
@@ -147,8 +149,8 @@ def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
         CASES[:2], {"a": "secret", "b": "There is emphysema. There is a lung nodule."}, labeler=Shy()
     )
     found = row_of(result, "findings_f1_micro")
-    assert found["value"] == 1.0
-    assert "1 of 2 not measured: a text of 6 characters" in found["note"]
+    assert found.value == 1.0
+    assert "1 of 2 not measured: a text of 6 characters" in found.note
 
 
 def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
@@ -174,12 +176,10 @@ def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
 
 def test_metrics_hold_reports_against_the_gold_answer():
     metric = factory.build("metric", {"use": "rouge-l"}, given={}, where="test")
-    result = evaluated(
-        CASES[:2], {"a": "Given.", "b": "Given twice."}, metrics=[NamedMetric(metric=metric, name="rouge-l")]
-    )
-    assert row_of(result, "rouge_l")["value"] == pytest.approx((1 + 2 / 3) / 2)
+    result = evaluated(CASES[:2], {"a": "Given.", "b": "Given twice."}, metric=(metric,))
+    assert row_of(result, "rouge_l").value == pytest.approx((1 + 2 / 3) / 2)
     assert [line["figures"]["rouge_l"] for line in result.lines()] == pytest.approx([1.0, 2 / 3])
-    assert [row["metric"] for row in result.rows()][:4] == [
+    assert [row.metric for row in result.rows()][:4] == [
         "format_rate", "findings_f1_micro", "findings_f1_macro", "rouge_l",
     ]  # fmt: skip
 

@@ -45,7 +45,7 @@ def test_thinking_is_measured_against_the_report_of_the_case(metric):
     assert {one.reference.text for one in metric.shown} == {"No emphysema."}
     assert metric.shown[0].asked == prompt.written()
     (row,) = found.rows("choice", ["p", "p"])
-    assert (row["metric"], row["value"], row["unit"]) == ("words", 1.5, "plain")
+    assert (row.metric, row.value, row.unit) == ("words", 1.5, "plain")
 
 
 def test_where_nobody_thinks_nothing_is_measured(metric):
@@ -66,4 +66,4 @@ def test_a_scorer_says_how_well_thoughts_agree_with_reports():
     ]
     found = measure_thinking([NamedMetric(metric=metric, name="scorer")], [prompt] * 2, answers, Choice())
     (row,) = found.rows("choice", ["p", "p"])
-    assert (row["metric"], row["value"], row["unit"]) == ("findings_f1", 0.5, "score")
+    assert (row.metric, row.value, row.unit) == ("findings_f1", 0.5, "score")

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.model.word_tokenizer import build_tokenizer
 from evidcore.testing.data import FINDINGS, volume_case
 from evidcore.testing.models import tiny_language
 from evidcore.testing.vlm import tiny_vlm

@@ -1,10 +1,10 @@
 import pytest
 import torch
+from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from transformers import AutoTokenizer
 
 from evidcore.errors import DataError, RecipeError, RunError
 from evidcore.model.language import Pretrained
-from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore.registry import factory
 
 TEXTS = ("Which finding is present? A lung nodule.", "<think>Absent.</think><answer>A</answer>")
@@ -28,7 +28,10 @@ def test_tokenizer_and_model_come_back_from_disk(tokenizer, tmp_path):
     ("source", "message"),
     [
         ({}, "must have exactly one of id and folder, got none."),
-        ({"id": "x", "revision": "abc", "folder": "y"}, "must have exactly one of id and folder, got id and folder."),
+        (
+            {"id": "x", "revision": "abc", "folder": "y"},
+            "must have exactly one of id and folder, got id and folder.",
+        ),
         ({"id": "x"}, "revision is missing: without a commit, the same recipe may train another model"),
         ({"folder": "y", "revision": "abc"}, "goes with id only, got 'abc'."),
     ],

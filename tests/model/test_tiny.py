@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-
-from evidcore.errors import DataError
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
+
+from evidcore.errors import DataError
 
 WORDS = (
     "Which finding is present?\nA) lung nodule\nB) cardiomegaly\nLung nodule on the left. Cardiomegaly.",

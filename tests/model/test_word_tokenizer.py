@@ -1,6 +1,5 @@
 import pytest
-
-from evidcore.model.word_tokenizer import SPECIAL_TOKENS, build_tokenizer
+from evidcore_plugin_phantoms.language.word_tokenizer import SPECIAL_TOKENS, build_tokenizer
 
 PHRASES = ("lung nodule", "cardiomegaly", "pleural effusion")
 TEXTS = (

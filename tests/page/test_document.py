@@ -150,7 +150,7 @@ def test_three_reference_lines_stand_beside_every_accuracy(page):
 
 def test_audit_is_said_in_words_and_drawn(page):
     text = Elements(page).text
-    assert "76.2 % right on the cases' own volumes, 24.5 % on another patient's" in text
+    assert "76.2 % strict accuracy on the cases' own volumes, 24.5 % on another patient's" in text
     assert "a grounding margin of +51.7 points (+47.2 to +56.2) on choice" in text
     assert "The volume is used: margin +51.7 points" in text
 

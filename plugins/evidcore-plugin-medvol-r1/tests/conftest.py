@@ -9,6 +9,7 @@ from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 
 from evidcore.builtin.views import Slices
 from evidcore.case import Case, MaskRef, Query, Rollout, VolumeRef
+from evidcore.testing.fixtures import offered as offered
 
 SHAPE = (20, 40, 50)  # z, y, x
 LIVER = {z: (slice(5, 5 + z), slice(2, 12)) for z in range(4, 16)}  # grows upwards: 10 z voxels on slice z

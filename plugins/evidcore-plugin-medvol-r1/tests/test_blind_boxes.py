@@ -5,11 +5,12 @@ import dataclasses
 import nibabel
 import numpy as np
 import pytest
-from evidcore.audit.blind_boxes import blind_answers
-from evidcore.audit.segmentation import audit_segmentation
+from evidcore_plugin_medvol_r1.blind_boxes import blind_answers
+from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 
+from evidcore.audit.policy import PolicyAudit
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
+from evidcore.contracts import Asking, Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import DataError
 from evidcore.registry.factory import build
 
@@ -124,22 +125,22 @@ def asked(cases):
 
 
 def audited(policy, cases, segmenter, **options):
-    return audit_segmentation(
-        policy, asked(cases), Boxed(), segmenter, training=asked(cases), max_new_tokens=8, **options
-    )
+    evaluation, asking = SegmentationEvaluation(segmenter=segmenter), Asking(max_new_tokens=8)
+    audit = PolicyAudit(**options)
+    return audit(policy, asked(cases), Boxed(), evaluation, lambda: asked(cases), asking, "boxed")
 
 
 def by_metric(found):
-    return {(row["name"], row["metric"]): row for row in found.rows()}
+    return {(row.name, row.metric): row for row in found.rows()}
 
 
 def test_a_policy_that_looks_has_a_margin_and_nothing_over_air(cases, segmenter):
     found = audited(Looker(cases), cases, segmenter, exchanges=2)
     rows = by_metric(found)
-    assert rows["own volumes", "dsc"]["value"] == 1.0
-    assert rows["blank volumes", "dsc"]["value"] == 0.0
-    assert rows["blank volumes", "unparsable_rate"]["value"] == 1.0
-    other = rows["another patient's volumes", "dsc"]["value"]
+    assert rows["own volumes", "dsc"].value == 1.0
+    assert rows["blank volumes", "dsc"].value == 0.0
+    assert rows["blank volumes", "unparsable_rate"].value == 1.0
+    other = rows["another patient's volumes", "dsc"].value
     # of two sides and two heights, another patient shares both by chance
     assert 0.1 < other < 0.45
     assert found.margin.value == pytest.approx(1 - other)
@@ -164,11 +165,11 @@ def test_a_policy_that_never_looks_has_no_margin_and_is_caught_beating_the_blind
 
 def test_the_best_blind_rule_goes_by_the_words(cases, segmenter):
     found = audited(Looker(cases), cases, segmenter, exchanges=1)
-    assert found.blind_rule == "the usual place of what is asked in these words"
+    assert found.blind.rule == "the usual place of what is asked in these words"
     row = by_metric(found)["boxed", "blind_dsc"]
     # the median box lies between left and right: 10 of 20 columns wide spans, 4 rows that are right
-    assert row["value"] == pytest.approx(np.mean(found.blind))
-    assert 0.0 < row["value"] < 0.5
+    assert row.value == pytest.approx(np.mean(found.blind.values))
+    assert 0.0 < row.value < 0.5
 
 
 def test_a_blind_answer_is_the_median_gold_box_on_the_grid_of_the_case(cases):

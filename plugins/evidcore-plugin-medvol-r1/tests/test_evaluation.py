@@ -5,11 +5,11 @@ import json
 import nibabel
 import numpy as np
 import pytest
-from evidcore.evaluate.propagation import HalfMask, masks_of, request
-from evidcore.evaluate.segmentation import evaluate_segmentation
+from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
+from evidcore_plugin_medvol_r1.masks import HalfMask, masks_of, request
 
 from evidcore.case import Answer, Box, Case, Evidence, MaskRef, Prompt, VolumeRef
-from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
+from evidcore.contracts import Answers, Asking, Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError, DataError
 from evidcore.evaluate.bootstrap import Arms
 from evidcore.evaluate.items import row_items
@@ -116,11 +116,18 @@ def case_of(tmp_path):
 
 def evaluated(segmenter, cases, texts):
     prompts = [prompt for case in cases for prompt in Boxed().prompts(case, None, 0)]
-    return evaluate_segmentation(Written(texts), prompts, Boxed(), segmenter, max_new_tokens=9)
+    return scored(segmenter, prompts, texts)
+
+
+def scored(segmenter, prompts, texts):
+    evaluation = SegmentationEvaluation(segmenter=segmenter)
+    said = evaluation.answer(Written(texts), prompts, Boxed(), Asking(max_new_tokens=9))
+    [result] = evaluation.score([Answers(prompts, said)], Boxed(), "boxed")
+    return result
 
 
 def by_metric(result):
-    return {row["metric"]: row for row in result.rows()}
+    return {row.metric: row for row in result.rows()}
 
 
 ANSWERS = {
@@ -134,40 +141,40 @@ def test_dice_and_iou_are_of_the_whole_volume_worked_by_hand(segmenter, case_of)
     rows = by_metric(evaluated(segmenter(), [case_of("a")], ANSWERS))
     # liver: 8 x 8 on 6 slices; the answer's tower 8 x 4 on 12 slices, 6 of which meet it
     liver = 2 * 32 * 6 / (64 * 6 + 32 * 12)
-    assert rows["dsc/liver"]["value"] == pytest.approx(liver)
+    assert rows["dsc/liver"].value == pytest.approx(liver)
     # kidneys: the left is right, the right is not answered
-    assert rows["dsc/kidney"]["value"] == rows["dsc/organ (kind)"]["value"] == pytest.approx((1 + 0) / 2)
-    assert rows["dsc"]["value"] == pytest.approx((liver + 1 + 0) / 3)
-    assert [rows[name]["questions"] for name in ("dsc", "dsc/liver", "dsc/kidney")] == [3, 1, 2]
-    assert rows["dsc/liver"]["note"] == "too few patients (1 of at least 20)"
+    assert rows["dsc/kidney"].value == rows["dsc/organ (kind)"].value == pytest.approx((1 + 0) / 2)
+    assert rows["dsc"].value == pytest.approx((liver + 1 + 0) / 3)
+    assert [rows[name].questions for name in ("dsc", "dsc/liver", "dsc/kidney")] == [3, 1, 2]
+    assert rows["dsc/liver"].note == "too few patients (1 of at least 20)"
     liver_iou = 32 * 6 / (64 * 6 + 32 * 12 - 32 * 6)
-    assert rows["iou"]["value"] == pytest.approx((liver_iou + 1 + 0) / 3)
+    assert rows["iou"].value == pytest.approx((liver_iou + 1 + 0) / 3)
 
 
 def test_the_iou_that_papers_print_stands_beside_the_mean_iou_and_is_another_number(segmenter, case_of):
     rows = by_metric(evaluated(segmenter(), [case_of("a")], ANSWERS))
-    dsc = rows["dsc"]["value"]
-    assert rows["iou_from_dsc"]["value"] == pytest.approx(dsc / (2 - dsc))
-    assert rows["iou_from_dsc"]["value"] < rows["iou"]["value"]
-    assert rows["iou_from_dsc"]["note"].startswith("DSC / (2 - DSC) of the mean DSC")
+    dsc = rows["dsc"].value
+    assert rows["iou_from_dsc"].value == pytest.approx(dsc / (2 - dsc))
+    assert rows["iou_from_dsc"].value < rows["iou"].value
+    assert rows["iou_from_dsc"].note.startswith("DSC / (2 - DSC) of the mean DSC")
 
 
 def test_unparsable_answers_count_as_0_and_their_share_is_told(segmenter, case_of):
     result = evaluated(segmenter(), [case_of("a")], dict.fromkeys(ANSWERS, "somewhere"))
     rows = by_metric(result)
     for metric in ("dsc", "iou", "key_slice_area", "box_iou", "format_rate"):
-        assert rows[metric]["value"] == 0.0, metric
-    assert rows["unparsable_rate"]["value"] == 1.0
-    assert rows["dsc"]["note"].startswith("3 unparsable and 0 refused of 3 count as 0")
-    assert "key_slice_off_mm" not in {row["metric"] for row in result.rows() if row["value"] is not None}
+        assert rows[metric].value == 0.0, metric
+    assert rows["unparsable_rate"].value == 1.0
+    assert rows["dsc"].note.startswith("3 unparsable and 0 refused of 3 count as 0")
+    assert "key_slice_off_mm" not in {row.metric for row in result.rows() if row.value is not None}
     assert result.answers[0].unparsable == "no box: 'somewhere'"
 
 
 def test_a_box_that_the_segmenter_refuses_counts_as_0_and_is_told_apart(segmenter, case_of):
     result = evaluated(segmenter(), [case_of("a")], ANSWERS | {"a:liver": "6 2 3 2 3"})
     rows = by_metric(result)
-    assert (rows["dsc/liver"]["value"], rows["unusable_rate"]["value"]) == (0.0, pytest.approx(1 / 3))
-    assert rows["dsc"]["note"].startswith("1 unparsable and 1 refused of 3 count as 0")
+    assert (rows["dsc/liver"].value, rows["unusable_rate"].value) == (0.0, pytest.approx(1 / 3))
+    assert rows["dsc"].note.startswith("1 unparsable and 1 refused of 3 count as 0")
     assert result.answers[0].refused == "Box(z=6, y0=2, y1=3, x0=2, x1=3) is too small"
     assert (result.answers[0].unparsable, result.answers[1].refused) == (None, None)
 
@@ -175,18 +182,18 @@ def test_a_box_that_the_segmenter_refuses_counts_as_0_and_is_told_apart(segmente
 def test_the_ceiling_is_what_the_same_segmenter_makes_of_the_gold_boxes(segmenter, case_of):
     rows = by_metric(evaluated(segmenter(), [case_of("a")], ANSWERS))
     liver, left, right = 2 * 64 * 6 / (64 * 6 + 64 * 12), 1.0, 2 * 4 / (4 + 4 * 12)
-    assert rows["oracle_dsc"]["value"] == pytest.approx((liver + left + right) / 3)
-    assert rows["oracle_dsc/liver"]["value"] == pytest.approx(liver)
-    assert "the ceiling of dsc" in rows["oracle_dsc"]["note"]
+    assert rows["oracle_dsc"].value == pytest.approx((liver + left + right) / 3)
+    assert rows["oracle_dsc/liver"].value == pytest.approx(liver)
+    assert "the ceiling of dsc" in rows["oracle_dsc"].note
 
 
 def test_slices_and_boxes_have_figures_of_their_own(segmenter, case_of):
     cases = [case_of("a")]
     rows = by_metric(evaluated(segmenter(), cases, ANSWERS | {"a:liver": "11 2 10 2 6"}))
-    assert rows["key_slice_area"]["value"] == pytest.approx((0 + 1 + 0) / 3)  # slice 11 shows no liver
-    assert rows["key_slice_off_mm"]["value"] == pytest.approx((5 * 5.0 + 0) / 2)  # of those who name one
-    assert rows["key_slice_off_mm"]["note"].startswith("1 of 3 not measured: the answer names no slice")
-    assert rows["box_iou"]["value"] == pytest.approx((0.5 + 1 + 0) / 3)  # in the plane
+    assert rows["key_slice_area"].value == pytest.approx((0 + 1 + 0) / 3)  # slice 11 shows no liver
+    assert rows["key_slice_off_mm"].value == pytest.approx((5 * 5.0 + 0) / 2)  # of those who name one
+    assert rows["key_slice_off_mm"].note.startswith("1 of 3 not measured: the answer names no slice")
+    assert rows["box_iou"].value == pytest.approx((0.5 + 1 + 0) / 3)  # in the plane
 
 
 def test_every_line_holds_its_figures_and_rows_can_be_paired(segmenter, case_of):
@@ -205,13 +212,13 @@ def test_every_line_holds_its_figures_and_rows_can_be_paired(segmenter, case_of)
         name for line in new for name in line["figures"]
     }
     for row in after.rows():
-        items = row_items(new, row)
-        if row["metric"] == "iou_from_dsc":
+        items = row_items(new, row.to_json())
+        if row.metric == "iou_from_dsc":
             assert items == {}  # no sum over answers
         else:
             sums = [item.sums.numbers for item in items.values() if item.sums is not None]
             assert sum(above for above, _ in sums) / sum(below for _, below in sums) == pytest.approx(
-                row["value"]
+                row.value
             )
 
 
@@ -224,13 +231,17 @@ def test_intervals_are_of_patients_and_none_stands_where_they_are_too_few(segmen
     }
     tower = segmenter()
     rows = by_metric(evaluated(tower, cases, texts))
-    assert (rows["dsc"]["questions"], rows["dsc"]["patients"]) == (132, 22)
-    assert rows["dsc"]["low"] < rows["dsc"]["value"] < rows["dsc"]["high"]
+    assert (rows["dsc"].questions, rows["dsc"].patients) == (132, 22)
+    assert rows["dsc"].low < rows["dsc"].value < rows["dsc"].high
+
+    def iou(dsc):
+        return dsc / (2 - dsc)
+
     for end in ("value", "low", "high"):
-        assert rows["iou_from_dsc"][end] == pytest.approx(rows["dsc"][end] / (2 - rows["dsc"][end]))
+        assert getattr(rows["iou_from_dsc"], end) == pytest.approx(iou(getattr(rows["dsc"], end)))
     few = by_metric(evaluated(tower, cases[:6], texts))
-    assert few["dsc"]["low"] is few["iou_from_dsc"]["low"] is None
-    assert "too few patients (3 of at least 20)" in few["dsc"]["note"]
+    assert few["dsc"].low is few["iou_from_dsc"].low is None
+    assert "too few patients (3 of at least 20)" in few["dsc"].note
 
 
 class Broken(Tower):
@@ -273,7 +284,7 @@ def test_a_mask_that_the_case_lacks_is_named(segmenter, case_of):
     )
     try:
         with pytest.raises(DataError, match=said):
-            evaluate_segmentation(Written(ANSWERS), [prompt], Boxed(), segmenter(), max_new_tokens=9)
+            scored(segmenter(), [prompt], ANSWERS)
     finally:
         del GOLD["spleen"]
 
