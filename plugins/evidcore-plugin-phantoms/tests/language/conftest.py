@@ -1,0 +1,21 @@
+import pytest
+import torch
+from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
+from transformers.utils import logging
+
+from evidcore.testing.data import FINDINGS, volume_case
+
+logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("volumes")
+    return [volume_case(folder, seed) for seed in range(6)]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(cases):
+    texts = [case.report.text for case in cases] + [case.notes["impression"] for case in cases]
+    return build_tokenizer(texts, FINDINGS)
