@@ -13,6 +13,7 @@ Another machine may give other bits, so a kept file is good for the machine that
 from __future__ import annotations
 
 import argparse
+import collections
 import hashlib
 import json
 import os
@@ -48,7 +49,7 @@ SWEEP = {  # an ablation's overrides are put after these
         "dataset.abdomen.test_cases=22", "stage.fit.options.steps=5", "stage.sft.steps=10",
     ),
 }  # fmt: skip
-_LEFT_OUT = ("time_s", "inputs", "seconds")
+_LEFT_OUT = ("time_s", "inputs", "seconds", "seconds_per_step")
 
 
 def main() -> int:
@@ -75,6 +76,11 @@ def main() -> int:
         return 0
     before = json.loads(asked.compare.read_text(encoding="utf-8"))
     lines = [line for name in found for line in differences(before[name], found[name], name)]
+    added = collections.Counter(
+        line.rpartition("/")[2] for line in lines if line.endswith(": only after") and "/rows/" in line
+    )
+    lines = [line for line in lines if line.rpartition("/")[2] not in added]
+    lines += [f"{count} rows: {column}" for column, count in added.items()]
     print("\n".join(lines) if lines else f"unchanged: {', '.join(found)}")
     return bool(lines)
 

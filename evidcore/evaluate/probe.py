@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from evidcore.case import Case, Prompt, VisualPart
+from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Encoder, Row, View
 from evidcore.evaluate.bootstrap import Interval, mean_interval
 from evidcore.evaluate.reference_lines import answer_place, cluster_of, row
@@ -83,11 +84,6 @@ def linear_probe(
     Raises:
         ValueError: if cases are missing or a prompt asks about a case that is not in `test`; names it.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import roc_auc_score
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     if not training or not test:
         raise ValueError(f"a probe needs cases, got {len(training)} for training and {len(test)} for testing")
     seen, shown = pooled(training), pooled(test)
@@ -101,11 +97,9 @@ def linear_probe(
         if fewest < FEWEST_EXAMPLES:
             left_out[finding] = f"{fewest} training cases of the rarer kind, fewer than {FEWEST_EXAMPLES}"
             continue
-        line = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=5000))
-        line.fit(seen[known], label)
-        probabilities[finding] = line.predict_proba(shown)[:, 1]
+        probabilities[finding] = Logistic(seen[known], label, strength=strength).probabilities(shown)
         if 0 < truth.sum() < len(truth):
-            auc[finding] = float(roc_auc_score(truth, probabilities[finding][tested]))
+            auc[finding] = roc_auc(truth, probabilities[finding][tested])
         else:
             left_out[finding] = "no AUC: all test cases are of one kind"
     places = {case.id: number for number, case in enumerate(test)}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from safetensors.torch import save_file
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from evidcore.case import Case
 from evidcore.compute.clock import Clock, clock_for
+from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Encoder, FitLog
 from evidcore.errors import DataError, did_you_mean
 from evidcore.fitting.objectives import OBJECTIVES, pooled
@@ -203,11 +205,6 @@ def probe_auc(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, 
 
     The probe is a logistic regression on maximum and mean of the frozen features, fitted on training cases.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import roc_auc_score
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     if not len(held_out.reports):
         return dict.fromkeys(known.names)
     grid = encoder.grid(encoder.input.size_zyx)
@@ -222,7 +219,6 @@ def probe_auc(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, 
         if len(set(truth[learn])) < 2 or len(set(asked[judge])) < 2:
             found[name] = None
             continue
-        probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=500))
-        probe.fit(seen[learn], truth[learn])
-        found[name] = float(roc_auc_score(asked[judge], probe.decision_function(held[judge])))
+        probe = Logistic(seen[learn], (truth[learn] > 0).astype(np.int64), strength=0.1)
+        found[name] = roc_auc((asked[judge] > 0).astype(np.int64), probe.log_odds(held[judge]))
     return found
