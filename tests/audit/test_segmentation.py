@@ -5,9 +5,9 @@ import dataclasses
 import nibabel
 import numpy as np
 import pytest
-
 from evidcore.audit.blind_boxes import blind_answers
 from evidcore.audit.segmentation import audit_segmentation
+
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import DataError

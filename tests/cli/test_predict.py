@@ -16,8 +16,9 @@ def evid(*arguments, exit_code=0):
 
 @pytest.fixture
 def scan(small_run, tmp_path):
-    from evidcore.recipe import load
     from evidcore.run.parts import build
+
+    from evidcore.recipe import load
 
     case = build(load(small_run / "resolved.toml")).split("chest", "test")[0]
     shutil.copyfile(case.volumes[0].path, tmp_path / "chest.nii")

@@ -36,8 +36,9 @@ def chest(small_run, tmp_path_factory):
 
 
 def phantoms(run):
-    from evidcore.recipe import load
     from evidcore.run.parts import build
+
+    from evidcore.recipe import load
 
     return build(load(run / "resolved.toml")).split("chest", "train")
 

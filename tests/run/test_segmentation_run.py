@@ -194,7 +194,7 @@ def test_a_trained_model_is_asked_where_something_is_in_a_scan(root, offered):
     assert "the lung nodule" in record["prompt"]
     (box,) = record["evidence"]["boxes"]
     assert record["evidence"]["slice"] == box["z"]
-    assert record["evidence"]["segmenter"] == "segmenter 'region-growing' from evidcore 0.1.0"
+    assert record["evidence"]["segmenter"] == "segmenter 'region-growing' from evidcore-plugin-segmenters 0.1.0"
     own = Box(**{name: box[name] for name in ("z", "y0", "y1", "x0", "x1")})
     expected = RegionGrowing().session(scan).mask([BoxPrompt(box=own)])
     found = read_mask(MaskRef(path=str(root / "answer" / "mask.nii.gz")), like=read(scan))

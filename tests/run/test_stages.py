@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
+from evidcore.run.stages import scored_as
 
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.case import Answer, Box, Case, Evidence, Finding, Question, Report, VolumeRef
 from evidcore.errors import RecipeError
 from evidcore.registry.factory import build
-from evidcore.run.stages import scored_as
 
 CASE = Case(
     id="a",

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from evidcore.run.rehearsal import rehearse
 
 from evidcore.recipe import load
 from evidcore.recipe.ablation import load_ablation
 from evidcore.run.inputs import inputs_hash, stage_inputs
-from evidcore.run.rehearsal import rehearse
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "recipes" / "ablations").glob("*.toml"))
