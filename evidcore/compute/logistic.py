@@ -35,10 +35,9 @@ class Logistic:
 
         def loss(parameters: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
             weights, raw = parameters[:-1], shown @ parameters[:-1] + parameters[-1]
-            error = (1.0 / (1.0 + np.exp(-raw)) - signs) / len(signs)
-            value = float(np.mean(np.logaddexp(0.0, raw) - signs * raw)) + 0.5 * penalty * float(
-                weights @ weights
-            )
+            error = (expit(raw) - signs) / len(signs)
+            misfit = float(np.mean(np.logaddexp(0.0, raw) - signs * raw))
+            value = misfit + 0.5 * penalty * float(weights @ weights)
             return value, np.append(shown.T @ error + penalty * weights, error.sum())
 
         start = np.zeros(features.shape[1] + 1)

@@ -76,14 +76,9 @@ def _is_choice(annotation: Any) -> bool:
 
 
 def _stage(stage: Any) -> Any:
-    """Return a stage whose component tables hold no local path."""
-    tables = (
-        "options", "reweighter", "rollout", "reward", "tools", "rescue", "labeler", "metric", "segmenter",
-        "trl",
-    )  # fmt: skip
-    return dataclasses.replace(
-        stage, **{name: without_paths(getattr(stage, name)) for name in tables if name in vars(stage)}
-    )
+    """Return a stage none of whose keys holds a local path."""
+    keys = {item.name: without_paths(getattr(stage, item.name)) for item in dataclasses.fields(stage)}
+    return dataclasses.replace(stage, **keys)
 
 
 def without_paths(value: Any) -> Any:

@@ -48,7 +48,7 @@ def test_no_table_of_a_stage_keeps_a_local_path(tmp_path):
     stages = """
 [[stage]]
 kind = "evaluate"
-data = [{ dataset = "ward", task = "report" }]
+data = [{ dataset = "ward", task = "report" }, { dataset = "ward", task = "choice" }]
 labeler = { use = "labels-file", path = "/data/doe/labels.json", sha256 = "%s" }
 rescue = { use = "embedding", model = { folder = "/data/doe/encoder" } }
 [[stage.metric]]

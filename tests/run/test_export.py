@@ -9,7 +9,6 @@ import tomllib
 import pytest
 import torch
 import yaml
-from evidcore.run.parts import build
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
@@ -21,6 +20,7 @@ from evidcore.page.numbers import DASH
 from evidcore.publish import WITHHELD
 from evidcore.recipe import load
 from evidcore.run import RunFolder, export_run, run, start
+from evidcore.run.assembly import Assembly
 from evidcore.testing.models import tiny_language
 from evidcore.text.findings import CT_RATE_FINDINGS
 
@@ -32,15 +32,15 @@ def exported(small_run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cases(small_run):
-    parts = build(load(small_run / "resolved.toml"))
-    return [case for split in ("train", "validation", "test") for case in parts.split("chest", split)]
+    assembly = Assembly(load(small_run / "resolved.toml"))
+    return [case for split in ("train", "validation", "test") for case in assembly.split("chest", split)]
 
 
 @torch.no_grad()
 def test_transformers_gives_the_same_logits_as_the_runs_model(small_run, exported, cases):
     model, processor = assemble.load(small_run / "checkpoints" / "03-sft")
-    parts = build(load(small_run / "resolved.toml"))
-    (prompt,) = parts.tasks["report"].prompts(cases[0], parts.view, 0)
+    assembly = Assembly(load(small_run / "resolved.toml"))
+    (prompt,) = assembly.tasks["report"].prompts(cases[0], assembly.view, 0)
     encoded = processor.encode(prompt)
     ids = torch.tensor([encoded.ids])
     handles = processor.image_processor(encoded.crops)["pixel_values"]

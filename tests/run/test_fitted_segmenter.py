@@ -14,6 +14,7 @@ from evidcore.errors import RecipeError
 from evidcore.hooks import Announcer
 from evidcore.recipe import load
 from evidcore.run import run, start
+from evidcore.run.assembly import Assembly
 from evidcore.run.execute import Execution
 from evidcore.run.lock import lock_table
 from evidcore.testing import prompts_from, volume_case
@@ -78,10 +79,10 @@ def test_a_stage_fits_it_and_what_follows_has_what_it_learnt(own):
     assert (written / "weights.safetensors").is_file()
 
     again = start(recipe, own / "runs")
-    parts = build(recipe)
-    lock = {**lock_table(recipe, parts.datasets), "run": again.lock()["run"]}
+    assembly = Assembly(recipe)
+    lock = {**lock_table(recipe, assembly.datasets), "run": again.lock()["run"]}
     with again.held():
-        Execution(again, parts, lock, Announcer.from_names((), ())).all()
+        Execution(again, assembly, lock, Announcer.from_names((), ())).all()
     assert (again.path / "checkpoints" / "01-fit-eyes").resolve() == written.resolve()  # used again
 
     case = volume_case(own, 4)
@@ -89,9 +90,9 @@ def test_a_stage_fits_it_and_what_follows_has_what_it_learnt(own):
     asked = [MaskRequest(prompts=(prompt,)) for prompt in prompts_from(truth)]
     options = {"size": 32, "width": 4, "windows": ((-1000.0, 400.0),)}
     named = SlicePropagator(pretrained=str(written), **options).session(case.volumes[0]).masks(asked)
-    given = parts.services["eyes"].session(case.volumes[0]).masks(asked)
+    given = assembly.services["eyes"].session(case.volumes[0]).masks(asked)
     assert all(np.array_equal(one, other) for one, other in zip(given, named, strict=True))
-    assert parts.services["floor"].session(case.volumes[0]).masks(asked)[0].any()
+    assert assembly.services["floor"].session(case.volumes[0]).masks(asked)[0].any()
 
 
 def test_a_segmenter_that_cannot_learn_is_no_component_of_a_fit_stage(own):

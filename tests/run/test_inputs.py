@@ -4,7 +4,8 @@ import pytest
 
 from evidcore.recipe import load
 from evidcore.run import code
-from evidcore.run.inputs import after, inputs_hash, stage_inputs
+from evidcore.run.assembly import Assembly
+from evidcore.run.inputs import after, hashed_inputs, inputs_hash
 
 
 @pytest.fixture(scope="module")
@@ -14,10 +15,20 @@ def recipe(tmp_path_factory, recipe_text):
     return load(path)
 
 
-def key(recipe, place, fingerprint="f", upstream=None, salt="", image_tokens=8):
+BUILT = {}
+
+
+def assembled(recipe):
+    """Return what a recipe names, built once for this module."""
+    if id(recipe) not in BUILT:
+        BUILT[id(recipe)] = Assembly(recipe)  # which keeps the recipe alive
+    return BUILT[id(recipe)]
+
+
+def key(recipe, place, fingerprint="f", upstream=None, salt=""):
     lock = {"dataset": {"chest": {"fingerprint": fingerprint}}}
     stage = recipe.stages[place]
-    return inputs_hash(stage_inputs(recipe, stage, lock, upstream or {}, image_tokens=image_tokens), salt)
+    return inputs_hash(hashed_inputs(assembled(recipe), stage, lock, upstream or {}), salt)
 
 
 def changed(recipe, **parts):
@@ -45,8 +56,8 @@ def test_a_fit_depends_on_its_own_component_alone(recipe):
             assert key(recipe, place) == key(changed(recipe, model=other), place)
     assert key(recipe, 0) != key(changed(recipe, model=encoder), 0)
     assert key(recipe, 1) != key(changed(recipe, model=view), 1)
-    assert key(recipe, 1) != key(recipe, 1, image_tokens=9)  # it is fitted to the bridge's number of tokens
-    assert all(key(recipe, place) == key(recipe, place, image_tokens=9) for place in (0, 2, 3, 4))
+    finer = dataclasses.replace(recipe.model, encoder={**recipe.model.encoder, "patch_zyx": [8, 8, 8]})
+    assert key(recipe, 1) != key(changed(recipe, model=finer), 1)  # it is fitted to the number of tokens
     assert all(key(recipe, 2) != key(changed(recipe, model=other), 2) for other in (bridge, encoder, view))
     assert key(recipe, 0) == key(recipe, 0, upstream={"language": "x"})
 
@@ -82,17 +93,18 @@ def test_another_segmenter_of_an_evaluation_trains_nothing_again(recipe):
     grower = {"kind": "segmenter", "use": "region-growing"}
     known = changed(recipe, services={"grower": grower})
     by_service, by_table = (
-        changed(known, stages=(*recipe.stages[:4], dataclasses.replace(recipe.stages[4], segmenter=one)))
-        for one in ("grower", {**recipe.stages[4].segmenter, "x": 1})
+        changed(known, stages=(*recipe.stages[:4], dataclasses.replace(recipe.stages[4], options=options)))
+        for options in ({"segmenter": "grower"}, {"segmenter": {"use": "region-growing", "reach": 0.2}})
     )
-    coarse = changed(by_service, services={"grower": {**grower, "x": 1}})
+    coarse = changed(by_service, services={"grower": {**grower, "reach": 0.2}})
     for other in (by_service, by_table, coarse):
         assert all(key(known, place) == key(other, place) for place in range(4))
     assert len({key(one, 4) for one in (known, by_service, by_table, coarse)}) == 4
 
 
 def test_a_task_counts_where_it_is_asked(recipe):
-    other = changed(recipe, tasks={**recipe.tasks, "report": {**recipe.tasks["report"], "x": 1}})
+    report = {**recipe.tasks["report"], "instruction": "Say it."}
+    other = changed(recipe, tasks={**recipe.tasks, "report": report})
     stands = {"language": "x", "model": "y"}
     assert key(recipe, 3, upstream=stands) == key(other, 3, upstream=stands)
     assert key(recipe, 2, upstream=stands) != key(other, 2, upstream=stands)
@@ -100,7 +112,7 @@ def test_a_task_counts_where_it_is_asked(recipe):
 
 def test_a_tiny_tokenizer_depends_on_the_words_of_every_stage(recipe):
     alone = changed(recipe, stages=recipe.stages[2:])  # no stage fits the language model
-    asked = changed(alone, tasks={**alone.tasks, "choice": {**alone.tasks["choice"], "x": 1}})
+    asked = changed(alone, tasks={**alone.tasks, "choice": {**alone.tasks["choice"], "think": False}})
     fewer = dataclasses.replace(alone.stages[1].data[0], limit=3)
     grpo = dataclasses.replace(alone.stages[1], data=(fewer,))
     limited = changed(alone, stages=(alone.stages[0], grpo, *alone.stages[2:]))
@@ -119,12 +131,12 @@ def test_a_tiny_tokenizer_depends_on_the_words_of_every_stage(recipe):
 def test_a_fit_of_the_language_model_depends_on_the_findings_of_every_data_set(recipe):
     more = changed(recipe, datasets={**recipe.datasets, "other": {"use": "phantom-chest"}})
     lock = {"dataset": {"chest": {"fingerprint": "f"}, "other": {"fingerprint": "g"}}}
-    keys = [inputs_hash(stage_inputs(more, more.stages[place], lock, {})) for place in (0, 1)]
+    keys = [inputs_hash(hashed_inputs(assembled(more), more.stages[place], lock, {})) for place in (0, 1)]
     assert keys[0] == key(recipe, 0)
     assert keys[1] != key(recipe, 1)
 
 
-@pytest.mark.parametrize("module", ["stages", "parts", "model"])
+@pytest.mark.parametrize("module", ["context", "assembly", "model"])
 def test_what_lies_between_recipe_and_stage_counts_for_every_stage(recipe, monkeypatch, tmp_path, module):
     before = [key(recipe, place) for place in range(5)]
     real = code._file

@@ -1,23 +1,24 @@
 """The rescue reading goes by any scorer that a recipe names, and is never the headline."""
 
 import dataclasses
-import json
 
 import pytest
-from evidcore.run.parts import build
-from evidcore.run.rehearsal import rehearse
-from evidcore.run.stages import evaluate
 from evidcore_plugin_text_metrics.embedding import Embedding
 from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers.utils import logging
 
 from evidcore.errors import RecipeError
 from evidcore.evaluate.choice import ALWAYS, rescued
-from evidcore.recipe import Evaluate, load
+from evidcore.evaluate.stage import Evaluate
+from evidcore.recipe import load
 from evidcore.recipe.resolve import to_toml
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+from evidcore.run.dry_run import dry_run
 from evidcore.run.lock import used
-from evidcore.run.model import Standing
+from evidcore.run.model import StageOutputs
 from evidcore.testing import tiny_text_encoder
+from evidcore.train.settings import Silent
 
 logging.disable_progress_bar()
 
@@ -36,17 +37,18 @@ def recipe(small_run, tmp_path):
 
 
 def test_answers_without_a_letter_are_rescued_by_the_named_scorer(recipe, small_run, tmp_path):
-    parts = build(load(recipe))
-    stage = dataclasses.replace(parts.recipe.stages[-1], max_new_tokens=4)  # nobody finishes
-    result = evaluate(parts, Standing(model=small_run / "checkpoints" / "03-sft"), stage, tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    prompts = {prompt.id: prompt for prompt in parts.prompts(stage.data[0])}
+    assembly = Assembly(load(recipe))
+    stage = dataclasses.replace(assembly.recipe.stages[-1], max_new_tokens=4)  # nobody finishes
+    before = StageOutputs(model=small_run / "checkpoints" / "03-sft")
+    result = stage.run(Context(assembly, "04-evaluate", before=before, folder=tmp_path, announce=Silent()))
+    lines = result.answers
+    prompts = {prompt.id: prompt for prompt in assembly.prompts(stage.data[0])}
     by_hand = Embedding(tmp_path, model=Pretrained(folder="encoder"))
     assert lines
     assert all(line["lenient_choice"] is None for line in lines)
     for line in lines:
         assert line["rescue_choice"] == rescued(line["text"], prompts[line["prompt_id"]], by_hand)
-    metrics = [row["metric"] for row in result["rows"]]
+    metrics = [row.metric for row in result.rows]
     assert metrics[0] == "strict_accuracy"
     assert set(ALWAYS) <= set(metrics)
 
@@ -56,9 +58,9 @@ def test_the_named_scorer_counts_as_a_part_of_the_recipe(recipe):
     (offer,) = [offer for offer in used(loaded) if offer.name == "embedding"]
     assert offer.kind == "scorer"
     assert isinstance(loaded.stages[-1], Evaluate)
-    assert loaded.stages[-1].rescue["pooling"] == "mean"
+    assert loaded.stages[-1].options["rescue"]["pooling"] == "mean"
     assert 'model = { folder = "encoder" }' in to_toml(loaded)
-    rehearse(loaded)
+    dry_run(loaded)
 
 
 def test_a_rescue_that_cannot_be_is_refused_with_its_line(recipe):

@@ -1,12 +1,12 @@
 """Whatever judges texts is asked what it lacks before anything is trained, wherever a recipe names it."""
 
 import pytest
-from evidcore.run.parts import build
-from evidcore.run.readiness import check_ready
 
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import DataError
 from evidcore.recipe import load
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
 
 RECIPE = """\
 schema = 1
@@ -65,16 +65,22 @@ class Agrees(Reward):
         return [None] * len(rollouts)
 
 
+def check(path):
+    """Check every stage of a recipe as a run does before the first."""
+    assembly = Assembly(load(path))
+    for place, stage in enumerate(assembly.recipe.stages):
+        stage.check(Context(assembly, assembly.recipe.stage_name(place)))
+
+
 @pytest.mark.parametrize("stage", [RESCUE, METRIC, REWARD], ids=["rescue", "metric", "reward"])
 @pytest.mark.parametrize("model", ["embedding", "embedding-f1", "reward-model"])
 def test_a_model_that_is_not_there_is_named(stage, model, tmp_path, offered):
     offered("evid-agrees", "[evidcore.reward]\nagrees = evid_agrees:It\n", It=Agrees)
     (tmp_path / "judged.toml").write_text(RECIPE + stage.replace("MODEL", model))
-    parts = build(load(tmp_path / "judged.toml"))
     with pytest.raises(DataError, match=rf"scorer '{model}' \(nowhere\): '{tmp_path}/nowhere' holds no conf"):
-        check_ready(parts)
+        check(tmp_path / "judged.toml")
 
 
 def test_components_that_need_nothing_are_ready(tmp_path):
     (tmp_path / "judged.toml").write_text(RECIPE + METRIC.split("[[stage.metric]]")[0])
-    check_ready(build(load(tmp_path / "judged.toml")))
+    check(tmp_path / "judged.toml")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import trl
-from evidcore.run.parts import build
-from evidcore.run.rehearsal import rehearse
 from transformers import AutoTokenizer
 
 from evidcore.recipe import load
 from evidcore.run import model as models
-from evidcore.run.model import Standing
+from evidcore.run.assembly import Assembly
+from evidcore.run.dry_run import dry_run
+from evidcore.run.model import StageOutputs
 from evidcore.run.plan import plan
 from evidcore.testing.models import tiny_language
 
@@ -45,14 +45,14 @@ def recipe_of(evid, recipe_text):
 
 def agree(rows, stages, recipe: Path) -> None:
     """Hold what check saw and plan counted against what the run's own processor writes."""
-    parts = build(load(recipe))
-    _, processor = models.current(parts, Standing())
-    uses = [use for stage in parts.recipe.stages for use in stage.data]
+    assembly = Assembly(load(recipe))
+    _, processor = models.current(assembly, StageOutputs())
+    uses = [use for stage in assembly.recipe.stages for use in stage.data]
     for row, use in zip(rows, uses, strict=True):
         if not use.task:
             continue
-        task = parts.tasks[use.task]
-        prompts = [prompt for case in parts.cases(use) for prompt in task.prompts(case, parts.view, 0)]
+        task = assembly.tasks[use.task]
+        prompts = [prompt for case in assembly.cases(use) for prompt in task.prompts(case, assembly.view, 0)]
         written = processor.encode(prompts[0])
         assert row["prompt_tokens"] == len(written.ids)
         assert row["image_tokens"] == written.ids.count(processor.image_token_id)
@@ -64,8 +64,8 @@ def agree(rows, stages, recipe: Path) -> None:
             len(processor.encode(prompt).ids)
             for row, use in zip(rows, uses, strict=True) if row["stage"] == stage
             for prompt in [
-                prompt for case in parts.cases(use)
-                for prompt in parts.tasks[use.task].prompts(case, parts.view, 0)
+                prompt for case in assembly.cases(use)
+                for prompt in assembly.tasks[use.task].prompts(case, assembly.view, 0)
             ][:16]
         ]
         for stage in ("02-sft", "03-grpo", "04-evaluate")
@@ -86,7 +86,7 @@ def test_check_and_plan_hold_for_the_template_of_qwen2_5(evid, recipe_of):
 @pytest.mark.parametrize("template", ["gemma", "llama3", "phi3", "qwen3"])
 def test_check_and_plan_count_what_the_run_writes(evid, recipe_of, template):
     recipe = recipe_of(template)
-    seen, planned = rehearse(load(recipe)), plan(load(recipe), evid.folder / "runs")
+    seen, planned = dry_run(load(recipe)), plan(load(recipe), evid.folder / "runs")
     rows = [dataclasses.asdict(row) for row in seen.data]
     agree(rows, [dataclasses.asdict(stage) for stage in planned.stages], recipe)
 
