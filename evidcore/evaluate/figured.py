@@ -1,0 +1,75 @@
+"""Answers that are measured by plain numbers: rows, lines and values for evaluations of one's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Answer
+from evidcore.contracts import Answers, Row, Scored
+from evidcore.evaluate.answered import asked, unknown_patients
+from evidcore.evaluate.measuring import Measurement, TextFigures
+from evidcore.evaluate.reference_lines import cluster_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figured(Scored):
+    """Answers and what was measured of each."""
+
+    name: str
+    given: Answers[Answer]
+    figures: Sequence[Mapping[str, float]]  # of each answer
+    measured: Measurement  # the same, for tables
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Return whose question each is."""
+        return tuple(cluster_of(prompt) for prompt in self.given.prompts)
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Return a figure of each question; one that has none counts as 0."""
+        return tuple(float(figures.get(metric, 0.0)) for figures in self.figures)
+
+    def unit(self, metric: str) -> str:
+        """Return the unit of a figure."""
+        return self.measured.units[metric]
+
+    def rows(self) -> list[Row]:
+        """Return a row for each figure, all of them shown at a glance."""
+        note = unknown_patients(prompt.case.patient for prompt in self.given.prompts)
+        rows = self.measured.rows(self.name, self.clusters)
+        notes = ["; ".join(part for part in (note, row.note) if part) for row in rows]
+        pairs = zip(rows, notes, strict=True)
+        return [dataclasses.replace(row, note=said, is_headline=True) for row, said in pairs]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""
+        return self.measured.beside([
+            {
+                **asked(prompt, self.given.condition), "text": answer.text, "malformed": answer.malformed,
+                "images": [crop.uri() for crop in prompt.crops()],
+            }
+            for prompt, answer in zip(self.given.prompts, self.given.said, strict=True)
+        ])  # fmt: skip
+
+
+def figured(
+    name: str, given: Answers[Answer], figures: Sequence[Mapping[str, float]], units: Mapping[str, str]
+) -> Figured:
+    """Return answers with their figures.
+
+    Args:
+        name: what rows call them.
+        given: the answers.
+        figures: of each answer, by metric; a metric that an answer lacks was not measured.
+        units: of each metric, as in `Row.unit`.
+    """
+    texts = []
+    for one, answer in zip(figures, given.said, strict=True):
+        missing = dict.fromkeys(units.keys() - one.keys(), answer.malformed or "not told")
+        texts.append(TextFigures(figures=dict(one), unscored=missing))
+    measured = Measurement(
+        texts=tuple(texts), units=units, notes={}, sources={metric: metric for metric in units}
+    )
+    return Figured(name=name, given=given, figures=figures, measured=measured)

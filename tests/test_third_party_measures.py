@@ -1,0 +1,193 @@
+"""A task, an evaluation, an audit and a stage that others wrote: trained, measured, audited, drawn."""
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evidcore.cli.summary import summary
+from evidcore.evaluate.items import row_items
+from evidcore.run.folder import RunFolder
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+RECIPE = """\
+schema = 1
+name = "counting"
+seed = 17
+
+[dataset.chest]
+use = "phantom-chest"
+train_cases = 12
+validation_cases = 1
+test_cases = 22
+
+[task.count]
+use = "count-findings"
+
+[model]
+language = { use = "tiny", width = 32, layers = 1 }
+view = { use = "volume" }
+encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "count" }]
+steps = 20
+rows_per_step = 4
+learning_rate = 2e-2
+
+[[stage]]
+kind = "oracle"
+data = [{ dataset = "chest", task = "count", split = "test" }]
+
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "count", split = "test" }]
+max_new_tokens = 12
+
+[[stage]]
+kind = "audit"
+audit = "own-against-blank"
+data = [{ dataset = "chest", task = "count", split = "test" }]
+max_new_tokens = 12
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Install both examples as a user would."""
+    target = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    copies = []
+    for name in ("evaluation-count", "stage-oracle"):
+        copies.append(tmp_path_factory.mktemp("copy") / name)
+        skipped = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+        shutil.copytree(EXAMPLES / name, copies[-1], ignore=skipped)
+    subprocess.run([*pip, "--no-build-isolation", "--target", target, *copies], check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def evid(warm, site, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "counting.toml").write_text(RECIPE, encoding="utf-8")
+
+    def run(*words):
+        process = warm("-m", "evidcore", *words, folder=folder, PYTHONPATH=os.fspath(site))
+        out, err = process.communicate()
+        assert process.returncode == 0, out + err
+        return out
+
+    run.folder = folder
+    return run
+
+
+@pytest.fixture(scope="module")
+def done(evid):
+    """A run of the recipe through the command."""
+    return evid.folder / json.loads(evid("run", "counting.toml", "--json"))["run"]
+
+
+def result_of(done, stage):
+    return json.loads((done / "results" / f"{stage}.json").read_text(encoding="utf-8"))
+
+
+def rows_of(done, stage):
+    return {(row["name"], row["metric"]): row for row in result_of(done, stage)["rows"]}
+
+
+def lines_of(done, stage):
+    return [json.loads(line) for line in (done / "answers" / f"{stage}.jsonl").read_text().splitlines()]
+
+
+def text_of(section):
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", section)))
+
+
+def test_the_evaluation_measures_what_was_trained_beside_its_blind_rule(done):
+    rows = rows_of(done, "03-evaluate")
+    lines = lines_of(done, "03-evaluate")
+    said = [re.fullmatch(r"\s*<answer>\s*(\d+)\s*</answer>\s*", line["text"]) for line in lines]
+    hits = [line["figures"]["exact_match"] for line in lines]
+    assert rows["count", "exact_match"]["value"] == pytest.approx(sum(hits) / len(hits))
+    assert (rows["count", "exact_match"]["questions"], rows["count", "exact_match"]["headline"]) == (22, True)
+    assert rows["count", "absolute_error"]["questions"] == sum(one is not None for one in said) > 0
+    assert rows["count", "absolute_error"]["unit"] == "plain"
+    assert re.fullmatch(r"says \d each time", rows["count", "training_median_exact_match"]["note"])
+    assert rows["count", "training_median_absolute_error"]["value"] > 0
+    median = rows["count", "training_median_exact_match"]["value"]
+    assert result_of(done, "03-evaluate")["reference_lines"] == {"count": {"training_median": median}}
+
+
+def test_its_rows_can_be_paired_by_question_as_ablations_do(done):
+    lines = lines_of(done, "03-evaluate")
+    for metric in ("exact_match", "absolute_error"):
+        row = rows_of(done, "03-evaluate")["count", metric]
+        sums = [item.sums.numbers for item in row_items(lines, row).values() if item.sums is not None]
+        assert sum(above for above, _ in sums) / sum(below for _, below in sums) == pytest.approx(
+            row["value"]
+        )
+
+
+def test_the_audit_of_the_recipe_is_theirs_with_its_verdict(done):
+    result, rows = result_of(done, "04-audit"), rows_of(done, "04-audit")
+    own, blank = (rows[f"{side} volumes", "exact_match"]["value"] for side in ("own", "blank"))
+    assert own == rows_of(done, "03-evaluate")["count", "exact_match"]["value"]
+    assert rows["count", "own_minus_blank"]["value"] == pytest.approx(own - blank)
+    assert result["verdict"]["count"].endswith(
+        f"{100 * (own - blank):+.1f} points over own volumes against air."
+    )
+    assert {line["condition"] for line in lines_of(done, "04-audit")} == {"own", "blank"}
+
+
+def test_the_stage_measures_gold_answers(done):
+    rows = rows_of(done, "02-oracle")
+    assert rows["count", "exact_match"]["value"] == 1.0
+    assert rows["count", "absolute_error"]["value"] == 0.0
+
+
+def test_the_page_draws_them_without_knowing_their_names(done):
+    page = (done / "page" / "index.html").read_text(encoding="utf-8")
+    result, looking, tables = (
+        text_of(page[page.index(f'<section id="{name}">') :].split("</section>")[0])
+        for name in ("result", "looking", "tables")
+    )
+    verdict = result_of(done, "04-audit")["verdict"]["count"]
+    assert verdict in result
+    assert verdict in looking
+    assert "02-oracle, after sft" in result
+    assert "03-evaluate, after sft" in result
+    error = rows_of(done, "03-evaluate")["count", "absolute_error"]["value"]
+    assert f"count absolute error {error:.4g}" in result
+    assert "own volumes" in looking
+    assert "own minus blank" in looking
+    assert "training median exact match" in tables
+
+
+def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
+    said = evid("audit", "policy", done)
+    assert "grounding margin" in said
+    assert "other patient minus training median" in said
+    rows = rows_of(done, "05-audit")
+    assert rows["another patient's volumes", "exact_match"]["questions"] == 22
+    assert "exact match on the cases' own volumes" in text_of((done / "page" / "index.html").read_text())
+
+
+def test_the_run_is_said_and_listed_and_locked(done, evid):
+    said = "\n".join(summary(RunFolder(done))["lines"])
+    assert "reference lines: training median" in said
+    assert result_of(done, "04-audit")["verdict"]["count"] in said
+    assert "absolute error" in said
+    lock = (done / "lock.toml").read_text(encoding="utf-8")
+    assert "evid-evaluation-count" in lock
+    assert "evid-stage-oracle" in lock
+    listed = json.loads(evid("plugins", "audit", "--json"))["components"]
+    assert {row["name"] for row in listed} == {"policy", "own-against-blank"}
