@@ -9,12 +9,12 @@ import pytest
 import trl
 from evidcore.run.parts import build
 from evidcore.run.rehearsal import rehearse
+from evidcore_plugin_lab.plan.plan import plan
 from transformers import AutoTokenizer
 
 from evidcore.recipe import load
 from evidcore.run import model as models
 from evidcore.run.model import Standing
-from evidcore.run.plan import plan
 from evidcore.testing.models import tiny_language
 
 SHIPPED = Path(trl.__file__).parent / "chat_templates"
