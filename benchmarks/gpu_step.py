@@ -60,12 +60,12 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
     """Run some steps of the recipe's `sft` or `grpo` stage in this process."""
     import torch
     from bench_model import TextHash, cases, source
+    from evidcore_plugin_lab.plan.lengths import ASSUMED_ANSWER_TOKENS, ASSUMED_PROMPT_TEXT_TOKENS, Lengths
+    from evidcore_plugin_lab.plan.needs import memory
 
     from evidcore.builtin.rollouts import Plain
     from evidcore.case import Report
     from evidcore.recipe import Grpo, Sft, load
-    from evidcore.run.lengths import ASSUMED_ANSWER_TOKENS, ASSUMED_PROMPT_TEXT_TOKENS, Lengths
-    from evidcore.run.needs import memory
     from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
     from evidcore.train.trl import grpo, sft, stage
 

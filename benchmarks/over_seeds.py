@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evidcore.run.ablation import NO_ANSWERS, without_places
+from evidcore_plugin_lab.ablation import NO_ANSWERS, without_places
+
 from evidcore.run.record import read_lines
 
 ROOT = Path(__file__).parents[1]

@@ -54,10 +54,11 @@ def one(title: str, quick: bool) -> dict[str, float]:
     from bench_model import BRIDGE, DEMO_ENCODER, Size, build, cases, source
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    from evidcore_plugin_lab.plan.lengths import Lengths
+    from evidcore_plugin_lab.plan.needs import memory
+
     from evidcore.builtin.rollouts import Plain
     from evidcore.recipe import Grpo, Sft
-    from evidcore.run.lengths import Lengths
-    from evidcore.run.needs import memory
     from evidcore.run.shapes import Shapes, TextShape
     from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings, Silent
     from evidcore.train.trl import grpo, sft, stage

@@ -1,6 +1,5 @@
-"""Static pages that open from disk without a network: the evidence page of a run, the page of one answer."""
+"""The evidence page of a run: static, opens from disk without a network."""
 
-from evidcore.page.answer import write_answer_page
 from evidcore.page.document import NOTICE, write_page
 
-__all__ = ["NOTICE", "write_answer_page", "write_page"]
+__all__ = ["NOTICE", "write_page"]

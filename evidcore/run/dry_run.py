@@ -15,6 +15,7 @@ from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
 from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse, Recipe
+from evidcore.recipe.nested_tables import is_fetched, tables
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
@@ -22,7 +23,6 @@ from evidcore.run.assembly import Assembly, check_splits
 from evidcore.run.context import Context
 from evidcore.run.model import UNKNOWN_TEXT_WIDTH, StageOutputs
 from evidcore.run.shapes import Shapes, adapter_parameters, shapes
-from evidcore.run.traffic import is_fetched, tables
 from evidcore.volume import prepare
 
 

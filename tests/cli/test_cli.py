@@ -53,8 +53,7 @@ def evid(*arguments, exit_code=0):
         ["plugins"],
         ["plugins", "reward", "--json"],
         ["run", "--help"],
-        ["predict", "--help"],
-        ["ablate", "--help"],
+        ["export", "--help"],
     ],
 )
 def test_help_and_listings_import_neither_torch_nor_a_plugin(arguments):
@@ -78,16 +77,13 @@ def test_python_m_evidcore_is_evid():
 def test_every_command_of_the_design_takes_json():
     for path in (
         ["run"],
-        ["ablate"],
         ["resume"],
         ["check"],
-        ["plan"],
         ["plugins"],
         ["show"],
         ["audit", "policy"],
         ["data", "prepare"],
         ["page"],
-        ["predict"],
         ["export"],
     ):
         assert "--json" in evid(*path, "--help").output, path
@@ -165,42 +161,6 @@ def test_check_says_when_even_the_right_answer_would_be_cut_off(recipe):
 
 def test_check_prints_the_resolved_recipe(recipe):
     assert "rows_per_step = 16  # default" in evid("check", recipe, "--resolved").output
-
-
-def test_plan_counts_parameters_and_says_what_is_not_known(recipe):
-    found = json.loads(evid("plan", recipe, "--json").output)
-    trained = found["parameters"]["bridge"] + found["parameters"]["language"]
-    assert found["stages"][0]["trained"] == trained
-    whole = trained + found["parameters"]["encoder"]
-    memory = found["stages"][0]["memory"]["float32"]
-    assert memory["weights"] + memory["gradients"] + memory["optimizer"] == 4 * (whole + 3 * trained)
-    assert found["stages"][0]["lengths"]["ground"] == "counted"
-    said = evid("plan", recipe).output
-    assert "no earlier time" in said
-    assert f"{memory['peak'] / 1e9:.2f} GB at the peak in float32: weights" in said
-    assert "tokens (counted in the first prompts)" in said
-
-
-def test_plan_says_what_leaves_the_machine_and_where_to(recipe):
-    assert "leaves this machine: nothing" in evid("plan", recipe).output
-    endpoint = '{ url = "https://host.example/v1", model = "m", sends_text_away = true }'
-    service = f'[service.asked]\nkind = "labeler"\nuse = "endpoint"\nendpoint = {endpoint}\n'
-    recipe.write_text(recipe.read_text().replace("[model]", f"{service}\n[model]", 1))
-    (sent,) = json.loads(evid("plan", recipe, "--json").output)["sends"]
-    assert sent.startswith("texts of ")
-    assert sent.endswith(", to https://host.example/v1 (service.asked.endpoint)")
-    recipe.write_text(recipe.read_text().replace("sends_text_away = true", "sends_text_away = false"))
-    refused = evid("plan", recipe, exit_code=2).stderr
-    assert "text would be sent to 'host.example'" in refused
-
-
-def test_plan_says_which_models_judges_are_loaded_from(recipe):
-    named = '{ use = "reward-model", model = { id = "them/theirs", revision = "0a1b" } }'
-    line = f"rescue = {named}"
-    recipe.write_text(recipe.read_text().replace('kind = "evaluate"', f'kind = "evaluate"\n{line}', 1))
-    (download,) = json.loads(evid("plan", recipe, "--json").output)["downloads"]
-    where = "from the Hugging Face Hub, for stage.02-evaluate.rescue.model"
-    assert download == f"them/theirs at 0a1b, {where}: see its page for its size and licence"
 
 
 def test_a_labeler_within_a_stage_knows_the_recipes_folder(recipe, tmp_path):

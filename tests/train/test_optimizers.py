@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from evidcore.train.trl.optimizers import Together, matrices_of, with_muon
+from evidcore.model.matrices import matrices_of
+from evidcore.train.trl.optimizers import Together, with_muon
 
 
 def small():

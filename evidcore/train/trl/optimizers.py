@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 
@@ -95,13 +94,3 @@ def _narrowed(
         {**group, "params": [weight for weight in group["params"] if is_meant(weight)]} for group in groups
     ]
     return [group for group in narrowed if group["params"]]
-
-
-def matrices_of(model: nn.Module) -> set[torch.Tensor]:
-    """Return the weights of linear layers, the one that gives logits left out, as embeddings are."""
-    head = getattr(model, "lm_head", None)
-    return {
-        module.weight
-        for module in model.modules()
-        if isinstance(module, nn.Linear) and (head is None or module.weight is not head.weight)
-    }

@@ -27,11 +27,12 @@ from transformers import PrinterCallback
 from evidcore.contracts import Announce
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.model import assemble
+from evidcore.model.matrices import matrices_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Lora
 from evidcore.train.trl.checkpoints import last_checkpoint, written_whole
-from evidcore.train.trl.optimizers import OptimizerKind, matrices_of, with_muon
+from evidcore.train.trl.optimizers import OptimizerKind, with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
 
 LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"

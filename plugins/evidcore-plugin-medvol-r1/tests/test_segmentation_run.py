@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from evidcore_plugin_lab.predict import Inquiry, predict_scan
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 
@@ -14,7 +15,7 @@ from evidcore.contracts import BoxPrompt, Segmenter, SegmenterSession
 from evidcore.errors import RunError
 from evidcore.page import write_page
 from evidcore.recipe import load
-from evidcore.run import Inquiry, predict_scan, run, start
+from evidcore.run import run, start
 from evidcore.testing import volume_case
 from evidcore.volume import read, read_geometry, read_mask
 

@@ -1,0 +1,167 @@
+"""The folder of an ablation, and which runs are its cells.
+
+A cell is one arm under one seed, and is an ordinary run of the recipe: it lies beside the recipe's other
+runs and shares their finished stages. The ablation's own folder, `runs/<recipe>/ablations/<name>/`, holds
+`cells.json`, which says which run is which cell, and the tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from evidcore.errors import RunError, did_you_mean
+from evidcore.recipe import Recipe, to_toml
+from evidcore.run.assembly import Assembly
+from evidcore.run.begin import changes_since
+from evidcore.run.execute import INPUTS
+from evidcore.run.folder import RunFolder, difference, write
+from evidcore.run.inputs import inputs_hash, planned_inputs
+from evidcore.run.lock import lock_table
+from evidcore_plugin_lab.ablation.definition import Ablation
+
+CELLS = "cells.json"
+_SHOWN = 3  # changes of a cell that messages list
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One arm under one seed."""
+
+    arm: str
+    seed: int
+    recipe: Recipe
+    run: RunFolder | None = None  # None: not begun
+    seconds: float = 0.0  # that it has run so far, in processes that came to their end
+
+    @property
+    def name(self) -> str:
+        """Return what messages and folders call it."""
+        return f"{self.arm}/seed-{self.seed}"
+
+    @property
+    def state(self) -> Literal["to do", "begun", "finished"]:
+        """Return how far it is; a run whose stages were deleted since has to go through them again."""
+        if self.run is None:
+            return "to do"
+        is_whole = all((self.run.path / "results" / f"{stage}.json").exists() for stage in self.stages)
+        answers = (self.run.path / "answers").iterdir()
+        is_whole = is_whole and all(file.exists() for file in answers)  # links into the store
+        return "finished" if is_whole and self.run.status().get("state") == "finished" else "begun"
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Return the names of its stages."""
+        return tuple(self.recipe.stage_name(place) for place in range(len(self.recipe.stages)))
+
+    def stage_folders(self, root: Path) -> list[Path]:
+        """Return where its stages lie when finished; builds its components. `root` is where runs lie."""
+        assembly = Assembly(self.recipe)
+        inputs = planned_inputs(assembly, lock_table(self.recipe, assembly.datasets))
+        return [root / self.recipe.name / "stages" / inputs_hash(own) for own in inputs.values()]
+
+    def changes(self) -> list[str]:
+        """Return what has changed since it ran: for a finished cell whatever one of its stages depends on."""
+        if self.run is None:
+            return []
+        assembly = Assembly(self.recipe)
+        lock = lock_table(self.recipe, assembly.datasets)
+        if self.state != "finished":
+            before = tomllib.loads((self.run.path / "resolved.toml").read_text(encoding="utf-8"))
+            return difference(before, tomllib.loads(to_toml(self.recipe))) or changes_since(self.run, lock)
+        for stage, inputs in planned_inputs(assembly, lock).items():
+            result = json.loads((self.run.path / "results" / f"{stage}.json").read_text(encoding="utf-8"))
+            if result["inputs"] != inputs_hash(inputs):
+                used = self.run.store / result["inputs"] / INPUTS
+                before = json.loads(used.read_text(encoding="utf-8")) if used.is_file() else {}
+                now = json.loads(json.dumps(inputs, default=str))
+                return [f"{stage}, {line}" for line in difference(before, now)]
+        return []
+
+
+class AblationFolder:
+    """Where an ablation's tables lie, and what says which runs they are made of."""
+
+    def __init__(self, ablation: Ablation, root: Path) -> None:
+        """Describe it; `root` is where runs lie. Nothing is written."""
+        self.ablation, self.root = ablation, root
+        self.path = root / ablation.recipe_name / "ablations" / ablation.name
+
+    def cells(self) -> list[Cell]:
+        """Return every cell, all arms of the first seed first."""
+        known = self._known()
+        return [
+            self._cell(arm.name, seed, known) for seed in self.ablation.seeds for arm in self.ablation.arms
+        ]
+
+    def chosen(self, arms: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        """Return the cells of these arms and seeds; all where none is named.
+
+        Raises:
+            RunError: if the ablation has no such arm or seed.
+        """
+        names = [arm.name for arm in self.ablation.arms]
+        for arm in arms:
+            if arm not in names:
+                raise RunError(
+                    f"{self.ablation.path}: no arm is called {arm!r}.{did_you_mean(arm, names)} "
+                    f"Arms: {', '.join(names)}."
+                )
+        for seed in seeds:
+            if seed not in self.ablation.seeds:
+                raise RunError(
+                    f"{self.ablation.path}: {seed} is none of its seeds "
+                    f"({', '.join(map(str, self.ablation.seeds))}). Add it to `seeds` there."
+                )
+        return [
+            cell
+            for cell in self.cells()
+            if (not arms or cell.arm in arms) and (not seeds or cell.seed in seeds)
+        ]
+
+    def record(self, cell: Cell, run: RunFolder, seconds: float) -> None:
+        """Keep which run is a cell's, and how long it has run."""
+        place = os.path.relpath(run.path, self.path)
+        known = {**self._known(), cell.name: {"run": place, "seconds": round(seconds, 1)}}
+        write(self.path / CELLS, json.dumps(known, indent=1) + "\n")
+
+    def refuse(self, changed: Mapping[str, Sequence[str]], command: str) -> None:
+        """Refuse to count cells, or to go on with them, that would not come out the same today.
+
+        Args:
+            changed: what has changed since they ran, by the cells' names.
+            command: what was typed.
+
+        Raises:
+            RunError: naming them, what changed, and what to type; not if there are none.
+        """
+        if not changed:
+            return
+        listing = []
+        for name, changes in changed.items():
+            more = f"; and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+            listing.append(f"  {name}: {'; '.join(changes[:_SHOWN])}{more}\n")
+        count = "1 cell has" if len(changed) == 1 else f"{len(changed)} cells have"
+        raise RunError(
+            f"{self.path}: {count} changed since they ran\n{''.join(listing)}"
+            f"  To run them anew, which uses unchanged stages again: {command} --rerun\n"
+            f"  To count them, or go on with them, as they began: {command} --accept-changes"
+        )
+
+    def _known(self) -> dict[str, Any]:
+        file = self.path / CELLS
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    def _cell(self, arm: str, seed: int, known: dict[str, Any]) -> Cell:
+        cell = Cell(arm=arm, seed=seed, recipe=self.ablation.cell_recipe(arm, seed))
+        entry = known.get(cell.name)
+        if entry is None:
+            return cell
+        run = RunFolder((self.path / entry["run"]).resolve())
+        is_there = (run.path / "lock.toml").is_file()
+        return dataclasses.replace(cell, run=run, seconds=entry["seconds"]) if is_there else cell

@@ -1,0 +1,235 @@
+"""What an ablation found: arms, differences from the reference and effects of factors, as one JSON object.
+
+Every figure is the mean over seeds. Differences are paired by item and resampled by seed, then by patient;
+p values are adjusted after Holm over all of one table (all differences of all metrics, or all effects).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evidcore.errors import RunError, did_you_mean
+from evidcore.evaluate.bootstrap import Arms, Contrast, Item, holm
+from evidcore.evaluate.items import row_items
+from evidcore.page.record import is_phantom
+from evidcore.run.record import read_lines
+from evidcore_plugin_lab.ablation.cells import Cell
+from evidcore_plugin_lab.ablation.definition import Ablation, Metric
+
+Row = dict[str, Any]
+LINES = ("uniform_chance", "prior_only", "perfect_perception")
+
+
+def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure finished cells against each other.
+
+    Args:
+        ablation: names arms, metrics and the reference.
+        cells: those that count; all must hold the metrics' rows.
+        accepted: what has changed since of cells that count all the same.
+    """
+    by_arm = {arm.name: [cell for cell in cells if cell.arm == arm.name] for arm in ablation.arms}
+    missing = [
+        f"{arm.name}/seed-{seed}"
+        for seed in ablation.seeds
+        for arm in ablation.arms
+        if seed not in [cell.seed for cell in by_arm[arm.name]]
+    ]
+    arms: list[Row] = []
+    differences: list[Row] = []
+    effects: list[Row] = []
+    lines: list[Row] = []
+    others = [arm.name for arm in ablation.arms if arm.name != ablation.reference]
+    metrics: list[Row] = []
+    for metric in ablation.metrics:
+        measured = _Measured(metric, by_arm)
+        metrics.append({**vars(metric), "unit": measured.unit})
+        arms += [measured.row({arm: 1.0}, {"arm": arm}) for arm in by_arm]
+        for arm in others:
+            weights = {arm: 1.0, ablation.reference: -1.0}
+            differences.append(measured.row(weights, {"arm": arm, "against": ablation.reference}))
+        effects += [measured.row(weights, {"effect": name}) for name, weights in _effects(ablation)]
+        lines += measured.reference_lines()
+    return {
+        "ablation": ablation.name, "about": ablation.about, "recipe": str(ablation.recipe),
+        "phantoms": _phantoms(cells), "seeds": list(ablation.seeds), "overrides": list(ablation.overrides),
+        "reference": ablation.reference, "metrics": metrics,
+        "factors": {name: list(levels) for name, levels in ablation.factors.items()},
+        "arms": {arm.name: list(arm.overrides) for arm in ablation.arms},
+        "rows": arms, "differences": _adjusted(differences), "effects": _adjusted(effects),
+        "reference_lines": lines, "missing": missing, "accepted": list(accepted),
+        "cells": [_cell(cell) for cell in cells],
+        "made_with": _made_with(cells),
+    }  # fmt: skip
+
+
+def check_metrics(ablation: Ablation, cell: Cell) -> None:
+    """Refuse headline metrics that a finished cell has no row for.
+
+    Raises:
+        RunError: naming the metric, and the rows that there are.
+    """
+    for index, metric in enumerate(ablation.metrics):
+        rows = _result(cell, metric)["rows"]
+        if _row(rows, metric) is not None:
+            continue
+        named = [row["metric"] for row in rows if row["name"] == metric.name]
+        if named:
+            hint = did_you_mean(metric.metric, named)
+            what = f"no metric {metric.metric!r}.{hint} It has: {', '.join(sorted(set(named)))}"
+        else:
+            names = sorted({row["name"] for row in rows})
+            what = (
+                f"no row called {metric.name!r}.{did_you_mean(metric.name, names)} It has: {', '.join(names)}"
+            )
+        raise RunError(
+            f"{ablation.path}, metrics[{index}]: {metric.stage} of {cell.name} has {what}. "
+            "Mend the file; finished cells stay as they are."
+        )
+
+
+class _Measured:
+    """One metric in all cells."""
+
+    def __init__(self, metric: Metric, by_arm: Mapping[str, Sequence[Cell]]) -> None:
+        self.metric, self._by_arm = metric, by_arm
+        self._found = {arm: {cell.seed: self._read(cell) for cell in cells} for arm, cells in by_arm.items()}
+
+    @property
+    def unit(self) -> str | None:
+        """Return the unit that the metric's rows name; None where its name tells it."""
+        cells = [cell for some in self._by_arm.values() for cell in some]
+        row = _row(_result(cells[0], self.metric)["rows"], self.metric) if cells else None
+        return None if row is None else row.get("unit")
+
+    def row(self, weights: Mapping[str, float], about: Row) -> Row:
+        """Return a weighted sum of arms as a row."""
+        found = self._arms.contrast(weights) if self._has_items else self._without_items(weights)
+        return {
+            **about, "stage": self.metric.stage, "name": self.metric.name, "metric": self.metric.metric,
+            "unit": self.unit, "value": found.value, "low": found.low, "high": found.high,
+            "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
+            "standard_error": found.standard_error, "p_value": found.p_value,
+            "items": found.items, "patients": found.patients, "note": found.note,
+        }  # fmt: skip
+
+    def reference_lines(self) -> Iterator[Row]:
+        """Yield the lines that stand beside an accuracy, as means over the seeds."""
+        if "accuracy" not in self.metric.metric:
+            return
+        cells = {cell.seed: cell for some in self._by_arm.values() for cell in some}  # the same in every arm
+        known = [
+            lines
+            for cell in cells.values()
+            if (lines := _result(cell, self.metric).get("reference_lines", {}).get(self.metric.name))
+        ]
+        for line in LINES if known else ():
+            values = [lines[line] for lines in known if lines[line] is not None]
+            mean = sum(values) / len(values) if values else None
+            yield {
+                "line": line, "stage": self.metric.stage, "name": self.metric.name,
+                "metric": self.metric.metric, "unit": None, "value": mean,
+            }  # fmt: skip
+
+    @functools.cached_property
+    def _arms(self) -> Arms:
+        items = {arm: {seed: own for seed, (_, own) in cells.items()} for arm, cells in self._found.items()}
+        return Arms(items, patients_shared=self._patients_shared())
+
+    @property
+    def _has_items(self) -> bool:
+        return all(own for cells in self._found.values() for _, own in cells.values())
+
+    def _read(self, cell: Cell) -> tuple[float | None, dict[str, Item]]:
+        """Return a cell's value and the items that it is made of."""
+        row = _row(_result(cell, self.metric)["rows"], self.metric)
+        assert row is not None  # check_metrics has seen it
+        assert cell.run is not None  # it is finished
+        lines = read_lines(cell.run.path / "answers" / f"{self.metric.stage}.jsonl")
+        return row["value"], row_items(lines, row)
+
+    def _without_items(self, weights: Mapping[str, float]) -> Contrast:
+        """Return a weighted sum of rows that are no sum over items: only their spread over seeds is known."""
+        by_seed: dict[int, float] = {}
+        for seed in sorted(set.intersection(*(set(self._found[arm]) for arm in weights))):
+            values = [self._found[arm][seed][0] for arm in weights]
+            known = [value for value in values if value is not None]
+            if len(known) == len(values):
+                by_seed[seed] = sum(
+                    weight * value for weight, value in zip(weights.values(), known, strict=True)
+                )
+        mean = sum(by_seed.values()) / len(by_seed) if by_seed else None
+        return Contrast(value=mean, by_seed=by_seed, note="no interval: no sum over answers")
+
+    def _patients_shared(self) -> bool:
+        """Tell whether all seeds are measured on the same data."""
+        prints = set()
+        for cell in (cell for some in self._by_arm.values() for cell in some):
+            assert cell.run is not None  # it is finished
+            index = cell.stages.index(self.metric.stage)
+            used = {use.dataset for use in cell.recipe.stages[index].data_uses()}
+            lock = cell.run.lock()["dataset"]
+            prints.add(tuple(lock[name]["fingerprint"] for name in sorted(used)))
+        return len(prints) == 1
+
+
+def _effects(ablation: Ablation) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield what each factor does, second level minus first, and each pair's difference of differences."""
+    factors = list(ablation.factors)
+    signs = {
+        factor: {arm.name: 1.0 if arm.levels[factor] == second else -1.0 for arm in ablation.arms}
+        for factor, (_, second) in ablation.factors.items()
+    }
+    for factor, (first, second) in ablation.factors.items():
+        weights = {arm: sign / 2 ** (len(factors) - 1) for arm, sign in signs[factor].items()}
+        yield f"{factor}: {second} minus {first}", weights
+    for one, other in itertools.combinations(factors, 2):
+        weights = {arm: signs[one][arm] * signs[other][arm] / 2 ** (len(factors) - 2) for arm in signs[one]}
+        yield f"{one} x {other}: interaction", weights
+
+
+def _adjusted(rows: list[Row]) -> list[Row]:
+    """Add p values after Holm and detectable differences, over all rows that were tested."""
+    tested = [row for row in rows if row["p_value"] is not None]
+    for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
+        row["p_holm"] = adjusted
+    for row in rows:
+        error = Contrast(value=None, by_seed={}, standard_error=row["standard_error"])
+        row["detectable"] = error.detectable(tests=max(len(tested), 1))
+    return rows
+
+
+def _result(cell: Cell, metric: Metric) -> dict[str, Any]:
+    assert cell.run is not None  # it is finished
+    file = cell.run.path / "results" / f"{metric.stage}.json"
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _row(rows: Sequence[Row], metric: Metric) -> Row | None:
+    return next((row for row in rows if (row["name"], row["metric"]) == (metric.name, metric.metric)), None)
+
+
+def _cell(cell: Cell) -> Row:
+    assert cell.run is not None  # it is finished
+    return {"arm": cell.arm, "seed": cell.seed, "run": cell.run.path.name, "seconds": round(cell.seconds, 1)}
+
+
+def _phantoms(cells: Sequence[Cell]) -> list[str]:
+    """Return the data sets whose numbers are phantom numbers."""
+    tables = cells[0].recipe.datasets if cells else {}
+    return [name for name, table in tables.items() if is_phantom(str(table["use"]))]
+
+
+def _made_with(cells: Sequence[Cell]) -> Row:
+    """Return versions and hardware of the last cell that ran."""
+    runs = [cell.run for cell in cells if cell.run is not None]
+    if not runs:
+        return {}
+    lock = max(runs, key=lambda run: run.path.name).lock()
+    packages = {name: table["version"] for name, table in lock["package"].items()}
+    return {"packages": packages, "versions": lock["versions"], "hardware": lock["hardware"]}

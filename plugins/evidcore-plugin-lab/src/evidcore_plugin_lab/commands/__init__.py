@@ -1,0 +1,1 @@
+"""The commands: `evid plan`, `evid ablate` and `evid predict`."""

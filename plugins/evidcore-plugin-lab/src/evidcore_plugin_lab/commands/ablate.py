@@ -1,0 +1,146 @@
+"""`evid ablate`: a recipe's variants over seeds, and what each is worth."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from evidcore.run import RunFolder
+    from evidcore_plugin_lab.ablation import AblationFolder, Passed
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs lie."
+)
+@click.option("--only", multiple=True, metavar="ARM", help="Run only this arm; give each.")
+@click.option(
+    "--seeds", multiple=True, type=int, metavar="SEED", help="Run only this seed of the file's; give each."
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="Cells at a time, each in a process of its own with its share of the cores.",
+)  # fmt: skip
+@click.option("--plan", is_flag=True, help="Only say which cells and stages are there and which are to do.")
+@click.option("--rerun", is_flag=True, help="Run cells anew that have changed since they ran.")
+@click.option(
+    "--accept-changes", is_flag=True, help="Count cells, and go on with them, although something changed."
+)
+@click.option(
+    "--keep", "kept", type=click.Path(path_type=Path),
+    help="Also write tables and hashes of code and data there: no answers, and no paths of this machine.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def ablate(
+    file: Path, out: Path, only: tuple[str, ...], seeds: tuple[int, ...], workers: int, plan: bool,
+    rerun: bool, accept_changes: bool, kept: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a recipe's variants over seeds, and compare them; the same command goes on after a kill.
+
+    FILE says which recipe, arms, seeds and metrics. Each arm under each seed is an ordinary run of the
+    recipe; stages with equal inputs are computed once. Given a folder that an ablation wrote, its tables are
+    printed again.
+    """
+    from evidcore_plugin_lab.ablation import AblationFolder, markdown, read
+
+    if file.is_dir():
+        found = read(file)
+        click.echo(json.dumps(found, indent=1) if as_json else markdown(found), nl=as_json)
+        return
+    from evidcore_plugin_lab.ablation.definition import load_ablation
+
+    folder = AblationFolder(load_ablation(file), out)
+    if plan:
+        _plan(folder, only, seeds, as_json)
+        return
+    command = _command(file, out, workers)
+    try:
+        passed = _go(
+            folder, command, as_json, arms=only, seeds=seeds, workers=workers, rerun=rerun,
+            accept_changes=accept_changes,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        click.echo(f"\ninterrupted. Go on with: {command}", err=True)
+        click.get_current_context().exit(130)
+    _write_up(folder, passed, command, kept, as_json)
+    if passed.failures:
+        click.get_current_context().exit(2)
+
+
+def _go(folder: AblationFolder, command: str, as_json: bool, **chosen: Any) -> Passed:
+    from evidcore.cli.progress import Progress
+    from evidcore_plugin_lab.ablation import go
+
+    @contextlib.contextmanager
+    def watch(run: RunFolder, label: str) -> Iterator[object]:
+        click.echo(f"{label}: {run.path}", err=as_json)
+        with Progress(run.path, to_stderr=as_json, label=label) as progress:
+            yield progress
+
+    def tell(line: str) -> None:
+        click.echo(line, err=as_json)
+
+    return go(folder, watch=watch, tell=tell, command=command, **chosen)
+
+
+def _write_up(folder: AblationFolder, passed: Passed, command: str, kept: Path | None, as_json: bool) -> None:
+    from evidcore.run import processes
+    from evidcore_plugin_lab.ablation import keep, markdown, outcome, write_up
+
+    if not processes().is_first:
+        return
+    failed = [{"cell": failure.cell, "message": failure.message} for failure in passed.failures]
+    made_by = command + (f" --keep {shlex.quote(str(kept))}" if kept is not None else "")
+    found = {
+        "command": made_by,
+        **outcome(folder.ablation, passed.counted, accepted=passed.accepted),
+        "failed": failed,
+    }
+    write_up(folder.path, found)
+    if kept is not None:
+        keep(kept, found, folder.ablation.text, passed.counted)
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder.path), **found}, indent=1))
+    else:
+        click.echo(f"\n{markdown(found)}\ntables: {kept or folder.path}")
+    for failure in passed.failures:
+        click.echo(failure.trace, err=True, nl=False)
+        click.echo(click.style("failed: ", fg="red") + f"{failure.cell}: {failure.message}", err=True)
+    if failed:
+        count = "1 cell" if len(failed) == 1 else f"{len(failed)} cells"
+        click.echo(
+            f"{count} failed; the others are kept. Mend the cause, then go on with: {command}", err=True
+        )
+
+
+def _plan(folder: AblationFolder, only: tuple[str, ...], seeds: tuple[int, ...], as_json: bool) -> None:
+    from evidcore_plugin_lab.ablation.forecast import forecast
+
+    found = forecast(folder, folder.chosen(only, seeds))
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    for cell in found["cells"]:
+        run = f", {cell['run']}" if cell["run"] else ""
+        click.echo(f"{cell['arm']}/seed-{cell['seed']}: {cell['state']}{run}")
+        for line in cell["changes"]:
+            click.echo(f"  changed since: {line}")
+    click.echo(
+        f"{found['stages']} stages in {len(found['cells'])} cells; {found['distinct']} distinct, of which "
+        f"{found['there']} are there and {found['distinct'] - found['there']} to compute"
+    )
+
+
+def _command(file: Path, out: Path, workers: int) -> str:
+    """Return what to type to go on."""
+    words = ["evid", "ablate", str(file), *(["--out", str(out)] if out != Path("runs") else [])]
+    words += ["--workers", str(workers)] if workers > 1 else []
+    return " ".join(shlex.quote(word) for word in words)

@@ -1,0 +1,89 @@
+"""`evid plan`: memory, time, downloads and licences before spending."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from evidcore.cli.check import parameter_count, parameter_list
+
+if TYPE_CHECKING:
+    from evidcore_plugin_lab.plan.plan import PlannedStage
+    from evidcore_plugin_lab.plan.throughput import Throughput
+
+_recipe = click.argument("recipe", type=click.Path(path_type=Path))
+_set = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@_recipe
+@_set
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), help="Where earlier runs lie.")
+@click.option(
+    "--throughput",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Times measured where it would run, as benchmarks/gpu.sh writes them.",
+)
+@_json
+def plan(recipe: Path, overrides: tuple[str, ...], out: Path, throughput: Path | None, as_json: bool) -> None:
+    """Say what a recipe needs: parameters, memory, downloads, licences, and how long it takes."""
+    from evidcore.recipe import load
+    from evidcore_plugin_lab.plan.plan import plan as make_plan
+    from evidcore_plugin_lab.plan.throughput import Throughput
+
+    measured = None if throughput is None else Throughput.read(throughput)
+    found = make_plan(load(recipe, overrides), out, measured)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(found), indent=1, default=str))
+        return
+    click.echo(f"parameters: {parameter_list(found.parameters)}")
+    for stage in found.stages:
+        trains = f"; trains {parameter_count(stage.trained)}" if stage.trained != 0 else ""
+        click.echo(f"{stage.stage:20} {stage.work}{trains}; {_time(stage, measured)}")
+        for line in _memory(stage):
+            click.echo(f"{'':20} {line}")
+    for package, table in found.packages.items():
+        use = table.get("intended_use", "not stated")
+        click.echo(f"package: {package} {table['version']}, intended use: {use}")
+    click.echo("downloads: " + ("; ".join(found.downloads) or "none"))
+    click.echo("leaves this machine: " + ("; ".join(found.sends) or "nothing"))
+
+
+def _time(stage: PlannedStage, measured: Throughput | None) -> str:
+    """Say how long a stage takes, as far as anything tells."""
+    if stage.earlier_s:
+        return f"took {stage.earlier_s:.0f} s here before"
+    if stage.expected_s is not None and measured is not None:
+        return f"about {stage.expected_s / 3600:.1f} h on {measured.device}, as measured there"
+    return "no earlier time"
+
+
+def _memory(stage: PlannedStage) -> Iterator[str]:
+    """Yield lines about a stage's memory: for each precision the peak and what it is made of."""
+    if stage.memory is None:
+        if stage.state_bytes is None:
+            yield "memory not known before the download"
+        else:
+            yield f"{stage.state_bytes / 1e9:.2f} GB of weights, gradients and optimizer, and its activations"
+        return
+    if stage.lengths is not None:
+        rows = stage.lengths
+        yield f"rows of {rows.prompt_tokens} + {rows.answer_tokens} tokens ({_GROUNDS[rows.ground]})"
+    for precision, memory in stage.memory.items():
+        parts = {name: size for name, size in dataclasses.asdict(memory).items() if name != "peak" and size}
+        listing = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
+        yield f"{memory.peak / 1e9:.2f} GB at the peak in {precision}: {listing}"
+
+
+_GROUNDS = {
+    "counted": "counted in the first prompts",
+    "estimated": "estimated from the letters of the first prompts: the tokenizer is not here",
+    "assumed": "assumed: the data are not here",
+}

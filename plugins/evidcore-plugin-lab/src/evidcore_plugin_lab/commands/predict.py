@@ -1,0 +1,84 @@
+"""`evid predict`: a trained model on a scan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+_run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@_run
+@click.argument("scan")
+@click.option(
+    "--task", default="", help="A task of the run's recipe.  [default: choice with options, else report]"
+)
+@click.option("--question", default="", help="What to ask, for a task that takes questions.")
+@click.option("--option", "options", multiple=True, help="An option to choose from; give each.")
+@click.option("--series", help="SeriesInstanceUID, where SCAN is a folder of several series.")
+@click.option(
+    "--tilted",
+    type=click.Choice(["refuse", "resample"]),
+    default="refuse",
+    show_default=True,
+    help="What to do with axes that lean from the body's, as under a tilted gantry.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A new folder for the answer.  [default: predictions/<scan>-<task>]",
+)
+@_json
+def predict(folder: Path, out: Path | None, as_json: bool, **asked: Any) -> None:
+    """Ask a run's model about a scan. Research software, not for clinical use.
+
+    SCAN is a NIfTI file, a folder with one DICOM series, or another volume that evidcore reads. The model
+    writes the report, answers a question with options, or shows where something is. Beside the answer lie
+    what it points at (key slice, boxes, a mask on the scan's own grid), a page, and whether the answer
+    changes on a volume of air.
+    """
+    from transformers.utils import logging
+
+    from evidcore.run import open_run
+    from evidcore_plugin_lab.predict import Inquiry, predict_scan
+
+    logging.disable_progress_bar()
+    found = predict_scan(open_run(folder), Inquiry(**asked), out)
+    if as_json:
+        click.echo(json.dumps({"folder": str(found.folder), **found.record}, indent=1))
+        return
+    for line in _lines(found.record):
+        click.echo(line)
+    click.echo(f"\npage:   {found.folder / 'index.html'}\nfolder: {found.folder}")
+
+
+def _lines(record: dict[str, Any]) -> Iterator[str]:
+    """Yield what a terminal shows of an answer."""
+    from evidcore_plugin_lab.predict.answer_page import looking_sentence
+
+    yield f"{record['notice']}\n"
+    yield record["completion"].strip() or "(it wrote nothing)"
+    if record["malformed"]:
+        yield f"\nmalformed: {record['malformed']}"
+    if record["options"]:
+        yield "\noption                             share   on a volume of air"
+    for row in record["options"] or ():
+        share, blank = (f"{100 * side['share']:.1f} %" for side in (row, row["blank"]))
+        yield f"{row['letter']}) {row['option']:30} {share:>7}   {blank:>7}"
+    if record["options_not_trained"]:
+        yield f"not among the findings of the training data: {', '.join(record['options_not_trained'])}"
+    for name, findings in (record["findings"] or {}).items():
+        said = ", ".join(f"{item['name']} {item['state']}" for item in findings) or "none"
+        yield f"\nfindings that {name} reads in it: {said}"
+    evidence = record["evidence"]
+    if evidence:
+        mask = evidence["mask"]
+        extent = f", mask of {mask['volume_ml']:g} ml in {mask['path']}" if mask else ""
+        yield f"\nevidence: key slice {evidence['slice']}, {len(evidence['boxes'])} boxes{extent}"
+    yield f"\n{looking_sentence(record)}"

@@ -1,0 +1,1 @@
+"""What a recipe needs before it runs: memory, time, downloads, licences."""

@@ -1,0 +1,137 @@
+"""What a stage holds in memory, from its keys in the recipe and the model's shapes."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from evidcore.contracts import Encoder, Patches, Workload
+from evidcore.model.break_even import pays
+from evidcore.model.matrices import matrices_of
+from evidcore.run.shapes import Shapes, adapter_parameters
+from evidcore_plugin_lab.plan.fake_pass import Held, held
+from evidcore_plugin_lab.plan.lengths import Lengths
+from evidcore_plugin_lab.plan.memory import (
+    Batch,
+    Memory,
+    Precision,
+    Trained,
+    answering,
+    encoding_volumes,
+    training,
+)
+
+
+def memory(made: Shapes, load: Workload, rows: Lengths) -> dict[Precision, Memory] | None:
+    """Return what a stage that trains or asks needs, in each precision that it may run in.
+
+    Args:
+        made: the model's shapes, the language model's among them.
+        load: of a stage; not of a fit, whose memory is its component's own.
+        rows: how long its rows are.
+    """
+    whole, text = made.whole(), made.text
+    if whole is None or text is None:
+        return None
+    batch = _batch(load, rows)
+    if not load.trains_whole_model:
+        encoding = _seen(made, batch.prompts * rows.volumes, "float32", ())[1]
+        return {"float32": answering(text, whole, batch, encoding_bytes=encoding)}
+    trained = _trained(made, load)
+    replayed = _replayed(load, batch, rows)
+    shown = batch.prompts * rows.volumes
+    if replayed is not None and rows.replayed is not None:
+        shown += replayed.prompts * rows.replayed.volumes
+    found: dict[Precision, Memory] = {}
+    for precision in ("float32", "bfloat16"):
+        kept, encoding = _seen(made, shown, precision, load.train)
+        found[precision] = training(
+            text, whole, trained, batch, precision,
+            seen_bytes=kept, encoding_bytes=encoding, samples=load.samples,
+            replayed=replayed,
+            is_checkpointed=load.is_checkpointed,
+        )  # fmt: skip
+    return found
+
+
+def _batch(load: Workload, rows: Lengths) -> Batch:
+    """Return one forward pass of a stage, in one process."""
+    does_pay = pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
+    shares = load.share_prompts == "always" or (load.share_prompts == "auto" and does_pay)
+    return Batch(
+        prompts=load.prompts_per_forward, answers=load.answers_per_prompt, prompt_tokens=rows.prompt_tokens,
+        answer_tokens=rows.answer_tokens, shares_prompts=shares,
+        passes=load.prompts_per_step // load.prompts_per_forward,
+    )  # fmt: skip
+
+
+def _replayed(load: Workload, batch: Batch, rows: Lengths) -> Batch | None:
+    """Return the rows that one pass replays."""
+    if not load.replayed_rows or rows.replayed is None:
+        return None
+    return Batch(
+        prompts=load.replayed_rows // batch.passes, answers=1,
+        prompt_tokens=rows.replayed.prompt_tokens, answer_tokens=rows.replayed.answer_tokens,
+    )  # fmt: skip
+
+
+def _trained(made: Shapes, load: Workload) -> Trained:
+    parts = {"encoder": made.encoder, "bridge": made.bridge}
+    matrices = 0
+    if load.optimizer == "muon":
+        matrices = sum(
+            weight.numel() for part in load.train if part in parts for weight in matrices_of(parts[part])
+        )
+        if "language" in load.train and made.text is not None:
+            text = made.text
+            matrices += (
+                text.layers * sum(before * after for before, after in text.matrices())
+                if load.lora_rank is None
+                else adapter_parameters(text, load.lora_rank)
+            )
+    copied = sum(made.parameters[part] or 0 for part in load.train) if load.keeps_reference else 0
+    return Trained(
+        parameters=made.trained(load) or 0,
+        matrices=matrices,
+        is_language="language" in load.train,
+        copied=copied,
+    )
+
+
+def _seen(made: Shapes, count: int, precision: Precision, train: tuple[str, ...]) -> tuple[int, int]:
+    """Return the bytes that encoder and bridge keep for a backward pass, and those held while encoding."""
+    encoder, bridge = made.encoder, made.bridge
+    shape = (encoder.input.channels, *encoder.input.size_zyx)
+    is_half = precision == "bfloat16"
+    is_live = "encoder" in train
+    encoder.requires_grad_(is_live)
+    bridge.requires_grad_("bridge" in train)
+    together = count if is_live else encoding_volumes(count)
+    encoding = _encoding(encoder, together, is_live=is_live, is_half=is_half)
+    grid = encoder.grid(encoder.input.size_zyx)
+    patches = grid[0] * grid[1] * grid[2]
+    bridging = held(
+        bridge,
+        lambda: Patches(
+            torch.zeros(count, patches, encoder.width, requires_grad=is_live), grid, torch.zeros(patches, 3)
+        ),
+        has_gradients=bool(train), is_half=is_half,
+    )  # fmt: skip
+    pixels = together * shape[0] * shape[1] * shape[2] * shape[3] * 4
+    kept = bridging.kept_bytes + (pixels + encoding.kept_bytes if is_live else 0)
+    return kept, 0 if is_live else pixels + encoding.peak_bytes
+
+
+@functools.lru_cache(maxsize=32)
+def _encoding(encoder: Encoder, volumes: int, *, is_live: bool, is_half: bool) -> Held:
+    """Return what an encoder on the meta device holds for a pass; stages ask for the same again."""
+    shape = (volumes, encoder.input.channels, *encoder.input.size_zyx)
+    return held(encoder, lambda: torch.zeros(shape), has_gradients=is_live, is_half=is_half)
+
+
+def state_bytes(made: Shapes, load: Workload) -> int | None:
+    """Return the bytes of weights, of gradients and of AdamW's two moments."""
+    trained = made.trained(load)
+    whole = trained if load.train and not load.trains_whole_model else made.whole()
+    return None if trained is None or whole is None else 4 * (whole + 3 * trained)

@@ -1,0 +1,40 @@
+"""What a recipe brings to this machine, and what it sends away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from evidcore.model.architecture import shipped
+from evidcore.recipe import Recipe
+from evidcore.recipe.nested_tables import is_fetched, tables
+from evidcore.registry import downloads
+from evidcore.run import model as models
+from evidcore.run.assembly import Assembly
+from evidcore.run.lock import used
+from evidcore.run.model import StageOutputs
+
+
+def fetched(assembly: Assembly, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what a recipe fetches, with its size and licence where they are known."""
+    recipe = assembly.recipe
+    names = {offer.name for offer in used(recipe)}
+    for package, table in cards.items():
+        yield from (f"{text} ({package})" for text in downloads(table, names))
+    named: list[tuple[str, Mapping[str, Any]]] = [("model.language", recipe.model.language)]
+    for where, table in (*named, *tables(recipe)):
+        if is_fetched(table):
+            known = shipped().get(str(table["id"]))
+            facts = "see its page for its size and licence"
+            if known is not None:
+                facts = f"{known.weights_bytes / 1e9:.2f} GB, {known.licence} ({known.page})"
+            yield f"{table['id']} at {table['revision']}, from the Hugging Face Hub, for {where}: {facts}"
+    if missing := models.encoder(assembly, StageOutputs()).missing_weights():
+        yield f"model.encoder, {missing}"
+
+
+def sent(recipe: Recipe) -> Iterator[str]:
+    """Yield what leaves this machine, and where to."""
+    for where, table in tables(recipe):
+        if table.get("sends_text_away") is True and "url" in table:
+            yield f"texts of {', '.join(recipe.datasets)}, to {table['url']} ({where})"

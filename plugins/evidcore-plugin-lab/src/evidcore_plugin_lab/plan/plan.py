@@ -1,0 +1,101 @@
+"""What a recipe will need, before it is run: parameters, memory, downloads, and how long it will take."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evidcore.recipe import Recipe
+from evidcore.registry import card
+from evidcore.run import model as models
+from evidcore.run.assembly import Assembly
+from evidcore.run.lock import used
+from evidcore.run.record import read_lines
+from evidcore.run.shapes import shapes
+from evidcore_plugin_lab.plan.lengths import Lengths, lengths
+from evidcore_plugin_lab.plan.memory import Memory, Precision
+from evidcore_plugin_lab.plan.needs import memory, state_bytes
+from evidcore_plugin_lab.plan.network_use import fetched, sent
+from evidcore_plugin_lab.plan.throughput import Throughput
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedStage:
+    """One line of the plan."""
+
+    stage: str
+    work: str  # "500 steps of 12 prompts x 8 answers"
+    trained: int | None  # parameters; None: not known before a download
+    lengths: Lengths | None  # of its rows; None: it asks nothing
+    memory: Mapping[Precision, Memory] | None  # None: not known before a download, or a component's own
+    state_bytes: int | None  # weights, gradients and AdamW's moments alone
+    earlier_s: float | None  # how long this stage took in the newest earlier run here
+    expected_s: float | None  # from measured throughput
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a recipe will need."""
+
+    parameters: Mapping[str, int | None]  # by part of the model
+    stages: tuple[PlannedStage, ...]
+    packages: Mapping[str, Mapping[str, Any]]  # cards of every package in use
+    downloads: tuple[str, ...]
+    sends: tuple[str, ...]  # what leaves this machine, and where to
+
+
+def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Plan:
+    """Work out a plan. Builds the model's shapes; loads no weights and downloads nothing.
+
+    Args:
+        recipe: what would run.
+        runs: where earlier runs lie, for their times.
+        throughput: what was measured where it would run.
+    """
+    assembly = Assembly(recipe)
+    made = shapes(assembly)
+    tokenizer = assembly.language.tokenizer(assembly.corpus)
+    processor = None if tokenizer is None else models.processor(assembly, tokenizer, made.encoder)
+    offers = used(recipe)
+    cards: dict[str, Mapping[str, Any]] = {
+        offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
+    }
+    stages = []
+    for place, stage in enumerate(recipe.stages):
+        name, load = recipe.stage_name(place), stage.workload()
+        asks = all(use.task for use in stage.data) and (load.trains_whole_model or not load.train)
+        rows = None
+        if asks and made.text is not None:
+            rows = lengths(assembly, made, processor, stage)
+        expected = (
+            None if throughput is None or rows is None else throughput.seconds(stage.kind, load, made, rows)
+        )
+        stages.append(
+            PlannedStage(
+                stage=name,
+                work=load.text,
+                trained=made.trained(load),
+                lengths=rows,
+                memory=None if rows is None else memory(made, load, rows),
+                state_bytes=state_bytes(made, load),
+                earlier_s=_earlier(name, runs / recipe.name),
+                expected_s=expected,
+            )
+        )
+    return Plan(
+        parameters=made.parameters, stages=tuple(stages), packages=cards,
+        downloads=tuple(fetched(assembly, cards)), sends=tuple(sent(recipe)),
+    )  # fmt: skip
+
+
+def _earlier(stage: str, runs: Path) -> float | None:
+    """Return the seconds between a stage's first and last step in the newest run that has trained it."""
+    for folder in sorted(runs.glob("*-*/metrics.jsonl"), reverse=True):
+        times = [
+            line["time_s"] for line in read_lines(folder) if line["stage"] == stage and not line.get("reused")
+        ]
+        if len(times) > 1:
+            return round(float(times[-1] - times[0]), 1)
+    return None

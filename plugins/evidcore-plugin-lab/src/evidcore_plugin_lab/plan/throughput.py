@@ -1,0 +1,58 @@
+"""How fast a machine has trained a model, as `benchmarks/gpu.sh` writes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from evidcore.contracts import Workload
+from evidcore.errors import DataError
+from evidcore.run.shapes import Shapes
+from evidcore_plugin_lab.plan.lengths import Lengths
+
+WRITE_ONE = "benchmarks/gpu.sh writes such a file."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Measured seconds of a step, and how many tokens it had."""
+
+    device: str
+    parameters: Mapping[str, int]  # by part, of the model that was measured
+    tokens_per_s: Mapping[str, float]  # by kind of stage: prompts and answers of a step over its seconds
+
+    @classmethod
+    def read(cls, path: Path) -> Throughput:
+        """Read a file.
+
+        Raises:
+            DataError: if it is not one; names the key that is missing.
+        """
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            steps = {kind: step["tokens"] / step["seconds"] for kind, step in found["steps"].items()}
+            return cls(device=found["device"], parameters=found["parameters"], tokens_per_s=steps)
+        except OSError as cause:
+            raise DataError(f"{path}: cannot be read ({cause.strerror}). {WRITE_ONE}") from cause
+        except (ValueError, TypeError, AttributeError, ZeroDivisionError) as cause:
+            raise DataError(f"{path}: holds no measured steps ({cause}). {WRITE_ONE}") from cause
+        except KeyError as cause:
+            raise DataError(f"{path}: holds no measured steps, {cause} is missing. {WRITE_ONE}") from cause
+
+    def seconds(self, kind: str, load: Workload, made: Shapes, rows: Lengths) -> float | None:
+        """Return what all steps of a kind of stage would take, in proportion to their tokens.
+
+        None where another model was measured, or no stage of this kind.
+        """
+        if dict(self.parameters) != dict(made.parameters) or kind not in self.tokens_per_s:
+            return None
+        if not load.trains_whole_model:
+            return None
+        rows_a_step = load.prompts_per_step * load.answers_per_prompt
+        a_step = rows_a_step * (rows.prompt_tokens + rows.answer_tokens)
+        if rows.replayed is not None:
+            again = rows.replayed
+            a_step += load.replayed_rows * (again.prompt_tokens + again.answer_tokens)
+        return load.steps * a_step / self.tokens_per_s[kind]

@@ -1,0 +1,162 @@
+"""Ask a run's last model about a scan, and write the answer with its evidence into a folder.
+
+Order of events: the run, the task and the question are checked; the scan is read; the model answers greedily
+over the scan and over a volume of air; the task reads both answers; the mask is written on the original
+grid. Equal inputs give equal files: nothing in them says when or by whom they were made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
+from evidcore.contracts import EncoderInput
+from evidcore.errors import DataError
+from evidcore.evaluate.asking import AskingStage
+from evidcore.model.policy import VLMPolicy
+from evidcore.page import NOTICE
+from evidcore.recipe import load
+from evidcore.registry.factory import offer_of
+from evidcore.run import model as models
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+from evidcore.run.execute import final_outputs
+from evidcore.run.folder import RunFolder, appearing, write
+from evidcore.run.post_run import last_model
+from evidcore.volume import Volume, read, read_geometry
+from evidcore.volume.reading import opened
+from evidcore_plugin_lab.predict.answer_page import write_answer_page
+from evidcore_plugin_lab.predict.answering import answered
+from evidcore_plugin_lab.predict.evidence import Mask, mask_of, write_evidence
+from evidcore_plugin_lab.predict.inquiry import (
+    Inquiry,
+    asked,
+    most_new_tokens,
+    naming_flags,
+    questions,
+    task_name,
+)
+from evidcore_plugin_lab.predict.provenance import model_record, scan_record, software
+
+CASE = "scan"  # what the case is called: a file name may be a person's
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """An answer, and the folder it was written to."""
+
+    folder: Path
+    record: dict[str, Any]  # what answer.json holds
+
+
+def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -> Prediction:
+    """Answer an inquiry with a run's last model.
+
+    Args:
+        folder: a run whose training has finished.
+        inquiry: the scan and what is asked about it.
+        out: the new folder for `answer.json`, `index.html`, and where the answer has them `report.txt` and
+            `mask.nii.gz`; left out: `predictions/<scan>-<task>` in the working directory.
+
+    Raises:
+        RunError: if the run has no finished model, its recipe no such task, or the question no use.
+        DataError: if the scan cannot be used.
+    """
+    weights = last_model(folder)
+    recipe = load(folder.path / "resolved.toml")
+    name = task_name(inquiry, recipe)
+    with naming_flags():
+        read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
+    target = out or _free_place(inquiry.name(), name)
+    with appearing(target) as work:
+        assembly = Assembly(recipe)
+        put = questions(inquiry, is_free=assembly.tasks[name].takes_free_questions)
+        before = final_outputs(folder, recipe)
+        before.load_services(assembly)
+        model, processor = models.current(assembly, before)
+        spec = model.model.encoder.input
+        ref = inquiry.reference("hu" if spec.windows else "arbitrary")
+        with naming_flags():
+            volume = read(ref)
+        check_volume(volume, ref, spec)
+        case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=_vocabulary(assembly))
+        prompt = asked(assembly, name, case, inquiry)
+        policy = VLMPolicy(model, processor, seed=recipe.seed)
+        record, answer = answered(policy, prompt, assembly, most_new_tokens(recipe, name))
+        mask = None
+        if answer.evidence is not None:
+            mask = mask_of(answer.evidence, volume, offer_of(assembly.tasks[name]))
+            followed = _followed(assembly, prompt, answer.evidence, ref)
+            if followed is not None:
+                mask = followed[0]
+            record["evidence"] = write_evidence(answer.evidence, mask, volume, ref, work)
+            record["evidence"]["segmenter"] = None if followed is None else str(offer_of(followed[1]))
+        if answer.report is not None:
+            write(work / "report.txt", answer.report + "\n")
+        record = {
+            "notice": NOTICE,
+            "scan": scan_record(volume, ref),
+            **record,
+            "model": model_record(folder, recipe.name, weights),
+            "data": folder.lock()["dataset"],
+            "software": software(folder),
+        }
+        write(work / "answer.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        write_answer_page(work, record, volume, mask)
+    return Prediction(folder=target, record=record)
+
+
+def _followed(
+    assembly: Assembly, prompt: Prompt, evidence: Evidence, ref: VolumeRef
+) -> tuple[Mask, object] | None:
+    """Return the mask behind an answer's evidence, by what the recipe's last stage measures the task."""
+    for place, stage in reversed(list(enumerate(assembly.recipe.stages))):
+        use = next((use for use in stage.data if use.task == prompt.task), None)
+        if isinstance(stage, AskingStage) and use is not None:
+            context = Context(assembly, assembly.recipe.stage_name(place))
+            return stage.evaluation(use, context).follow(prompt, evidence, ref)
+    return None
+
+
+def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:
+    """Refuse what was read but is not what the encoder was trained on.
+
+    Raises:
+        DataError: if a model of volumes is given one slice, or a model of HU values that cannot be HU.
+    """
+    depth, height, width = volume.shape_zyx
+    if depth == 1 and spec.size_zyx[0] > 1 and not spec.any_depth:
+        raise DataError(
+            f"{ref.path}: is a 2D image of {height} x {width} pixels; the model of this run reads volumes. "
+            "Give the whole series."
+        )
+    if not spec.windows:
+        return
+    stored, placement = opened(ref)
+    # what lies outside a resampled volume was filled with air, whatever it is a scan of
+    held = stored.values(ref.rescale) if placement.is_resampled else volume.array
+    low, high = float(held.min()), float(held.max())
+    if low >= 0:
+        raise DataError(
+            f"{ref.path}: the values run from {low:g} to {high:g}, so this is no CT in HU, where air is "
+            "-1000 and fat -100; the model of this run reads HU. Give a CT with its rescale applied, or use "
+            "a run whose encoder has windows = [] for MR and other intensities."
+        )
+
+
+def _free_place(scan: str, task: str) -> Path:
+    """Return the first folder of `predictions/<scan>-<task>`, `…-2`, … that is not there."""
+    place, number = Path("predictions") / f"{scan}-{task}", 1
+    while place.exists():
+        number += 1
+        place = place.with_name(f"{scan}-{task}-{number}")
+    return place
+
+
+def _vocabulary(assembly: Assembly) -> tuple[Finding, ...]:
+    """Return the findings that the run's data sets know, of each of which nothing is known here."""
+    names = dict.fromkeys(name for source in assembly.datasets.values() for name in source.findings)
+    return tuple(Finding(name=name, state="uncertain") for name in names)

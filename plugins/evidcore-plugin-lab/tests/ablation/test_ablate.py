@@ -1,0 +1,341 @@
+"""`evid ablate` from end to end: whole, again, killed, changed, failing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import types
+
+import pytest
+from evidcore_plugin_lab.ablation import markdown, passage, read
+from filelock import FileLock
+
+from evidcore.recipe import load
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+from evidcore.run.execute import _seed_everything
+from evidcore.run.record import read_lines
+from evidcore.train.settings import Silent
+
+pytestmark = pytest.mark.slow
+
+CELLS = ["projection/seed-17", "alignment/seed-17", "projection/seed-18", "alignment/seed-18"]
+
+
+def cells(desk):
+    """Return cell -> its run folder."""
+    known = json.loads((desk.home / "cells.json").read_text(encoding="utf-8"))
+    return {name: (desk.home / entry["run"]).resolve() for name, entry in known.items()}
+
+
+def started(desk, *words):
+    """Start the command in a process that listens to Ctrl-C, as a shell's background job does not."""
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from evidcore.cli import main; main(prog_name='evid')"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "ablate", *words],
+        cwd=desk.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def accuracy(run):
+    rows = json.loads((run / "results" / "04-evaluate.json").read_text(encoding="utf-8"))["rows"]
+    return next(row["value"] for row in rows if row["metric"] == "log_likelihood_accuracy")
+
+
+def test_every_cell_is_a_run_of_its_own(done):
+    runs = cells(done)
+    assert list(runs) == CELLS
+    assert sorted(runs.values()) == done.runs
+    for name, run in runs.items():
+        assert json.loads((run / "STATUS").read_text())["state"] == "finished"
+        assert (run / "page" / "index.html").is_file()
+        lock = tomllib.loads((run / "lock.toml").read_text())
+        assert f"seed={name[-2:]}" in lock["recipe"]["overrides"]
+    assert "alignment/seed-18 (4/4) 03-sft: done" in done.said
+    assert (done.home / "ablation.toml").read_text() == done.file.read_text()
+
+
+def test_shared_stages_are_computed_once(done):
+    kinds = [
+        json.loads(file.read_text(encoding="utf-8"))["stage"]
+        for file in (done.folder / "runs" / "tiny" / "stages").glob("*/result.json")
+    ]
+    counted = {kind: kinds.count(kind) for kind in set(kinds)}
+    assert counted == {"01-fit-encoder": 2, "02-fit-language": 2, "03-sft": 4, "04-evaluate": 4}
+    assert done.said.count("02-fit-language: unchanged, used again") == 2
+
+
+def test_the_language_fit_is_the_same_to_the_bit_whatever_bridge_comes_later(done, tmp_path):
+    """So that its hash may leave the bridge out."""
+    found = set()
+    for name in ("projection", "residual-alignment"):
+        recipe = load(done.folder / "tiny.toml", [f'model.bridge={{use="{name}"}}'])
+        _seed_everything(recipe.seed)
+        work = tmp_path / name
+        work.mkdir()
+
+        context = Context(Assembly(recipe), "02-fit-language", folder=work, announce=Silent())
+        recipe.stages[1].run(context)
+        found.add(hashlib.sha256((work / "checkpoint" / "model.safetensors").read_bytes()).hexdigest())
+    assert len(found) == 1
+
+
+def test_the_tables_say_what_the_runs_found(done):
+    found = read(done.home)
+    by_cell = {name: accuracy(run) for name, run in cells(done).items()}
+    arms = {row["arm"]: row for row in found["rows"] if row["metric"] == "log_likelihood_accuracy"}
+    for arm, row in arms.items():
+        own = [by_cell[f"{arm}/seed-{seed}"] for seed in (17, 18)]
+        assert row["value"] == pytest.approx(sum(own) / 2)
+        assert list(row["by_seed"].values()) == pytest.approx(own)
+        assert row["low"] <= row["value"] <= row["high"]
+        assert row["patients"] == sum(  # each seed has patients of its own
+            len({line["patient"] for line in read_lines(run / "answers" / "04-evaluate.jsonl")})
+            for name, run in cells(done).items()
+            if name.startswith(arm)
+        )
+    difference = found["differences"][0]
+    moved = [by_cell[f"alignment/seed-{seed}"] - by_cell[f"projection/seed-{seed}"] for seed in (17, 18)]
+    assert difference["value"] == pytest.approx(sum(moved) / 2)
+    assert (difference["arm"], difference["against"]) == ("alignment", "projection")
+    assert found["phantoms"] == ["chest"]
+    assert found["missing"] == found["accepted"] == found["failed"] == []
+    lines = {row["line"]: row["value"] for row in found["reference_lines"]}
+    assert lines["uniform_chance"] == 0.25
+    text = (done.home / "README.md").read_text(encoding="utf-8")
+    assert text in done.said
+    assert text.startswith("# What the bridge is worth\n\nPhantom numbers: `chest` holds generated scans")
+    assert "Made by `evid ablate bridges.toml`." in text
+    assert f"| projection (reference) | {100 * arms['projection']['value']:.1f} [" in text
+    assert (
+        (done.home / "summary.txt")
+        .read_text(encoding="utf-8")
+        .startswith("phantom numbers, What the bridge is")
+    )
+    assert "phantom numbers" in (done.home / "table.tex").read_text(encoding="utf-8").lower()
+
+
+def test_a_metric_that_is_no_mean_over_answers_is_shown_without_an_interval(done):
+    row = next(row for row in read(done.home)["rows"] if row["metric"] == "perfect_perception")
+    assert (row["value"], row["low"]) == (1.0, None)
+    assert row["note"] == "no interval: no sum over answers"
+    assert sorted(row["by_seed"]) == ["17", "18"]
+
+
+def test_finished_cells_are_not_run_again(copied):
+    before = {run: (run / "STATUS").read_text() for run in copied.runs}
+    said = copied.evid("bridges.toml").stdout
+    assert "started" not in said
+    assert {run: (run / "STATUS").read_text() for run in copied.runs} == before
+    assert len(before) == 4
+
+
+def test_a_folder_is_printed_again(done):
+    assert done.evid(done.home).stdout == (done.home / "README.md").read_text(encoding="utf-8")
+    assert json.loads(done.evid(done.home, "--json").stdout) == read(done.home)
+    shown = done.evid(done.folder, exit_code=2).stderr
+    assert f"{done.folder}: holds no ablation.json. Give the folder that `evid ablate FILE`" in shown
+
+
+def test_what_is_kept_holds_no_answer_and_no_path_of_this_machine(copied):
+    copied.evid("bridges.toml", "--keep", "kept")
+    kept = copied.folder / "kept"
+    files = [file for file in kept.rglob("*") if file.is_file()]
+    assert {file.name for file in files} == {"README.md", "ablation.json", "ablation.toml", "summary.txt"}
+    locks = read(kept)["locks"]
+    assert set(locks) == set(CELLS)
+    for lock in locks.values():
+        assert {"evidcore"} <= set(lock["code"])
+        assert set(lock["data"]) == {"chest"}
+        assert len(lock["recipe"]) == 64
+    text = (kept / "README.md").read_text(encoding="utf-8")
+    assert "Tables without answers: intervals cannot be recomputed from this folder." in text
+    for file in files:
+        assert str(copied.folder) not in file.read_text(encoding="utf-8"), file
+    assert text == markdown(read(kept))
+    copied.evid("bridges.toml", "--keep", "kept")  # replaces what it wrote
+    (copied.folder / "mine").mkdir()
+    (copied.folder / "mine" / "notes.txt").write_text("mine")
+    shown = copied.evid("bridges.toml", "--keep", "mine", exit_code=2).stderr
+    assert "mine: holds no ablation, and nothing is overwritten." in shown
+
+
+def test_a_plan_says_what_is_there_and_writes_nothing(done, desk):
+    said = desk.evid("bridges.toml", "--plan").stdout
+    assert said.splitlines()[:2] == ["projection/seed-17: to do", "alignment/seed-17: to do"]
+    assert "16 stages in 4 cells; 12 distinct, of which 0 are there and 12 to compute" in said
+    assert not (desk.folder / "runs").exists()
+    found = json.loads(done.evid("bridges.toml", "--plan", "--only", "alignment", "--json").stdout)
+    assert [cell["state"] for cell in found["cells"]] == ["finished", "finished"]
+    assert (found["stages"], found["distinct"], found["there"]) == (8, 8, 8)
+
+
+def test_a_changed_file_is_refused_with_what_to_type(copied):
+    copied.edit(("alignment = ['", "alignment = ['stage.sft.learning_rate=1e-3', '"))
+    shown = copied.evid("bridges.toml", exit_code=2).stderr
+    assert "2 cells have changed since they ran" in shown
+    assert "  alignment/seed-17: 03-sft, stage.learning_rate: 0.02 -> 0.001\n" in shown
+    assert "again: evid ablate bridges.toml --rerun\n" in shown
+    assert "as they began: evid ablate bridges.toml --accept-changes" in shown
+    assert len(copied.runs) == 4
+    copied.evid("bridges.toml", "--accept-changes")
+    assert "- alignment/seed-17: 03-sft, stage.learning_rate: 0.02 -> 0.001" in (
+        copied.home / "README.md"
+    ).read_text(encoding="utf-8")
+    said = copied.evid("bridges.toml", "--rerun", "--seeds", "17").stdout
+    assert said.count("03-sft: started") == 1
+    assert said.count("02-fit-language: unchanged, used again") == 1
+    assert len(copied.runs) == 5
+    assert read(copied.home)["missing"] == [
+        "alignment/seed-18"
+    ]  # it was made otherwise, so it does not count
+
+
+def test_what_no_stage_reads_may_change(copied):
+    copied.edit(("What the bridge is worth", "Bridges"), ("log_likelihood_accuracy", "strict_accuracy"))
+    copied.evid("bridges.toml")
+    found = read(copied.home)
+    assert (found["about"], found["metrics"][0]["metric"]) == ("Bridges", "strict_accuracy")
+
+
+def test_a_metric_that_is_no_row_is_named_with_the_nearest(copied):
+    copied.edit(("log_likelihood_accuracy", "log_likelyhood_accuracy"))
+    shown = copied.evid("bridges.toml", exit_code=2).stderr
+    assert "metrics[0]: 04-evaluate of projection/seed-17 has no metric 'log_likelyhood_accuracy'." in shown
+    assert "Did you mean 'log_likelihood_accuracy'? It has: " in shown
+    copied.edit(("log_likelyhood_accuracy", "strict_accuracy"), ('name = "choice"', 'name = "choise"'))
+    shown = copied.evid("bridges.toml", exit_code=2).stderr
+    assert "has no row called 'choise'. Did you mean 'choice'? It has: choice." in shown
+
+
+def test_unknown_arms_and_seeds_are_named(done):
+    shown = done.evid("bridges.toml", "--only", "alinment", exit_code=2).stderr
+    assert "no arm is called 'alinment'. Did you mean 'alignment'? Arms: projection, alignment." in shown
+    shown = done.evid("bridges.toml", "--seeds", "19", exit_code=2).stderr
+    assert "19 is none of its seeds (17, 18). Add it to `seeds` there." in shown
+
+
+def test_two_at_once_are_refused(copied):
+    with FileLock(copied.home / ".lock"):
+        shown = copied.evid("bridges.toml", exit_code=2).stderr
+    assert "another process is running this ablation. Wait for it; then `evid ablate bridges.toml`" in shown
+
+
+def test_a_cell_that_fails_leaves_the_others(copied):
+    copied.edit(
+        ("seeds = [17, 18]", "seeds = [17]"),
+        ("[arm]\n", '[arm]\nempty = ["dataset.chest.test_cases=0"]\n'),
+    )
+    result = copied.evid("bridges.toml", exit_code=2)
+    assert "failed: empty/seed-17: dataset.chest: the test split has no cases." in result.stderr
+    assert "1 cell failed; the others are kept." in result.stderr
+    assert "go on with: evid ablate bridges.toml" in result.stderr
+    found = read(copied.home)
+    assert [item["cell"] for item in found["failed"]] == found["missing"] == ["empty/seed-17"]
+    assert [row["arm"] for row in found["rows"] if row["value"] is not None][:2] == [
+        "projection",
+        "alignment",
+    ]
+    assert json.loads((cells(copied)["empty/seed-17"] / "STATUS").read_text())["state"] == "failed"
+
+
+def test_a_changed_cell_that_cannot_begin_anew_does_not_count_as_it_was(copied):
+    copied.edit(
+        ("seeds = [17, 18]", "seeds = [17]"),
+        ("alignment = ['", "alignment = ['dataset.chest.test_cases=0', '"),
+    )
+    before = cells(copied)["alignment/seed-17"]
+    shown = copied.evid("bridges.toml", exit_code=2).stderr
+    assert "alignment/seed-17: 01-fit-encoder, dataset.chest.fingerprint: " in shown
+    result = copied.evid("bridges.toml", "--rerun", exit_code=2)
+    assert "failed: alignment/seed-17: dataset.chest: the test split has no cases." in result.stderr
+    assert read(copied.home)["missing"] == ["alignment/seed-17"]
+    assert cells(copied)["alignment/seed-17"] != before
+
+
+def test_a_killed_ablation_goes_on_where_it_was(done, desk):
+    process = started(desk, "bridges.toml")
+    steps = "working/03-sft/checkpoint/steps/checkpoint-*/complete"
+    while process.poll() is None:
+        if len(desk.runs) == 2 and list(desk.runs[1].glob(steps)):
+            process.kill()
+        time.sleep(0.01)
+    assert process.poll() == -signal.SIGKILL, process.communicate()
+    first, second = desk.runs
+    before = (first / "STATUS").read_text()
+    half = json.loads((second / "STATUS").read_text())
+    assert half["state"] == "running"
+    said = desk.evid("bridges.toml").stdout
+    assert "projection/seed-17 (1/4) 03-sft" not in said
+    assert desk.runs[:2] == [first, second]
+    assert len(desk.runs) == 4
+    assert (first / "STATUS").read_text() == before
+    lines = [json.loads(line) for line in (second / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["stage"] == "03-sft"] == [1, 2, 3]
+    ours, theirs = read(desk.home), read(done.home)
+    assert [row["by_seed"] for row in ours["rows"]] == [row["by_seed"] for row in theirs["rows"]]
+
+
+def test_workers_find_the_same_and_compute_shared_stages_once(done, desk):
+    said = desk.evid("bridges.toml", "--workers", "2").stdout
+    pids = {json.loads((run / "STATUS").read_text())["pid"] for run in desk.runs}
+    assert len(pids) == 4
+    assert os.getpid() not in pids
+    assert "alignment/seed-18 (4/4) 03-sft: done" in said
+    stages = list((desk.folder / "runs" / "tiny" / "stages").glob("*/result.json"))
+    assert len(stages) == 12
+    assert said.count("02-fit-language: started") == 2
+    ours, theirs = read(desk.home), read(done.home)
+    assert [row["by_seed"] for row in ours["rows"]] == [row["by_seed"] for row in theirs["rows"]]
+    assert ours["command"] == "evid ablate bridges.toml --workers 2"
+    again = desk.evid("bridges.toml", "--workers", "2").stdout
+    assert "started" not in again
+    known = json.loads((desk.home / "cells.json").read_text(encoding="utf-8"))
+    assert all(entry["seconds"] > 0 for entry in known.values())
+
+
+def test_workers_are_refused_where_a_launcher_has_started_several(copied, monkeypatch):
+    monkeypatch.setattr(passage, "processes", lambda: types.SimpleNamespace(count=2, is_first=True))
+    shown = copied.evid("bridges.toml", "--workers", "2", exit_code=2).stderr
+    assert "--workers starts processes of its own: leave it out under a launcher of several." in shown
+
+
+def test_a_cell_that_fails_beside_others_leaves_them(copied):
+    copied.edit(
+        ("seeds = [17, 18]", "seeds = [17]"),
+        (
+            "[arm]\n",
+            '[arm]\nempty = ["dataset.chest.test_cases=0"]\nuntaught = ["dataset.chest.train_cases=0"]\n',
+        ),
+    )
+    result = copied.evid("bridges.toml", "--workers", "2", exit_code=2)
+    assert "failed: empty/seed-17: dataset.chest: the test split has no cases." in result.stderr
+    assert "failed: untaught/seed-17: dataset.chest: the train split has no cases." in result.stderr
+    assert "2 cells failed; the others are kept." in result.stderr
+    assert "go on with: evid ablate bridges.toml --workers 2" in result.stderr
+    assert read(copied.home)["missing"] == ["empty/seed-17", "untaught/seed-17"]
+
+
+def test_interrupted_workers_stop_and_go_on(done, desk):
+    process = started(desk, "bridges.toml", "--workers", "2", "--seeds", "17")
+    steps = "working/03-sft/checkpoint/steps/checkpoint-*/complete"
+    while process.poll() is None:
+        if any(list(run.glob(steps)) for run in desk.runs):
+            os.kill(process.pid, signal.SIGINT)
+            break
+        time.sleep(0.01)
+    output = process.communicate()
+    assert process.returncode == 130, output
+    assert any(json.loads((run / "STATUS").read_text())["state"] == "interrupted" for run in desk.runs)
+    desk.evid("bridges.toml", "--seeds", "17")
+    ours, theirs = read(desk.home), read(done.home)
+    assert [row["by_seed"]["17"] for row in ours["rows"]] == [row["by_seed"]["17"] for row in theirs["rows"]]

@@ -1,0 +1,170 @@
+# ruff: noqa: E501  # a mistake a row
+import pytest
+from evidcore_plugin_lab.ablation.definition import load_ablation
+
+from evidcore.errors import RecipeError
+
+RECIPE = """\
+schema = 1
+name = "tiny"
+
+[dataset.chest]
+use = "phantom-chest"
+
+[model]
+language = { use = "tiny" }
+view = { use = "volume" }
+encoder = { use = "vit3d" }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "report" }]
+steps = 4
+learning_rate = 2e-3
+
+[[stage]]
+kind = "grpo"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "choice" }]
+steps = 2
+learning_rate = 1e-4
+reward = [{ use = "choice-accuracy" }]
+
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
+"""
+ABLATION = """\
+schema = 1
+name = "reading"
+recipe = "tiny.toml"
+about = "Does it help?"
+seeds = [17, 18]
+seed_keys = ["seed", "dataset.chest.seed"]
+overrides = ["stage.grpo.steps=3"]
+reference = "short"
+metrics = [
+  { stage = "03-evaluate", name = "choice", metric = "strict_accuracy", label = "right" },
+]
+
+[arm]
+short = []
+long = ["stage.sft.steps=9"]
+"""
+FACTORS = """\
+[factor.length]
+short = []
+long = ["stage.sft.steps=9"]
+
+[factor.words]
+plain = []
+weighed = ['stage.sft.reweighter={use="abnormality"}']
+"""
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Return a function that writes the ablation with pieces replaced, beside its recipe."""
+
+    def to_file(*pairs, text=ABLATION):
+        (tmp_path / "tiny.toml").write_text(RECIPE, encoding="utf-8")
+        for old, new in pairs:
+            assert old in text, old
+            text = text.replace(old, new)
+        path = tmp_path / "reading.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return to_file
+
+
+def mistakes(path):
+    with pytest.raises(RecipeError) as caught:
+        load_ablation(path)
+    return str(caught.value).splitlines()
+
+
+def test_an_ablation_is_read(put, tmp_path):
+    found = load_ablation(put())
+    assert (found.name, found.recipe, found.recipe_name) == ("reading", tmp_path / "tiny.toml", "tiny")
+    assert [arm.name for arm in found.arms] == ["short", "long"]
+    assert found.cell_overrides("long", 18) == (
+        "stage.grpo.steps=3", "stage.sft.steps=9", "seed=18", "dataset.chest.seed=18",
+    )  # fmt: skip
+    recipe = found.cell_recipe("long", 18)
+    assert (recipe.stages[0].steps, recipe.stages[1].steps) == (9, 3)
+    assert (recipe.seed, recipe.datasets["chest"]["seed"]) == (18, 18)
+    assert found.metrics[0].label == "right"
+
+
+def test_factors_make_every_combination_of_their_levels(put):
+    text = ABLATION[: ABLATION.index("[arm]")] + FACTORS
+    found = load_ablation(put(('"short"', '"short+plain"'), text=text))
+    assert [arm.name for arm in found.arms] == ["short+plain", "short+weighed", "long+plain", "long+weighed"]
+    assert found.arms[3].overrides == (
+        "stage.sft.steps=9", 'stage.sft.reweighter={use="abnormality"}',
+    )  # fmt: skip
+    assert found.arms[1].levels == {"length": "short", "words": "weighed"}
+    assert found.factors == {"length": ("short", "long"), "words": ("plain", "weighed")}
+
+
+def test_every_mistake_is_reported_at_once_with_its_line(put):
+    lines = mistakes(
+        put(("seeds = [17, 18]", "seeds = [17, -1]"), ("about", "abuot"), ('name = "choice"', "nam = 3"))
+    )
+    assert lines[0].endswith("reading.toml: 4 mistakes")
+    assert lines[1] == "  line 4, abuot: unknown key. Did you mean 'about'?"
+    assert lines[2] == "  line 5, seeds[1]: must be greater than or equal to 0, got -1."
+    assert lines[3] == "  line 10, metrics[0].nam: unknown key. Did you mean 'name'?"
+    assert lines[4] == "  line 10, metrics[0]: name is missing, and it has no default."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('name = "reading"', 'name = "a/b"', "line 2, name: must be letters, digits, '_', '-' or '.', since a folder is called so, got 'a/b'."),
+        ("seeds = [17, 18]", "seeds = []", "line 5, seeds: must hold at least one seed, got []."),
+        ("seeds = [17, 18]", "seeds = [17, 17]", "line 5, seeds[1]: names seed 17 twice."),
+        ('reference = "short"', 'reference = "shrt"', "line 8, reference: must be an arm, got 'shrt'. Did you mean 'short'? Arms: short, long."),
+        ('long = ["stage.sft.steps=9"]\n', "", "line 13, arm: must have at least two arms to compare, got short."),
+        ("short = []", '"a b" = []', "line 14, arm.a b: must be letters, digits,"),
+        ('long = ["stage', 'long = [3, "stage', "line 15, arm.long: must be a valid string, got 3."),
+        ("[arm]\n", FACTORS + "[arm]\n", "line 1, ablation: must have either arms ([arm]) or factors ([factor.<name>]), got both."),
+        ('[arm]\nshort = []\nlong = ["stage.sft.steps=9"]\n', "", "must have either arms ([arm]) or factors ([factor.<name>]), got neither."),
+        ('[arm]\nshort = []\nlong = ["stage.sft.steps=9"]\n', "[factor.one]\na = []\nb = []\nc = []\n", "line 13, factor.one: must have two levels, got 3 (a, b, c). Write more than two as arms"),
+        ('"03-evaluate"', '"03-evaluat"', "line 10, metrics[0].stage: must be a stage that measures, got '03-evaluat'. Did you mean '03-evaluate'? This recipe has: 03-evaluate."),
+        ('"03-evaluate"', '"01-sft"', "metrics[0].stage: must be a stage that measures, got '01-sft'."),
+        ("stage.grpo.steps=3", "stage.grop.steps=3", "command line, --set stage.grop.steps=3: the recipe has no grop stage"),
+        ("dataset.chest.seed", "dataset.chest.sed", "command line, dataset.chest.sed: unknown key. Did you mean 'seed'?"),
+        ('long = ["stage.sft.steps=9"]', 'long = ["stage.sft.steps=0"]', "line 15, arm.long: the recipe refuses it: "),
+        ('long = ["stage.sft.steps=9"]', 'long = ["stage.sft.steps=4"]', "line 15, arm.long: makes the same recipe as arm 'short', so there is nothing to compare."),
+        ("schema = 1", "schema = 2", "line 1, schema: must be 1, got 2."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_line_value_and_remedy(put, old, new, complaint):
+    found = mistakes(put((old, new)))
+    assert any(complaint in line for line in found), "\n".join(found)
+
+
+def test_what_the_recipe_says_against_overrides_is_shown_whole_at_the_line_of_the_arm(put):
+    found = mistakes(
+        put(('long = ["stage.sft.steps=9"]', 'long = ["stage.sft.steps=0", "stage.sft.stepz=1"]'))
+    )
+    assert found[1].startswith("  line 15, arm.long: the recipe refuses it: ")
+    assert found[1].endswith("tiny.toml: 2 mistakes")
+    assert "command line, stage.sft.steps: must be greater than or equal to 1, got 0." in found[2]
+    assert "command line, stage.sft.stepz: unknown key. Did you mean 'steps'?" in found[3]
+
+
+def test_a_recipe_that_is_not_there_is_answered_with_its_nearest_neighbour(put):
+    path = put(('"tiny.toml"', '"tinny.toml"'))
+    with pytest.raises(RecipeError, match=r"tinny.toml: no such file. Did you mean 'tiny.toml'\?"):
+        load_ablation(path)
+
+
+def test_levels_of_two_factors_may_have_one_name(put):
+    text = ABLATION[: ABLATION.index("[arm]")] + FACTORS.replace("plain", "short").replace("weighed", "long")
+    found = load_ablation(put(('reference = "short"', 'reference = "short+long"'), text=text))
+    assert [arm.name for arm in found.arms] == ["short+short", "short+long", "long+short", "long+long"]

@@ -1,0 +1,71 @@
+import json
+
+import pytest
+
+RECIPE = """\
+schema = 1
+name = "small"
+[dataset.chest]
+use = "phantom-chest"
+train_cases = 6
+validation_cases = 2
+test_cases = 4
+questions_per_finding = 1
+[model]
+language = { use = "tiny", width = 32, layers = 1 }
+view = { use = "volume" }
+encoder = { use = "vit3d" }
+bridge = { use = "projection" }
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "report" }]
+steps = 4
+learning_rate = 2e-3
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+def test_plan_counts_parameters_and_says_what_is_not_known(evid, recipe):
+    found = json.loads(evid("plan", recipe, "--json").output)
+    trained = found["parameters"]["bridge"] + found["parameters"]["language"]
+    assert found["stages"][0]["trained"] == trained
+    whole = trained + found["parameters"]["encoder"]
+    memory = found["stages"][0]["memory"]["float32"]
+    assert memory["weights"] + memory["gradients"] + memory["optimizer"] == 4 * (whole + 3 * trained)
+    assert found["stages"][0]["lengths"]["ground"] == "counted"
+    said = evid("plan", recipe).output
+    assert "no earlier time" in said
+    assert f"{memory['peak'] / 1e9:.2f} GB at the peak in float32: weights" in said
+    assert "tokens (counted in the first prompts)" in said
+
+
+def test_plan_says_what_leaves_the_machine_and_where_to(evid, recipe):
+    assert "leaves this machine: nothing" in evid("plan", recipe).output
+    endpoint = '{ url = "https://host.example/v1", model = "m", sends_text_away = true }'
+    service = f'[service.asked]\nkind = "labeler"\nuse = "endpoint"\nendpoint = {endpoint}\n'
+    recipe.write_text(recipe.read_text().replace("[model]", f"{service}\n[model]", 1))
+    (sent,) = json.loads(evid("plan", recipe, "--json").output)["sends"]
+    assert sent.startswith("texts of ")
+    assert sent.endswith(", to https://host.example/v1 (service.asked.endpoint)")
+    recipe.write_text(recipe.read_text().replace("sends_text_away = true", "sends_text_away = false"))
+    refused = evid("plan", recipe, exit_code=2).stderr
+    assert "text would be sent to 'host.example'" in refused
+
+
+def test_plan_says_which_models_judges_are_loaded_from(evid, recipe):
+    named = '{ use = "reward-model", model = { id = "them/theirs", revision = "0a1b" } }'
+    line = f"rescue = {named}"
+    recipe.write_text(recipe.read_text().replace('kind = "evaluate"', f'kind = "evaluate"\n{line}', 1))
+    (download,) = json.loads(evid("plan", recipe, "--json").output)["downloads"]
+    where = "from the Hugging Face Hub, for stage.02-evaluate.rescue.model"
+    assert download == f"them/theirs at 0a1b, {where}: see its page for its size and licence"

@@ -1,0 +1,67 @@
+import pytest
+import torch
+from evidcore_plugin_lab.plan.fake_pass import held
+from torch import nn
+
+from evidcore.builtin.vit3d import ViT3D
+
+
+def meta(make):
+    with torch.device("meta"):
+        return make()
+
+
+def test_a_line_of_layers_keeps_what_the_backward_pass_needs():
+    module = meta(lambda: nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)))
+    found = held(module, lambda: torch.zeros(3, 10), has_gradients=True, is_half=False)
+    # the ReLU's output; the last output. Of the first layer only the input is needed, which was there before
+    assert found.kept_bytes == 4 * 3 * (20 + 5)
+    assert found.peak_bytes == 4 * 3 * (20 + 20)  # the first layer's output goes when the ReLU is done
+
+
+def test_without_gradients_nothing_but_the_output_is_kept():
+    module = meta(lambda: nn.Sequential(*(nn.Linear(10, 10) for _ in range(6))))
+    found = held(module, lambda: torch.zeros(3, 10), has_gradients=False, is_half=False)
+    assert found.kept_bytes == 4 * 3 * 10
+    assert found.peak_bytes == 2 * 4 * 3 * 10  # one layer's input and output
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+def test_an_encoder_keeps_what_a_real_pass_keeps(is_half):
+    options = {
+        "size_zyx": (8, 16, 16),
+        "patch_zyx": (4, 8, 8),
+        "width": 24,
+        "layers": 3,
+        "heads": 2,
+        "stem": "patch",
+    }
+    real, storages, alive = ViT3D(**options), {}, []
+    own = {weight.untyped_storage()._cdata for weight in real.parameters()}
+    volumes = torch.zeros(2, 3, 8, 16, 16)
+    own.add(volumes.untyped_storage()._cdata)
+
+    def pack(tensor):
+        if tensor.untyped_storage()._cdata not in own:
+            storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+            alive.append(tensor)
+        return tensor
+
+    with (
+        torch.autocast("cpu", torch.bfloat16, enabled=is_half),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
+        patches = real(volumes)
+    for tensor in (patches.features, patches.centres_mm):
+        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+    module = meta(lambda: ViT3D(**options))
+    found = held(module, lambda: torch.zeros(2, 3, 8, 16, 16), has_gradients=True, is_half=is_half)
+    assert found.kept_bytes == pytest.approx(sum(storages.values()), rel=0.02)
+
+
+def test_the_module_is_left_as_it_was():
+    module = meta(lambda: nn.Linear(4, 4))
+    before = [id(weight) for weight in module.parameters()]
+    held(module, lambda: torch.zeros(1, 4), has_gradients=True, is_half=False)
+    assert [id(weight) for weight in module.parameters()] == before
+    assert all(weight.is_meta for weight in module.parameters())

@@ -1,0 +1,147 @@
+"""The formula against what torch was seen to keep, and against sums by hand."""
+
+import dataclasses
+import inspect
+
+import pytest
+import torch
+from evidcore_plugin_lab.plan.memory import (
+    HEAD_TOKENS,
+    HEAD_WORDS,
+    SAMPLED_ROWS,
+    Batch,
+    Trained,
+    answering,
+    cache_bytes,
+    kept_for_backward,
+    training,
+)
+from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
+from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
+from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
+
+from evidcore.run.shapes import TextShape
+from evidcore.train.trl.sampler import PolicySampler
+
+CONFIG = Qwen2Config(
+    vocab_size=128, hidden_size=128, intermediate_size=344, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, tie_word_embeddings=True,
+)  # fmt: skip
+TEXT = TextShape.of(CONFIG)
+ROWS, BEFORE, AFTER = 3, 40, 24
+BATCH = Batch(prompts=ROWS, answers=1, prompt_tokens=BEFORE, answer_tokens=AFTER)
+
+
+def kept(model, is_half):
+    """Return the bytes that a real forward pass keeps beside weights and their casts, padding in the rows."""
+    storages, alive = {}, []
+    own = {weight.untyped_storage()._cdata for weight in model.parameters()}
+
+    def pack(tensor):
+        if tensor.untyped_storage()._cdata not in own:
+            storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+            alive.append(tensor)
+        return tensor
+
+    embeddings = torch.zeros(ROWS, BEFORE + AFTER, 128, requires_grad=True)
+    mask = torch.ones(ROWS, BEFORE + AFTER, dtype=torch.long)
+    mask[:, 0] = 0
+    with (
+        torch.autocast("cpu", torch.bfloat16, enabled=is_half),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
+        model.model(inputs_embeds=embeddings, attention_mask=mask, use_cache=False)
+    matrices = TEXT.layers * sum(before * after for before, after in TEXT.matrices())
+    return sum(storages.values()) - (2 * matrices if is_half else 0)
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_layers_keep_what_the_formula_says(precision, is_trained):
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(CONFIG).requires_grad_(is_trained)
+    seen = kept(model, precision == "bfloat16")
+    told = kept_for_backward(TEXT, BATCH, precision, is_trained=is_trained)
+    positions = ROWS * (BEFORE + AFTER)
+    # beside the layers: the last norm's input, and its output where its weight is trained; norms' scales and
+    # what softmax divided by; biases and cosines
+    last = positions * 128 * 4 * (2 if is_trained else 1)
+    small = positions * 4 * (7 + 3 * 4)
+    assert told <= seen <= told + last + small + 60_000
+
+
+def test_the_formula_is_right_by_hand():
+    n, h, q, f, layers = 192, 128, 128, 344, 3
+    mask = ROWS * 64 * 64 * 4
+    by_hand = layers * (n * 4 * (6 * h + 2 * q + 4 * f) + n * 2 * q * 4 + mask)
+    assert kept_for_backward(TEXT, BATCH, "float32", is_trained=True) == by_hand
+    again = n * 4 * (6 * h + 2 * q + 4 * f) + n * 2 * q * 4 + mask + layers * n * h * 4
+    assert kept_for_backward(TEXT, BATCH, "float32", is_trained=True, is_checkpointed=True) == again
+
+
+def test_the_cache_is_that_of_a_real_pass():
+    model = Qwen2ForCausalLM(CONFIG).eval()
+    cache = DynamicCache(config=CONFIG)
+    with torch.no_grad():
+        model(input_ids=torch.zeros(ROWS, BEFORE + AFTER, dtype=torch.long), past_key_values=cache)
+    real = sum(tensor.nbytes for layer in cache.layers for tensor in (layer.keys, layer.values))
+    assert cache_bytes(TEXT, BATCH, "float32") == real
+
+
+def test_answers_to_one_prompt_share_its_cache():
+    group = Batch(prompts=1, answers=4, prompt_tokens=10, answer_tokens=5)
+    assert cache_bytes(TEXT, group, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4
+
+
+def test_the_answers_of_a_whole_step_are_sampled_together_up_to_the_samplers_bound():
+    step = Batch(prompts=2, answers=4, prompt_tokens=10, answer_tokens=5, passes=3)
+    assert cache_bytes(TEXT, step, "float32") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 4
+    many = dataclasses.replace(step, passes=1000)
+    assert cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4
+    bound = inspect.signature(PolicySampler).parameters["rows_per_pass"].default
+    assert bound == SAMPLED_ROWS
+
+
+def test_the_tiles_of_the_head_are_those_of_trl():
+    assert (HEAD_TOKENS, HEAD_WORDS) == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
+
+
+def test_shared_prompts_are_seen_once_and_read_by_each_answer():
+    group = Batch(prompts=2, answers=3, prompt_tokens=10, answer_tokens=5, shares_prompts=True)
+    assert group.positions == 2 * (10 + 3 * 5)
+    assert group.read == 6 * 15 + 2 * 10
+    assert group.mask_cells == 6 * 5 * 15 + 2 * 10 * 10
+    apart = dataclasses.replace(group, shares_prompts=False)
+    assert (apart.positions, apart.read, apart.mask_cells) == (90, 90, 6 * 15 * 15)
+
+
+def test_states_are_counted_by_what_is_trained():
+    found = training(TEXT, 1000, Trained(parameters=100, copied=300), BATCH, "float32")
+    assert (found.weights, found.gradients, found.optimizer, found.reference) == (4000, 400, 800, 1200)
+    muon = training(TEXT, 1000, Trained(parameters=100, matrices=60), BATCH, "float32")
+    assert muon.optimizer == 4 * 60 + 8 * 40
+    assert muon.reference == 0
+
+
+def test_gradients_count_beside_activations_only_where_a_step_has_several_passes():
+    trained = Trained(parameters=100, is_language=True)
+    single = training(TEXT, 1000, trained, BATCH, "float32")
+    several = training(TEXT, 1000, trained, dataclasses.replace(BATCH, passes=2), "float32")
+    assert several.peak - single.peak == 400
+    assert single.peak == 4000 + 800 + single.activations + single.head
+
+
+def test_replayed_rows_are_kept_beside_the_others_with_five_copies_of_their_logits():
+    trained = Trained(parameters=100, copied=100)
+    again = Batch(prompts=2, answers=1, prompt_tokens=30, answer_tokens=9)
+    without = training(TEXT, 1000, trained, BATCH, "float32")
+    found = training(TEXT, 1000, trained, BATCH, "float32", replayed=again)
+    layers = kept_for_backward(TEXT, again, "float32", is_trained=False)
+    assert found.replay == layers + 2 * 9 * 5 * 4 * 128
+    assert found.peak - without.peak == found.replay
+
+
+def test_evaluation_computes_in_float32_and_trains_nothing():
+    found = answering(TEXT, 1000, BATCH)
+    assert found.peak == 4000 + found.cache + found.logits
+    assert found.casts == found.gradients == found.activations == 0

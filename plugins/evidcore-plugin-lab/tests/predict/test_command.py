@@ -1,0 +1,46 @@
+import json
+import shutil
+
+import pytest
+
+from evidcore.page import NOTICE
+
+
+@pytest.fixture
+def scan(small_run, tmp_path):
+    from evidcore.recipe import load
+    from evidcore.run.assembly import Assembly
+
+    case = Assembly(load(small_run / "resolved.toml")).split("chest", "test")[0]
+    shutil.copyfile(case.volumes[0].path, tmp_path / "chest.nii")
+    return tmp_path / "chest.nii"
+
+
+def test_the_terminal_says_first_what_this_is_not_for(evid, small_run, scan, tmp_path):
+    text = evid("predict", small_run, scan, "--out", tmp_path / "a").output
+    record = json.loads((tmp_path / "a" / "answer.json").read_text())
+    assert text.startswith(f"{NOTICE}\n\n{record['completion'].strip()}")
+    assert "findings that words reads in it: " in text
+    assert "Without the scan (a volume of air) the answer is " in text
+    assert text.endswith(f"folder: {tmp_path / 'a'}\n")
+
+
+def test_options_are_listed_with_their_shares(evid, small_run, scan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--option", "emphysema", "--option", "lung nodule")
+    text = evid("predict", small_run, scan, *options).output
+    record = json.loads((tmp_path / "predictions" / "chest-choice" / "answer.json").read_text())
+    for row in record["options"]:
+        assert f"{row['letter']}) {row['option']}" in text
+        assert f"{100 * row['share']:.1f} %" in text
+    again = json.loads(evid("predict", small_run, scan, *options, "--json").output)
+    assert again.pop("folder") == "predictions/chest-choice-2"
+    assert again == record
+    assert record["notice"] == NOTICE
+
+
+def test_mistakes_are_messages(evid, small_run, scan, tmp_path):
+    result = evid("predict", tmp_path / "runs", scan, exit_code=2)
+    assert "runs: not a run folder" in result.stderr
+    result = evid("predict", small_run, tmp_path / "none.nii", "--json", exit_code=2)
+    assert "none.nii: there is no such file" in json.loads(result.stdout)["error"]["message"]

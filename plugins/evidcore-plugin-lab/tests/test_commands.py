@@ -1,0 +1,45 @@
+"""The three commands, and what is said where this package is not installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+NAMES = ("ablate", "plan", "predict")
+WITHOUT = """
+import sys
+from importlib import metadata
+
+everything = metadata.distributions
+metadata.distributions = lambda **options: (
+    dist for dist in everything(**options) if dist.metadata["Name"] != "evidcore-plugin-lab"
+)
+from evidcore.cli import main
+main(sys.argv[1:], prog_name="evid")
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_takes_json_and_is_listed_with_its_package(evid, name):
+    assert "--json" in evid(name, "--help").output
+    (line,) = [line for line in evid("--help").output.splitlines() if line.split()[:1] == [name]]
+    assert line.split(maxsplit=1)[1] == "from evidcore-plugin-lab"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_the_package_a_command_says_what_to_install(name):
+    done = subprocess.run([sys.executable, "-c", WITHOUT, name, "x"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"no command is called {name!r}. It comes with `pip install evidcore-plugin-lab`." in done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_imports_nothing_slow(name):
+    code = (
+        "import sys; from click.testing import CliRunner; from evidcore.cli import main;"
+        f"assert CliRunner().invoke(main, [{name!r}, '--help']).exit_code == 0;"
+        "slow = {'torch', 'transformers', 'trl', 'monai', 'pydantic', 'numpy'};"
+        "print(sorted(slow & {name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
