@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trl
+from evidcore_plugin_lab.plan.plan import plan
 from transformers import AutoTokenizer
 
 from evidcore.recipe import load
@@ -14,7 +15,6 @@ from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
 from evidcore.run.dry_run import dry_run
 from evidcore.run.model import StageOutputs
-from evidcore_plugin_lab.plan.plan import plan
 from evidcore.testing.models import tiny_language
 
 SHIPPED = Path(trl.__file__).parent / "chat_templates"
