@@ -22,6 +22,7 @@ from evidcore.page import write_page
 from evidcore.recipe import shape
 from evidcore.registry import KIND_NAMES, Offer, offers
 from evidcore.registry.factory import options
+from evidcore.train import settings
 
 TARGET = Path(__file__).parent / "reference" / "reference.md"
 HEAD = """# Reference
@@ -79,13 +80,13 @@ def recipe() -> Iterator[str]:
     yield "## Recipe\n\nUnknown keys are mistakes. Keys of components are under [Components](#components).\n"
     tables = {
         "top level": shape.Top,
-        "model.language": shape.Language,
+        "[model]": shape.Model,
         "an entry of `data`": shape.DataUse,
-        **{f'[[stage]] kind = "{name}"': form for name, form in shape.STAGES.items()},
+        **{f'[[stage]] kind = "{row.name}"': row.load() for row in offers("stage")},
         "[[stage.reward]], beside the component's own keys": shape.RewardKeys,
         "[[stage.metric]], beside the component's own keys": shape.MetricKeys,
-        "stage.lora": shape.Lora,
-        "[stage.replay] of a grpo stage": shape.Replay,
+        "stage.lora": settings.Lora,
+        "[stage.replay] of a grpo stage": settings.Replay,
     }
     for title, form in tables.items():
         hints = typing.get_type_hints(form, include_extras=True)
@@ -93,7 +94,7 @@ def recipe() -> Iterator[str]:
         rows = [
             [f"`{item.name}`", kind_of(hints[item.name]), default_of(item), notes.get(item.name, "")]
             for item in dataclasses.fields(form)
-            if item.name != "kind"
+            if item.name != "kind" and not item.metadata.get("open")
         ]
         yield f"### {title}\n\n{first_paragraph(form)}\n"
         yield table(["key", "type", "default", ""], rows)
@@ -102,7 +103,7 @@ def recipe() -> Iterator[str]:
 def components() -> Iterator[str]:
     """Describe what this repository's packages offer."""
     yield "## Components\n"
-    for kind in KIND_NAMES:
+    for kind in [name for name in KIND_NAMES if name not in ("command", "stage")]:
         found = [offer for offer in offers(kind) if offer.package.startswith("evidcore")]
         if found:
             yield f"### Kind {kind}\n"

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,9 @@ SLOW = {
 }
 ALLOWED_UPWARD: set[tuple[str, str]] = set()
 LONG_ON_PURPOSE = {"evaluate/bootstrap.py"}  # one idea, whole
+OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
-    ("doctor", "cli"),  # its commands share options and progress with the core's
-    ("doctor", "page"),  # a profile's page is drawn like a run's
-    ("segmenters", "cli"),  # as the doctor
+    ("segmenters", "cli"),  # its command shares options and progress with the core's
     ("segmenters", "page"),  # the audit's page is drawn like a run's
     ("segmenters", "recipe"),  # a segmenter may be named as a service of a recipe
     ("tables", "recipe"),  # a command's target is a folder's table, or the data sets of a recipe
@@ -173,14 +173,22 @@ def test_only_one_folder_imports_trl():
     assert outside == []
 
 
+def has_commands_alone(package):
+    """Tell whether all that a package offers are commands, so that no run can name it."""
+    project = tomllib.loads((PLUGINS / package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return set(project["entry-points"]) == {"evidcore.command"}
+
+
 def test_packages_build_on_public_rooms_and_not_on_the_trainer():
-    refused = {"train", "run", "cli", "page", "recipe"}
-    reaching = {
-        (path.relative_to(PLUGINS).parts[0].removeprefix("evidcore-plugin-"), room)
-        for path in modules(PLUGINS)
-        if "tests" not in path.parts
-        for room in imported_rooms(path) & refused
-    }
+    refused = {"train", *OPEN_TO_COMMANDS}
+    reaching = set()
+    for path in modules(PLUGINS):
+        package, *inside = path.relative_to(PLUGINS).parts
+        if not inside or "tests" in inside:
+            continue
+        closed = refused - OPEN_TO_COMMANDS if has_commands_alone(package) else refused
+        name = package.removeprefix("evidcore-plugin-")
+        reaching |= {(name, room) for room in imported_rooms(path) & closed}
     assert reaching == ALLOWED_TO_PACKAGES
 
 
