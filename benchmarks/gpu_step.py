@@ -65,8 +65,10 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
 
     from evidcore.builtin.rollouts import Plain
     from evidcore.case import Report
-    from evidcore.recipe import Grpo, Sft, load
-    from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
+    from evidcore.recipe import load
+    from evidcore.train.grpo import Grpo
+    from evidcore.train.settings import NamedReward
+    from evidcore.train.sft import Sft
     from evidcore.train.trl import grpo, sft, stage
 
     device = torch.device(device_name)
@@ -93,19 +95,19 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
         if isinstance(planned, Sft):
             planned = dataclasses.replace(planned, **common)
             trainer = sft.make_trainer(
-                model, processor, asked, SftSettings.of(planned), folder / "out", seed=1, announce=heard
+                model, processor, asked, planned, folder / "out", seed=1, announce=heard
             )
         else:
             planned = dataclasses.replace(planned, **common, max_new_tokens=answer)
             trainer = grpo.make_trainer(
                 model, processor, asked, [NamedReward(name="text-hash", reward=TextHash())],
-                GrpoSettings.of(planned), folder / "out", seed=1, strategy=Plain(), announce=heard,
+                planned, folder / "out", seed=1, strategy=Plain(), announce=heard,
             )  # fmt: skip
         trainer.args.save_strategy = "no"
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         stage.train(trainer, folder / "out", resume=False)
-    found = memory(made, planned, rows)
+    found = memory(made, planned.workload(), rows)
     assert found is not None
     is_half = bool(trainer.args.bf16)
     step_rows = planned.rows_per_step if isinstance(planned, Sft) else (
@@ -132,7 +134,7 @@ def build(recipe: Any, device: Any, quick: bool) -> tuple[Any, Any, Any]:
     from evidcore.run.shapes import Shapes, TextShape
 
     encoder_table = {**recipe.model.encoder, "pretrained": "", **(SMALL if quick else {})}
-    config = AutoConfig.from_pretrained(shipped()[recipe.model.language.id].folder)
+    config = AutoConfig.from_pretrained(shipped()[recipe.model.language["id"]].folder)
     if quick:
         config.update({
             "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -58,9 +58,10 @@ def one(title: str, quick: bool) -> dict[str, float]:
     from evidcore_plugin_lab.plan.needs import memory
 
     from evidcore.builtin.rollouts import Plain
-    from evidcore.recipe import Grpo, Sft
     from evidcore.run.shapes import Shapes, TextShape
-    from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings, Silent
+    from evidcore.train.grpo import Grpo
+    from evidcore.train.settings import NamedReward, Silent
+    from evidcore.train.sft import Sft
     from evidcore.train.trl import grpo, sft, stage
 
     kind, keys = CASES[title]
@@ -77,20 +78,20 @@ def one(title: str, quick: bool) -> dict[str, float]:
         common["trl"] = {**keys.get("trl", {}), "use_cpu": True}
         planned: Sft | Grpo
         if kind == "sft":
-            planned = Sft(**common)
+            planned = Sft(kind="sft", **common)
             rows = [(len(asked[place].prompt.parts), gold(asked, place, processor)) for place in range(16)]
             lengths = Lengths(
                 prompt_tokens=192, answer_tokens=max(row[1] for row in rows), volumes=1, ground="counted"
             )
             trainer: Any = sft.make_trainer(
-                model, processor, asked, SftSettings.of(planned), folder / "out", seed=1, announce=Silent()
+                model, processor, asked, planned, folder / "out", seed=1, announce=Silent()
             )
         else:
-            planned = Grpo(**common, reward=(), answers_per_prompt=4, max_new_tokens=64)
+            planned = Grpo(kind="grpo", **common, reward=(), answers_per_prompt=4, max_new_tokens=64)
             lengths = Lengths(prompt_tokens=192, answer_tokens=64, volumes=1, ground="counted")
             rewards = [NamedReward(name="text-hash", reward=text_hash())]
             trainer = grpo.make_trainer(
-                model, processor, asked, rewards, GrpoSettings.of(planned), folder / "out", seed=1,
+                model, processor, asked, rewards, planned, folder / "out", seed=1,
                 strategy=Plain(), announce=Silent(),
             )  # fmt: skip
         trainer.args.save_strategy = "no"
@@ -109,7 +110,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
             encoder=encoder, bridge=bridge, text=TextShape.of(model.config.text_config),
             parameters={part: sum(w.numel() for w in model.part(part)) for part in WHOLE},
         )  # fmt: skip
-        found = memory(made, planned, lengths)
+        found = memory(made, planned.workload(), lengths)
         assert found is not None
     return {"predicted": found["float32"].peak, "taken": taken}
 

@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import ContractError, PluginError, RecipeError
 from evidcore.recipe.defaults import resolved, resolved_options
-from evidcore.registry.factory import build, check, check_options, offer_of, options
+from evidcore.registry.factory import build, check, check_options, name_of, offer_of, options
 
 
 class Overlap(Reward):
@@ -190,3 +190,79 @@ def test_the_options_of_a_fit_are_checked_like_those_of_a_constructor():
         "stage.fit.steps: must be greater than or equal to 1, got 0."
     ]
     assert resolved_options(known, {}) == {"steps": 10}
+
+
+class Chained(Reward):
+    """Has a labeler of its own, given to its scorers, of which it has as many as the recipe names."""
+
+    def __init__(
+        self,
+        *,
+        first: Scorer = {"use": "same-here", "power": 7.0},  # noqa: B006
+        others: tuple[Scorer, ...] = (),
+        more: tuple[Scorer, ...] = ({"use": "after-here"},),
+    ):
+        self.first, self.others, self.more = first, others, more
+
+    def __call__(self, rollouts, earlier):
+        return [None for _ in rollouts]
+
+
+class After(Same):
+    def __init__(self, first: Any, policy: Any, *, power: float = 2.0):
+        super().__init__(power=power)
+        self.first, self.policy = first, policy
+
+
+@pytest.fixture
+def chained(offered):
+    offered(
+        "evid-chained",
+        "[evidcore.reward]\nchained-here = evid_chained:Chained\n"
+        "[evidcore.scorer]\nafter-here = evid_chained:After\n",
+        Chained=Chained, After=After,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("chained")
+def test_a_list_of_components_is_built_in_order_inline_or_from_the_services():
+    service = Same(power=5.0)
+    tables = [{"use": "same-here", "power": 3}, "judge"]
+    built = make({"use": "chained-here", "others": tables}, services={"judge": service})
+    assert [scorer.power for scorer in built.others] == [3.0, 5.0]
+    assert built.others[1] is service
+    assert make({"use": "chained-here"}).others == ()
+
+
+@pytest.mark.usefixtures("chained")
+def test_a_default_that_is_a_table_is_built_and_given_to_later_components_by_name():
+    built = make({"use": "chained-here"})
+    (after,) = built.more
+    assert built.first.power == 7.0
+    assert after.first is built.first
+    assert after.policy == "P"  # what the core gives is given too
+
+
+@pytest.mark.usefixtures("chained")
+def test_mistakes_in_a_list_of_components_are_reported_with_their_place():
+    table = {"use": "chained-here", "others": [{"use": "same-here"}, {"use": "same-here", "pover": 3}]}
+    with pytest.raises(
+        RecipeError, match=r"reward\[0\].others\[1\].pover: unknown key. Did you mean 'power'"
+    ):
+        make(table)
+    with pytest.raises(RecipeError, match=r"reward\[0\].others: must be a list of scorer tables such as"):
+        make({"use": "chained-here", "others": {"use": "same-here"}})
+    with pytest.raises(RecipeError, match=r"reward\[0\].others\[0\]: no service is called 'judge'"):
+        make({"use": "chained-here", "others": ["judge"]})
+
+
+@pytest.mark.usefixtures("chained")
+def test_the_resolved_table_holds_the_defaults_of_listed_components():
+    full = resolved("reward", {"use": "chained-here", "others": [{"use": "same-here"}, "judge"]})
+    assert full["others"] == [{"use": "same-here", "power": 2.0}, "judge"]
+    assert full["more"] == [{"use": "after-here", "power": 2.0}]
+
+
+def test_a_component_knows_the_name_that_its_table_gave():
+    assert name_of(make({"use": "overlap-here", "name": "mine"})) == "mine"
+    assert name_of(make({"use": "overlap-here"})) == ""

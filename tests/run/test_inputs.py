@@ -50,7 +50,7 @@ def test_what_a_stage_depends_on_changes_its_hash(recipe):
 def test_a_fit_depends_on_its_own_component_alone(recipe):
     bridge = dataclasses.replace(recipe.model, bridge={"use": "residual-alignment"})
     encoder = dataclasses.replace(recipe.model, encoder={**recipe.model.encoder, "layers": 2})
-    view = dataclasses.replace(recipe.model, view={"use": "slices"})
+    view = dataclasses.replace(recipe.model, view={"use": "evidcore/volume"})
     for place, others in ((0, (bridge, view)), (1, (bridge, encoder))):
         for other in others:
             assert key(recipe, place) == key(changed(recipe, model=other), place)

@@ -10,9 +10,11 @@ from evidcore_plugin_ct_data.miniatures import write
 from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.vit3d import ViT3D
-from evidcore.recipe import Grpo, Sft, load
+from evidcore.recipe import load
 from evidcore.testing.models import tiny_language
 from evidcore.testing.reward_models import tiny_reward_model
+from evidcore.train.grpo import Grpo
+from evidcore.train.sft import Sft
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "med3d_r1.toml"
 ENCODER = (

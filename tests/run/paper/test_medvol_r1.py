@@ -19,8 +19,10 @@ from transformers import (
 )
 
 from evidcore.model.architecture import shipped
-from evidcore.recipe import Grpo, Sft, load
+from evidcore.recipe import load
 from evidcore.testing.models import tiny_vision_language
+from evidcore.train.grpo import Grpo
+from evidcore.train.sft import Sft
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "medvol_r1.toml"
 WIDTH, TEXT_WIDTH, SQUARE = 1024, 2560, 4 * 1024

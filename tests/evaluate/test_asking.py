@@ -1,0 +1,111 @@
+"""Which evaluation measures a data entry, and what it refuses."""
+
+import dataclasses
+
+import pytest
+
+from evidcore.builtin.report import ReportTask
+from evidcore.case import Answer
+from evidcore.errors import RecipeError
+from evidcore.evaluate.choice import ChoiceEvaluation
+from evidcore.evaluate.report import ReportEvaluation
+from evidcore.recipe import load
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+
+RECIPE = """\
+schema = 1
+name = "asked"
+
+[dataset.chest]
+use = "phantom-chest"
+train_cases = 2
+validation_cases = 1
+test_cases = 2
+
+[model]
+language = { folder = "nowhere" }
+view = { use = "volume" }
+encoder = { use = "vit3d" }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "TASK", split = "test" }]
+"""
+
+
+class Side(ReportTask):
+    """Asks for a word, which is neither a choice nor a report."""
+
+    evaluation = "report"
+
+    def gold(self, prompt):
+        return "left", ()
+
+    def parse(self, prompt, completion):
+        return Answer(text=completion)
+
+
+class Silent(Side):
+    """Names no evaluation."""
+
+    evaluation = ""
+
+
+@pytest.fixture
+def asking(tmp_path, offered):
+    """Return a function that gives the evaluate stage of a recipe about one task, and its context."""
+    names = {"side": Side, "silent": Silent}
+    lines = "".join(f"{name} = evid_side:{one.__name__}\n" for name, one in names.items())
+    offered("evid-side", f"[evidcore.task]\n{lines}", Side=Side, Silent=Silent)
+
+    def make(task, *pairs):
+        text = RECIPE.replace("TASK", task)
+        for old, new in pairs:
+            text = text.replace(old, new)
+        (tmp_path / "asked.toml").write_text(text)
+        assembly = Assembly(load(tmp_path / "asked.toml"))
+        return assembly.recipe.stages[0], Context(assembly, "01-evaluate")
+
+    return make
+
+
+@pytest.mark.parametrize(("task", "made"), [("choice", ChoiceEvaluation), ("report", ReportEvaluation)])
+def test_a_task_names_what_measures_it(asking, task, made):
+    stage, context = asking(task)
+    assert isinstance(stage.evaluation(stage.data[0], context), made)
+    assert stage.refusal(stage.data[0], context.prompts(stage.data[0]), context) == ""
+
+
+def test_a_data_entry_names_another(asking):
+    stage, context = asking("choice", ('task = "choice",', 'task = "choice", evaluation = "report",'))
+    use = stage.data[0]
+    assert isinstance(stage.evaluation(use, context), ReportEvaluation)
+    assert "is read as no report" in stage.refusal(use, context.prompts(use), context)
+    with pytest.raises(RecipeError, match=r"01-evaluate: task 'choice' .* Name another evaluation in the"):
+        stage.prompts(use, context)
+
+
+def test_answers_that_an_evaluation_cannot_read_are_refused_by_the_tasks_name(asking):
+    stage, context = asking("side")
+    prompts = context.prompts(stage.data[0])
+    said = stage.refusal(stage.data[0], prompts, context)
+    assert said.startswith("task 'side' (task 'side' from evid-side 1.0): the gold answer of prompt ")
+    assert said.endswith(f"{prompts[0].id!r} is read as no report")
+
+
+def test_choices_without_options_are_refused(asking):
+    stage, context = asking("choice")
+    bare = [dataclasses.replace(prompt, reference={}) for prompt in context.prompts(stage.data[0])]
+    assert f"prompt {bare[0].id!r} has no options" in stage.refusal(stage.data[0], bare, context)
+
+
+def test_a_task_without_an_evaluation_is_refused_with_what_is_installed(asking):
+    said = (
+        r"line 18, stage.evaluate.data\[0\]: task 'silent' names no evaluation, .* Installed: choice, report"
+    )
+    with pytest.raises(RecipeError, match=said):
+        asking("silent")
+    stage, context = asking("silent", ('task = "silent",', 'task = "silent", evaluation = "report",'))
+    assert isinstance(stage.evaluation(stage.data[0], context), ReportEvaluation)
