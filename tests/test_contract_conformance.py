@@ -19,6 +19,7 @@ from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_plugin_tables.folder import Folder
 from evidcore_plugin_text_metrics.endpoint import Endpoint
 from evidcore_plugin_text_metrics.judge import DIMENSIONS
+from evidcore_plugin_text_metrics.testing import Reply, chat_server, tiny_reward_model, tiny_text_encoder
 from evidcore_plugin_text_metrics.text_models import Pretrained
 from PIL import Image
 
@@ -157,8 +158,8 @@ def world(tmp_path_factory):
         for case, split in zip(cases, ("train", "train", "validation", "test"), strict=True):
             masks = ";".join(f"{name}=case-{case.id[5:]}.npz#{name}" for name in case.masks)
             table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
-    testing.tiny_reward_model(folder / "reward-model")
-    testing.tiny_text_encoder(folder / "encoder", places=2048)
+    tiny_reward_model(folder / "reward-model")
+    tiny_text_encoder(folder / "encoder", places=2048)
     seeded_model(small_config()).save_pretrained(folder / "sam2")
     for name in WRITERS:
         write(name, folder / "published" / name)
@@ -513,7 +514,7 @@ def conform_labeler(name, build, world):
         labeler = build(sha256=hashlib.sha256(content).hexdigest())
         testing.check_labeler(labeler, texts=texts, expected=EXPECTED)
     elif name == "endpoint":
-        with testing.chat_server(answer_by_rules) as server:
+        with chat_server(answer_by_rules) as server:
             labeler = build(endpoint={"url": server.url, "model": "tiny", "sends_text_away": True})
             testing.check_labeler(labeler, texts=texts, expected=EXPECTED)
     else:
@@ -537,7 +538,7 @@ def answer_by_rules(body, number):
         {"name": item.name, "state": item.state, "quote": text[item.span.start : item.span.end]}
         for item in NegationRules()(text)
     ]
-    return testing.Reply(content=json.dumps({"findings": entries}))
+    return Reply(content=json.dumps({"findings": entries}))
 
 
 def conform_scorer(name, build, world):
@@ -546,7 +547,7 @@ def conform_scorer(name, build, world):
 
 def conform_metric(name, build, world):
     if name == "judge":
-        with testing.chat_server(graded_by_overlap) as server:
+        with chat_server(graded_by_overlap) as server:
             testing.check_metric(
                 build(endpoint={"url": server.url, "model": "tiny", "sends_text_away": True})
             )
@@ -559,7 +560,7 @@ def graded_by_overlap(body, number):
     said = body["messages"][-1]["content"]
     report, text = (re.search(rf"<{tag}>\n(.*?)\n</{tag}>", said, re.S)[1] for tag in ("report", "text"))
     grade = {"score": 5 if text == report else 1, "reason": "as it is"}
-    return testing.Reply(content=json.dumps(dict.fromkeys(DIMENSIONS, grade)))
+    return Reply(content=json.dumps(dict.fromkeys(DIMENSIONS, grade)))
 
 
 def conform_segmenter(name, build, world):

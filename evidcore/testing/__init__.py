@@ -1,8 +1,5 @@
 """The kit for authors of components: a check per kind, and tiny models and cases that are real."""
 
-from evidcore.testing.chat_server import ChatServer as ChatServer
-from evidcore.testing.chat_server import Reply as Reply
-from evidcore.testing.chat_server import chat_server as chat_server
 from evidcore.testing.checks_construction import check_construction as check_construction
 from evidcore.testing.checks_dataset import check_dataset as check_dataset
 from evidcore.testing.checks_evaluation import check_audit as check_audit
@@ -35,9 +32,7 @@ from evidcore.testing.models import CHAT_TEMPLATE as CHAT_TEMPLATE
 from evidcore.testing.models import SPECIAL_TOKENS as SPECIAL_TOKENS
 from evidcore.testing.models import TinyEncoder as TinyEncoder
 from evidcore.testing.models import tiny_language as tiny_language
-from evidcore.testing.models import tiny_text_encoder as tiny_text_encoder
 from evidcore.testing.models import tiny_tokenizer as tiny_tokenizer
 from evidcore.testing.models import tiny_vision as tiny_vision
 from evidcore.testing.models import tiny_vision_language as tiny_vision_language
-from evidcore.testing.reward_models import tiny_reward_model as tiny_reward_model
 from evidcore.testing.sampler import TinySampler as TinySampler
