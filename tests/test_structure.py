@@ -53,13 +53,17 @@ SLOW = {
     "scipy",
     "datasets",
 }
-ALLOWED_UPWARD: set[tuple[str, str]] = set()
-LONG_ON_PURPOSE = {"evaluate/bootstrap.py"}  # one idea, whole
+# what the core was when it was made small; an issue about the core raises it, with a line in docs/decisions.md
+MOST_LINES = 27_900
+MOST_MODULES = 240
+MOST_DEPENDENCIES = 24
+MOST_LINES_OF_A_ROOM = {"train": 3450, "model": 2720}  # others 2,700
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
     ("segmenters", "cli"),  # its command shares options and progress with the core's
     ("segmenters", "page"),  # the audit's page is drawn like a run's
     ("segmenters", "recipe"),  # a segmenter may be named as a service of a recipe
+    ("tables", "run"),  # which are built as a run builds them
     ("tables", "recipe"),  # a command's target is a folder's table, or the data sets of a recipe
 }
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
@@ -98,10 +102,9 @@ def imported_rooms(path):
     return {name.split(".")[1] for name in names} & set(ROOMS)
 
 
-def test_the_core_has_at_most_22_rooms_and_each_has_its_place():
+def test_each_room_of_the_core_has_its_place():
     rooms = {room_of(path) for path in modules(CORE)} - {"__init__", "__main__"}
     assert rooms <= set(ROOMS), f"not placed in ROOMS: {sorted(rooms - set(ROOMS))}"
-    assert len(rooms) <= 22
 
 
 def test_rooms_import_one_way():
@@ -112,7 +115,7 @@ def test_rooms_import_one_way():
         for room in imported_rooms(path)
         if ROOMS.index(room) > ROOMS.index(room_of(path))
     }
-    assert upward == ALLOWED_UPWARD
+    assert upward == set()
 
 
 def test_the_core_imports_no_package():
@@ -192,15 +195,59 @@ def test_packages_build_on_public_rooms_and_not_on_the_trainer():
     assert reaching == ALLOWED_TO_PACKAGES
 
 
-@pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])
-def test_modules_hold_one_idea(root):
-    long = {
-        str(path.relative_to(root)): len(path.read_text().splitlines())
-        for path in modules(root)
-        if "tests" not in path.relative_to(root).parts
+def test_the_core_is_small():
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules(CORE)}
+    by_room = collections.Counter()
+    for path, count in lines.items():
+        by_room[room_of(path)] += count
+    over = {room: count for room, count in by_room.items() if count > MOST_LINES_OF_A_ROOM.get(room, 2700)}
+    assert over == {}, "lines of a room"
+    assert sum(lines.values()) <= MOST_LINES
+    assert len(lines) <= MOST_MODULES
+    assert len(project()["dependencies"]) <= MOST_DEPENDENCIES
+
+
+def test_every_distribution_that_the_core_imports_is_declared():
+    declared = {re.split(r"[<>=\[ ]", item)[0].lower() for item in project()["dependencies"]}
+    owners = metadata.packages_distributions()
+    undeclared = {
+        name.split(".")[0]
+        for path in modules(CORE)
+        if room_of(path) != "testing"
+        for name, _ in imports(path)
+        if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("evidcore")
+        if not {owner.lower().replace("_", "-") for owner in owners.get(name.split(".")[0], ())} & declared
     }
-    long = {name: lines for name, lines in long.items() if name not in LONG_ON_PURPOSE}
-    assert {name: lines for name, lines in long.items() if lines > 300} == {}
+    assert undeclared == set()
+
+
+def test_modules_of_the_core_form_no_circle():
+    graph = {module_name(path): imported_modules(path) for path in modules(CORE)}
+    try:
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as circle:
+        pytest.fail(" -> ".join(circle.args[1]))
+
+
+def project():
+    return tomllib.loads((CORE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def module_name(path):
+    parts = path.relative_to(CORE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path):
+    """Return the modules of the core that are imported as soon as this one is; a package is not its own."""
+    names = {module_name(other) for other in modules(CORE)}
+    found = set()
+    for name, at_once in imports(path):
+        if at_once and name.startswith("evidcore."):
+            found.add(name if name in names else name.rpartition(".")[0])
+    return {name for name in found if name in names and not module_name(path).startswith(f"{name}.")} - {
+        module_name(path)
+    }
 
 
 @pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from evidcore.builtin.views import Volume
 from evidcore.cli.summary import summary
 from evidcore.evaluate.items import row_items
+from evidcore.recipe import load
+from evidcore.registry.factory import build
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
 from evidcore.run.folder import RunFolder
+from evidcore.testing import check_audit, check_evaluation, check_stage, check_task, volume_case
+from evidcore.train.settings import Silent
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 RECIPE = """\
@@ -191,3 +198,29 @@ def test_the_run_is_said_and_listed_and_locked(done, evid):
     assert "evid-stage-oracle" in lock
     listed = json.loads(evid("plugins", "audit", "--json"))["components"]
     assert {row["name"] for row in listed} == {"policy", "own-against-blank"}
+
+
+def test_they_keep_the_contracts_of_their_kinds(site, done, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(site)
+    task, evaluation, audit = (
+        build(kind, {"use": name}, given={}, where="test")
+        for kind, name in (
+            ("task", "count-findings"),
+            ("evaluation", "count"),
+            ("audit", "own-against-blank"),
+        )
+    )
+    cases = [volume_case(tmp_path, seed) for seed in range(3)]
+    prompts = [prompt for case in cases for prompt in task.prompts(case, Volume(), 0)]
+    check_task(task, Volume(), cases, garbage=["three"])
+    check_evaluation(evaluation, task, prompts)
+    check_audit(audit, evaluation, task, prompts)
+    recipe = load(done / "resolved.toml")
+    context = Context(Assembly(recipe), "02-oracle", folder=tmp_path, announce=Silent())
+    check_stage(recipe.stages[1], context)
+
+
+@pytest.mark.parametrize("name", ["evaluation-count", "stage-oracle"])
+def test_each_example_is_two_files(name):
+    files = sorted(path.name for path in (EXAMPLES / name).iterdir() if path.is_file())
+    assert files == [f"evid_{name.replace('-', '_')}.py", "pyproject.toml"]

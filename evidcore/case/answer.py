@@ -44,6 +44,7 @@ class Answer:
     lenient_choice: str | None = None  # the letter a tolerant reader finds
     report: str | None = None
     evidence: Evidence | None = None
+    value: object = None  # anything else that was read, for an evaluation or rewards that know it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

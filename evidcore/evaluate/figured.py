@@ -67,9 +67,8 @@ def figured(
     """
     texts = []
     for one, answer in zip(figures, given.said, strict=True):
-        missing = dict.fromkeys(units.keys() - one.keys(), answer.malformed or "not told")
+        missing = {metric: answer.malformed or "not told" for metric in units if metric not in one}
         texts.append(TextFigures(figures=dict(one), unscored=missing))
-    measured = Measurement(
-        texts=tuple(texts), units=units, notes={}, sources={metric: metric for metric in units}
-    )
+    held = {metric: metric for metric in units if any(metric in one for one in figures)}
+    measured = Measurement(texts=tuple(texts), units=units, notes={}, sources=held)
     return Figured(name=name, given=given, figures=figures, measured=measured)

@@ -1,70 +1,38 @@
 """The kit for authors of components: a check per kind, and tiny models and cases that are real."""
 
-from evidcore.testing.chat_server import ChatServer, Reply, chat_server
-from evidcore.testing.checks_construction import check_construction
-from evidcore.testing.checks_dataset import check_dataset
-from evidcore.testing.checks_fit import check_fit
-from evidcore.testing.checks_format import check_format
-from evidcore.testing.checks_metric import check_metric, written_texts
-from evidcore.testing.checks_model import check_bridge, check_encoder
-from evidcore.testing.checks_reader import check_reader
-from evidcore.testing.checks_reward import answer_group, check_reward
-from evidcore.testing.checks_rollout import check_rollout
-from evidcore.testing.checks_segmenter import check_segmenter, prompts_from
-from evidcore.testing.checks_task import check_task
-from evidcore.testing.checks_text import REPORT, TEXTS, check_labeler, check_reweighter, check_scorer
-from evidcore.testing.checks_tool import check_tool
-from evidcore.testing.checks_view import check_view
-from evidcore.testing.data import TinyDataset, volume_case
-from evidcore.testing.models import (
-    CHAT_TEMPLATE,
-    SPECIAL_TOKENS,
-    TinyEncoder,
-    tiny_language,
-    tiny_text_encoder,
-    tiny_tokenizer,
-    tiny_vision,
-    tiny_vision_language,
-)
-from evidcore.testing.reward_models import tiny_reward_model
-from evidcore.testing.sampler import TinySampler
-
-__all__ = [
-    "CHAT_TEMPLATE",
-    "REPORT",
-    "SPECIAL_TOKENS",
-    "TEXTS",
-    "ChatServer",
-    "Reply",
-    "TinyDataset",
-    "TinyEncoder",
-    "TinySampler",
-    "answer_group",
-    "chat_server",
-    "check_bridge",
-    "check_construction",
-    "check_dataset",
-    "check_encoder",
-    "check_fit",
-    "check_format",
-    "check_labeler",
-    "check_metric",
-    "check_reader",
-    "check_reward",
-    "check_reweighter",
-    "check_rollout",
-    "check_scorer",
-    "check_segmenter",
-    "check_task",
-    "check_tool",
-    "check_view",
-    "prompts_from",
-    "tiny_language",
-    "tiny_reward_model",
-    "tiny_text_encoder",
-    "tiny_tokenizer",
-    "tiny_vision",
-    "tiny_vision_language",
-    "volume_case",
-    "written_texts",
-]
+from evidcore.testing.checks_construction import check_construction as check_construction
+from evidcore.testing.checks_dataset import check_dataset as check_dataset
+from evidcore.testing.checks_evaluation import check_audit as check_audit
+from evidcore.testing.checks_evaluation import check_evaluation as check_evaluation
+from evidcore.testing.checks_fit import check_fit as check_fit
+from evidcore.testing.checks_format import check_format as check_format
+from evidcore.testing.checks_metric import check_metric as check_metric
+from evidcore.testing.checks_metric import written_texts as written_texts
+from evidcore.testing.checks_model import check_bridge as check_bridge
+from evidcore.testing.checks_model import check_encoder as check_encoder
+from evidcore.testing.checks_reader import check_reader as check_reader
+from evidcore.testing.checks_reward import answer_group as answer_group
+from evidcore.testing.checks_reward import check_reward as check_reward
+from evidcore.testing.checks_rollout import check_rollout as check_rollout
+from evidcore.testing.checks_segmenter import check_segmenter as check_segmenter
+from evidcore.testing.checks_segmenter import prompts_from as prompts_from
+from evidcore.testing.checks_stage import check_language as check_language
+from evidcore.testing.checks_stage import check_stage as check_stage
+from evidcore.testing.checks_task import check_task as check_task
+from evidcore.testing.checks_text import REPORT as REPORT
+from evidcore.testing.checks_text import TEXTS as TEXTS
+from evidcore.testing.checks_text import check_labeler as check_labeler
+from evidcore.testing.checks_text import check_reweighter as check_reweighter
+from evidcore.testing.checks_text import check_scorer as check_scorer
+from evidcore.testing.checks_tool import check_tool as check_tool
+from evidcore.testing.checks_view import check_view as check_view
+from evidcore.testing.data import TinyDataset as TinyDataset
+from evidcore.testing.data import volume_case as volume_case
+from evidcore.testing.models import CHAT_TEMPLATE as CHAT_TEMPLATE
+from evidcore.testing.models import SPECIAL_TOKENS as SPECIAL_TOKENS
+from evidcore.testing.models import TinyEncoder as TinyEncoder
+from evidcore.testing.models import tiny_language as tiny_language
+from evidcore.testing.models import tiny_tokenizer as tiny_tokenizer
+from evidcore.testing.models import tiny_vision as tiny_vision
+from evidcore.testing.models import tiny_vision_language as tiny_vision_language
+from evidcore.testing.sampler import TinySampler as TinySampler

@@ -101,9 +101,11 @@ def _gold_is_read(task: Task, prompt: Prompt) -> None:
         gold, spans = task.gold(prompt)
         answer = task.parse(prompt, gold)
     require(answer.malformed is None, task, clause, f"{gold[:80]!r} is malformed: {answer.malformed}")
-    read = [answer.choice, answer.report, answer.evidence]
+    read = [answer.choice, answer.report, answer.evidence, answer.value]
     empty = all(each is None for each in read)
-    require(not empty, task, clause, f"neither choice, report nor evidence was read from {gold[:80]!r}")
+    require(
+        not empty, task, clause, f"neither choice, report, evidence nor value was read from {gold[:80]!r}"
+    )
     require(
         (gold, spans) == task.gold(prompt), task, "equal prompts have equal gold", f"not so for {prompt.id!r}"
     )

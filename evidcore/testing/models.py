@@ -133,36 +133,6 @@ def tiny_vision_language(folder: Path, kind: QwenVL, seed: int = 0) -> Path:
     return folder
 
 
-def tiny_text_encoder(folder: Path, *, places: int = 64, seed: int = 0) -> Path:
-    """Write a two-layer BERT with random weights that reads bytes as a transformers folder; return it.
-
-    Args:
-        folder: where to.
-        places: most tokens that it reads at once, the two special ones among them.
-        seed: of the weights.
-    """
-    from tokenizers import processors
-    from transformers import BertConfig, BertModel
-
-    tokenizer = tiny_tokenizer()
-    first, last = SPECIAL_TOKENS[1:3]
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in (first, last)],
-    )
-    tokenizer.model_max_length = places
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=places, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = BertModel(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 class TinyEncoder(Encoder):
     """A two-layer transformer over patches of 4 x 8 x 8 voxels, with random weights."""
 

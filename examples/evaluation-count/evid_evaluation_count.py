@@ -47,21 +47,17 @@ class CountFindings(Task):
 
     def parse(self, prompt: Prompt, completion: str) -> Answer:
         """Find the tag with a number in it, and nothing else."""
-        wrong = None if count_in(completion) is not None else f"no number in <answer>: {completion[:40]!r}"
-        return Answer(text=completion, malformed=wrong)
-
-
-def count_in(text: str) -> int | None:
-    """Return the number that was answered, None where there is none."""
-    found = re.fullmatch(r"\s*<answer>\s*(\d{1,4})\s*</answer>\s*", text)
-    return int(found[1]) if found else None
+        found = re.fullmatch(r"\s*<answer>\s*(\d{1,4})\s*</answer>\s*", completion)
+        if found is None:
+            return Answer(text=completion, malformed=f"no number in <answer>: {completion[:40]!r}")
+        return Answer(text=completion, value=int(found[1]))
 
 
 def errors(prompt: Prompt, answer: Answer) -> dict[str, float]:
-    """Return how far the number is from the right one."""
-    count, right = count_in(answer.text), len(prompt.case.present())
-    error = {} if count is None else {"absolute_error": float(abs(count - right))}
-    return {"exact_match": float(count == right), **error}
+    """Return how far the number is from the right one; an answer without a number has no error."""
+    right = len(prompt.case.present())
+    error = {"absolute_error": float(abs(answer.value - right))} if isinstance(answer.value, int) else {}
+    return {"exact_match": float(answer.value == right), **error}
 
 
 class Count(Evaluation[Answer]):
@@ -80,7 +76,7 @@ class Count(Evaluation[Answer]):
         ]
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
-        """Hold the numbers against the right ones; an answer without a number has no error."""
+        """Hold the numbers against the right ones."""
         return [figured(name, given, [*map(errors, given.prompts, given.said)], UNITS) for given in answers]
 
     def references(
@@ -88,7 +84,7 @@ class Count(Evaluation[Answer]):
     ) -> Blind:
         """Return what it scores to say the training median every time."""
         usual = statistics.median_low([len(prompt.case.present()) for prompt in training()])
-        said = [Answer(text=f"<answer>{usual}</answer>")] * len(prompts)
+        said = [Answer(text=f"<answer>{usual}</answer>", value=usual)] * len(prompts)
         [scored] = self.score([Answers(prompts, said)], task, name)
         rows = tuple(
             dataclasses.replace(

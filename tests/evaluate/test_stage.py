@@ -3,13 +3,14 @@
 import json
 
 import pytest
+from evidcore_plugin_text_metrics.testing import Reply, chat_server
 
 from evidcore.errors import RecipeError
 from evidcore.evaluate.items import row_items
 from evidcore.recipe import load
 from evidcore.run import run, start
 from evidcore.run.record import read_lines
-from evidcore.testing import Reply, TinyDataset, chat_server, tiny_language
+from evidcore.testing import TinyDataset, tiny_language
 
 RECIPE = """\
 schema = 1

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from evidcore_plugin_text_metrics.embedding import Embedding
+from evidcore_plugin_text_metrics.testing import tiny_text_encoder
 from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers.utils import logging
 
@@ -17,7 +18,6 @@ from evidcore.run.context import Context
 from evidcore.run.dry_run import dry_run
 from evidcore.run.lock import used
 from evidcore.run.model import StageOutputs
-from evidcore.testing import tiny_text_encoder
 from evidcore.train.settings import Silent
 
 logging.disable_progress_bar()

@@ -192,7 +192,7 @@ def test_a_task_that_needs_tags_is_not_tried_on_a_view_without(cases):
         (KeepsATuple, r"the reference is plain JSON. got \{'side': 'right', 'sides': \("),
         (CannotReadItsGold, "gold is read as well-formed. 'right' is malformed: must be 'left.' or 'right.'"),
         (NoGold, "gold is read as well-formed. prompt 'case-0/side' raised JSONDecodeError"),
-        (ReadsNothing, "neither choice, report nor evidence was read from 'right.'"),
+        (ReadsNothing, "neither choice, report, evidence nor value was read from 'right.'"),
         (SpanBeyondGold, r"labelled spans lie inside gold. got 0\.\.99 in 6 characters"),
         (RestlessGold, "equal prompts have equal gold. not so for 'case-0/side'"),
         (Gullible, "garbage is malformed with a reason. '' is taken as well-formed"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, level
 from evidcore_plugin_text_metrics.reward_model import RewardModel
+from evidcore_plugin_text_metrics.testing import tiny_reward_model
 from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -26,7 +27,6 @@ from evidcore.case import (
 )
 from evidcore.contracts import Scorer
 from evidcore.errors import DataError
-from evidcore.testing import tiny_reward_model
 from evidcore.testing.checks_reward import check_reward
 from evidcore.text.agreement import as_agreement
 

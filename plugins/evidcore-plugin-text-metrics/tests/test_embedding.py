@@ -4,12 +4,13 @@ import logging
 import pytest
 import torch
 from evidcore_plugin_text_metrics.embedding import Embedding
+from evidcore_plugin_text_metrics.testing import tiny_text_encoder
 from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, T5Config, T5ForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
 from evidcore.errors import DataError
-from evidcore.testing import check_scorer, tiny_text_encoder
+from evidcore.testing import check_scorer
 
 transformers_logging.disable_progress_bar()
 

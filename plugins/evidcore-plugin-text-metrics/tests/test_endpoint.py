@@ -10,9 +10,9 @@ import threading
 import pytest
 from evidcore_plugin_text_metrics.endpoint import ChatClient, Endpoint
 from evidcore_plugin_text_metrics.endpoint_answers import Unanswered, wait_asked_s
+from evidcore_plugin_text_metrics.testing import Reply, chat_server
 
 from evidcore.errors import RecipeError, RunError
-from evidcore.testing import Reply, chat_server
 
 SECRET = "Zebra-striped finding of Jane"
 KEY = "sk-0123456789"

@@ -5,11 +5,11 @@ import json
 import pytest
 from evidcore_plugin_text_metrics.endpoint import Endpoint
 from evidcore_plugin_text_metrics.judge import DIMENSIONS, Judge, read_grades
+from evidcore_plugin_text_metrics.testing import Reply, chat_server
 
 from evidcore.case import Unscored
 from evidcore.contracts import Measured
 from evidcore.errors import RecipeError
-from evidcore.testing import Reply, chat_server
 
 GRADES = {"correctness": 4, "clarity": 5, "differential": 2, "concision": 3}
 ASKED = {name: {"score": grade, "reason": f"{name}, because"} for name, grade in GRADES.items()}

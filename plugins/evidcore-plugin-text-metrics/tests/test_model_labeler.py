@@ -5,12 +5,12 @@ import json
 import pytest
 from evidcore_plugin_text_metrics.endpoint import Endpoint
 from evidcore_plugin_text_metrics.model_labeler import INSTRUCTION, ModelLabeler, read_findings
+from evidcore_plugin_text_metrics.testing import Reply, chat_server
 
 from evidcore.builtin.rewards import ReportFindings
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.case import Answer, Case, Finding, Prompt, Report, Rollout, Span
 from evidcore.contracts import Unread
-from evidcore.testing import Reply, chat_server
 
 TEXT = "No effusion. There is a 7 mm  nodule on the left."
 NAMES = ("lung nodule", "pleural effusion")

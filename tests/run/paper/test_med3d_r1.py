@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from evidcore_plugin_ct_data.miniatures import write
+from evidcore_plugin_text_metrics.testing import tiny_reward_model
 from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.vit3d import ViT3D
 from evidcore.recipe import load
 from evidcore.testing.models import tiny_language
-from evidcore.testing.reward_models import tiny_reward_model
 from evidcore.train.grpo import Grpo
 from evidcore.train.sft import Sft
 
