@@ -40,10 +40,9 @@ def started(desk, *words):
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from evidcore.cli import main; main(prog_name='evid')"
     )
-    return subprocess.Popen(
-        [sys.executable, "-c", code, "ablate", *words],
-        cwd=desk.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    with (desk.folder / "said.txt").open("w", encoding="utf-8") as said:
+        program = [sys.executable, "-c", code, "ablate", *words]
+        return subprocess.Popen(program, cwd=desk.folder, stdout=said, stderr=said)
 
 
 def accuracy(run):
@@ -269,7 +268,7 @@ def test_a_killed_ablation_goes_on_where_it_was(done, desk):
         if len(desk.runs) == 2 and list(desk.runs[1].glob(steps)):
             process.kill()
         time.sleep(0.01)
-    assert process.poll() == -signal.SIGKILL, process.communicate()
+    assert process.wait() == -signal.SIGKILL, (desk.folder / "said.txt").read_text()
     first, second = desk.runs
     before = (first / "STATUS").read_text()
     half = json.loads((second / "STATUS").read_text())
@@ -333,8 +332,7 @@ def test_interrupted_workers_stop_and_go_on(done, desk):
             os.kill(process.pid, signal.SIGINT)
             break
         time.sleep(0.01)
-    output = process.communicate()
-    assert process.returncode == 130, output
+    assert process.wait() == 130, (desk.folder / "said.txt").read_text()
     assert any(json.loads((run / "STATUS").read_text())["state"] == "interrupted" for run in desk.runs)
     desk.evid("bridges.toml", "--seeds", "17")
     ours, theirs = read(desk.home), read(done.home)
