@@ -1,9 +1,13 @@
 """The shape of the source tree, read from its import statements."""
 
 import ast
+import collections
+import graphlib
+import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -53,11 +57,11 @@ SLOW = {
     "scipy",
     "datasets",
 }
-# what the core was when it was made small; an issue about the core raises it, with a line in docs/decisions.md
+# the core as it was made small; what is about the core raises it, with a line in docs/decisions.md
 MOST_LINES = 27_900
 MOST_MODULES = 240
 MOST_DEPENDENCIES = 24
-MOST_LINES_OF_A_ROOM = {"train": 3450, "model": 2720}  # others 2,700
+MOST_LINES_OF_A_ROOM = {"train": 3450, "testing": 2820, "model": 2720}  # others 2,700
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
     ("segmenters", "cli"),  # its command shares options and progress with the core's
