@@ -203,10 +203,18 @@ class Stage(ABC):
         return "" if upstream.keys() & {"language", "model"} else "texts"
 
     def check(self, context: StageContext) -> None:
-        """Build its components, and ask them whether they have what they need. No model is behind them.
+        """Build its components. No model is behind them, and weights may not have been fetched.
 
         Raises:
-            EvidError: what is wrong or missing, and what to type.
+            EvidError: what is wrong, and what to type.
+        """
+        return
+
+    def ready(self, context: StageContext) -> None:
+        """Ask its components whether they have what they need; a run does so before its first stage.
+
+        Raises:
+            EvidError: what is missing, and what to type.
         """
         return
 

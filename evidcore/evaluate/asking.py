@@ -93,7 +93,12 @@ class AskingStage(Stage):
         return found
 
     def check(self, context: StageContext) -> None:
-        """Build the evaluations, and ask them whether anything is missing."""
+        """Build the evaluations."""
+        for use in self.data:
+            self.evaluation(use, context)
+
+    def ready(self, context: StageContext) -> None:
+        """Ask the evaluations whether anything is missing."""
         for use in self.data:
             self.evaluation(use, context).ready()
 
@@ -114,7 +119,7 @@ class AskingStage(Stage):
 
     def run(self, context: StageContext) -> StageResult:
         """Ask every question of the data entries."""
-        self.check(context)
+        self.ready(context)
         policy = context.policy(prompts_per_pass=self.prompts_per_batch)
         asking = Asking(
             max_new_tokens=self.max_new_tokens, prompts_per_batch=self.prompts_per_batch,

@@ -91,7 +91,9 @@ def run(
         try:
             check_splits(assembly)
             for place, stage in enumerate(recipe.stages):
-                stage.check(Context(assembly, recipe.stage_name(place)))
+                context = Context(assembly, recipe.stage_name(place))
+                stage.check(context)
+                stage.ready(context)
             Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer).all()
         except KeyboardInterrupt:
             _stopped(folder, "interrupted", "")

@@ -85,12 +85,16 @@ class Grpo(GrpoSettings, Stage):
             )
 
     def check(self, context: StageContext) -> None:
-        """Build the rewards and how answers come about, and ask the rewards whether anything is missing."""
+        """Build the rewards and how answers come about."""
+        self.rewards(context)
+        self.strategy(context)
+
+    def ready(self, context: StageContext) -> None:
+        """Ask the rewards whether anything is missing."""
         for reward in self.rewards(context):
             offer = offer_of(reward.reward)
             with blame(offer, f"looking for what {context.where} needs"):
                 reward.reward.ready()
-        self.strategy(context)
 
     def rewards(self, context: StageContext) -> list[NamedReward]:
         """Return the rewards, in the recipe's order."""

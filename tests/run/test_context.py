@@ -66,10 +66,12 @@ class Agrees(Reward):
 
 
 def check(path):
-    """Check every stage of a recipe as a run does before the first."""
+    """Ask every stage of a recipe as a run does before the first."""
     assembly = Assembly(load(path))
     for place, stage in enumerate(assembly.recipe.stages):
-        stage.check(Context(assembly, assembly.recipe.stage_name(place)))
+        context = Context(assembly, assembly.recipe.stage_name(place))
+        stage.check(context)  # builds alone: `evid check` runs where no weights are
+        stage.ready(context)
 
 
 @pytest.mark.parametrize("stage", [RESCUE, METRIC, REWARD], ids=["rescue", "metric", "reward"])
