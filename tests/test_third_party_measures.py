@@ -184,6 +184,9 @@ def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
     assert "grounding margin" in said
     assert "other patient minus training median" in said
     rows = rows_of(done, "05-audit")
+    margin = rows["count", "grounding_margin"]
+    differences = [item.sums.numbers for item in row_items(lines_of(done, "05-audit"), margin).values()]
+    assert sum(moved for moved, _ in differences) / 22 == pytest.approx(margin["value"])
     assert rows["another patient's volumes", "exact_match"]["questions"] == 22
     assert "exact match on the cases' own volumes" in text_of((done / "page" / "index.html").read_text())
 

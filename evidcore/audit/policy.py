@@ -89,7 +89,8 @@ class PolicyAudited(Audited):
         what = self.evaluation.points.removeprefix("points").removeprefix(" of ")
         what = f"{what}, " if what else ""
         note = f"{what}own minus another patient's"
-        found.append(row(self.name, "grounding_margin", self.margin, note=note))
+        of = {"of": self.evaluation.headline}
+        found.append(row(self.name, "grounding_margin", self.margin, note=note, extra=of))
         if self.blind is not None and self.over_blind is not None:
             note = f"{what}another patient's minus the best blind rule ({self.blind.rule})"
             metric = f"other_patient_minus_{self.blind.label}"

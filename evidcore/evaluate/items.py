@@ -26,17 +26,21 @@ def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
 
     Args:
         lines: the answers of the row's stage.
-        row: `name` and `metric`; `task` and `condition` where an audit wrote it.
+        row: `name` and `metric`; `task` and `condition` where an audit wrote it, and of which metric a margin
+            is, `of`.
     """
     task, metric = row.get("task", row["name"]), row["metric"]
     own = [line for line in lines if line["task"] == task]
     if metric == "grounding_margin":
         sides = ("own", "other-patient")
-        return _difference(*(_read(_under(side, own), "strict_accuracy") for side in sides))
-    shown = _under(row.get("condition"), own)
-    if any(metric in line.get("figures", {}) for line in shown):
-        return _by_prompt((line, _figure(line, metric)) for line in shown)
-    return _read(shown, metric)
+        return _difference(*(_items(_under(side, own), row.get("of", "strict_accuracy")) for side in sides))
+    return _items(_under(row.get("condition"), own), metric)
+
+
+def _items(lines: Sequence[Line], metric: str) -> dict[str, Item]:
+    if any(metric in line.get("figures", {}) for line in lines):
+        return _by_prompt((line, _figure(line, metric)) for line in lines)
+    return _read(lines, metric)
 
 
 def _under(condition: str | None, lines: Sequence[Line]) -> Sequence[Line]:
@@ -76,7 +80,10 @@ def _mean(some: list[Sums]) -> Sums:
 
 
 def _difference(first: Mapping[str, Item], second: Mapping[str, Item]) -> dict[str, Item]:
-    """Return first minus second, question by question."""
+    """Return first minus second, question by question; nothing where they are no numbers but pooled sums."""
+    every = [item.sums for item in (*first.values(), *second.values()) if item.sums is not None]
+    if any(sums.pooling != "ratio" or sums.numbers[1:] != (1.0,) for sums in every):
+        return {}
     found = {}
     for prompt, (patient, one) in first.items():
         other = second[prompt].sums if prompt in second else None

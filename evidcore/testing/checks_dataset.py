@@ -42,12 +42,8 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
         again = list(dataset.cases(split))
         changed = [one.id for one, two in zip(cases, again, strict=False) if one != two]
         same = len(cases) == len(again) and not changed
-        require(
-            same,
-            dataset,
-            "cases come twice the same",
-            f"{split}: {len(cases)}, then {len(again)}, {changed[:5]}",
-        )
+        told = f"{split}: {len(cases)}, then {len(again)}, {changed[:5]}"
+        require(same, dataset, "cases come twice the same", told)
         for case in cases:
             clause, found = (
                 "ids are unique over all splits",
@@ -93,9 +89,8 @@ def _case_is_sound(dataset: Dataset, case: Case) -> None:
     require(len(set(ids)) == len(ids), dataset, "queries have ids of their own", f"got {ids} {where}")
     for query in case.queries:
         unknown = sorted({*query.masks, *query.among} - case.masks.keys())
-        require(
-            not unknown, dataset, "queries mean masks of their case", f"{query.id!r} names {unknown} {where}"
-        )
+        told = f"{query.id!r} names {unknown} {where}"
+        require(not unknown, dataset, "queries mean masks of their case", told)
 
 
 def _volumes_are_readable(dataset: Dataset, case: Case) -> None:

@@ -77,9 +77,8 @@ def _volume(format: Format, ref: VolumeRef) -> Volume:
     with raises_nothing(format, "a good file is loaded", ref.path):
         shape = stored.load().shape
     clause = "`open` gives the grid that the voxels have"
-    require(
-        shape == stored.grid.shape, format, clause, f"the grid has {stored.grid.shape}, the voxels {shape}"
-    )
+    told = f"the grid has {stored.grid.shape}, the voxels {shape}"
+    require(shape == stored.grid.shape, format, clause, told)
     with raises_nothing(format, "a good file is placed in the body", ref.path):
         return volume_of(ref, stored, placed(ref, stored))
 

@@ -11,7 +11,7 @@ from evidcore.case import Case, Report, Span, Unscored
 from evidcore.contracts import Measured, Metric, Sums, TextKind, Written
 from evidcore.evaluate.pooling import Figure, pooled
 from evidcore.testing.checks_text import REPORT, SPANS
-from evidcore.testing.clauses import raises_nothing, require
+from evidcore.testing.clauses import close, raises_nothing, require
 
 OTHER = "Small pleural effusion on both sides. The lungs show no emphysema. There is a hiatal hernia."
 _UNITS = ("rate", "score", "plain")
@@ -124,7 +124,7 @@ def _close(one: Measured | Unscored, other: Measured | Unscored) -> bool:
     if isinstance(one, Unscored) or isinstance(other, Unscored):
         return type(one) is type(other)
     return one.figures.keys() == other.figures.keys() and all(
-        math.isclose(first, second, rel_tol=1e-5, abs_tol=1e-6)
+        close(first, second)
         for name in one.figures
         for first, second in zip(_flat(one.figures[name]), _flat(other.figures[name]), strict=True)
     )

@@ -48,12 +48,8 @@ def check_encoder(encoder: Encoder, *, depths: Sequence[int] = (), seed: int = 0
         patches = encoder(volumes)
         expected = (3, math.prod(grid), encoder.width)
         shape = tuple(patches.features.shape)
-        require(
-            tuple(patches.grid_zyx) == grid,
-            encoder,
-            "the grid is known without weights",
-            f"grid() says {grid}, forward {patches.grid_zyx}",
-        )
+        told = f"grid() says {grid}, forward {patches.grid_zyx}"
+        require(tuple(patches.grid_zyx) == grid, encoder, "the grid is known without weights", told)
         clause = "features are (volume, patch, width)"
         require(shape == expected, encoder, clause, f"must be {expected}, got {shape}")
         finite = bool(torch.isfinite(patches.features).all())
@@ -201,9 +197,8 @@ def _anchor_is_kept(build: Callable[[], Bridge], embeddings: Tensor, patches: Pa
     clause = "what is kept of the embeddings is in persistent buffers"
     for name, parameter in bridge.named_parameters():
         unmoved = name in weights and torch.equal(parameter, weights[name])
-        require(
-            unmoved, bridge, clause, f"set_anchor changed the parameter {name!r}, which training would change"
-        )
+        told = f"set_anchor changed the parameter {name!r}, which training would change"
+        require(unmoved, bridge, clause, told)
     with torch.no_grad():
         before = bridge(patches)
         given.mul_(3.0).add_(1.0)  # as training the language model does

@@ -37,12 +37,8 @@ def check_reader(reader: Reader, crops: Sequence[Crop], question: str, folder: P
     if not declared:
         return
     again = reader(crops, question)
-    require(
-        answer == again,
-        reader,
-        "a deterministic reader answers twice the same",
-        f"{answer!r}, then {again!r}",
-    )
+    told = f"{answer!r}, then {again!r}"
+    require(answer == again, reader, "a deterministic reader answers twice the same", told)
     moved = []
     for number, crop in enumerate(crops):
         source = Path(crop.volume.path)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward, Task
-from evidcore.testing.clauses import broken, raises_nothing, require
+from evidcore.testing.clauses import broken, close, raises_nothing, require
 
 Earlier = Callable[[Sequence[Rollout]], Mapping[str, Sequence[Verdict]]]
 
@@ -85,15 +85,13 @@ def _judge(reward: Reward, rollouts: Sequence[Rollout], earlier: Earlier) -> lis
     with raises_nothing(reward, "rollouts that a task can read are judged", f"{len(rollouts)} rollouts"):
         verdicts = list(reward(shown, given))
     if shown != list(rollouts):
-        broken(
-            reward, "rollouts stay as they were", f"{len(shown)} of {len(rollouts)} rollouts left or changed"
-        )
+        told = f"{len(shown)} of {len(rollouts)} rollouts left or changed"
+        broken(reward, "rollouts stay as they were", told)
     unchanged = given == {name: list(each) for name, each in before.items()}
     require(unchanged, reward, "earlier verdicts stay as they were", f"{before!r} became {given!r}")
     if len(verdicts) != len(rollouts):
-        broken(
-            reward, "one verdict per rollout", f"got {len(verdicts)} verdicts for {len(rollouts)} rollouts"
-        )
+        told = f"got {len(verdicts)} verdicts for {len(rollouts)} rollouts"
+        broken(reward, "one verdict per rollout", told)
     return verdicts
 
 
@@ -144,7 +142,7 @@ def _same(
 ) -> None:
     for rollout, one, other in zip(rollouts, expected, got, strict=True):
         if isinstance(one, Score) and isinstance(other, Score):
-            same = math.isclose(one.value, other.value, rel_tol=1e-5, abs_tol=1e-6)
+            same = close(one.value, other.value)
         else:
             same = type(one) is type(other)
         require(same, reward, clause, f"{one}, then {other} for {rollout.text[:60]!r}")

@@ -75,9 +75,8 @@ def check_rollout(
             where = f"(episode {index}, {len(episode.ids)} tokens)"
             given = witness.masks.get((wanted.id, episode.ids))
             if given is None:
-                broken(
-                    strategy, "every token came from the sampler", f"not so for {episode.ids[:8]}... {where}"
-                )
+                told = f"not so for {episode.ids[:8]}... {where}"
+                broken(strategy, "every token came from the sampler", told)
             clause_mask = "the loss mask is 1 where the model wrote and 0 where a tool did"
             odd = [
                 place
@@ -88,6 +87,5 @@ def check_rollout(
             written = sum(given)
             require(written > 0, strategy, "something was written", f"the model wrote nothing {where}")
             kept = most_tokens is None or written <= most_tokens
-            require(
-                kept, strategy, "the budget is kept", f"must be at most {most_tokens}, got {written} {where}"
-            )
+            told = f"must be at most {most_tokens}, got {written} {where}"
+            require(kept, strategy, "the budget is kept", told)

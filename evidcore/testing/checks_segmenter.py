@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from evidcore.contracts import (
 from evidcore.contracts.segmenting import Window
 from evidcore.errors import DataError
 from evidcore.geometry.overlap import dice
-from evidcore.testing.clauses import broken, raises_nothing, refusal, require
+from evidcore.testing.clauses import broken, raised, raises_nothing, refusal, require
 from evidcore.volume import read_geometry
 
 Shape = tuple[int, int, int]
@@ -88,7 +88,7 @@ def check_segmenter(
     clause = "a prompt or a window that cannot be used raises a ValueError"
     for bad, span in _unusable(shape):
         given = f"{bad}" if span is None else f"the window {span} with {bad}"
-        refusal(segmenter, clause, given, _raised(partial(session.mask, bad, span)))
+        refusal(segmenter, clause, given, partial(session.mask, bad, span))
     _bad_volumes(segmenter, shape)
 
 
@@ -195,7 +195,7 @@ def _bad_volumes(segmenter: Segmenter, shape: Shape) -> None:
         nibabel.save(nibabel.Nifti1Image(array, np.diag([-2.0, -2.0, 5.0, 1.0])), nan)
         point = PointPrompt(z=0, y=0, x=0)
         for path, what in ((nan, "a volume with NaN"), (Path(folder) / "gone.nii", "a missing file")):
-            error = _raised(partial(_opened, segmenter, path, point))
+            error = raised(partial(_opened, segmenter, path, point))
             if error is None:
                 broken(segmenter, clause, f"{what} was accepted")
             named = isinstance(error, DataError) and path.name in str(error)
@@ -204,11 +204,3 @@ def _bad_volumes(segmenter: Segmenter, shape: Shape) -> None:
 
 def _opened(segmenter: Segmenter, path: Path, point: PointPrompt) -> npt.NDArray[np.bool_]:
     return segmenter.session(VolumeRef(path=str(path))).mask([point])
-
-
-def _raised(ask: Callable[[], object]) -> Exception | None:
-    try:
-        ask()
-    except Exception as error:
-        return error
-    return None

@@ -56,9 +56,8 @@ def check_task(
         raise ValueError(f"{type(task).__name__} needs slice tags, {type(view).__name__} writes none")
     for seed in seeds:
         prompts = [prompt for case in cases for prompt in _asked(task, view, case, seed)]
-        require(
-            bool(prompts), task, "cases that it can ask about are asked about", f"no prompt for seed {seed}"
-        )
+        told = f"no prompt for seed {seed}"
+        require(bool(prompts), task, "cases that it can ask about are asked about", told)
         ids = [prompt.id for prompt in prompts]
         twice = sorted({name for name in ids if ids.count(name) > 1})
         require(not twice, task, "prompts have ids of their own", f"more than once: {twice}")
@@ -70,20 +69,15 @@ def check_task(
 def _asked(task: Task, view: View, case: Case, seed: int) -> list[Prompt]:
     prompts = list(task.prompts(case, view, seed))
     again = list(task.prompts(case, view, seed))
-    require(
-        prompts == again, task, "equal arguments give equal prompts", f"not so for {case.id!r}, seed {seed}"
-    )
+    told = f"not so for {case.id!r}, seed {seed}"
+    require(prompts == again, task, "equal arguments give equal prompts", told)
     for prompt in prompts:
         where = f"in prompt {prompt.id!r}"
         require(prompt.case == case, task, "a prompt carries its case", f"got {prompt.case.id!r} {where}")
         clause = "the case is shown as the view shows it"
         shown = tuple(part.crop for part in view.render(case) if isinstance(part, VisualPart))
-        require(
-            prompt.crops() == shown,
-            task,
-            clause,
-            f"got {len(prompt.crops())} crops {where}, {len(shown)} shown",
-        )
+        told = f"got {len(prompt.crops())} crops {where}, {len(shown)} shown"
+        require(prompt.crops() == shown, task, clause, told)
         try:
             plain = json.loads(json.dumps(prompt.reference)) == prompt.reference
         except TypeError:
@@ -103,12 +97,10 @@ def _gold_is_read(task: Task, prompt: Prompt) -> None:
     require(answer.malformed is None, task, clause, f"{gold[:80]!r} is malformed: {answer.malformed}")
     read = [answer.choice, answer.report, answer.evidence, answer.value]
     empty = all(each is None for each in read)
-    require(
-        not empty, task, clause, f"neither choice, report, evidence nor value was read from {gold[:80]!r}"
-    )
-    require(
-        (gold, spans) == task.gold(prompt), task, "equal prompts have equal gold", f"not so for {prompt.id!r}"
-    )
+    told = f"neither choice, report, evidence nor value was read from {gold[:80]!r}"
+    require(not empty, task, clause, told)
+    told = f"not so for {prompt.id!r}"
+    require((gold, spans) == task.gold(prompt), task, "equal prompts have equal gold", told)
     for span in spans:
         found = f"got {span.start}..{span.end} in {len(gold)} characters (prompt {prompt.id!r})"
         require(span.end <= len(gold), task, "labelled spans lie inside gold", found)
@@ -122,10 +114,8 @@ def _garbage_is_malformed(task: Task, prompt: Prompt, garbage: Sequence[str]) ->
         shown = repr(completion[:60])
         with raises_nothing(task, "no completion raises", shown):
             answer = task.parse(prompt, completion)
-        require(
-            answer.text == completion, task, "an answer holds the completion as written",
-            f"got {answer.text[:60]!r} for {shown}",
-        )  # fmt: skip
+        told = f"got {answer.text[:60]!r} for {shown}"
+        require(answer.text == completion, task, "an answer holds the completion as written", told)
         clause = "garbage is malformed with a reason"
         if completion in (*EMPTY, *garbage):
             require(answer.malformed is not None, task, clause, f"{shown} is taken as well-formed")

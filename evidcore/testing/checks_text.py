@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from evidcore.case import Finding, Span, State
 from evidcore.contracts import Labeler, Reweighter, Scorer, Unread
-from evidcore.testing.clauses import broken, raises_nothing, require
+from evidcore.testing.clauses import broken, close, raises_nothing, require
 
 REPORT = (
     "The heart size is normal. There is a 7 mm nodule in the left upper lobe. "
@@ -112,12 +112,8 @@ def check_scorer(
     asked = [QUESTIONS[place % len(QUESTIONS)] for place in range(len(left))]
     with raises_nothing(scorer, "questions may be told", f"{len(left)} pairs with a question each"):
         scores = list(scorer(left, right, asked))
-    require(
-        len(scores) == len(left),
-        scorer,
-        "a score or None per pair",
-        f"got {len(scores)} scores for {len(left)} pairs",
-    )
+    told = f"got {len(scores)} scores for {len(left)} pairs"
+    require(len(scores) == len(left), scorer, "a score or None per pair", told)
     for score, one, other, question in zip(scores, left, right, asked, strict=True):
         pair = f"{one[:40]!r} against {other[:40]!r}"
         in_range = score is None or 0.0 <= score <= 1.0
@@ -126,12 +122,11 @@ def check_scorer(
             equal = score is not None and math.isclose(score, 1.0, abs_tol=1e-6)
             require(equal, scorer, "equal texts score 1", f"got {score!r} for {pair}")
         (alone,) = scorer([one], [other], [question])
-        same = _close(score, alone)
-        require(
-            same, scorer, "a pair is scored alone as among others", f"{alone!r}, then {score!r} for {pair}"
-        )
+        same = close(score, alone)
+        told = f"{alone!r}, then {score!r} for {pair}"
+        require(same, scorer, "a pair is scored alone as among others", told)
     again = list(scorer(left, right, asked))
-    same = all(_close(one, other) for one, other in zip(scores, again, strict=True))
+    same = all(close(one, other) for one, other in zip(scores, again, strict=True))
     require(same, scorer, "equal calls give equal scores", f"{scores}, then {again}")
     with raises_nothing(scorer, "an empty text does not raise", "'' against ''"):
         for score in scorer(["", texts[0], ""], [texts[0], "", ""], [*QUESTIONS, ""]):
@@ -171,15 +166,8 @@ def check_reweighter(reweighter: Reweighter, *, text: str = REPORT, spans: Seque
                 sound = math.isfinite(weight) and weight >= 0
                 require(sound, reweighter, clause, f"got {weight!r} for token {index} of {given}")
             if offsets:
-                require(
-                    any(weights), reweighter, "some token weighs more than 0", f"got only zeros for {given}"
-                )
+                told = f"got only zeros for {given}"
+                require(any(weights), reweighter, "some token weighs more than 0", told)
             again = [float(weight) for weight in reweighter(text, labels, offsets)]
             same = again == weights
             require(same, reweighter, "equal calls give equal weights", f"{weights}, then {again}")
-
-
-def _close(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-6)

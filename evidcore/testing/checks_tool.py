@@ -6,12 +6,13 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from evidcore.case import Prompt, TextPart, VisualPart
 from evidcore.contracts import Tool
 from evidcore.testing.checks_view import require_inside
-from evidcore.testing.clauses import broken, raises_nothing, refusal, require
+from evidcore.testing.clauses import broken, raised, raises_nothing, refusal, require
 
 
 def check_tool(
@@ -40,11 +41,11 @@ def check_tool(
         _good_call(tool, arguments, prompt)
     clause = "a bad call raises a ValueError with a message"
     for arguments in (*bad, *_incomplete(tool, good)):
-        refusal(tool, clause, f"{arguments!r}", _raised(tool, arguments, prompt))
+        refusal(tool, clause, f"{arguments!r}", partial(tool, arguments, prompt))
     for arguments in _spoilt(good):
-        error = _raised(tool, arguments, prompt)
-        if error is not None:
-            refusal(tool, clause, f"{arguments!r}", error)
+        attempt = partial(tool, arguments, prompt)
+        if raised(attempt) is not None:
+            refusal(tool, clause, f"{arguments!r}", attempt)
 
 
 def _schema_is_sound(tool: Tool) -> None:
@@ -108,11 +109,3 @@ def _spoilt(good: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
     calls = [{**arguments, name: value} for arguments in good for name in arguments for value in odd]
     return [*calls, *({**arguments, "no-such-argument": 1} for arguments in good)]
-
-
-def _raised(tool: Tool, arguments: Mapping[str, Any], prompt: Prompt) -> Exception | None:
-    try:
-        tool(arguments, prompt)
-    except Exception as error:
-        return error
-    return None

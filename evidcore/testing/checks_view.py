@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from evidcore.case import Case, Crop, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, View
@@ -94,15 +95,7 @@ def _boxes_come_back(
     if placed == 0 and z1 - z0 == 1:
         broken(view, clause, f"no box has a place on slice {z0}")
     for given in outside if placed else ():
-        refusal(view, "a box outside raises a ValueError", f"{given}", _not_placed(view, part, given))
-
-
-def _not_placed(view: View, part: VisualPart, box: Sequence[float]) -> Exception | None:
-    try:
-        view.to_source(part, box)
-    except Exception as error:
-        return error
-    return None
+        refusal(view, "a box outside raises a ValueError", f"{given}", partial(view.to_source, part, given))
 
 
 def require_inside(component: object, crop: Crop, case: Case) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 
@@ -37,11 +38,28 @@ def raises_nothing(component: object, clause: str, given: str) -> Iterator[None]
         raise AssertionError(f"{message} {given} raised {type(error).__name__}: {error}") from error
 
 
-def refusal(component: object, clause: str, given: str, error: Exception | None) -> None:
-    """Fail unless `error`, what a bad input raised, is a ValueError that says something."""
+def raised(attempt: Callable[[], object]) -> Exception | None:
+    """Return what `attempt` raises, None if it comes through."""
+    try:
+        attempt()
+    except Exception as error:
+        return error
+    return None
+
+
+def refusal(component: object, clause: str, given: str, attempt: Callable[[], object]) -> None:
+    """Fail unless `attempt`, with a bad input, raises a ValueError that says something."""
+    error = raised(attempt)
     if error is None:
         broken(component, clause, f"{given} was accepted")
     if not isinstance(error, ValueError):
         message = f"{type(component).__name__} breaks its contract: {clause}."
         raise AssertionError(f"{message} {given} raised {type(error).__name__}: {error}") from error
     require(bool(str(error).strip()), component, clause, f"{given} raised a ValueError without a message")
+
+
+def close(one: float | None, other: float | None) -> bool:
+    """Tell whether two numbers differ by rounding alone; None is equal to None."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-6)

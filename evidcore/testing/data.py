@@ -67,22 +67,15 @@ def volume_case(
         for name in FINDINGS
     )
     question = Question(
-        id=f"case-{seed}-question-0",
-        text="Which finding is present?",
-        options=FINDINGS,
-        answer=FINDINGS.index(shown),
-        true_options=(FINDINGS.index(shown),),
-    )
+        id=f"case-{seed}-question-0", text="Which finding is present?", options=FINDINGS,
+        answer=FINDINGS.index(shown), true_options=(FINDINGS.index(shown),),
+    )  # fmt: skip
     return Case(
-        id=f"case-{seed}",
-        patient=patient or f"patient-{seed}",
-        volumes=(VolumeRef(path=str(path)),),
-        report=Report(text=text, spans=tuple(spans)),
-        findings=findings,
+        id=f"case-{seed}", patient=patient or f"patient-{seed}", volumes=(VolumeRef(path=str(path)),),
+        report=Report(text=text, spans=tuple(spans)), findings=findings,
         masks={shown: MaskRef(path=str(path.with_name(f"case-{seed}.npz")), key=shown)},
-        questions=(question,),
-        notes={"impression": sentences[-1][0]},
-    )
+        questions=(question,), notes={"impression": sentences[-1][0]},
+    )  # fmt: skip
 
 
 class TinyDataset(Dataset):

@@ -80,12 +80,9 @@ class TinySampler(Sampler):
     def fork(self, episode: Episode, token: int) -> Episode:
         """Cut the episode."""
         return dataclasses.replace(
-            episode,
-            ids=episode.ids[:token],
-            loss_mask=episode.loss_mask[:token],
-            crops=tuple(each for each in episode.crops if each[0] < token),
-            finished=False,
-        )
+            episode, ids=episode.ids[:token], loss_mask=episode.loss_mask[:token],
+            crops=tuple(each for each in episode.crops if each[0] < token), finished=False,
+        )  # fmt: skip
 
     def text(self, episode: Episode) -> str:
         """Return what was written."""

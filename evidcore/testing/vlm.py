@@ -14,13 +14,8 @@ from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
 
 ENCODER = MappingProxyType({
-    "use": "vit3d",
-    "size_zyx": [8, 16, 16],
-    "patch_zyx": [4, 8, 8],
-    "width": 24,
-    "heads": 2,
-    "stem": "patch",
-})
+    "use": "vit3d", "size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24, "heads": 2, "stem": "patch",
+})  # fmt: skip
 BRIDGE = MappingProxyType({"use": "projection", "pool_zyx": [1, 1, 2]})
 VIEW = MappingProxyType({"use": "volume"})
 
@@ -44,10 +39,6 @@ def tiny_vlm(language_folder: Path, *, sharpness: float = 1.0) -> tuple[VolumeVL
                 weight.mul_(sharpness)
     tokenizer = AutoTokenizer.from_pretrained(language_folder)
     return assemble.assemble(
-        language,
-        tokenizer,
-        encoder,
-        encoder_table=dict(ENCODER),
-        bridge_table=dict(BRIDGE),
+        language, tokenizer, encoder, encoder_table=dict(ENCODER), bridge_table=dict(BRIDGE),
         view_table=dict(VIEW),
-    )
+    )  # fmt: skip
