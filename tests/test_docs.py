@@ -84,7 +84,7 @@ def test_a_recipe_on_a_page_is_a_recipe(block, tmp_path):
 @pytest.mark.parametrize("block", of("toml", "part"), ids=lambda block: block.where)
 def test_a_part_of_a_recipe_names_components_that_exist(block):
     known = {offer.name for offer in offers()} | {"laterality"}
-    used = set(re.findall(r'\buse = "([^"]+)"', block.text))
+    used = set(re.findall(r'\b(?:use|audit|evaluation) = "([^"]+)"', block.text))
     assert tomllib.loads(block.text)
     assert used
     assert used <= known

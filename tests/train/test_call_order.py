@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 
@@ -40,7 +41,7 @@ def test_a_step_enters_the_functions_in_the_picture_s_order(bench, kit):
     settings = kit.grpo_settings(steps=1, prompts_per_forward=None, trl={"beta": 0.0, "num_iterations": 2})
     trainer = make_trainer(
         model, processor, bench.source(), [kit.letters()], settings, bench.folder, seed=3,
-        announce=kit.heard(),
+        announce=kit.heard(), strategy=Plain(),
     )  # fmt: skip
     trainer._is_proven = True  # the proof enters steps 4 to 19 twice, before the first step
     wanted = [call.name for call in drawn.CALLS if call.is_traced]

@@ -10,7 +10,7 @@ from evidcore.case import Prompt, VisualPart
 from evidcore.errors import RecipeError, RunError
 from evidcore.model import assemble
 from evidcore.model.generation import Sampling, continue_rows
-from evidcore.model.language import load_language
+from evidcore.model.language import Pretrained
 from evidcore.model.packing import answer_log_probs, pack
 from evidcore.model.policy import VLMPolicy
 from evidcore.registry import factory
@@ -42,7 +42,7 @@ def table(kind):
 
 def own(folder, table, bridge=MERGER):
     """Assemble the model from its folder, as a run does."""
-    language, tokenizer = load_language({"folder": str(folder)})
+    language, tokenizer = Pretrained(folder=str(folder)).load()
     encoder = factory.build(
         "encoder", table, given={"vision": assemble.vision_of(language.config)}, where="model.encoder"
     )
@@ -194,7 +194,7 @@ def test_a_folder_gives_the_same_model_back(made, prompts, tmp_path):
 
 
 def test_tower_and_merger_keep_the_contracts(folder, table):
-    language, _ = load_language({"folder": str(folder)})
+    language, _ = Pretrained(folder=str(folder)).load()
     vision = assemble.vision_of(language.config)
     encoder = factory.build("encoder", table, given={"vision": vision}, where="model.encoder")
     check_encoder(encoder, depths=(1, 2))
@@ -212,7 +212,7 @@ def test_another_bridge_may_follow_the_tower(folder, table, prompts):
 
 
 def test_three_windows_are_three_colours(folder, table, kind):
-    vision = assemble.vision_of(load_language({"folder": str(folder)})[0].config)
+    vision = assemble.vision_of(Pretrained(folder=str(folder)).load()[0].config)
     colour = NativeVision(vision, size=SIZES[kind], windows=((-1000, 400), (-160, 240), (-500, 1300)))
     grey = NativeVision(vision, size=SIZES[kind])
     grey.tower.load_state_dict(colour.tower.state_dict())
@@ -223,7 +223,7 @@ def test_three_windows_are_three_colours(folder, table, kind):
 
 
 def test_what_does_not_fit_is_refused(folder, kind, tmp_path):
-    language, _ = load_language({"folder": str(folder)})
+    language, _ = Pretrained(folder=str(folder)).load()
     vision = assemble.vision_of(language.config)
     with pytest.raises(RecipeError, match=r"model.encoder.size: 100 pixels are no whole number of tokens"):
         NativeVision(vision, size=100)
@@ -244,7 +244,7 @@ def test_what_does_not_fit_is_refused(folder, kind, tmp_path):
         NativeMerger(encoder.width, 32, (1, 3, 3), vision)
     with pytest.raises(ValueError, match=r"the tower is built for slices of \(\d+, \d+\) pixels"):
         encoder.grid((1, 56, 56))
-    text, _ = load_language({"folder": str(tiny_language(tmp_path))})
+    text, _ = Pretrained(folder=str(tiny_language(tmp_path))).load()
     with pytest.raises(RunError, match=r"model.encoder: Qwen2ForCausalLM has no vision tower"):
         encoder.adopt(text)
     language.model.visual.blocks[0].attn.proj = torch.nn.Linear(8, 8)
