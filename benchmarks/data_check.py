@@ -40,20 +40,20 @@ NEEDED = 2.0  # volumes a second on 2 cores
 
 def draw(seed: int) -> np.ndarray[Any, Any]:
     """Return a body with lungs and texture, in HU."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     z, y, x = np.meshgrid(
         *((np.arange(n) - n / 2) * step for n, step in zip(SHAPE, SPACING_MM, strict=True)), indexing="ij"
     )
-    rough = dice.normal(size=tuple(n // 8 for n in SHAPE))
+    rough = rng.normal(size=tuple(n // 8 for n in SHAPE))
     waves = ndimage.zoom(rough, [n / m for n, m in zip(SHAPE, rough.shape, strict=True)], order=1)
-    deep, wide = dice.uniform(100, 115), dice.uniform(140, 160)
+    deep, wide = rng.uniform(100, 115), rng.uniform(140, 160)
     inside = (y / deep) ** 2 + (x / wide) ** 2 < 1
     hu = np.where(inside, 30 + 60 * waves, -1000)
     for side in (-1, 1):
-        lung = (z / 110) ** 2 + (y / 75) ** 2 + ((x - side * dice.uniform(68, 75)) / 50) ** 2 < 1
+        lung = (z / 110) ** 2 + (y / 75) ** 2 + ((x - side * rng.uniform(68, 75)) / 50) ** 2 < 1
         hu[lung] = (-840 + 60 * waves)[lung]
     hu[((y - deep + 35) / 20) ** 2 + (x / 20) ** 2 < 1] = 400
-    return np.asarray(np.clip(hu + dice.normal(0, 15, SHAPE), -1024, 3071).astype(np.int16))
+    return np.asarray(np.clip(hu + rng.normal(0, 15, SHAPE), -1024, 3071).astype(np.int16))
 
 
 def write(folder: Path, volumes: int) -> None:

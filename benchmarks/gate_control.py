@@ -40,18 +40,18 @@ class World:
     embeddings: Tensor  # (word, text width); the first words are the patterns'
 
     @classmethod
-    def draw(cls, dice: torch.Generator) -> World:
+    def draw(cls, rng: torch.Generator) -> World:
         """Draw one, with a mean embedding that is not 0."""
-        mean = torch.randn(TEXT_WIDTH, generator=dice)
-        words = mean + torch.randn(WORDS, TEXT_WIDTH, generator=dice)
-        return cls(torch.randn(PATTERNS, WIDTH, generator=dice), 0.02 * words)
+        mean = torch.randn(TEXT_WIDTH, generator=rng)
+        words = mean + torch.randn(WORDS, TEXT_WIDTH, generator=rng)
+        return cls(torch.randn(PATTERNS, WIDTH, generator=rng), 0.02 * words)
 
-    def volume(self, dice: torch.Generator) -> tuple[Patches, Tensor, Tensor]:
+    def volume(self, rng: torch.Generator) -> tuple[Patches, Tensor, Tensor]:
         """Return patches, half of them noise alone; which are noise; and the right tokens."""
         count = GRID[0] * GRID[1] * GRID[2]
-        shown = torch.randint(0, PATTERNS, (count,), generator=dice)
-        is_noise = torch.rand(count, generator=dice) < 0.5
-        noise = torch.randn(count, WIDTH, generator=dice)
+        shown = torch.randint(0, PATTERNS, (count,), generator=rng)
+        is_noise = torch.rand(count, generator=rng) < 0.5
+        noise = torch.randn(count, WIDTH, generator=rng)
         features = torch.where(is_noise[:, None], noise, self.patterns[shown] + NOISE * noise)
         right = torch.where(is_noise[:, None], self.embeddings.mean(dim=0), self.embeddings[shown])
         centres = torch.zeros(count, 3)
@@ -60,8 +60,8 @@ class World:
 
 def error(name: str, seed: int, *, norm: bool, steps: int) -> tuple[float, float]:
     """Train a bridge; return the squared error of patterns and of noise on held-out patches."""
-    dice = torch.Generator().manual_seed(seed)
-    world = World.draw(dice)
+    rng = torch.Generator().manual_seed(seed)
+    world = World.draw(rng)
     torch.manual_seed(seed)
     kind = {"projection": Projection, "residual-alignment": ResidualAlignment}[name]
     bridge: Bridge = kind(WIDTH, TEXT_WIDTH, GRID, pool_zyx=ONE, position_embedding=False, norm=norm)
@@ -69,13 +69,13 @@ def error(name: str, seed: int, *, norm: bool, steps: int) -> tuple[float, float
     optimizer = torch.optim.AdamW(bridge.parameters(), lr=2e-3, weight_decay=0.0)
     unit = world.embeddings.var()
     for _ in range(steps):
-        patches, _, right = world.volume(dice)
+        patches, _, right = world.volume(rng)
         loss = (bridge(patches)[0] - right).square().mean() / unit
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        patches, is_noise, right = world.volume(dice)
+        patches, is_noise, right = world.volume(rng)
         off = (bridge(patches)[0] - right).square().mean(dim=1) / unit
     return float(off[~is_noise].mean()), float(off[is_noise].mean())
 

@@ -32,21 +32,21 @@ FILLER = (
 SPOKEN = FILLER.split()
 
 
-def sentence(dice: random.Random) -> str:
+def sentence(rng: random.Random) -> str:
     """Return a sentence of about 14 words; every third speaks of a finding."""
-    if dice.random() < 1 / 3:
-        denied = "no " if dice.random() < 0.5 else ""
-        tail = " ".join(dice.choices(SPOKEN, k=8))
-        return f"There is {denied}{dice.choice(CT_RATE_FINDINGS)} in the {tail}."
-    return " ".join(dice.choices(SPOKEN, k=14)).capitalize() + "."
+    if rng.random() < 1 / 3:
+        denied = "no " if rng.random() < 0.5 else ""
+        tail = " ".join(rng.choices(SPOKEN, k=8))
+        return f"There is {denied}{rng.choice(CT_RATE_FINDINGS)} in the {tail}."
+    return " ".join(rng.choices(SPOKEN, k=14)).capitalize() + "."
 
 
 def written(reports: int, sentences: int) -> list[Written]:
     """Return generated reports, each beside another one as reference."""
-    dice = random.Random(0)
+    rng = random.Random(0)
 
     def text() -> str:
-        return " ".join(sentence(dice) for _ in range(sentences))
+        return " ".join(sentence(rng) for _ in range(sentences))
 
     return [
         Written(

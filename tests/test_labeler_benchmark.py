@@ -20,11 +20,11 @@ def script(benchmark):
 
 def made(count=40):
     """Rows whose text affirms a finding with one probability where it is true and another where it is not."""
-    dice = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     rows, told, true = [], [], []
     for number in range(count):
-        is_true = dice.random(18) < 0.5
-        is_told = dice.random(18) < np.where(is_true, 0.8, 0.2)
+        is_true = rng.random(18) < 0.5
+        is_told = rng.random(18) < np.where(is_true, 0.8, 0.2)
         pairs = zip(CT_RATE_FINDINGS, is_told, strict=True)
         text = " ".join(f"There is {name}." if one else f"No {name}." for name, one in pairs)
         rows.append((f"row_{number}", text, dict(zip(CT_RATE_FINDINGS, map(bool, is_true), strict=True))))

@@ -77,11 +77,11 @@ class Choice(Task):
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask what came with the case (seed 0) or what is drawn from its findings."""
-        dice = random.Random(f"choice/{seed}/{case.id}")
+        rng = random.Random(f"choice/{seed}/{case.id}")
         if case.questions and (seed == 0 or not case.findings or self.training_questions == "given"):
-            questions = [self._shuffled(item, dice) if self.permute else item for item in case.questions]
+            questions = [self._shuffled(item, rng) if self.permute else item for item in case.questions]
         else:
-            questions = self._draw(case, seed, dice)
+            questions = self._draw(case, seed, rng)
         if not questions:
             return ()
         shown = view.render(case)
@@ -96,21 +96,21 @@ class Choice(Task):
             for question in questions
         ]
 
-    def _draw(self, case: Case, seed: int, dice: random.Random) -> list[Question]:
+    def _draw(self, case: Case, seed: int, rng: random.Random) -> list[Question]:
         present = list(case.present())
-        asked = dice.sample(present, min(self.questions_per_case or len(present), len(present)))
+        asked = rng.sample(present, min(self.questions_per_case or len(present), len(present)))
         questions = []
         for number, finding in enumerate(asked):
             allowed = ("absent",) if self.distractors == "negatives" else ("absent", "present")
             others = [item.name for item in case.findings if item.name != finding and item.state in allowed]
             if len(others) < self.options_per_question - 1:
                 continue
-            options = [finding, *dice.sample(others, self.options_per_question - 1)]
-            dice.shuffle(options)
+            options = [finding, *rng.sample(others, self.options_per_question - 1)]
+            rng.shuffle(options)
             questions.append(
                 Question(
                     id=f"{seed}-{number}",
-                    text=_stem(case, dice),
+                    text=_stem(case, rng),
                     options=tuple(options),
                     answer=options.index(finding),
                     true_options=tuple(i for i, name in enumerate(options) if name in present),
@@ -119,9 +119,9 @@ class Choice(Task):
         return questions
 
     @staticmethod
-    def _shuffled(question: Question, dice: random.Random) -> Question:
+    def _shuffled(question: Question, rng: random.Random) -> Question:
         order = list(range(len(question.options)))
-        dice.shuffle(order)
+        rng.shuffle(order)
         return Question(
             id=question.id,
             text=question.text,
@@ -162,11 +162,11 @@ class Choice(Task):
         )
 
 
-def _stem(case: Case, dice: random.Random) -> str:
+def _stem(case: Case, rng: random.Random) -> str:
     """Return the words of a drawn question; what is known beforehand stands in front, as in given ones."""
     about_findings = [question for question in case.questions if _is_about_findings(case, question)]
     if about_findings:
-        return dice.choice(about_findings).text
+        return rng.choice(about_findings).text
     indication = case.notes.get("indication")
     return f"Indication: {indication}. {STEM}" if indication else STEM
 

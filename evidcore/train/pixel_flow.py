@@ -43,12 +43,12 @@ class Proof:
 
         Log-probabilities of what a model is sure of are nearly 0 whatever it sees; those of nonsense are not.
         """
-        dice = random.Random(0)
+        rng = random.Random(0)
         return [
             dataclasses.replace(
                 episode,
                 ids=tuple(
-                    dice.choice(ordinary_ids) if is_own else token
+                    rng.choice(ordinary_ids) if is_own else token
                     for token, is_own in zip(episode.ids, episode.loss_mask, strict=True)
                 ),
             )

@@ -20,11 +20,11 @@ TASK = Choice(think=False, questions_per_case=2)
 
 def population(count, *, first=0, seed=0, prior=0.0):
     """Draw cases; `prior` is how much likelier the first findings of the list are."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     cases = []
     for number in range(first, first + count):
         chances = [0.25 + prior * (6 - place) / 24 for place in range(len(NAMES))]
-        states = ["present" if dice.random() < chance else "absent" for chance in chances]
+        states = ["present" if rng.random() < chance else "absent" for chance in chances]
         cases.append(
             Case(
                 id=f"c{number}",
@@ -47,9 +47,9 @@ class Looker(Policy):
     """
 
     def __init__(self, cases, sight=1.0):
-        dice = random.Random(1)
+        rng = random.Random(1)
         self.shows = {
-            case.volumes[0].path: {name for name in case.present() if dice.random() < sight} for case in cases
+            case.volumes[0].path: {name for name in case.present() if rng.random() < sight} for case in cases
         }
 
     def generate(self, prompts, *, max_new_tokens, temperature=0.0):

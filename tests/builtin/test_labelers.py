@@ -200,19 +200,19 @@ def test_a_full_stop_between_digits_ends_no_sentence():
 
 @BOTH
 def test_phantom_reports_are_read_without_a_mistake(labeler):
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(60):
-        there = dice.random(len(CT_RATE_FINDINGS)) < 0.3
+        there = rng.random(len(CT_RATE_FINDINGS)) < 0.3
         shown = [
             Shown(
                 name=name,
-                side=("left", "right", None)[dice.integers(3)],
-                size_mm=(None, 12.4)[dice.integers(2)],
+                side=("left", "right", None)[rng.integers(3)],
+                size_mm=(None, 12.4)[rng.integers(2)],
             )
             for name in np.array(CT_RATE_FINDINGS)[there]
         ]
         absent = [str(name) for name in np.array(CT_RATE_FINDINGS)[~there]]
-        written = wording.sentences(dice, absent, shown, heart_is_large=bool(there[2]))
+        written = wording.sentences(rng, absent, shown, heart_is_large=bool(there[2]))
         found = labeler(" ".join(sentence.text for sentence in written))
         assert states(found) == dict.fromkeys(absent, "absent") | {str(one.name): "present" for one in shown}
         told = {item.name: item.side for item in found if item.state == "present"}

@@ -91,11 +91,11 @@ def test_what_came_before_a_restart_is_forgotten(hands):
 
 
 def test_parts_add_up_to_the_step_however_they_lie_in_one_another():
-    dice = torch.Generator().manual_seed(3)
+    rng = torch.Generator().manual_seed(3)
     clock = Clock(itertools.count().__next__)
     readings, depth = 0, 0
     for _ in range(20):
-        for turn in torch.randint(0, 2, (50,), generator=dice).tolist():
+        for turn in torch.randint(0, 2, (50,), generator=rng).tolist():
             if turn and depth < 4:
                 clock.enter(f"part-{depth}")
                 depth += 1

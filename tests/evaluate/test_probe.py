@@ -17,10 +17,10 @@ NAMES = ("emphysema", "lung nodule", "cardiomegaly", "hiatal hernia")
 
 
 def cases(count, first=0, *, seed=0, share=0.4):
-    dice = np.random.default_rng([seed, first])
+    rng = np.random.default_rng([seed, first])
     found = []
     for number in range(first, first + count):
-        shown = [name for name in NAMES[:3] if dice.random() < share] or [NAMES[0]]
+        shown = [name for name in NAMES[:3] if rng.random() < share] or [NAMES[0]]
         options = (shown[0], *[name for name in NAMES if name not in shown][:2])
         question = Question(id="q", text="Which?", options=options, answer=0)
         findings = tuple(Finding(name=n, state="present" if n in shown else "absent") for n in NAMES)
@@ -36,9 +36,9 @@ def seeing(noise):
     def pooled(some):
         rows = []
         for case in some:
-            dice = np.random.default_rng(int(case.id[1:]))
+            rng = np.random.default_rng(int(case.id[1:]))
             clean = [float(case.state_of(name) == "present") for name in NAMES[:3]]
-            rows.append(np.array(clean) + dice.normal(0, noise, 3))
+            rows.append(np.array(clean) + rng.normal(0, noise, 3))
         return np.array(rows)
 
     return pooled

@@ -13,9 +13,9 @@ def box(y0, y1, x0, x1, z=0):
 
 
 def test_mask_overlap_agrees_with_scikit_learn():
-    dice = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for share in (0.05, 0.5, 0.95):
-        one, other = (dice.random((3, 5, 7)) < share for _ in range(2))
+        one, other = (rng.random((3, 5, 7)) < share for _ in range(2))
         found = mask_overlap(one, other)
         assert found == pytest.approx((
             f1_score(one.ravel(), other.ravel()),
@@ -36,11 +36,11 @@ def test_masks_of_two_shapes_are_refused():
 
 
 def test_box_iou_is_that_of_the_voxels():
-    dice = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     for _ in range(300):
         boxes = []
         for _ in range(2):
-            rows, columns = (sorted(dice.choice(9, 2, replace=False).tolist()) for _ in range(2))
+            rows, columns = (sorted(rng.choice(9, 2, replace=False).tolist()) for _ in range(2))
             boxes.append(box(*rows, *columns))
         planes = []
         for each in boxes:
@@ -55,11 +55,11 @@ def test_boxes_on_two_slices_share_nothing():
 
 
 def test_matching_is_the_best_of_all_pairings():
-    dice = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     for found_count, wanted_count in itertools.product(range(1, 4), range(1, 4)):
         some = []
         for _ in range(found_count + wanted_count):
-            rows, columns = (sorted(dice.choice(8, 2, replace=False).tolist()) for _ in range(2))
+            rows, columns = (sorted(rng.choice(8, 2, replace=False).tolist()) for _ in range(2))
             some.append(box(*rows, *columns))
         found, wanted = some[:found_count], some[found_count:]
         short, long = sorted((found, wanted), key=len)

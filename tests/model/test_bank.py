@@ -211,12 +211,12 @@ def features(handle):
 
 def use(root, most_bytes, encoder, seed, wrong):
     """Write, read and clear away in turn, as a process of a run does, and count what is read wrongly."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     folder = FeatureFolder(root, most_bytes)
     for number in range(300):
         if number % 60 == 0:
             folder.follow(f"{(encoder + number // 60) % 3:024x}")
-        handle = dice.randrange(8)
+        handle = rng.randrange(8)
         found = folder.read(handle)
         if found is None:
             folder.write(handle, features(handle))

@@ -42,7 +42,7 @@ class Rows:
 
 
 def rows_of(small, *, answers, longest, volumes=1, prompts=4, seed=0):
-    dice = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     shown = [VisualPart(crop=Crop(volume=case.volumes[0])) for case in small.cases]
     encoded = [
         small.processor.encode(
@@ -56,8 +56,8 @@ def rows_of(small, *, answers, longest, volumes=1, prompts=4, seed=0):
     ids = torch.tensor([[0] * (before - len(one.ids)) + list(one.ids) for one in encoded])
     lengths = torch.tensor([len(one.ids) for one in encoded])
     mask = (torch.arange(before) >= before - lengths[:, None]).long()
-    written = torch.randint(6, 262, (len(encoded), answers, longest), generator=dice)
-    lengths = torch.randint(1, longest + 1, (len(encoded), answers), generator=dice)
+    written = torch.randint(6, 262, (len(encoded), answers, longest), generator=rng)
+    lengths = torch.randint(1, longest + 1, (len(encoded), answers), generator=rng)
     there = (torch.arange(longest) < lengths[..., None]).long()
     handles = [[small.processor.image_processor.handle(crop) for crop in one.crops] for one in encoded]
     return Rows(ids, mask, written * there, there, handles)

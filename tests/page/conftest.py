@@ -187,10 +187,10 @@ def fill(run: FakeRun, cases: dict[Split, list[Case]]) -> FakeRun:
 
 
 def _metrics(run: FakeRun) -> None:
-    dice = random.Random(3)
+    rng = random.Random(3)
 
     def near(value: float, spread: float) -> float:
-        return round(value + dice.gauss(0, spread), 4)
+        return round(value + rng.gauss(0, spread), 4)
 
     for step in range(1, 121):
         loss = 1.9 * math.exp(-step / 30) + 0.21
@@ -215,7 +215,7 @@ def _metrics(run: FakeRun) -> None:
                 "kl": abs(near(0.12 * done, 0.006)),
                 "dead_groups": min(1.0, abs(near(0.1 + 0.5 * done, 0.08))),
                 "dead_groups/format": min(1.0, abs(near(0.2 + 0.7 * done, 0.08))),
-                "unscored/report-consistency": float(dice.randrange(4)),
+                "unscored/report-consistency": float(rng.randrange(4)),
                 "entropy": near(0.7 - 0.4 * done, 0.03),
                 "completion_tokens": near(21, 1.0),
                 "grad_norm": abs(near(0.4, 0.1)),
@@ -317,7 +317,7 @@ def completion(prompt: Prompt, place: int) -> str:
 
 
 def _rollouts(run: FakeRun) -> None:
-    dice = random.Random(5)
+    rng = random.Random(5)
     for step in (1, 60, 120, 160):
         for case in run.cases["train"]:
             if not case.present():
@@ -327,13 +327,13 @@ def _rollouts(run: FakeRun) -> None:
             right = "ABCD".index(letter)
             rollouts = []
             for number in range(8):
-                place = right if dice.random() < 0.25 + 0.6 * step / 160 else dice.randrange(4)
+                place = right if rng.random() < 0.25 + 0.6 * step / 160 else rng.randrange(4)
                 text = completion(prompt, place)
-                broken = dice.random() < 0.5 * (1 - step / 160)
+                broken = rng.random() < 0.5 * (1 - step / 160)
                 fault = "no </answer>" if broken else None
                 text = text.removesuffix("</answer>") if broken else text
                 hit = float(not broken and place == right)
-                agreement = round(dice.random(), 3)
+                agreement = round(rng.random(), 3)
                 consistency = verdict(
                     agreement, f"said {options[place]}", precision=0.5, recall=agreement
                 ) if number != 3 else unscored("not-applicable", "the report names no finding")  # fmt: skip

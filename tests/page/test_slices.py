@@ -20,9 +20,9 @@ def picture(uri: str) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 7), (64, 64), (5, 200)])
 def test_png_is_read_back_by_another_library(size):
-    dice = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     smooth = (np.add.outer(np.arange(size[0]), np.arange(size[1])) % 256).astype(np.uint8)
-    for plane in (dice.integers(0, 256, size, dtype=np.uint8), smooth, np.zeros(size, np.uint8)):
+    for plane in (rng.integers(0, 256, size, dtype=np.uint8), smooth, np.zeros(size, np.uint8)):
         np.testing.assert_array_equal(decoded(png(plane)), plane)
 
 

@@ -34,11 +34,11 @@ def test_the_builds_of_healthy_patients_raise_no_alarm(tools, seed):
 
 
 def test_a_crop_says_nothing_or_the_truth(tools):
-    array, dice = tools.torso(3), np.random.default_rng(5)
+    array, rng = tools.torso(3), np.random.default_rng(5)
     for _ in range(40):
-        starts = [int(dice.integers(0, count // 2)) for count in array.shape]
+        starts = [int(rng.integers(0, count // 2)) for count in array.shape]
         stops = [
-            int(dice.integers(start + 8, count + 1)) for start, count in zip(starts, array.shape, strict=True)
+            int(rng.integers(start + 8, count + 1)) for start, count in zip(starts, array.shape, strict=True)
         ]
         crop = array[tuple(slice(a, b) for a, b in zip(starts, stops, strict=True))]
         assert wrong_axes(tools.as_volume(crop)) == set(), (starts, stops)

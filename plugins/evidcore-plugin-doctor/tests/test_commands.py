@@ -29,10 +29,10 @@ def table(folder, rows):
 
 @pytest.fixture
 def folder(tmp_path):
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = []
     for number in range(3):
-        array = dice.normal(-300, 500, (30, 30, 12)).astype(np.int16)
+        array = rng.normal(-300, 500, (30, 30, 12)).astype(np.int16)
         nibabel.save(
             nibabel.Nifti1Image(array, np.diag([-3.0, -3.0, 5.0, 1.0])), tmp_path / f"c{number}.nii.gz"
         )

@@ -74,10 +74,10 @@ def test_real_crop_of_a_real_scan_is_found(real_data):
 
 
 def test_the_weakest_tenth_is_that_of_a_loop_over_blocks():
-    dice = np.random.default_rng(0)
-    ours = dice.normal(0, 60, (2 * BLOCK + 3, 3 * BLOCK, BLOCK)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    ours = rng.normal(0, 60, (2 * BLOCK + 3, 3 * BLOCK, BLOCK)).astype(np.float32)
     theirs = (
-        ours + dice.normal(0, 1, ours.shape).astype(np.float32) * np.linspace(0, 90, 3 * BLOCK)[None, :, None]
+        ours + rng.normal(0, 1, ours.shape).astype(np.float32) * np.linspace(0, 90, 3 * BLOCK)[None, :, None]
     )
     ours[:BLOCK, :BLOCK], theirs[:BLOCK, :BLOCK] = 1, -1  # without structure
     found = []

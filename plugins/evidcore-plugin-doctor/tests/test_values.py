@@ -64,11 +64,11 @@ def test_the_intercept_that_is_missing_is_told_by_where_tissue_lies(tools):
 
 
 def test_values_of_no_kind_are_told_with_their_range(tools):
-    dice = np.random.default_rng(0)
-    stretched = dice.integers(1300, 3000, (20, 20, 20)).astype(np.int16)
+    rng = np.random.default_rng(0)
+    stretched = rng.integers(1300, 3000, (20, 20, 20)).astype(np.int16)
     severity, text = not_hounsfield(tools.as_volume(stretched))
     assert (severity, "0 % of the voxels lie within -200..200 HU" in text) == ("warning", True)
-    positive = dice.integers(0, 400, (20, 20, 20)).astype(np.int16)
+    positive = rng.integers(0, 400, (20, 20, 20)).astype(np.int16)
     assert "the lowest value is 0: no air and no fat" in not_hounsfield(tools.as_volume(positive))[1]
 
 

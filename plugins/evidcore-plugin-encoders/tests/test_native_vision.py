@@ -113,8 +113,8 @@ def test_answers_are_scored_and_taught_as_transformers_does_it(made, stock, prom
     model, processor = made
     model.train_only(("encoder", "bridge", "language"))
     stock.requires_grad_(True)
-    dice = torch.Generator().manual_seed(2)
-    written = torch.randint(10, 200, (2, 3, 5), generator=dice)
+    rng = torch.Generator().manual_seed(2)
+    written = torch.randint(10, 200, (2, 3, 5), generator=rng)
     encoded = [processor.encode(prompt) for prompt in prompts]
     longest = max(len(one.ids) for one in encoded)
     pad = processor.tokenizer.pad_token_id
@@ -135,7 +135,7 @@ def test_answers_are_scored_and_taught_as_transformers_does_it(made, stock, prom
             expected[row, number] = log_probs.gather(-1, answer[:, None])[:, 0]
     torch.testing.assert_close(scores, expected, rtol=0, atol=5e-5)
 
-    weight = torch.randn(scores.shape, generator=dice)
+    weight = torch.randn(scores.shape, generator=rng)
     (scores * weight).sum().backward()
     (expected * weight).sum().backward()
     names = {

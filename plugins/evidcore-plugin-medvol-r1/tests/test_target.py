@@ -33,10 +33,10 @@ def test_slices_without_the_target_never_enter_the_median():
 
 
 def test_it_is_the_high_median_of_the_standard_library():
-    dice = random.Random(3)
+    rng = random.Random(3)
     for _ in range(200):
-        areas = {z: dice.randint(0, 9) for z in range(24)}
-        shown = sorted(dice.sample(range(24), dice.randint(1, 24)))
+        areas = {z: rng.randint(0, 9) for z in range(24)}
+        shown = sorted(rng.sample(range(24), rng.randint(1, 24)))
         ranked = sorted((z for z in shown if areas[z]), key=lambda z: -areas[z])[:10]  # sorted is stable
         expected = statistics.median_high(ranked) if ranked else None
         assert gold_slice(areas, shown) == expected
@@ -63,9 +63,9 @@ def tight(part, z=0):
 
 
 def test_parts_agree_with_a_flood_fill():
-    dice = np.random.default_rng(5)
+    rng = np.random.default_rng(5)
     for _ in range(60):
-        plane = dice.random((12, 15)) < 0.25
+        plane = rng.random((12, 15)) < 0.25
         for most, smallest in ((1, 3), (2, 3), (3, 1)):
             found = slice_boxes(plane, 0, most, smallest)
             large = sorted((part for part in flooded(plane) if len(part) >= smallest), key=len)

@@ -73,8 +73,8 @@ def built(offered):
 
 
 def write(folder, number, mask, patient="own"):
-    dice = np.random.default_rng(number)
-    hu = np.where(truth(number), 60, -50) + dice.normal(0, 10, SHAPE)
+    rng = np.random.default_rng(number)
+    hu = np.where(truth(number), 60, -50) + rng.normal(0, 10, SHAPE)
     path = folder / f"{number}.nii"
     image = nibabel.Nifti1Image(hu.astype(np.int16).transpose(2, 1, 0), np.diag([-2.0, -2.0, 5.0, 1.0]))
     nibabel.save(image, path)

@@ -42,8 +42,8 @@ def write(path, array):
 
 def abdomen(path, seed):
     """A body with a liver, a lesion in it, a kidney and a spleen, in HU with noise; and their masks."""
-    dice = np.random.default_rng(seed)
-    shift = dice.normal(0, 1.0, 4)
+    rng = np.random.default_rng(seed)
+    shift = rng.normal(0, 1.0, 4)
     hu = np.full(SHAPE, -1000.0)
     hu[ellipsoid((12, 32, 32), (60, 27, 30))] = -90
     hu[ellipsoid((12, 32, 32), (60, 24, 27))] = 30
@@ -55,7 +55,7 @@ def abdomen(path, seed):
     }
     for inside, value in organs.values():
         hu[inside] = value
-    hu += dice.normal(0, 15.0, SHAPE)
+    hu += rng.normal(0, 15.0, SHAPE)
     return write(path, hu.round().astype(np.int16)), {name: inside for name, (inside, _) in organs.items()}
 
 
@@ -77,11 +77,11 @@ def oracle(truth):
 def test_oracle_boxes_give_the_organs_and_boxes_that_are_off_lose_them(bodies):
     exact, off = [], []
     for seed, (ref, organs) in enumerate(bodies):
-        session, dice = RegionGrowing().session(ref), np.random.default_rng(seed)
+        session, rng = RegionGrowing().session(ref), np.random.default_rng(seed)
         for truth in organs.values():
             box = oracle(truth)
             exact.append(dice_of(session.mask([BoxPrompt(box=box)]), truth))
-            away = moved(box, (0.5 * dice.choice((-1, 1), 2)).tolist(), SHAPE[1:])
+            away = moved(box, (0.5 * rng.choice((-1, 1), 2)).tolist(), SHAPE[1:])
             off.append(dice_of(session.mask([BoxPrompt(box=away)]), truth))
     assert np.mean(exact) >= 0.80
     assert np.mean(exact) - np.mean(off) >= 0.10
@@ -173,15 +173,15 @@ def test_a_volume_with_nan_or_cut_short_is_refused_by_name(tmp_path, bodies):
 
 
 def plane_with(value=100.0, noise=0.0):
-    dice = np.random.default_rng(0)
-    plane = dice.normal(0, noise, (40, 40)) if noise else np.zeros((40, 40))
+    rng = np.random.default_rng(0)
+    plane = rng.normal(0, noise, (40, 40)) if noise else np.zeros((40, 40))
     plane[10:20, 12:26] += value
     return plane.astype(np.float32)
 
 
 def test_connected_thresholds_are_those_of_a_second_library():
-    dice = np.random.default_rng(3)
-    plane = ndimage.gaussian_filter(dice.normal(0, 1, (50, 60)), 2).astype(np.float32)
+    rng = np.random.default_rng(3)
+    plane = ndimage.gaussian_filter(rng.normal(0, 1, (50, 60)), 2).astype(np.float32)
     model = Model(-0.1, 0.15)
     seeds = np.zeros(plane.shape, dtype=np.bool_)
     seeds[20:24, 20:30] = True

@@ -26,12 +26,12 @@ SMALL = {"size": 32, "width": 8, "windows": ((-200.0, 200.0),)}
 def ball_case(folder, number):
     """A bright ball in noise, somewhere, with its mask."""
     folder.mkdir(parents=True, exist_ok=True)
-    dice = np.random.default_rng(number)
-    centre, radii = dice.uniform((5, 15, 15), (7, 25, 25)), dice.uniform((3, 6, 6), (4, 9, 9))
+    rng = np.random.default_rng(number)
+    centre, radii = rng.uniform((5, 15, 15), (7, 25, 25)), rng.uniform((3, 6, 6), (4, 9, 9))
     z, y, x = np.ogrid[tuple(slice(count) for count in SHAPE)]
     places = zip((z, y, x), centre, radii, strict=True)
     inside = sum(((place - middle) / radius) ** 2 for place, middle, radius in places) <= 1
-    hu = np.where(inside, 80.0, -60.0) + dice.normal(0, 20, SHAPE)
+    hu = np.where(inside, 80.0, -60.0) + rng.normal(0, 20, SHAPE)
     image = nibabel.Nifti1Image(
         hu.round().astype(np.int16).transpose(2, 1, 0), np.diag([-2.0, -2.0, 4.0, 1.0])
     )

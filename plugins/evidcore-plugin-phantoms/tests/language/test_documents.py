@@ -31,9 +31,9 @@ def test_sentences_that_do_not_fit_the_prefix_are_left_out_whole(cases, tokenize
 
 def test_a_share_of_the_sentences_is_left_out(cases, tokenizer):
     case = dataclasses.replace(cases[0], notes={"impression": "Lung nodule. Cardiomegaly. Emphysema."})
-    dice, said = random.Random(0), 0
+    rng, said = random.Random(0), 0
     for _ in range(400):
-        ids = prefix_ids(tokenizer, case, 24, dice, 0.3)
+        ids = prefix_ids(tokenizer, case, 24, rng, 0.3)
         assert len(ids) == 24
         said += sum(name in tokenizer.decode(ids) for name in ("Lung nodule", "Cardiomegaly", "Emphysema"))
     assert abs(said / 1200 - 0.7) < 0.05

@@ -77,7 +77,7 @@ def fit_propagator(
     Raises:
         DataError: if no training case has such a mask, or a file cannot be used; names it and the case.
     """
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     named = _named(train, masks)
     if not named:
         wanted = f"masks called {', '.join(masks)}" if masks else "masks"
@@ -85,11 +85,11 @@ def fit_propagator(
             f"slice-propagator: {wanted} are needed, and none of the {len(train)} training cases has any. "
             f"Give a data set with masks, or take the fit stage out."
         )
-    some = [named[place] for place in dice.permutation(len(named))[:most_objects]]
+    some = [named[place] for place in rng.permutation(len(named))[:most_objects]]
     objects: list[Known] = []
     for case, name in some:
         for volume, part in _objects(case, name):
-            objects.append(_cut_out(volume, part, segmenter.size, segmenter.windows, jitter, dice))
+            objects.append(_cut_out(volume, part, segmenter.size, segmenter.windows, jitter, rng))
     if not objects:
         raise DataError(
             f"slice-propagator: all {len(some)} masks that were read are empty. Look at them with "
@@ -98,7 +98,7 @@ def fit_propagator(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = segmenter.blank_network()
-        _train(network, objects, dice, log, steps, learning_rate, objects_per_step, chain)
+        _train(network, objects, rng, log, steps, learning_rate, objects_per_step, chain)
     segmenter.network = network.eval()
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in network.state_dict().items()}
@@ -138,11 +138,11 @@ def _named(cases: Sequence[Case], masks: Sequence[str]) -> list[tuple[Case, str]
 
 
 def _cut_out(
-    volume: Volume, part: Region, size: int, windows: Windows, jitter: float, dice: np.random.Generator
+    volume: Volume, part: Region, size: int, windows: Windows, jitter: float, rng: np.random.Generator
 ) -> Known:
     areas = part.sum(axis=(1, 2))
-    z = int(dice.choice(np.flatnonzero(areas >= LARGE * areas.max())))
-    box = moved(tight_box(part[z], z), dice.uniform(-jitter, jitter, 2).tolist(), part.shape[1:])
+    z = int(rng.choice(np.flatnonzero(areas >= LARGE * areas.max())))
+    box = moved(tight_box(part[z], z), rng.uniform(-jitter, jitter, 2).tolist(), part.shape[1:])
     _, dy, dx = volume.spacing_mm_zyx
     frame = Frame.around(box, (dy, dx), size)
     held = np.flatnonzero(areas)
@@ -162,7 +162,7 @@ def _cut_out(
 def _train(
     network: nn.Module,
     objects: Sequence[Known],
-    dice: np.random.Generator,
+    rng: np.random.Generator,
     log: FitLog,
     steps: int,
     learning_rate: float,
@@ -177,8 +177,8 @@ def _train(
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * rate(step, steps)
-        chosen = [objects[place] for place in dice.integers(len(objects), size=objects_per_step)]
-        walks = [_walk(known, chain, dice) for known in chosen]
+        chosen = [objects[place] for place in rng.integers(len(objects), size=objects_per_step)]
+        walks = [_walk(known, chain, rng) for known in chosen]
         before: list[Tensor] = [
             known.mask(places[0]) for known, (_, places) in zip(chosen, walks, strict=True)
         ]
@@ -204,19 +204,19 @@ def _train(
             log({"step": step, "loss": loss.item(), "learning_rate": learning_rate * rate(step, steps)})
 
 
-def _walk(known: Known, chain: int, dice: np.random.Generator) -> tuple[bool, list[int]]:
+def _walk(known: Known, chain: int, rng: np.random.Generator) -> tuple[bool, list[int]]:
     """Return whether a chain starts with the box, and its slices; the first is the one before it starts.
 
     A chain with the box starts on the box's slice, which is also the one before; a chain that would leave the
     stack stays on its last slice.
     """
-    way = int(dice.choice((-1, 1)))
+    way = int(rng.choice((-1, 1)))
     last = len(known.masks) - 1
-    if dice.random() < FROM_BOX:
+    if rng.random() < FROM_BOX:
         places = [known.key, *(known.key + way * step for step in range(chain - 1))]
         return True, [min(max(place, 0), last) for place in places]
     held = np.flatnonzero(known.masks.flatten(1).amax(1).numpy())
-    start = int(dice.choice(held))
+    start = int(rng.choice(held))
     return False, [min(max(start + way * step, 0), last) for step in range(chain)]
 
 

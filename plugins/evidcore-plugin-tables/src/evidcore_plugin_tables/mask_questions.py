@@ -167,9 +167,9 @@ class MaskQuestions(Dataset):
         """Return what is asked about a case, in seeded order."""
         names = [name for name in self.names or sorted(case.masks) if name in case.masks]
         possible = {"present": self._present, "side": self._side, "larger": self._larger}[kind]
-        dice = random.Random(f"mask-questions/{self.seed}/{kind}/{case.id}")
-        found = possible(facts, names, dice)
-        return dice.sample(found, min(self.questions_per_kind, len(found)))
+        rng = random.Random(f"mask-questions/{self.seed}/{kind}/{case.id}")
+        found = possible(facts, names, rng)
+        return rng.sample(found, min(self.questions_per_kind, len(found)))
 
     def _visible(self, facts: CaseFacts, names: list[str]) -> dict[str, MaskFacts]:
         held = {name: facts.masks[name] for name in names}
@@ -177,20 +177,20 @@ class MaskQuestions(Dataset):
             name: mask for name, mask in held.items() if mask.voxels and mask.volume_ml >= self.smallest_ml
         }
 
-    def _present(self, facts: CaseFacts, names: list[str], dice: random.Random) -> list[Asked]:
+    def _present(self, facts: CaseFacts, names: list[str], rng: random.Random) -> list[Asked]:
         absent = [name for name in names if not facts.masks[name].voxels]
         if not absent:
             return []
         found: list[Asked] = []
         for name in self._visible(facts, names):
-            others = dice.sample(absent, min(self.options_per_question - 1, len(absent)))
+            others = rng.sample(absent, min(self.options_per_question - 1, len(absent)))
             found.append((
                 "Which of these is visible in the scan?",
                 tuple(spoken(each) for each in (name, *others)),
             ))
         return found
 
-    def _side(self, facts: CaseFacts, names: list[str], dice: random.Random) -> list[Asked]:
+    def _side(self, facts: CaseFacts, names: list[str], rng: random.Random) -> list[Asked]:
         plane_mm = self._plane_mm(facts)
         if plane_mm is None:
             return []
@@ -211,7 +211,7 @@ class MaskQuestions(Dataset):
             return facts.grid_mm
         return facts.masks[self.midline].x_mm if self.midline in facts.masks else None
 
-    def _larger(self, facts: CaseFacts, names: list[str], dice: random.Random) -> list[Asked]:
+    def _larger(self, facts: CaseFacts, names: list[str], rng: random.Random) -> list[Asked]:
         by_size = sorted(self._visible(facts, names).items(), key=lambda item: -item[1].volume_ml)
         return [
             ("Which of these takes up more volume in the scan?", (spoken(larger), spoken(smaller)))
@@ -237,8 +237,8 @@ class _Letters:
         count = len(options)
         block, step = divmod(self._drawn[kind, count], count)
         self._drawn[kind, count] += 1
-        dice = random.Random(f"{self.key}/{kind}/{count}/{block}")
-        place = dice.sample(range(count), count)[step]
+        rng = random.Random(f"{self.key}/{kind}/{count}/{block}")
+        place = rng.sample(range(count), count)[step]
         others = list(options[1:])
         others.insert(place, options[0])
         return Question(

@@ -217,14 +217,14 @@ class Implant(Dataset):
                 )
 
     def _wishes(self, case: Case, copy: int) -> list[Wish]:
-        dice = self._rng(case, copy, "wishes").random(len(self.kinds))
+        draws = self._rng(case, copy, "wishes").random(len(self.kinds))
         return [
             Wish(
                 kind=KINDS[kind],
                 size_mm=self.sizes_mm.get(kind, KINDS[kind].size_mm),
                 region=self.inside.get(kind, ""),
             )
-            for kind, chance in zip(self.kinds, dice, strict=True)
+            for kind, chance in zip(self.kinds, draws, strict=True)
             if chance < self.prevalence
         ]
 

@@ -67,19 +67,19 @@ class DocumentDrawer:
         few = sorted(cases, key=lambda case: len(case.present()))
         self._easy = few[: max(1, len(few) // 2)]
 
-    def draw(self, dice: random.Random, ease: float) -> Document:
+    def draw(self, rng: random.Random, ease: float) -> Document:
         """Return a document; `ease` in 0..1 favours short prefixes that say little."""
         for _ in range(100):
-            easy = dice.random() < ease
-            case = dice.choice(self._easy if easy else self._cases)
-            task = self._tasks[dice.choices(self._names, self._shares)[0]]
-            prompts = task.prompts(case, self._view, dice.randrange(1, 2**31))
+            easy = rng.random() < ease
+            case = rng.choice(self._easy if easy else self._cases)
+            task = self._tasks[rng.choices(self._names, self._shares)[0]]
+            prompts = task.prompts(case, self._view, rng.randrange(1, 2**31))
             if not prompts:
                 continue
-            prompt = dice.choice(prompts)
+            prompt = rng.choice(prompts)
             shortest = min(_EASY_TOKENS, self._tokens) if ease else self._tokens
-            tokens = shortest if easy else dice.randint(shortest, self._tokens)
-            prefix = prefix_ids(self._tokenizer, case, tokens, dice, 0.0 if easy else self._omitted)
+            tokens = shortest if easy else rng.randint(shortest, self._tokens)
+            prefix = prefix_ids(self._tokenizer, case, tokens, rng, 0.0 if easy else self._omitted)
             return self._document(
                 prompt_ids(self._tokenizer, self._turns, prompt, prefix), *task.gold(prompt)
             )
@@ -106,7 +106,7 @@ class DocumentDrawer:
 
 
 def prefix_ids(
-    tokenizer: Any, case: Case, tokens: int, dice: random.Random, omitted: float = 0.0
+    tokenizer: Any, case: Case, tokens: int, rng: random.Random, omitted: float = 0.0
 ) -> list[int]:
     """Return `tokens` token ids that say the case's impression, at random places among full stops.
 
@@ -122,9 +122,9 @@ def prefix_ids(
             "impressions, so every case needs one. Or start from a pretrained model with { id = … }."
         )
     sentences = re.split(r"(?<=\.)\s+", text.strip())
-    dice.shuffle(sentences)
+    rng.shuffle(sentences)
     if omitted:
-        sentences = [sentence for sentence in sentences if dice.random() >= omitted]
+        sentences = [sentence for sentence in sentences if rng.random() >= omitted]
     pieces = [
         tokenizer((" " if number else "") + sentence, add_special_tokens=False).input_ids
         for number, sentence in enumerate(sentences)
@@ -133,7 +133,7 @@ def prefix_ids(
         pieces.pop()
     filler = tokenizer(_FILLER, add_special_tokens=False).input_ids[:1]
     for _ in range(tokens - sum(map(len, pieces))):
-        pieces.insert(dice.randint(0, len(pieces)), filler)
+        pieces.insert(rng.randint(0, len(pieces)), filler)
     return [token for piece in pieces for token in piece]
 
 

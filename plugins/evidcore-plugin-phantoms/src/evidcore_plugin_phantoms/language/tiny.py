@@ -189,7 +189,7 @@ class Tiny(Language):
         asked: int,
     ) -> bool:
         """Train the model in place; return False if it was given up half way, `asked` questions unread."""
-        dice = random.Random(f"text-fit/{seed}")
+        rng = random.Random(f"text-fit/{seed}")
         generator = torch.Generator().manual_seed(seed)
         optimizer = torch.optim.AdamW(
             self.model.parameters(), plan.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
@@ -205,7 +205,7 @@ class Tiny(Language):
                 group["lr"] = rate
             ease = max(0.0, 1.0 - done / plan.easy_share) if plan.easy_share else 0.0
             with clock.part("data"):
-                documents = [drawer.draw(dice, ease) for _ in range(plan.documents_per_step)]
+                documents = [drawer.draw(rng, ease) for _ in range(plan.documents_per_step)]
             with clock.part("forward_backward"):
                 loss = answer_loss(
                     self.model,
@@ -238,7 +238,7 @@ class Tiny(Language):
     def _figures(self, cases: Sequence[Case], most: int, at_once: int) -> dict[str, float]:
         """Answer the validation questions from the impression, per task that asks for a letter."""
         figures: dict[str, float] = {}
-        dice = random.Random("text-fit/validation")
+        rng = random.Random("text-fit/validation")
         turns = read_turns(self._tokenizer, where="fit of model.language")
         for name, task in self.tasks.items():
             asked = [prompt for case in cases for prompt in task.prompts(case, self.view, 0)[:1]]
@@ -249,7 +249,7 @@ class Tiny(Language):
             longest = max(len(self._tokenizer(task.gold(prompt)[0]).input_ids) for prompt in asked) + 8
             for start in range(0, len(asked), at_once):
                 batch = asked[start : start + at_once]
-                said = [prefix_ids(self._tokenizer, item.case, self.image_tokens, dice) for item in batch]
+                said = [prefix_ids(self._tokenizer, item.case, self.image_tokens, rng) for item in batch]
                 ids = [
                     prompt_ids(self._tokenizer, turns, item, prefix)
                     for item, prefix in zip(batch, said, strict=True)

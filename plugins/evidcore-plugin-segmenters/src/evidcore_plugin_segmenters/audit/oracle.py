@@ -53,8 +53,8 @@ def ways_to_ask(truth: Region, jitters: Sequence[float], seed: int, label: str) 
         Asked(name=ORACLE_MASK, key=key, prompts=(MaskPrompt(z=key, mask=truth[key].copy()),)),
     ]
     digest = hashlib.blake2b(f"{seed}/{label}".encode(), digest_size=8).digest()
-    dice = np.random.default_rng(int.from_bytes(digest, "big"))
-    ways = [[float(sign) for sign in dice.choice((-1.0, 1.0), 2)] for _ in boxes]
+    rng = np.random.default_rng(int.from_bytes(digest, "big"))
+    ways = [[float(sign) for sign in rng.choice((-1.0, 1.0), 2)] for _ in boxes]
     for share in jitters:
         shifted = [
             moved(box, [share * sign for sign in way], truth.shape[1:])
