@@ -30,7 +30,7 @@ demo: venv
 	@test ! -d docs/results/med3d_r1 || $(BIN)/python benchmarks/phantom_learning.py --read docs/results/med3d_r1
 
 test: venv
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" --durations 20 --durations-min 1
 
 test-all: venv
 	$(PYTEST) --durations 40 --durations-min 10
