@@ -35,7 +35,7 @@ class Problem:
 
 def problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Return every mistake of a recipe that was read; imports the components that it names."""
-    found = Walk(raw, homes=(*_HOMES, *_stage_homes()))
+    found = Walk(raw)
     found.table(shape.Top, raw, ())
     stages = stage_classes(raw)
     found.add += [Problem(path=path, text=text) for path, text in order.problems(raw, found.services, stages)]
@@ -64,17 +64,18 @@ def stage_class(kind: str) -> Any:
     return form
 
 
-def _stage_homes() -> Iterator[tuple[type, str]]:
-    """Yield the tables of stages in whose place a key may have been meant; only what can be loaded."""
-    for offer in offers("stage"):
+def _stage_homes(raw: Mapping[str, Any]) -> Iterator[tuple[type, str]]:
+    """Yield the tables of stages in whose place a key may have been meant: the recipe's, and the core's."""
+    own = {row.name for row in offers("stage") if row.package == "evidcore"}
+    for kind in dict.fromkeys([*stage_classes(raw), *sorted(own)]):
         with contextlib.suppress(PluginError):
-            form = stage_class(f"{offer.package}/{offer.name}")
-            yield form, f"a {offer.name} stage, above its [[stage.…]] tables"
+            form = stage_class(kind)
+            yield form, f"a {kind} stage, above its [[stage.…]] tables"
             hints = typing.get_type_hints(form, include_extras=True)
             for name, hint in hints.items():
                 inner = next((item for item in typing.get_args(hint) if dataclasses.is_dataclass(item)), None)
                 if isinstance(inner, type) and typing.get_origin(hint) is types.UnionType:
-                    yield inner, f"{name} of a {offer.name} stage"
+                    yield inner, f"{name} of a {kind} stage"
 
 
 def section(raw: Mapping[str, Any], path: Path) -> str:
@@ -266,7 +267,7 @@ class Walk:
         """Return where in a recipe a key belongs; the stage around it comes first."""
         homes = [
             (form, name)
-            for form, name in self._homes
+            for form, name in (*self._homes, *(_stage_homes(self.raw) if self._homes else ()))
             if key in {item.name for item in dataclasses.fields(form)}
         ]
         if len(path) > 1 and path[0] == "stage" and isinstance(path[1], int):
