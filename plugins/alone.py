@@ -63,14 +63,12 @@ def _core(folder: Path) -> bool:
     python = _environment(folder, "evidcore", "mypy>=1.18")
     listed = _output(str(python), "-m", "pip", "list", "--format=freeze")
     brought = [line for line in listed.splitlines() if line.startswith("evidcore-plugin")]
-    moved_out = ("SimpleITK", "pydicom", "python-gdcm", "pynrrd", "sacrebleu", "RapidFuzz", "httpx2", "timm")
+    moved_out = ("SimpleITK", "pydicom", "python-gdcm", "pynrrd", "sacrebleu", "RapidFuzz", "timm")
     brought += [name for name in moved_out if re.search(rf"(?im)^{name}==", listed)]
     if brought:
         print(f"evidcore brings {', '.join(brought)}")
     shutil.copytree(ROOT / "examples" / "reward-laterality", folder / "reward")
-    is_typed = _runs(
-        python, "-m", "mypy", "--strict", *map(str, (folder / "reward").rglob("src/**/*.py")), cwd=folder
-    )
+    is_typed = _runs(python, "-m", "mypy", "--strict", *sorted((folder / "reward").glob("*.py")), cwd=folder)
     lists = _runs(python, "-m", "evidcore", "plugins", cwd=folder)
     return not brought and is_typed and lists
 
