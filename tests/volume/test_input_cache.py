@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_doctor.cache_filling import Filler, Wanted
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.volume import cache_root, content_key, prepare
-from evidcore.volume.cache_filling import Filler, Wanted
 from evidcore.volume.input_cache import get_input, put_input
 
 SPEC = EncoderInput(size_zyx=(8, 16, 20), spacing_mm_zyx=None, windows=((-1000.0, 1000.0), (-160.0, 240.0)))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from evidcore_plugin_tables.target_options import folder_intensity
 
-from evidcore.cli.data import folder_intensity
 from evidcore.cli.progress import follow
 from evidcore.errors import DataError, RecipeError
 

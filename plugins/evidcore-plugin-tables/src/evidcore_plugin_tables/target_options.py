@@ -1,12 +1,8 @@
-"""`evid data`: look at a data set before anything is trained on it."""
+"""Options of commands that are pointed at a recipe or at a folder with a table of cases."""
 
 from __future__ import annotations
 
 import click
-
-from evidcore.cli import CommandGroup
-
-data = CommandGroup("data", help="Check, profile and prepare a data set.")
 
 folder_intensity = click.option(
     "--intensity",

@@ -24,8 +24,8 @@ from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
 from evidcore.run.model import StageOutputs
-from evidcore.volume.cache_filling import Filled, Filler, Outcome, Wanted
-from evidcore.volume.cache_filling import fill as fill_cache
+from evidcore_plugin_doctor.cache_filling import Filled, Filler, Outcome, Wanted
+from evidcore_plugin_doctor.cache_filling import fill as fill_cache
 
 SPLITS = cast(tuple[Split, ...], get_args(Split))
 

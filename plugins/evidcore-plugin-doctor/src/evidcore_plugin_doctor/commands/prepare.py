@@ -73,8 +73,8 @@ def prepare(
     its limit.
     """
     from evidcore.recipe import load
-    from evidcore.run.filling import fill
     from evidcore.volume import cache_root
+    from evidcore_plugin_doctor.prepare import fill
 
     loaded = load(recipe, overrides)
     with _Bar() as bar:
