@@ -14,7 +14,7 @@ forms of it:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from evidcore.case import Prompt
@@ -30,15 +30,39 @@ from evidcore.contracts import (
     Scored,
     Scorer,
     Task,
+    Written,
 )
 from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval, ratio_interval
-from evidcore.evaluate.measuring import Measurement, named_metrics
+from evidcore.evaluate.measuring import Measurement, NamedMetric, measure, named_metrics
 from evidcore.evaluate.reference_lines import reference_lines, row
-from evidcore.evaluate.thinking import measure_thinking
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.text.choices import LETTERS
+
+
+def measure_thinking(
+    metrics: Iterable[NamedMetric], prompts: Sequence[Prompt], answers: Sequence[str], task: Task
+) -> Measurement:
+    """Measure the thinking of answers against the reports of their cases.
+
+    An answer without thinking counts as one that thought nothing, unless none has any: then nothing was asked
+    for, and nothing is measured.
+
+    Args:
+        metrics: those of them that read "think" are used.
+        prompts: what was asked.
+        answers: one completion each.
+        task: reads them.
+    """
+    thoughts = [task.parse(prompt, text).think for prompt, text in zip(prompts, answers, strict=True)]
+    if not any(thoughts):
+        metrics = ()
+    texts = [
+        Written(case=prompt.case, asked=prompt.written(), text=thought or "", reference=prompt.case.report)
+        for prompt, thought in zip(prompts, thoughts, strict=True)
+    ]
+    return measure(metrics, texts, "think")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from evidcore.builtin.convolution_stem import halvings
-from evidcore.builtin.vit3d import ViT3D
+from evidcore.builtin.vit3d import ViT3D, halvings
 from evidcore.errors import DataError, RecipeError
 from evidcore.testing.checks_model import check_encoder
 

@@ -6,8 +6,8 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Question, Report, VolumeRef
 from evidcore.contracts import Measured, Metric
+from evidcore.evaluate.choice import measure_thinking
 from evidcore.evaluate.measuring import NamedMetric
-from evidcore.evaluate.thinking import measure_thinking
 from evidcore.registry.factory import build
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evidcore.train.slow_rewards import SlowRewards
+from evidcore.train.trl.timing import SlowRewards
 
 
 def hear(figures, steps, last=False):

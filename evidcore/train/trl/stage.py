@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import re
 import shutil
@@ -25,15 +26,47 @@ from torch.utils.data import Dataset, SequentialSampler
 from transformers import PrinterCallback
 
 from evidcore.contracts import Announce
-from evidcore.errors import RecipeError, did_you_mean
+from evidcore.errors import RecipeError, did_you_mean, tells_full_disk
 from evidcore.model import assemble
 from evidcore.model.matrices import matrices_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Lora
-from evidcore.train.trl.checkpoints import last_checkpoint, written_whole
 from evidcore.train.trl.optimizers import OptimizerKind, with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
+
+COMPLETE = "complete"
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint of a stage."""
+    found = [place.parent for place in (folder / "steps").glob(f"checkpoint-*/{COMPLETE}")]
+    return max(found, key=lambda place: int(place.name.rpartition("-")[2]), default=None)
+
+
+@contextlib.contextmanager
+def written_whole(place: Path, *, marks: bool) -> Iterator[None]:
+    """Mark a checkpoint that was written to its end; remove one that the disk has no room for.
+
+    Args:
+        place: its folder.
+        marks: this process is the one that says so.
+
+    Raises:
+        OSError: if the disk is full, however a library puts it; names the folder.
+    """
+    try:
+        yield
+        if marks:
+            with (place / COMPLETE).open("w") as file:
+                file.flush()
+                os.fsync(file.fileno())
+    except Exception as cause:
+        if not tells_full_disk(cause):
+            raise
+        shutil.rmtree(place, ignore_errors=True)  # it could not be resumed from, and takes room
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place)) from cause
+
 
 LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 

@@ -9,38 +9,141 @@ which needs no saved model.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import datasets
 import torch
 from accelerate.utils import gather_object
+from jaxtyping import Float
+from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 from trl.models import unwrap_model_for_generation
 from trl.trainer.callbacks import SyncRefModelCallback
 from trl.trainer.utils import (
+    add_fused_lm_head,
+    disable_dropout_in_model,
     split_pixel_values_by_grid,
     split_tensor_dict,
     unsplit_pixel_values_by_grid,
 )
 
 from evidcore.case import Episode, Prompt, Rollout
-from evidcore.contracts import Announce, RolloutStrategy
+from evidcore.contracts import Announce, RolloutStrategy, Sampler
+from evidcore.errors import ContractError
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.judging import Judge, Judgement
 from evidcore.train.pixel_flow import Proof, prove
-from evidcore.train.record import figures, record
-from evidcore.train.rows import PromptSource
-from evidcore.train.trl.advantages import without_dead_groups, without_rounding
-from evidcore.train.trl.answers import read_answers, run_strategy
+from evidcore.train.record import EQUAL, figures, record
+from evidcore.train.rows import PromptSource, Row
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
-from evidcore.train.trl.reference import reference_of
 from evidcore.train.trl.sampler import PolicySampler
 from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of
 from evidcore.train.trl.timing import timed
+
+
+def run_strategy(
+    strategy: RolloutStrategy, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int
+) -> list[Episode]:
+    """Run a strategy and hold it to its contract: whole groups, in order.
+
+    Raises:
+        ContractError: naming the strategy and the answer that is not where it belongs.
+    """
+    episodes = strategy(sampler, prompts, answers_per_prompt)
+    name = type(strategy).__name__
+    wanted = len(prompts) * answers_per_prompt
+    if len(episodes) != wanted:
+        raise ContractError(
+            f"rollout {name}: must give {answers_per_prompt} answers to each of {len(prompts)} prompts, got "
+            f"{len(episodes)} in place of {wanted}."
+        )
+    for place, episode in enumerate(episodes):
+        prompt = prompts[place // answers_per_prompt]
+        if episode.prompt is not prompt or not episode.ids:
+            raise ContractError(
+                f"rollout {name}: answer {place} must be one to prompt {prompt.id!r} and hold a token, got "
+                f"{len(episode.ids)} tokens to prompt {episode.prompt.id!r}."
+            )
+    return episodes
+
+
+def read_answers(
+    sampler: Sampler, episodes: Sequence[Episode], rows: Sequence[Row], answers_per_prompt: int
+) -> list[Rollout]:
+    """Have each task read the answers to its prompts."""
+    rollouts = []
+    for place, episode in enumerate(episodes):
+        group = place // answers_per_prompt
+        row, text = rows[group], sampler.text(episode)
+        answer = row.task.parse(row.prompt, text)
+        rollouts.append(
+            Rollout(prompt=row.prompt, group=group, text=text, answer=answer, actions=episode.actions)
+        )
+    return rollouts
+
+
+def without_rounding(
+    advantages: Float[Tensor, " row"], totals: Sequence[float], answers_per_prompt: int
+) -> Float[Tensor, " row"]:
+    """Return advantages with exact zeros where a group's totals are equal.
+
+    The mean of equal numbers is off by a rounding, which division by a spread of nearly 0 blows up.
+    """
+    kept = advantages.clone()
+    for start in range(0, len(totals), answers_per_prompt):
+        group = totals[start : start + answers_per_prompt]
+        if max(group) - min(group) < EQUAL:
+            kept[start : start + answers_per_prompt] = 0.0
+    return kept
+
+
+def without_dead_groups(batch: dict[str, Any], answers_per_prompt: int) -> dict[str, Any]:
+    """Leave out groups without advantages; the gradient of the mean over rows stays the same.
+
+    Holds without a KL penalty or entropy bonus, for a loss that is a mean over rows and linear in advantages.
+    """
+    total = len(batch["advantages"])
+    live = batch["advantages"].view(-1, answers_per_prompt).ne(0).any(1)
+    if not bool(live.any()):
+        live[0] = True  # a step needs something to compute
+    if bool(live.all()):
+        return batch
+    rows = live.repeat_interleave(answers_per_prompt).nonzero().flatten().tolist()
+    kept: dict[str, Any] = {}
+    for name, value in batch.items():
+        is_per_row = isinstance(value, list) or (isinstance(value, Tensor) and value.dim() > 0)
+        if is_per_row and len(value) == total:
+            kept[name] = [value[row] for row in rows] if isinstance(value, list) else value[rows]
+        else:
+            kept[name] = value
+    kept["advantages"] *= len(rows) / total
+    return kept
+
+
+def reference_of(model: VolumeVLM, args: GRPOConfig) -> VolumeVLM:
+    """Copy the model as it is now, ready for trl to score with; frozen parts are shared, not copied."""
+    parts = [model.model.encoder, model.model.bridge, model.model.language_model, model.lm_head]
+    frozen = [part for part in parts if not any(weight.requires_grad for weight in part.parameters())]
+    memo: dict[int, Any] = {id(part): part for part in frozen}
+    forward = model.__dict__.pop("forward", None)  # trl's, bound to the model that is trained
+    reference = copy.deepcopy(model, memo)
+    if forward is not None:
+        model.__dict__["forward"] = forward
+    own = {id(weight) for weight in model.parameters()}
+    for weight in reference.parameters():
+        if id(weight) not in own:
+            weight.requires_grad_(False)
+    if args.disable_dropout:
+        disable_dropout_in_model(reference)
+    add_fused_lm_head(reference, temperature=args.temperature, cast_lm_head_to_fp32=args.cast_lm_head_to_fp32)
+    reference.eval()
+    return reference
+
 
 RENAMED = {
     "kl": "kl",
