@@ -29,13 +29,13 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from evidcore.model import assemble
-from evidcore.model.break_even import LEAST_SAVED, pays, tokens_saved
 from evidcore.model.generation import Prefix, Sampling, continue_rows
 from evidcore.model.packing import answer_log_probs, pack
 from evidcore.model.positions import counted
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
 from evidcore.testing.models import tiny_tokenizer
+from evidcore.train.trl.logprobs import LEAST_SAVED, pays, tokens_saved
 
 # tokens of a prompt, tokens of an answer, answers
 SCORED = (

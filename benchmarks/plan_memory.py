@@ -58,7 +58,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
     from evidcore_plugin_lab.plan.needs import memory
 
     from evidcore.builtin.rollouts import Plain
-    from evidcore.run.shapes import Shapes, TextShape
+    from evidcore.run.dry_run import Shapes, TextShape
     from evidcore.train.grpo import Grpo
     from evidcore.train.settings import NamedReward, Silent
     from evidcore.train.sft import Sft

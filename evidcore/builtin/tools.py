@@ -11,7 +11,7 @@ from annotated_types import Ge
 
 from evidcore.case import Box, Crop, Part, Prompt, TextPart, VisualPart
 from evidcore.contracts import Tool, View
-from evidcore.geometry.shown_boxes import is_slice
+from evidcore.geometry.boxes import is_slice
 from evidcore.volume.reading import read_geometry
 
 SMALLEST_CROP_VOXELS = 4  # a closer look at less is one flat colour

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from evidcore.case import Box, Case, Crop, Part, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, Grid, View
 from evidcore.errors import RecipeError
-from evidcore.geometry.shown_boxes import ShownBox, is_slice, shown_box, slice_box
+from evidcore.geometry.boxes import ShownBox, is_slice, shown_box, slice_box
 from evidcore.volume.reading import read_geometry
 
 

@@ -3,10 +3,136 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import click
+
+from evidcore.hooks import observe
+
+_log = logging.getLogger("evidcore")
+_EVERY_S = 10.0  # plain lines come at most this often
+_FIRST = ("cases_", "loss", "reward", "accuracy", "entropy", "kl", "learning_rate")
+
+
+class Progress:
+    """A recorder of the run that prints."""
+
+    def __init__(self, folder: Path, *, to_stderr: bool = False, label: str = "") -> None:
+        """Print to the terminal; `label` goes before every line, where several runs follow each other."""
+        from rich.console import Console
+
+        self._console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        self._live: Any = None
+        self._folder = folder
+        self._label = f"{label} " if label else ""
+        self._stage_start_s = self._last_line_s = self._run_start_s = time.monotonic()
+        self._seconds: dict[str, float] = {}
+        self._started: set[str] = set()
+
+    def __enter__(self) -> Self:
+        """Start the live block where there is a terminal, and show what the run's parts say of themselves."""
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.__enter__()
+        self._said = logging.StreamHandler()  # stderr, from which a live block takes lines
+        self._said.setFormatter(logging.Formatter("%(message)s"))
+        _log.addHandler(self._said)
+        _log.setLevel(logging.INFO)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the live block away, and be silent."""
+        _log.removeHandler(self._said)
+        _log.setLevel(logging.NOTSET)
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    @observe
+    def stage_started(self, stage: str, folder: Path) -> None:
+        """Say that a stage starts."""
+        self._stage_start_s, self._last_line_s = time.monotonic(), 0.0
+        self._seconds = {}
+        self._started.add(stage)
+        self._console.print(f"{self._label}{stage}: started")
+
+    @observe
+    def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Show a step's figures."""
+        for name, value in metrics.items():
+            kind, _, part = name.partition("/")
+            if kind.endswith("_s"):
+                label = f"{kind.removesuffix('_s').replace('_', ' ')} {part}".strip()
+                self._seconds[label] = self._seconds.get(label, 0.0) + value
+        now = time.monotonic()
+        line = f"{self._label}{stage}: step {step}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
+        if self._live is not None:
+            self._live.update("\n".join([line, self._split()]))
+        elif now - self._last_line_s >= _EVERY_S:
+            self._last_line_s = now
+            self._console.print(line)
+            sys.stdout.flush()
+
+    @observe
+    def stage_finished(self, stage: str, folder: Path, figures: Mapping[str, Any]) -> None:
+        """Say that a stage is done."""
+        if stage not in self._started:
+            self._console.print(f"{self._label}{stage}: unchanged, used again from {folder}")
+            return
+        took = time.monotonic() - self._stage_start_s
+        self._console.print(f"{self._label}{stage}: done in {took:.0f} s  {self._split()}".rstrip())
+
+    def _split(self) -> str:
+        """Return where the stage's time went: what is named, and the rest of the steps."""
+        named = {label: value for label, value in self._seconds.items() if label != "step"}
+        total = self._seconds.get("step", sum(named.values()))
+        named["other"] = named.get("other", 0.0) + total - sum(named.values())
+        parts = sorted(named.items(), key=lambda item: -item[1])
+        return ", ".join(
+            f"{label} {value:.0f} s ({100 * value / total:.0f} %)" for label, value in parts if value >= 0.5
+        )
+
+
+def _figures(metrics: Mapping[str, float]) -> str:
+    """Return the figures that matter most, then a few others."""
+    names = [name for start in _FIRST for name in metrics if name.startswith(start)]
+    return "  ".join(f"{name} {metrics[name]:.4g}" for name in list(dict.fromkeys(names))[:5])
+
+
+@contextmanager
+def follow(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how far a walk over cases is: a bar in a terminal, now and then a line otherwise."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(name, total=None)
+            yield lambda count, total: bar.update(task, completed=count, total=total)
+        return
+    last_s = time.monotonic()
+
+    def say(count: int, total: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= _EVERY_S:
+            last_s = time.monotonic()
+            print(f"{name}: {count} of {total} cases", file=sys.stderr, flush=True)  # noqa: T201
+
+    yield say
+
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
@@ -39,7 +165,7 @@ def run(
 
 def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None) -> None:
     """Run a run folder to its end, show its progress, write its page and print its results."""
-    from evidcore.cli.progress import Progress
+    from evidcore.cli.run import Progress
     from evidcore.cli.summary import summary
     from evidcore.page import write_page
     from evidcore.run import processes

@@ -14,10 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
-from evidcore.model.config import VolumeVLMConfig
 from evidcore.model.parts import build_bridge
 from evidcore.model.processor import IMAGE_TOKEN, VolumeImageProcessor, VolumeProcessor, add_image_tokens
-from evidcore.model.vlm import VolumeVLM
+from evidcore.model.vlm import VolumeVLM, VolumeVLMConfig
 from evidcore.registry import factory
 
 

@@ -21,9 +21,9 @@ from evidcore.case import Crop, Part, Prompt, TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Grid, View
 from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
-from evidcore.model.config import VolumeVLMConfig
 from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.model.template import control_tokens, read_turns
+from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.registry import factory
 from evidcore.volume import prepare
 

@@ -1,26 +1,285 @@
-"""A causal language model that sees volumes, as a transformers model with its language head."""
+"""A causal language model that sees volumes, as a transformers model: configuration, backbone, language head.
+
+What TRL and `generate` demand of it, by example of what breaks without: `pixel_values` never has four
+dimensions (TRL would split it into tiles); `get_image_features` gives a list (generation then encodes once
+per prompt); `*_type_ids` are taken and not used (TRL sends them); parameters have at least one dimension
+(FSDP2 shards them).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, ClassVar, no_type_check
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.configuration_utils import SubConfigSpec
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutputWithPooling, CausalLMOutputWithPast
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    BaseModelOutputWithPooling,
+    CausalLMOutputWithPast,
+)
 
-from evidcore.contracts import Bridge, Encoder
-from evidcore.model.backbone import VolumeVLMModel, VolumeVLMPreTrained
-from evidcore.model.config import VolumeVLMConfig
-from evidcore.model.positions import is_multimodal
+from evidcore.contracts import Bridge, Encoder, Grid, Patches
+from evidcore.errors import ContractError, RunError
+from evidcore.model.bank import FeatureBank
+from evidcore.model.parts import build_bridge, build_encoder
+from evidcore.model.positions import counted, is_multimodal, multimodal
+
+
+@no_type_check  # transformers checks the fields, and takes others than these
+@strict
+class VolumeVLMConfig(PreTrainedConfig):  # type: ignore[misc]
+    """Tables as in a recipe: `{"use": "vit3d", ...}`; `text_config` is the language model's own."""
+
+    model_type = "evidcore_volume_vlm"
+    # TRL reads `config.auto_map` without a default; as a field it would be written to config.json
+    auto_map: ClassVar[dict[str, str]] = {}
+    sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {
+        "text_config": SubConfigSpec(config_class=AutoConfig, model_type="qwen2")
+    }
+
+    text_config: Any = None  # a dictionary until __post_init__
+    vision: dict[str, Any] | None = None  # of the published model that the language model is part of
+    encoder: dict[str, Any] | None = None
+    bridge: dict[str, Any] | None = None
+    image_token_id: int = 0
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Build the language model's configuration from its dictionary, and tie what it ties."""
+        super().__post_init__(**kwargs)
+        self.tie_word_embeddings = bool(getattr(self.text_config, "tie_word_embeddings", False))
+
+
+class VolumeVLMPreTrained(PreTrainedModel):  # type: ignore[misc]
+    """What both classes tell transformers."""
+
+    config_class = VolumeVLMConfig
+    base_model_prefix = "model"
+    input_modalities = ("image", "text")
+    supports_gradient_checkpointing = True
+    _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Leave weights alone: encoder, bridge and language model initialise themselves."""
+
+    def _move_missing_keys_from_meta_to_device(self, *args: Any, **kwargs: Any) -> None:
+        """Keep buffers that are in no checkpoint and were built with real values: a component's may be.
+
+        `from_pretrained` gives each such buffer new memory, for its own classes to fill again.
+        """
+        real = {name: one for name, one in self.named_non_persistent_buffers() if not one.is_meta}
+        super()._move_missing_keys_from_meta_to_device(*args, **kwargs)
+        for name, one in real.items():
+            self.get_buffer(name).copy_(one)
+
+
+class VolumeVLMModel(VolumeVLMPreTrained):
+    """Encoder, bridge and the language model's backbone."""
+
+    def __init__(
+        self,
+        config: VolumeVLMConfig,
+        encoder: Encoder | None = None,
+        bridge: Bridge | None = None,
+        language_model: PreTrainedModel | None = None,
+    ) -> None:
+        """Take the parts, or build them from `config`."""
+        super().__init__(config)
+        # real weights even where transformers builds on the meta device: see the buffers above
+        width = config.text_config.hidden_size
+        with torch.device("cpu"):
+            self.encoder = encoder or build_encoder(config.encoder or {}, config.vision)
+            self.bridge = bridge or build_bridge(config.bridge or {}, self.encoder, width, config.vision)
+        self.language_model = language_model or AutoModel.from_config(config.text_config)
+        self.bank: FeatureBank | None = None
+        # units of their own under FSDP: `generate` calls get_image_features outside of forward
+        self._no_split_modules = [type(self.encoder).__name__, type(self.bridge).__name__]
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the language model's embedding."""
+        embedding: nn.Module = self.language_model.get_input_embeddings()
+        return embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the language model's embedding."""
+        self.language_model.set_input_embeddings(value)
+
+    @property
+    def encoder_is_frozen(self) -> bool:
+        """Tell whether features of the encoder may be kept."""
+        return not any(weight.requires_grad for weight in self.encoder.parameters())
+
+    def train(self, mode: bool = True) -> VolumeVLMModel:
+        """Switch to training; a frozen encoder stays in evaluation, so that its features are the bank's."""
+        super().train(mode)
+        if self.encoder_is_frozen:
+            self.encoder.eval()
+        return self
+
+    def get_image_features(
+        self, pixel_values: Tensor, return_dict: bool = True, **kwargs: Any
+    ) -> BaseModelOutputWithPooling:
+        """Return the bridge's tokens, a list with (token, (1 + deep layers) * text_width) per volume.
+
+        Args:
+            pixel_values: prepared volumes (volume, channel, z, y, x), or the bank's handles (volume, 1) as
+                int64.
+            return_dict: what transformers passes; the answer is always an object.
+            kwargs: not used.
+        """
+        if pixel_values.is_floating_point():
+            patches = self.encoder(pixel_values.to(next(self.encoder.parameters()).dtype))
+            return BaseModelOutputWithPooling(pooler_output=list(self._tokens(patches)))
+        handles = pixel_values.reshape(-1).tolist()
+        found: dict[int, Tensor] = {}
+        unique = list(dict.fromkeys(handles))
+        for group, patches in self._bank().patches(unique, self.encoder, live=not self.encoder_is_frozen):
+            found.update(zip(group, self._tokens(patches), strict=True))
+        return BaseModelOutputWithPooling(pooler_output=[found[handle] for handle in handles])
+
+    def positions(
+        self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor | None = None
+    ) -> Tensor:
+        """Return rotary positions of tokens: (row, place), or (axis, row, place) where they are multimodal.
+
+        Args:
+            input_ids: (row, place), left-padded.
+            attention_mask: 1 on tokens.
+            pixel_values: as `get_image_features` takes them, in the order of their tokens.
+        """
+        grids = self._token_grids(pixel_values)
+        if grids is None:
+            return counted(attention_mask)
+        return multimodal(input_ids, attention_mask, self.config.image_token_id, grids)
+
+    def _token_grids(self, pixel_values: Tensor | None) -> list[Grid] | None:
+        """Return the grid of each image's tokens; None where the language model counts tokens only."""
+        if not is_multimodal(self.config.text_config):
+            return None
+        if self.bridge.token_grid(self.encoder.grid(self.encoder.input.size_zyx)) is None:
+            return None
+        if pixel_values is None:
+            return []
+        if pixel_values.is_floating_point():
+            z, y, x = pixel_values.shape[2:]
+            sizes: list[Grid] = [(z, y, x)] * len(pixel_values)
+        else:
+            sizes = [self._bank().size_zyx(handle) for handle in pixel_values.reshape(-1).tolist()]
+        grids = [self.bridge.token_grid(self.encoder.grid(size)) for size in sizes]
+        return [grid for grid in grids if grid is not None]
+
+    def _bank(self) -> FeatureBank:
+        if self.bank is None:
+            raise RunError(
+                "the model was given image handles but has no feature bank; load both with "
+                "evidcore.model.load, or let the processor return pixels."
+            )
+        return self.bank
+
+    def _tokens(self, patches: Patches) -> Tensor:
+        """Run the bridge; (volume, token, (1 + deep layers) * text_width)."""
+        weight = next(self.bridge.parameters(), patches.features)
+        # laid out as the bank keeps them: another layout may be summed in another order
+        features = patches.features.to(weight.dtype).contiguous()
+        tokens: Tensor = self.bridge(Patches(features, patches.grid_zyx, patches.centres_mm))
+        expected = (
+            patches.features.shape[0],
+            self.bridge.tokens(patches.grid_zyx),
+            self.config.text_config.hidden_size * (1 + self.bridge.deep_layers),
+        )
+        if tuple(tokens.shape) != expected:
+            raise ContractError(
+                f"bridge {self.config.bridge['use']!r} gave tokens of shape {tuple(tokens.shape)}; (volume, "
+                f"token, text width) must be {expected} for a patch grid of {patches.grid_zyx} and "
+                f"{self.bridge.deep_layers} deep layers."
+            )
+        return tokens
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        mm_encoder_outputs: dict[str, Any] | None = None,
+        token_type_ids: Tensor | None = None,
+        mm_token_type_ids: Tensor | None = None,
+        skip_positions: int = 0,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Return hidden states, those of the first `skip_positions` left out."""
+        if inputs_embeds is None:
+            inputs_embeds = self.get_input_embeddings()(input_ids)
+        if input_ids is not None:
+            inputs_embeds, deep = self._place(input_ids, inputs_embeds, pixel_values, mm_encoder_outputs)
+            kwargs |= deep
+        if position_ids is None and past_key_values is None:
+            mask = inputs_embeds.new_ones(inputs_embeds.shape[:2], dtype=torch.long)
+            if attention_mask is not None and attention_mask.ndim == 2:  # (row, place): of padding
+                mask = attention_mask
+            ids = input_ids if input_ids is not None else torch.full_like(mask, -1)
+            position_ids = self.positions(ids, mask, pixel_values)
+        output = self.language_model(
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        if skip_positions:
+            output.last_hidden_state = output.last_hidden_state[:, skip_positions:]
+        return output
+
+    def _place(
+        self,
+        input_ids: Tensor,
+        embeddings: Tensor,
+        pixel_values: Tensor | None,
+        encoded: dict[str, Any] | None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Put the images' tokens where `input_ids` has image tokens.
+
+        Returns:
+            The embeddings, and what the language model is given for its first layers, if anything.
+
+        Raises:
+            RunError: if their numbers differ, images without tokens and tokens without images among them: a
+                trainer that drops pixels must not go on as a text model.
+        """
+        shown = (encoded or {}).get("image")
+        if shown is None and pixel_values is not None:
+            shown = self.get_image_features(pixel_values)
+        features = None if shown is None else list(shown.pooler_output)
+        places = input_ids == self.config.image_token_id
+        given, wanted = sum(len(one) for one in features or ()), int(places.sum())
+        if given != wanted:
+            raise RunError(
+                f"{wanted} image tokens in the text but {given} from the images; an image or part of its "
+                "tokens was lost on the way (a truncated prompt does that: raise the length limit)."
+            )
+        if not features:
+            return embeddings, {}
+        first, *deep = torch.split(torch.cat(features).to(embeddings), embeddings.shape[-1], dim=-1)
+        placed = embeddings.masked_scatter(places.unsqueeze(-1), first)
+        if not deep:
+            return placed, {}
+        return placed, {"visual_pos_masks": places, "deepstack_visual_embeds": deep}
 
 
 class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]

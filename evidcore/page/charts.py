@@ -6,8 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from evidcore.page.markup import Html, data_block, join, tag
-from evidcore.page.numbers import MINUS, Unit, interval, number, written
+from evidcore.page.markup import MINUS, Html, Unit, data_block, interval, join, number, tag, written
 
 _LANE_PX = 22
 _CURVE_WIDTH, _CURVE_HEIGHT = 360, 190

@@ -3,21 +3,92 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from evidcore.errors import EvidError
 from evidcore.hooks import Announcer, Section
-from evidcore.page import outcome, training
-from evidcore.page.durations import stage_time
+from evidcore.page import charts, outcome
+from evidcore.page.durations import is_number, is_time, stage_time
 from evidcore.page.examples import evidence_section
 from evidcore.page.gallery import Gallery
-from evidcore.page.markup import Html, escape, join, tag
-from evidcore.page.numbers import DASH
+from evidcore.page.markup import DASH, Html, Unit, escape, join, tag
 from evidcore.page.record import Line, RunRecord, read_record
 from evidcore.page.tables import facts, figures, result_table, tree
+
+_SKIPPED = {"stage", "step", "time_s", "epoch"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One chart and the figures that belong on it."""
+
+    title: str
+    figures: re.Pattern[str]
+    unit: Unit = "plain"
+    note: str = ""
+
+
+PANELS = (
+    Panel(title="Loss", figures=re.compile(r"loss(?:_(\w+))?")),
+    Panel(title="Reward", figures=re.compile(r"reward(?:/(.+))?"), note="mean over answers"),
+    Panel(title="Well-formed answers", figures=re.compile(r"reward/format"), unit="rate"),
+    Panel(title="KL to the reference", figures=re.compile(r"kl"), note="nats a token"),
+    Panel(
+        title="Dead groups",
+        figures=re.compile(r"dead_groups(?:/(.+))?"),
+        unit="rate",
+        note="equal rewards teach nothing",
+    ),
+    Panel(title="Entropy", figures=re.compile(r"entropy"), note="nats a token"),
+    Panel(title="Answer length", figures=re.compile(r"completion_tokens"), note="tokens"),
+)
+
+
+def stage_curves(lines: Sequence[Line]) -> Html:
+    """Return the charts of one stage's lines, the well-known ones open and the rest folded."""
+    names = [
+        name
+        for name in dict.fromkeys(key for line in lines for key in line)
+        if name not in _SKIPPED and not is_time(name) and any(is_number(line.get(name)) for line in lines)
+    ]
+    shown, left = [], set(names)
+    for panel in PANELS:
+        mine = [name for name in names if panel.figures.fullmatch(name)][:6]
+        if mine:
+            left -= set(mine)
+            rows = [_curve(_label(panel, name), name, lines) for name in mine]
+            shown.append(charts.curves(panel.title, rows, unit=panel.unit, note=panel.note))
+    more = [charts.curves(name, [_curve(name, name, lines)]) for name in names if name in left]
+    return join([
+        tag("div", *shown, class_="curves") if shown else "",
+        tag(
+            "details",
+            tag("summary", f"{len(more)} more figure{'s' * (len(more) > 1)}"),
+            tag("div", *more, class_="curves"),
+        )
+        if more
+        else "",
+    ])
+
+
+def _label(panel: Panel, name: str) -> str:
+    if not panel.figures.groups:
+        return name
+    found = panel.figures.fullmatch(name)
+    return (found.group(1) if found else None) or "total"
+
+
+def _curve(label: str, name: str, lines: Sequence[Line]) -> charts.Curve:
+    points = [(int(line["step"]), float(line[name])) for line in lines if is_number(line.get(name))]
+    return charts.Curve(
+        label=label, steps=[step for step, _ in points], values=[value for _, value in points]
+    )
+
 
 _VOLUMES_BYTES = 11_000_000  # the whole page stays below 15 MB
 NOTICE = "Research software, not for clinical use. Not a medical device; not for diagnosis or treatment."
@@ -205,10 +276,7 @@ def _phantom_badge(record: RunRecord) -> Html | None:
 
 
 def _training(record: RunRecord) -> Html:
-    blocks = [
-        tag("div", tag("h3", stage), training.stage_curves(lines))
-        for stage, lines in _by_stage(record).items()
-    ]
+    blocks = [tag("div", tag("h3", stage), stage_curves(lines)) for stage, lines in _by_stage(record).items()]
     return join(blocks) if blocks else _empty("No stage has logged a step yet.")
 
 

@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from evidcore.page.markup import Html, tag
-from evidcore.page.numbers import number, written
+from evidcore.page.markup import Html, number, tag, written
 from evidcore.page.record import Line
 
 _TIME = re.compile(r"(?P<part>.+)_s|reward_s/(?P<reward>.+)")

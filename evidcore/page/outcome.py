@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.page.charts import Lane, lanes
-from evidcore.page.markup import Html, join, tag
-from evidcore.page.numbers import interval, number
+from evidcore.page.markup import Html, interval, join, number, tag
 from evidcore.page.record import Line, RunRecord
 from evidcore.page.tables import (
     REFERENCE_LINES,

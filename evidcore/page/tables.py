@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
-from evidcore.page.markup import Html, join, tag
-from evidcore.page.numbers import Unit, interval, number
+from evidcore.page.markup import Html, Unit, interval, join, number, tag
 from evidcore.page.record import Line
 
 REFERENCE_LINES = {

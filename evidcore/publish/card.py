@@ -11,7 +11,7 @@ from huggingface_hub import ModelCardData
 
 from evidcore import __version__
 from evidcore.page import NOTICE
-from evidcore.page.numbers import DASH, written
+from evidcore.page.markup import DASH, written
 from evidcore.page.tables import (
     REFERENCE_LINES,
     is_accuracy,

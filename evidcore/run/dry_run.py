@@ -1,29 +1,165 @@
-"""Everything but training: build what is named, read a first case, render what is asked, count tokens."""
+"""Everything but training: build what is named, read a first case, render what is asked, count tokens.
+
+Models are built without weights: what their parts weigh, and what each stage trains of them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
+from torch import nn
+from transformers import AutoModel
 
 from evidcore.case import Prompt, TextPart, VisualPart
-from evidcore.contracts import Encoder, Grid, Stage
+from evidcore.contracts import Bridge, Encoder, Grid, Stage, Workload
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
 from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse, Recipe
-from evidcore.recipe.nested_tables import is_fetched, tables
+from evidcore.recipe.resolve import stage_table
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly, check_splits
 from evidcore.run.context import Context
 from evidcore.run.model import UNKNOWN_TEXT_WIDTH, StageOutputs
-from evidcore.run.shapes import Shapes, adapter_parameters, shapes
 from evidcore.volume import prepare
+
+# the matrices that LoRA is added to, each as (in, out)
+Matrices = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextShape:
+    """What memory depends on in a language model of the Llama kind."""
+
+    layers: int
+    width: int
+    query_width: int  # heads times their width
+    key_width: int  # of keys, and of values: fewer heads
+    inner_width: int  # of the MLP
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: Any) -> TextShape:
+        """Read it from a transformers text configuration."""
+        heads = int(config.num_attention_heads)
+        head = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        return cls(
+            layers=int(config.num_hidden_layers),
+            width=int(config.hidden_size),
+            query_width=heads * head,
+            key_width=int(getattr(config, "num_key_value_heads", None) or heads) * head,
+            inner_width=int(config.intermediate_size),
+            vocabulary=int(config.vocab_size),
+        )
+
+    def matrices(self) -> Matrices:
+        """Return the (in, out) of a layer's seven matrices."""
+        h, q, k, f = self.width, self.query_width, self.key_width, self.inner_width
+        return ((h, q), (h, k), (h, k), (q, h), (h, f), (h, f), (f, h))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """Encoder and bridge on the meta device; the language model's numbers where they are known."""
+
+    encoder: Encoder
+    bridge: Bridge
+    text: TextShape | None  # None: only a download would tell
+    parameters: Mapping[str, int | None]  # by part
+
+    @property
+    def patch_grid_zyx(self) -> Grid:
+        """The patches of one usual input."""
+        return self.encoder.grid(self.encoder.input.size_zyx)
+
+    @property
+    def visual_tokens(self) -> int:
+        """The visual tokens of one usual input."""
+        return self.bridge.tokens(self.patch_grid_zyx)
+
+    def trained(self, load: Workload) -> int | None:
+        """Return how many parameters a stage trains; None where a part's size is not known."""
+        counts = [
+            self.parameters.get(part) for part in load.train if part != "language" or load.lora_rank is None
+        ]
+        if load.lora_rank is not None:
+            counts.append(None if self.text is None else adapter_parameters(self.text, load.lora_rank))
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def whole(self) -> int | None:
+        """Return the parameters of the whole model."""
+        counts = list(self.parameters.values())
+        return None if None in counts else sum(count or 0 for count in counts)
+
+
+def shapes(assembly: Assembly) -> Shapes:
+    """Build a recipe's model without weights. A counted vocabulary needs the data."""
+    width = assembly.language.width()
+    text: TextShape | None = None
+    language: int | None = None
+    with torch.device("meta"):
+        encoder = models.encoder(assembly, StageOutputs())
+        bridge = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH)
+    config = assembly.language.config(assembly.corpus)
+    if config is not None:
+        text = TextShape.of(config)
+        with torch.device("meta"):
+            language = size(AutoModel.from_config(config))
+        whole = assembly.language.vision() or config
+        if not whole.tie_word_embeddings:
+            language += text.vocabulary * text.width
+    return Shapes(
+        encoder=encoder,
+        bridge=bridge,
+        text=text,
+        parameters={
+            "encoder": size(encoder),
+            "bridge": size(bridge) if width is not None else None,
+            "language": language,
+        },
+    )
+
+
+def size(module: nn.Module) -> int:
+    """Return a module's parameters; tied ones count once."""
+    return sum(weight.numel() for weight in module.parameters())
+
+
+def adapter_parameters(text: TextShape, rank: int) -> int:
+    """Return what LoRA adds: for each matrix a (rank, in) and an (out, rank)."""
+    return text.layers * sum(rank * (before + after) for before, after in text.matrices())
+
+
+def tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every table inside data sets, tasks, services and stages, and where it stands."""
+    sections = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}
+    waiting: list[tuple[str, Any]] = [
+        (f"{section}.{name}", table) for section, tables in sections.items() for name, table in tables.items()
+    ]
+    waiting += [
+        (f"stage.{recipe.stage_name(place)}", stage_table(stage)) for place, stage in enumerate(recipe.stages)
+    ]
+    while waiting:
+        where, value = waiting.pop(0)
+        if isinstance(value, Mapping):
+            yield where, value
+            waiting += [(f"{where}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{where}[{number}]", item) for number, item in enumerate(value)]
+
+
+def is_fetched(table: Mapping[str, Any]) -> bool:
+    """Tell whether a table names a model on the Hub, and nothing on this machine in its place."""
+    return bool(
+        table.get("id") and table.get("revision") and not table.get("folder") and not table.get("file")
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,20 @@
 """Go through a recipe's stages, one after another, using those again whose inputs are unchanged.
 
-Order of events for a stage: its inputs are hashed; a stage folder of that hash is used as it is; otherwise
-the stage writes into the run's `working/` folder, its inputs first, which becomes the stage folder in one
-move. Then the run links to it. What a killed process left in `working/` is gone on with where it had the same
-inputs; else the stage starts anew.
+Order of events for a stage: its inputs are hashed, which are all that its result depends on; a stage folder
+of that hash is used as it is; otherwise the stage writes into the run's `working/` folder, its inputs first,
+which becomes the stage folder in one move. Then the run links to it. What a killed process left in `working/`
+is gone on with where it had the same inputs; else the stage starts anew.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import logging
 import random
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +25,119 @@ from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe
+from evidcore.recipe.resolve import stage_table
 from evidcore.run.assembly import Assembly
+from evidcore.run.code import CORE, core_hash, offer_hash, top_module
 from evidcore.run.context import Context
 from evidcore.run.controls import run_controls
 from evidcore.run.folder import RunFolder, difference, link, write
-from evidcore.run.inputs import after, hashed_inputs, inputs_hash
+from evidcore.run.lock import named, requirements, stage_offers, versions
 from evidcore.run.model import StageOutputs
 from evidcore.run.processes import processes
 from evidcore.run.record import StageAnnouncer, append, read_lines, rewrite
+
+Hashes = Mapping[str, str]  # of the stages that wrote a checkpoint: "encoder", "model", "service.<name>"
+
+
+def hashed_inputs(
+    assembly: Assembly, stage: Stage, lock: Mapping[str, Any], upstream: Hashes
+) -> dict[str, Any]:
+    """Return everything a stage's result depends on.
+
+    A stage says which tables of the model and which earlier outputs it depends on. What is measured on (data
+    sets, tasks) counts where it is used. The stage's place in the recipe does not, and the stages below it do
+    not. Code counts as the packages of its components and, of the core, as what they, the stage's own module
+    and the run's context import.
+
+    Args:
+        assembly: of the recipe.
+        stage: one of its stages.
+        lock: the tables of lock.toml.
+        upstream: hashes of the stages whose results it starts from.
+    """
+    recipe, table = assembly.recipe, stage_table(stage)
+    tasks = {use.task: recipe.tasks[use.task] for use in stage.data_uses() if use.task}
+    datasets = {use.dataset: recipe.datasets[use.dataset] for use in stage.data_uses()}
+    services = _services(recipe, table, tasks)
+    model = stage.model_tables(Context(assembly, stage.label))
+    unread = {f"service.{name}" for name in recipe.services if name not in services}
+    started_from = {key: value for key, value in stage.starts_from(upstream).items() if key not in unread}
+    offers = [
+        *(offer for value in datasets.values() for offer in named("dataset", value)),
+        *(offer for value in tasks.values() for offer in named("task", value)),
+        *(offer for kind, value in model.items() for offer in named(kind, value)),
+        *(offer for value in services.values() for offer in named(str(value["kind"]), value)),
+        *stage_offers(stage, recipe),
+    ]
+    code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer) != CORE}
+    code[CORE] = core_hash(offers, (Context.__module__,))
+    return {
+        "stage": table,
+        "seed": recipe.seed,
+        "dataset": {name: {**value, **lock["dataset"][name]} for name, value in datasets.items()},
+        "task": tasks,
+        "model": model,
+        "service": services,
+        "words": _words(assembly, stage, lock, upstream),
+        "upstream": started_from,
+        "code": code,
+        "versions": versions() | versions(requirements(offers)),
+        "recipe_folder": str(recipe.folder),
+    }
+
+
+def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the inputs of every stage of a recipe, by stage name, without running any."""
+    found: dict[str, dict[str, Any]] = {}
+    upstream: Hashes = {}
+    for place, stage in enumerate(assembly.recipe.stages):
+        inputs = hashed_inputs(assembly, stage, lock, upstream)
+        found[assembly.recipe.stage_name(place)] = inputs
+        upstream = after(stage, inputs_hash(inputs), upstream)
+    return found
+
+
+def _services(recipe: Recipe, table: Mapping[str, Any], tasks: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the services that a stage or its tasks name, and those that these name."""
+    found: dict[str, Any] = {}
+    waiting: list[Any] = [table, tasks]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+        elif isinstance(value, str):
+            name = value.removeprefix("service.")  # a fit stage names its component so
+            if name in recipe.services and name not in found:
+                found[name] = recipe.services[name]
+                waiting.append(found[name])
+    return found
+
+
+def _words(assembly: Assembly, stage: Stage, lock: Mapping[str, Any], upstream: Hashes) -> dict[str, Any]:
+    """Return what a counted vocabulary is counted in, beside the stage's own data."""
+    source = stage.needs_words(upstream) if assembly.language.counts_words else ""
+    recipe = assembly.recipe
+    if not source:
+        return {}  # a pretrained tokenizer knows its words, and a trained one lies beside the weights
+    datasets = {name: {**table, **lock["dataset"][name]} for name, table in recipe.datasets.items()}
+    if source == "phrases":
+        return {"dataset": datasets}
+    counted = [dataclasses.asdict(use) for use in assembly.word_sources()]
+    return {"dataset": datasets, "task": recipe.tasks, "data": counted}
+
+
+def inputs_hash(inputs: Mapping[str, Any], salt: str = "") -> str:
+    """Return the hash of a stage's inputs; `salt` keeps a `--fresh` run's stages apart."""
+    text = json.dumps({**inputs, "salt": salt}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def after(stage: Stage, key: str, upstream: Hashes) -> dict[str, str]:
+    """Return the hashes of the outputs after a stage."""
+    return dict(upstream) if stage.output is None else {**upstream, stage.output: key}
+
 
 INPUTS = "inputs.json"
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from evidcore.contracts import (
 )
 from evidcore.contracts.segmenting import Window
 from evidcore.errors import DataError
-from evidcore.geometry.overlap import dice
+from evidcore.geometry.boxes import dice
 from evidcore.testing.clauses import broken, raised, raises_nothing, refusal, require
 from evidcore.volume import read_geometry
 

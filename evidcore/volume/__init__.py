@@ -12,8 +12,8 @@ from evidcore.volume.content import content_hash, content_key, file_hash
 from evidcore.volume.files import file_state, stem
 from evidcore.volume.geometry import turn_to_body
 from evidcore.volume.masks import label_mask, place_into, place_on, read_mask, resample_mask
+from evidcore.volume.nifti import save_mask
 from evidcore.volume.reading import read, read_geometry, why_unusable
-from evidcore.volume.saving import save_mask
 
 if TYPE_CHECKING:
     from evidcore.volume.preparation import prepare

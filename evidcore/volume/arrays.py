@@ -1,7 +1,13 @@
-"""Bare arrays, `.npy` and `.npz`: what no header says, the reference must."""
+"""Bare arrays, `.npy` and `.npz`: what no header says, the reference must.
+
+Sparse masks are a matrix of one row a class, the voxels of the volume along it. So M3D-Seg publishes its
+masks: a scipy CSR matrix of shape (class, x * y * z), last axis fastest, whose true shape (class, x, y, z)
+stands in the file name, `mask_(4, 512, 512, 265).npz`.
+"""
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -25,7 +31,71 @@ from evidcore.formats import (
 )
 from evidcore.volume.geometry import body_axes, turned_to_body
 from evidcore.volume.masks import picked
-from evidcore.volume.masks_csr import is_sparse, read_row
+
+SPARSE = frozenset({"format.npy", "shape.npy", "data.npy", "indices.npy", "indptr.npy"})  # scipy's save_npz
+_SHAPE = re.compile(r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\)\.npz$")
+
+
+def is_sparse(path: str) -> bool:
+    """Tell whether a file holds a sparse matrix; False also where it cannot be read at all."""
+    if not path.endswith(".npz") or not Path(path).is_file():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return SPARSE.issubset(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Read the row `ref.key` of a sparse matrix as a mask (z, y, x) on the grid of `like`.
+
+    Raises:
+        DataError: if the file name states no shape, or another one than the matrix or the volume has; if
+            there is no such row; or if the axes are not said.
+    """
+    from scipy import sparse  # 0.2 s; most masks need none
+
+    found = _SHAPE.search(ref.path)
+    if found is None:
+        raise DataError(
+            f"{ref.path}: the name of a sparse mask file must end in its shape, such as "
+            f"mask_(4, 512, 512, 265).npz. Give it the name under which it was published."
+        )
+    classes, *shape = (int(count) for count in found.groups())
+    matrix = sparse.csr_array(sparse.load_npz(ref.path))
+    if matrix.shape != (classes, int(np.prod(shape))):
+        raise DataError(
+            f"{ref.path}: the name states {classes} masks of {'x'.join(map(str, shape))} voxels, the matrix "
+            f"has shape {matrix.shape}. Fetch the file again."
+        )
+    if ref.label is not None:
+        raise DataError(
+            f"{ref.path}: label {ref.label} picks nothing of a sparse mask, whose rows are picked by key. "
+            f"Leave the label out."
+        )
+    row = int(ref.key) if ref.key is not None and ref.key.isdecimal() else -1
+    if not 0 <= row < classes:
+        raise DataError(
+            f"{ref.path}: key {ref.key!r} must be a row of the matrix, 0 to {classes - 1}. Correct the "
+            f"mask's key."
+        )
+    mask = np.zeros(int(np.prod(shape)), np.bool_)
+    held = slice(matrix.indptr[row], matrix.indptr[row + 1])
+    mask[matrix.indices[held][matrix.data[held] != 0]] = True
+    if ref.axes is None:
+        raise DataError(
+            f"{ref.path}: a sparse mask does not say where its axes run to. Set axes on the dataset, for "
+            f"instance 'LPS'."
+        )
+    turned: np.ndarray[Any, np.dtype[np.bool_]] = turned_to_body(mask.reshape(shape), ref.axes, ref.path)
+    if turned.shape != like.shape_zyx:
+        raise DataError(
+            f"{ref.path}: row {row} has shape {turned.shape} in body axes, its volume {like.shape_zyx} (z, "
+            f"y, x). Say the same axes for both; got {ref.axes!r} for the mask."
+        )
+    return np.ascontiguousarray(turned)
+
 
 MISTAKES = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
 

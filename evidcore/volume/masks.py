@@ -10,8 +10,7 @@ from evidcore.formats import SAME_GRID_VOXELS, Array, Format, Geometry, Mask, St
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume.files import format_of
-from evidcore.volume.geometry import turn_to_body
-from evidcore.volume.reorient import TILT_LIMIT_DEGREES, resample, tilt_degrees
+from evidcore.volume.geometry import TILT_LIMIT_DEGREES, resample, tilt_degrees, turn_to_body
 
 
 def read_mask(ref: MaskRef, like: Volume) -> Mask:

@@ -1,8 +1,14 @@
-"""A crop to the tensor an encoder declares: cut, resample, window."""
+"""A crop to the tensor an encoder declares: cut, resample, window; and the cache of what is prepared.
+
+`evid data prepare` fills the cache, `prepare` gets from it.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,9 +20,53 @@ from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
 from evidcore.formats import Array, Geometry
-from evidcore.volume.cached_volume import PERCENTILES, volume_cache
-from evidcore.volume.input_cache import get_input
+from evidcore.volume.cache import cache_root, shared_quota, touch
+from evidcore.volume.cached_volume import PERCENTILES, SUFFIX, Damaged, open_array, volume_cache, write_array
+from evidcore.volume.content import content_key
 from evidcore.volume.reading import AIR_HU
+
+log = logging.getLogger(__name__)
+
+
+def get_input(crop: Crop, spec: EncoderInput, size_zyx: Grid) -> Array | None:
+    """Return what `prepare` gave for the same arguments, (channel, z, y, x); None if it is not there.
+
+    Raises:
+        DataError: if there is no such file.
+    """
+    entry = _entry(content_key(crop, spec, size_zyx))
+    try:
+        held = open_array(entry)
+        if held is None:
+            return None
+        array = held.slices(0, held.shape[0])
+    except Damaged as fault:
+        log.warning("%s: %s; it is prepared again from %s", entry, fault, crop.volume.path)
+        entry.unlink(missing_ok=True)
+        return None
+    touch(entry)
+    return array
+
+
+def put_input(key: int, pixels: Array, *, spared_since_s: float = math.inf) -> bool:
+    """Put what `prepare` gave into the cache; tell whether the quota allowed it.
+
+    Args:
+        key: what `content_key` gave for the same arguments, before the file was read and after.
+        pixels: float32 (channel, z, y, x).
+        spared_since_s: entries used after this time, in seconds since 1970, are not evicted for it.
+
+    Raises:
+        RunError: if the disk is full.
+    """
+    is_allowed = shared_quota().reserve(pixels.nbytes, spared_since_s=spared_since_s)
+    if is_allowed:
+        write_array(_entry(key), np.asarray(pixels), {})
+    return is_allowed
+
+
+def _entry(key: int) -> Path:
+    return cache_root() / "inputs" / f"{key:016x}{SUFFIX}"
 
 
 def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Float[Tensor, "channel z y x"]:

@@ -12,7 +12,7 @@ from evidcore.builtin.views import Slices, Volume, spread
 from evidcore.case import Box, Case, Crop, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import RecipeError
-from evidcore.geometry.shown_boxes import shown_box, slice_box
+from evidcore.geometry.boxes import shown_box, slice_box
 from evidcore.testing.checks_view import check_view
 from evidcore.testing.data import volume_case
 

@@ -13,8 +13,7 @@ from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.testing.data import FINDINGS, volume_case
-from evidcore.testing.models import tiny_language
-from evidcore.testing.vlm import tiny_vlm
+from evidcore.testing.models import tiny_language, tiny_vlm
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)

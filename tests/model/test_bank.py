@@ -11,8 +11,7 @@ import torch
 from evidcore.case import Crop
 from evidcore.contracts import Patches
 from evidcore.errors import RunError
-from evidcore.model.bank import FeatureBank
-from evidcore.model.feature_folder import FeatureFolder
+from evidcore.model.bank import FeatureBank, FeatureFolder
 from evidcore.registry import factory
 from evidcore.volume import prepare
 

@@ -10,7 +10,7 @@ from evidcore.errors import DataError, RunError
 from evidcore.model.parts import build_bridge
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.registry import factory
-from evidcore.testing.vlm import BRIDGE, ENCODER
+from evidcore.testing.models import BRIDGE, ENCODER
 from evidcore.volume import prepare
 
 

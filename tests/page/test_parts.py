@@ -7,8 +7,7 @@ import pytest
 
 from evidcore.errors import RunError
 from evidcore.page.cases import chosen_answers, chosen_groups, pattern
-from evidcore.page.markup import Html, data_block, tag
-from evidcore.page.numbers import number, written
+from evidcore.page.markup import Html, data_block, number, tag, written
 from evidcore.page.record import is_phantom, read_record
 from evidcore.page.tables import with_tasks
 

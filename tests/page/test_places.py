@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from evidcore.evaluate.tables import number
+from evidcore.cli.summary import number
 from evidcore.page.outcome import recall_by_place
 from evidcore.page.tables import result_table, unit_of_row
 

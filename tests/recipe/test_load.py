@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from evidcore.cli.show import recipe_schema
 from evidcore.errors import RecipeError
 from evidcore.evaluate.stage import Evaluate
 from evidcore.recipe import load, to_toml
-from evidcore.recipe.schema import recipe_schema
 from evidcore.train.grpo import Grpo
 from evidcore.train.sft import Sft
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from evidcore.cli.show import recipe_schema
 from evidcore.errors import RecipeError
 from evidcore.recipe import load, to_toml
-from evidcore.recipe.schema import recipe_schema
 
 COUNT = '''\
 import dataclasses

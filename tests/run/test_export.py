@@ -16,7 +16,7 @@ from evidcore.case import TextPart
 from evidcore.errors import RunError
 from evidcore.model import assemble
 from evidcore.page import NOTICE
-from evidcore.page.numbers import DASH
+from evidcore.page.markup import DASH
 from evidcore.publish import WITHHELD
 from evidcore.recipe import load
 from evidcore.run import RunFolder, export_run, run, start

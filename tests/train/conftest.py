@@ -15,8 +15,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
 from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_language
-from evidcore.testing.vlm import VIEW, tiny_vlm
+from evidcore.testing.models import VIEW, tiny_language, tiny_vlm
 from evidcore.train.rows import PromptSet, PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
 

@@ -12,7 +12,7 @@ from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.registry import factory
 from evidcore.testing.data import volume_case
-from evidcore.testing.vlm import VIEW, tiny_vlm
+from evidcore.testing.models import VIEW, tiny_vlm
 from evidcore.train.grpo import grpo
 from evidcore.train.rows import PromptSet, PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings

@@ -8,7 +8,7 @@ from evidcore.errors import RecipeError
 from evidcore.train.grpo import grpo
 from evidcore.train.settings import Lora, NamedReward, Replay
 from evidcore.train.targets import IGNORED, Targets
-from evidcore.train.trl.replay import row_divergence
+from evidcore.train.trl.grpo import row_divergence
 
 
 def run(bench, kit, name, *, weight=1.0, rows=4, rewards=None, **changed):

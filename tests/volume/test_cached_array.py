@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from evidcore.volume.cached_array import Damaged, open_array, write_array
+from evidcore.volume.cached_volume import Damaged, open_array, write_array
 
 VALUES = np.arange(5 * 4 * 3, dtype=np.int16).reshape(5, 4, 3) - 30
 FACTS = {"range": [-30.0, 29.5], "name": "é"}

@@ -26,7 +26,7 @@ from evidcore.volume import (
     why_unusable,
 )
 from evidcore.volume.files import files_of, format_of
-from evidcore.volume.reorient import TILT_LIMIT_DEGREES, tilt_degrees
+from evidcore.volume.geometry import TILT_LIMIT_DEGREES, tilt_degrees
 
 SHAPE = (4, 5, 6)
 VALUES = np.zeros((12, 220, 200), np.int16)  # 1.06 MB: large enough for the cache

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from evidcore.case import VolumeRef
 from evidcore.cli import main
 from evidcore.volume import read, volume_cache
-from evidcore.volume.cached_array import open_array
+from evidcore.volume.cached_volume import open_array
 
 CASES = 9
 RECIPE = """\

@@ -13,7 +13,7 @@ from evidcore.contracts import Answers, Asking, Policy, Segmenter, SegmenterSess
 from evidcore.errors import ContractError, DataError
 from evidcore.evaluate.bootstrap import Arms
 from evidcore.evaluate.items import row_items
-from evidcore.geometry.overlap import mask_overlap
+from evidcore.geometry.boxes import mask_overlap
 from evidcore.registry.factory import build
 
 SHAPE = (12, 16, 16)

@@ -20,11 +20,10 @@ import torch
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError, RunError
-from evidcore.volume.cache_quota import shared_quota
+from evidcore.volume.cache import shared_quota
 from evidcore.volume.cached_volume import LEAST_BYTES, volume_cache
 from evidcore.volume.content import content_key, volume_key
-from evidcore.volume.input_cache import get_input, put_input
-from evidcore.volume.preparation import prepare
+from evidcore.volume.preparation import get_input, prepare, put_input
 from evidcore.volume.reading import read_geometry
 
 Outcome = Literal["done", "already_there", "no_room", "not_needed", "left_out"]

@@ -8,8 +8,7 @@ from typing import Any
 from evidcore.page.charts import Lane, lanes
 from evidcore.page.densities import Density, densities
 from evidcore.page.document import NOTICE, shell
-from evidcore.page.markup import Html, join, tag
-from evidcore.page.numbers import number
+from evidcore.page.markup import Html, join, number, tag
 from evidcore.page.tables import facts
 from evidcore_plugin_doctor.profile import Profile
 

@@ -37,7 +37,7 @@ from evidcore.evaluate.answered import batches, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.reference_lines import row
-from evidcore.geometry.overlap import Mask
+from evidcore.geometry.boxes import Mask
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_medvol_r1.blind_boxes import blind_answers

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from evidcore.case import Evidence
-from evidcore.geometry.overlap import Mask, mask_overlap, matched_iou
+from evidcore.geometry.boxes import Mask, mask_overlap, matched_iou
 
 UNITS = {
     "dsc": "score", "iou": "score", "oracle_dsc": "score", "oracle_iou": "score", "unparsable_rate": "rate",

@@ -9,7 +9,7 @@ import numpy as np
 from evidcore.case import Box, Prompt
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
 from evidcore.errors import DataError
-from evidcore.geometry.overlap import Mask
+from evidcore.geometry.boxes import Mask
 from evidcore.volume import Volume, read_mask
 
 

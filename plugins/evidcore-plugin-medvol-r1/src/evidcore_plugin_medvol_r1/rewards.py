@@ -13,7 +13,7 @@ from annotated_types import Ge
 
 from evidcore.case import Box, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward
-from evidcore.geometry.overlap import matched_iou
+from evidcore.geometry.boxes import matched_iou
 from evidcore_plugin_medvol_r1.reading import read
 
 Scores = Sequence[Score | Unscored | None]

@@ -15,7 +15,7 @@ from annotated_types import Ge, Lt
 from evidcore.case import Answer, Box, Case, Evidence, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError, PluginError
-from evidcore.geometry.shown_boxes import is_slice
+from evidcore.geometry.boxes import is_slice
 from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
 from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, read
 from evidcore_plugin_medvol_r1.target import (

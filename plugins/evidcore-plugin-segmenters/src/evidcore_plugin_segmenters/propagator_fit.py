@@ -22,8 +22,7 @@ from evidcore.case import Case
 from evidcore.contracts import BoxPrompt, FitLog
 from evidcore.errors import DataError
 from evidcore.fitting.encoder import rate
-from evidcore.geometry import overlap
-from evidcore.geometry.boxes import Region, moved, parts, tight_box
+from evidcore.geometry.boxes import Region, dice, moved, parts, tight_box
 from evidcore.volume import Volume, read_mask, volume_cache
 from evidcore_plugin_segmenters.propagation import Frame, Windows, inputs, shown
 
@@ -231,5 +230,5 @@ def _validation_dice(
                 return found
             z = int(part.sum(axis=(1, 2)).argmax())
             mask = segmenter.session(case.volumes[0]).mask([BoxPrompt(box=tight_box(part[z], z))])
-            found.append(overlap.dice(mask, part))
+            found.append(dice(mask, part))
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 from evidcore_plugin_tables.target_options import folder_intensity
 
-from evidcore.cli.progress import follow
+from evidcore.cli.run import follow
 
 if TYPE_CHECKING:
     from evidcore.contracts import Labeler, Task

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evidcore.evaluate.tables import is_fraction
+from evidcore.cli.summary import is_fraction
 
 Found = Mapping[str, Any]  # what `outcome` returns, with `command`
 _LINES = {

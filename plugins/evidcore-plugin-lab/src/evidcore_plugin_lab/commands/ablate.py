@@ -76,7 +76,7 @@ def ablate(
 
 
 def _go(folder: AblationFolder, command: str, as_json: bool, **chosen: Any) -> Passed:
-    from evidcore.cli.progress import Progress
+    from evidcore.cli.run import Progress
     from evidcore_plugin_lab.ablation import go
 
     @contextlib.contextmanager

@@ -7,10 +7,10 @@ from typing import Any
 
 from evidcore.model.architecture import shipped
 from evidcore.recipe import Recipe
-from evidcore.recipe.nested_tables import is_fetched, tables
 from evidcore.registry import downloads
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
+from evidcore.run.dry_run import is_fetched, tables
 from evidcore.run.lock import used
 from evidcore.run.model import StageOutputs
 

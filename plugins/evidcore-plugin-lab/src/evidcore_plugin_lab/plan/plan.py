@@ -11,9 +11,9 @@ from evidcore.recipe import Recipe
 from evidcore.registry import card
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
+from evidcore.run.dry_run import shapes
 from evidcore.run.lock import used
 from evidcore.run.record import read_lines
-from evidcore.run.shapes import shapes
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
 from evidcore_plugin_lab.plan.needs import memory, state_bytes

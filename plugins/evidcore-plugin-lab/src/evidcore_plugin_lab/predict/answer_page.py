@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evidcore.page import slices
+from evidcore.page import gallery
 from evidcore.page.document import NOTICE, shell
-from evidcore.page.evidence import completion
+from evidcore.page.examples import completion
 from evidcore.page.gallery import viewer_figure
-from evidcore.page.markup import Html, data_block, join, tag
-from evidcore.page.numbers import DASH, number
+from evidcore.page.markup import DASH, Html, data_block, join, number, tag
 from evidcore.page.tables import facts, tree
 from evidcore.volume import Volume
 
@@ -79,14 +78,14 @@ def _section(title: str, *content: object) -> Html:
 
 def _drawn(
     volume: Volume, evidence: Mapping[str, Any] | None, mask: npt.NDArray[np.bool_] | None
-) -> slices.Slices:
+) -> gallery.Slices:
     """Render the scan, the key slice and those with boxes among its slices, as large as the page allows."""
     boxes: Sequence[Mapping[str, Any]] = evidence["boxes"] if evidence else ()
     place = evidence["slice"] if evidence else None
     keep = sorted({*(box["z"] for box in boxes), *([] if place is None else [place])})
     masks = {} if mask is None or _is_boxes(mask, boxes) else {"mask": mask}
     for most_slices, most_pixels in _SIZES:
-        drawn = slices.render(
+        drawn = gallery.render(
             volume.array,
             volume.spacing_mm_zyx,
             is_hu=volume.intensity == "hu",

@@ -18,8 +18,7 @@ from evidcore.case import Case
 from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterSession
 from evidcore.errors import DataError
 from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
-from evidcore.geometry.boxes import Region, parts
-from evidcore.geometry.overlap import dice
+from evidcore.geometry.boxes import Region, dice, parts
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read_mask, volume_cache

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from evidcore.page.markup import Html, join, tag
-from evidcore.page.numbers import Unit, written
+from evidcore.page.markup import Html, Unit, join, tag, written
 
 _WIDTH, _HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 40

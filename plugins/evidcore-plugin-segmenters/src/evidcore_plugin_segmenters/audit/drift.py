@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from evidcore.geometry.body import coarse, outline
-from evidcore.geometry.boxes import Region
-from evidcore.geometry.overlap import dice
+from evidcore.geometry.boxes import Region, dice
 from evidcore.volume import Volume
 
 DISTANCES = (

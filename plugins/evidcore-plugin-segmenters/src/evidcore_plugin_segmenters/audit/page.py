@@ -7,8 +7,7 @@ from typing import Any
 
 from evidcore.page.charts import Lane, lanes
 from evidcore.page.document import NOTICE, shell
-from evidcore.page.markup import Html, join, tag
-from evidcore.page.numbers import Unit, interval, number
+from evidcore.page.markup import Html, Unit, interval, join, number, tag
 from evidcore.page.tables import facts
 from evidcore_plugin_segmenters.audit.by_distance import Fall, by_distance
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from evidcore_plugin_tables.target_options import folder_intensity
 
-from evidcore.cli.progress import follow
+from evidcore.cli.run import follow
 from evidcore.errors import DataError, RecipeError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import f1_score, jaccard_score
 
 from evidcore.case import Box
-from evidcore.geometry.overlap import box_iou, mask_overlap, matched_iou
+from evidcore.geometry.boxes import box_iou, mask_overlap, matched_iou
 
 
 def box(y0, y1, x0, x1, z=0):

@@ -6,7 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from evidcore.page.slices import outline, png, render
+from evidcore.page.gallery import outline, png, render
 
 
 def decoded(data: bytes) -> np.ndarray:

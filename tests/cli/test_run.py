@@ -3,7 +3,7 @@
 import logging
 import re
 
-from evidcore.cli.progress import Progress
+from evidcore.cli.run import Progress
 
 
 def said(capsys):
