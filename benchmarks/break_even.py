@@ -30,7 +30,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from evidcore.model import assemble
 from evidcore.model.generation import Prefix, Sampling, continue_rows
-from evidcore.model.packing import answer_log_probs, pack
+from evidcore.model.packed_attention import answer_log_probs, pack
 from evidcore.model.positions import counted
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory

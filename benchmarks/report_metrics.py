@@ -22,7 +22,7 @@ from evidcore.contracts import Measured, Written
 from evidcore.evaluate.measuring import NamedMetric, measure
 from evidcore.registry import factory
 from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore.text.words import words
+from evidcore.text.sentences import words
 
 METRICS = ("bleu", "rouge-l", "cider", "abnormal-recall")  # those that need no weights and no service
 FILLER = (

@@ -21,8 +21,7 @@ from evidcore.case import Answer, Rollout, Score
 from evidcore.contracts import Reward
 from evidcore.registry import factory
 from evidcore.testing.data import volume_case
-from evidcore.train.judging import Judge
-from evidcore.train.record import figures, record
+from evidcore.train.judging import Judge, figures, record
 from evidcore.train.settings import NamedReward
 
 PROMPTS, ANSWERS = 24, 8

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from evidcore.case import Finding, Report, Span, Unscored
 from evidcore.contracts import Labeler, Measured, Metric, Sums, Unread, Written
 from evidcore.text.agreement import states
-from evidcore.text.sentences import labelled
-from evidcore.text.words import NO_REFERENCE, reference_of
+from evidcore.text.sentences import NO_REFERENCE, labelled, reference_of
 
 DECILES = 10
 _LATE_MINUS_EARLY = "abnormal_recall_late_minus_early"

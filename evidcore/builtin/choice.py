@@ -11,8 +11,7 @@ from annotated_types import Ge, Le
 
 from evidcore.case import Answer, Case, Prompt, Question, Span, TextPart
 from evidcore.contracts import Task, View
-from evidcore.text.choices import LETTERS, STEM
-from evidcore.text.tags import TAG, inside, shortened, tag_fault
+from evidcore.text.tags import LETTERS, STEM, TAG, inside, shortened, tag_fault
 
 _ASKED_SHORT = {True: "Think, then answer.", False: "Answer."}
 _ASKED_RULES = {

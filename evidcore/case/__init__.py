@@ -3,17 +3,6 @@
 Arrays are `z, y, x`: z to superior, y to posterior, x to the patient's left (LPS), spacing in the same order.
 """
 
-from evidcore.case.answer import (
-    Action,
-    Answer,
-    Box,
-    Episode,
-    Evidence,
-    Rollout,
-    Score,
-    Unscored,
-    Verdict,
-)
 from evidcore.case.scan import (
     Case,
     Finding,
@@ -29,7 +18,22 @@ from evidcore.case.scan import (
     Tilted,
     VolumeRef,
 )
-from evidcore.case.shown import Crop, Part, Prompt, TextPart, VisualPart
+from evidcore.case.shown import (
+    Action,
+    Answer,
+    Box,
+    Crop,
+    Episode,
+    Evidence,
+    Part,
+    Prompt,
+    Rollout,
+    Score,
+    TextPart,
+    Unscored,
+    Verdict,
+    VisualPart,
+)
 
 __all__ = [
     "Action",

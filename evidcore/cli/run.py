@@ -1,4 +1,4 @@
-"""`evid run`: train, measure, audit, and write the page."""
+"""`evid run` and `evid resume`: train, measure, audit, and write the page."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ from typing import Any, Self
 import click
 
 from evidcore.hooks import observe
+
+
+@click.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--accept-changes", is_flag=True, help="Go on although code, data or versions have changed.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
+    """Go on with a run that was interrupted or failed. Needs only its folder."""
+    from evidcore.run import open_run
+
+    go(open_run(folder), as_json, accept_changes=accept_changes)
+
 
 _log = logging.getLogger("evidcore")
 _EVERY_S = 10.0  # plain lines come at most this often

@@ -12,22 +12,42 @@ from collections.abc import Mapping
 
 from evidcore.contracts.answering import RolloutStrategy, Sampler, Task, Tool
 from evidcore.contracts.data import Dataset, View
-from evidcore.contracts.evaluating import Answers, Asking, Audit, Audited, Blind, Evaluation, Scored
-from evidcore.contracts.judging import Labeler, Reader, Reward, Scorer, Unread
-from evidcore.contracts.language import Corpus, Language
-from evidcore.contracts.measuring import Measured, Metric, Sums, TextKind, Written
+from evidcore.contracts.evaluating import (
+    Answers,
+    Asking,
+    Audit,
+    Audited,
+    Blind,
+    Evaluation,
+    Row,
+    Scored,
+    StageResult,
+)
+from evidcore.contracts.judging import (
+    Labeler,
+    Measured,
+    Metric,
+    Reader,
+    Reward,
+    Scorer,
+    Sums,
+    TextKind,
+    Unread,
+    Written,
+)
 from evidcore.contracts.model import (
     Bridge,
+    Corpus,
     Encoder,
     EncoderInput,
     FitLog,
     Fittable,
     Grid,
+    Language,
     Patches,
     Policy,
     Reweighter,
 )
-from evidcore.contracts.results import Row, StageResult
 from evidcore.contracts.segmenting import (
     BoxPrompt,
     MaskPrompt,

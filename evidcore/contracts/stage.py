@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts.answering import Task
 from evidcore.contracts.data import View
-from evidcore.contracts.language import Language
-from evidcore.contracts.model import Policy
-from evidcore.contracts.results import StageResult
+from evidcore.contracts.evaluating import StageResult
+from evidcore.contracts.model import Language, Policy
 from evidcore.recipe.shape import DataUse, Surroundings, marked_kind
 
 if TYPE_CHECKING:

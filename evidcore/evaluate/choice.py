@@ -38,7 +38,7 @@ from evidcore.evaluate.measuring import Measurement, NamedMetric, measure, named
 from evidcore.evaluate.reference_lines import reference_lines, row
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.text.choices import LETTERS
+from evidcore.text.tags import LETTERS
 
 
 def measure_thinking(

@@ -15,7 +15,7 @@ from typing import Any
 from evidcore.case import Prompt
 from evidcore.contracts import Blind, Row
 from evidcore.evaluate.bootstrap import Interval, mean_interval
-from evidcore.text.choices import LETTERS
+from evidcore.text.tags import LETTERS
 
 TRAINING_SEEDS = (
     0,

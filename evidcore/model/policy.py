@@ -11,8 +11,7 @@ import torch
 from evidcore.case import Prompt
 from evidcore.contracts import Policy
 from evidcore.model.generation import Prefix, Sampling, continue_rows
-from evidcore.model.packed_attention import obstacle
-from evidcore.model.packing import answer_log_probs, pack
+from evidcore.model.packed_attention import answer_log_probs, obstacle, pack
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 

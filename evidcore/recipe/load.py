@@ -13,7 +13,7 @@ from typing import Any
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import shape
 from evidcore.recipe.check import problems, section, service_kind, stage_class
-from evidcore.recipe.defaults import resolved, resolved_options
+from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.recipe.lines import key_lines, line_of
 from evidcore.registry import factory
 

@@ -1,6 +1,5 @@
 """The kit for authors of components: a check per kind, and tiny models and cases that are real."""
 
-from evidcore.testing.checks_construction import check_construction as check_construction
 from evidcore.testing.checks_dataset import check_dataset as check_dataset
 from evidcore.testing.checks_evaluation import check_audit as check_audit
 from evidcore.testing.checks_evaluation import check_evaluation as check_evaluation
@@ -10,7 +9,6 @@ from evidcore.testing.checks_metric import check_metric as check_metric
 from evidcore.testing.checks_metric import written_texts as written_texts
 from evidcore.testing.checks_model import check_bridge as check_bridge
 from evidcore.testing.checks_model import check_encoder as check_encoder
-from evidcore.testing.checks_reader import check_reader as check_reader
 from evidcore.testing.checks_reward import answer_group as answer_group
 from evidcore.testing.checks_reward import check_reward as check_reward
 from evidcore.testing.checks_rollout import check_rollout as check_rollout
@@ -22,10 +20,12 @@ from evidcore.testing.checks_task import check_task as check_task
 from evidcore.testing.checks_text import REPORT as REPORT
 from evidcore.testing.checks_text import TEXTS as TEXTS
 from evidcore.testing.checks_text import check_labeler as check_labeler
+from evidcore.testing.checks_text import check_reader as check_reader
 from evidcore.testing.checks_text import check_reweighter as check_reweighter
 from evidcore.testing.checks_text import check_scorer as check_scorer
 from evidcore.testing.checks_tool import check_tool as check_tool
 from evidcore.testing.checks_view import check_view as check_view
+from evidcore.testing.clauses import check_construction as check_construction
 from evidcore.testing.data import TinyDataset as TinyDataset
 from evidcore.testing.data import volume_case as volume_case
 from evidcore.testing.models import CHAT_TEMPLATE as CHAT_TEMPLATE

@@ -1,4 +1,4 @@
-"""The sentences of a text, and which of them are abnormal."""
+"""Sentences of a text, which of them are abnormal, and its words as metrics of word overlap count them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,23 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from evidcore.case import Span
-from evidcore.contracts import Labeler
+from evidcore.case import Span, Unscored
+from evidcore.contracts import Labeler, Written
+
+NO_REFERENCE = Unscored(kind="not-applicable", reason="no reference report")
+_WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+")
+
+
+def words(text: str) -> list[str]:
+    """Return the words in lower case: letters and digits of any script, "5.5" as one, no punctuation."""
+    return _WORD.findall(text.lower())
+
+
+def reference_of(text: Written) -> str | None:
+    """Return the reference, None where there is none or it holds no word."""
+    said = text.reference.text if text.reference is not None else ""
+    return said if words(said) else None
+
 
 # a full stop ends a sentence unless it stands between digits ("5.5 mm")
 _SENTENCE = re.compile(r"(?:[^.!?\n]|(?<=\d)\.(?=\d))+[.!?]?")

@@ -1,8 +1,12 @@
-"""The form `<think>…</think><answer>…</answer>`: is it kept, and what stands inside."""
+"""The form `<think>…</think><answer>…</answer>`: is it kept, and what stands inside; letters of options."""
 
 from __future__ import annotations
 
 import re
+
+LETTERS = "ABCDEFGH"
+STEM = "Which finding is present?"
+
 
 TAG = re.compile(r"</?[A-Za-z_]+>")
 

@@ -13,8 +13,7 @@ from evidcore.case import Case
 from evidcore.contracts import Announce, Fittable, Language, Stage, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
-from evidcore.recipe.defaults import resolved_options
-from evidcore.recipe.fitting import fit_options
+from evidcore.recipe.fitting import fit_options, resolved_options
 from evidcore.recipe.shape import Surroundings, Table
 from evidcore.registry.factory import check_options
 

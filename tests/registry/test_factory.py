@@ -7,7 +7,7 @@ from annotated_types import Ge, Le
 
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import ContractError, PluginError, RecipeError
-from evidcore.recipe.defaults import resolved, resolved_options
+from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.registry.factory import build, check, check_options, name_of, offer_of, options
 
 

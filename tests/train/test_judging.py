@@ -9,8 +9,7 @@ import pytest
 from evidcore.case import Answer, Rollout, Score, Unscored
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, RecipeError
-from evidcore.train.judging import Judge
-from evidcore.train.record import figures, record
+from evidcore.train.judging import Judge, figures, record
 from evidcore.train.settings import NamedReward
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidcore.model.packed_attention import obstacle
-from evidcore.model.packing import pack
+from evidcore.model.packed_attention import obstacle, pack
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import SharePrompts
 

@@ -35,9 +35,8 @@ from evidcore.errors import ContractError
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.judging import Judge, Judgement
+from evidcore.train.judging import EQUAL, Judge, Judgement, figures, record
 from evidcore.train.pixel_flow import Proof, prove
-from evidcore.train.record import EQUAL, figures, record
 from evidcore.train.rows import PromptSource, Row
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind

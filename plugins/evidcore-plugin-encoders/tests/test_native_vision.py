@@ -11,7 +11,7 @@ from evidcore.errors import RecipeError, RunError
 from evidcore.model import assemble
 from evidcore.model.generation import Sampling, continue_rows
 from evidcore.model.language import Pretrained
-from evidcore.model.packing import answer_log_probs, pack
+from evidcore.model.packed_attention import answer_log_probs, pack
 from evidcore.model.policy import VLMPolicy
 from evidcore.registry import factory
 from evidcore.testing import check_encoder, tiny_language, tiny_vision_language

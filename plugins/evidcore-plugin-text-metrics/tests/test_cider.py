@@ -7,7 +7,7 @@ from evidcore_plugin_text_metrics.cider import Cider
 from pycocoevalcap.cider.cider import Cider as CocoCider
 
 from evidcore.case import Unscored
-from evidcore.text.words import words
+from evidcore.text.sentences import words
 
 
 def test_cider_d_is_that_of_the_captioning_tools_of_coco(written, pairs):

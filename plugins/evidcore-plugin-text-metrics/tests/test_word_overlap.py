@@ -11,8 +11,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from evidcore.contracts import Measured, Sums
-from evidcore.evaluate.pooling import pooled
-from evidcore.text.words import NO_REFERENCE, words
+from evidcore.evaluate.measuring import pooled
+from evidcore.text.sentences import NO_REFERENCE, words
 
 
 def over_all(metric, texts):

@@ -14,7 +14,7 @@ from evidcore_plugin_tables.target import states
 
 from evidcore.case import Case, Finding, Question, Report, Split
 from evidcore.errors import DataError, did_you_mean
-from evidcore.text.choices import LETTERS
+from evidcore.text.tags import LETTERS
 
 Cases = Mapping[Split, Sequence[Case]]
 _SEPARATOR = "|"

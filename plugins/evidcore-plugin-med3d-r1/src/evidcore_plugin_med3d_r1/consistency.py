@@ -8,7 +8,7 @@ from typing import Literal
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward, Scorer
 from evidcore.text.agreement import as_agreement
-from evidcore.text.choices import LETTERS
+from evidcore.text.tags import LETTERS
 
 # Steps (from this score on, this reward) on the scale of a reward model's raw score, whose zero is "neither
 # agrees nor disagrees". Scorers speak 0..1: a raw score r is read as `as_agreement(r)`, so 0.5 is raw 0.

@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from evidcore.case import Case, Question, Split
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, did_you_mean
-from evidcore.text.choices import LETTERS
+from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.mask_facts import CaseFacts, MaskFacts, case_facts
 
 log = logging.getLogger(__name__)

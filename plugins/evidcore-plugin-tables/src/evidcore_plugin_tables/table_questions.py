@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from evidcore.case import Question
 from evidcore.errors import DataError
-from evidcore.text.choices import LETTERS
+from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_records import Record
 

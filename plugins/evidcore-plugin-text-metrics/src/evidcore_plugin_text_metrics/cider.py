@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written
-from evidcore.text.words import NO_REFERENCE, reference_of, words
+from evidcore.text.sentences import NO_REFERENCE, reference_of, words
 
 ORDERS = (1, 2, 3, 4)
 SIGMA_WORDS = 6.0  # Vedantam et al. 2015, section 6

@@ -11,7 +11,7 @@ from typing import Any
 
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written
-from evidcore.text.words import NO_REFERENCE, reference_of
+from evidcore.text.sentences import NO_REFERENCE, reference_of
 from evidcore_plugin_text_metrics.endpoint import ChatClient, Conversation, Endpoint
 from evidcore_plugin_text_metrics.endpoint_answers import Unanswered
 

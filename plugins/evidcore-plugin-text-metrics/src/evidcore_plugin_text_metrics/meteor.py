@@ -10,7 +10,7 @@ from typing import Any
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Written
 from evidcore.errors import RecipeError
-from evidcore.text.words import NO_REFERENCE, reference_of, words
+from evidcore.text.sentences import NO_REFERENCE, reference_of, words
 
 WITHOUT = "exact words and stems only: no WordNet was named, so no synonyms"
 

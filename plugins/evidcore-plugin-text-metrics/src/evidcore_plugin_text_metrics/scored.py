@@ -8,7 +8,7 @@ from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Scorer, Written
 from evidcore.errors import PluginError
 from evidcore.registry.factory import offer_of
-from evidcore.text.words import NO_REFERENCE, reference_of, words
+from evidcore.text.sentences import NO_REFERENCE, reference_of, words
 
 
 class Scored(Metric):

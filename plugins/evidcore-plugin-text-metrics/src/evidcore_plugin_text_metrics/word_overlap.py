@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from evidcore.case import Unscored
 from evidcore.contracts import Measured, Metric, Sums, Written
-from evidcore.text.words import NO_REFERENCE, reference_of, words
+from evidcore.text.sentences import NO_REFERENCE, reference_of, words
 
 ORDERS = (1, 2, 3, 4)
 

@@ -13,7 +13,7 @@ from evidcore.contracts import Policy, Task
 from evidcore.evaluate.choice import option_log_likelihoods
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.text.choices import LETTERS
+from evidcore.text.tags import LETTERS
 
 
 def on_blank(prompt: Prompt) -> Prompt:

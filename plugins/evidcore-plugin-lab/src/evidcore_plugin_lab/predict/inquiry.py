@@ -14,7 +14,7 @@ from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.run.assembly import Assembly
-from evidcore.text.choices import LETTERS, STEM
+from evidcore.text.tags import LETTERS, STEM
 from evidcore.volume import stem
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"

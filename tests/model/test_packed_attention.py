@@ -5,8 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from evidcore.case import Crop, VisualPart
-from evidcore.model.packed_attention import NAME, obstacle
-from evidcore.model.packing import answer_log_probs, pack
+from evidcore.model.packed_attention import NAME, answer_log_probs, obstacle, pack
 from evidcore.model.positions import counted
 
 LOG_PROBS = 1e-5  # nats, float32
