@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from evidcore.contracts import Sums
-from evidcore.evaluate.measuring import Array, Figure, Pool, columns_of, kind_of, pool_of, pooled
+from evidcore.evaluate.pooling import Array, Figure, Pool, columns_of, kind_of, pool_of, pooled
 
 FEWEST_PATIENTS = 20
 DRAWS = 4000

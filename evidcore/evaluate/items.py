@@ -11,7 +11,7 @@ from typing import Any
 
 from evidcore.contracts import Sums
 from evidcore.evaluate.bootstrap import Item
-from evidcore.evaluate.measuring import from_json
+from evidcore.evaluate.pooling import from_json
 from evidcore.evaluate.reference_lines import cluster
 
 Line = Mapping[str, Any]  # of answers/<stage>.jsonl

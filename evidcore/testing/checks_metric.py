@@ -9,7 +9,7 @@ from typing import get_args
 
 from evidcore.case import Case, Report, Span, Unscored
 from evidcore.contracts import Measured, Metric, Sums, TextKind, Written
-from evidcore.evaluate.measuring import Figure, pooled
+from evidcore.evaluate.pooling import Figure, pooled
 from evidcore.testing.checks_text import REPORT, SPANS
 from evidcore.testing.clauses import close, raises_nothing, require
 

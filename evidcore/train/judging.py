@@ -2,7 +2,7 @@
 
 Composition, per reward: its value where its gate is open, 0 where the gate is closed, and the mean of the
 scored answers of the group where there is no verdict (a constant where none is scored), so that a missing
-verdict moves no advantage. The weighted sum of these is the total. Of what was judged, a line is kept for each
+verdict moves no advantage. The weighted sum of these is the total. A line is kept for each judged
 group, and the figures of a step.
 """
 

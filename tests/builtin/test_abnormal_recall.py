@@ -6,7 +6,7 @@ from evidcore.builtin.abnormal_recall import AbnormalRecall
 from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Span
 from evidcore.contracts import Labeler, Unread
-from evidcore.evaluate.measuring import pooled
+from evidcore.evaluate.pooling import pooled
 
 REFERENCE = (
     "The heart is normal. No pleural effusion. There is emphysema. The bones are sound. "

@@ -5,7 +5,7 @@ import pytest
 from evidcore.contracts import Sums
 from evidcore.evaluate.bootstrap import Item
 from evidcore.evaluate.items import row_items
-from evidcore.evaluate.measuring import pooled
+from evidcore.evaluate.pooling import pooled
 from evidcore.run.record import read_lines
 
 

@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score
 from evidcore.contracts import Measured, Metric, Sums
 from evidcore.errors import PluginError
 from evidcore.evaluate.bootstrap import Arms, Item, figure_interval
-from evidcore.evaluate.measuring import from_json, pooled, to_json
+from evidcore.evaluate.pooling import from_json, pooled, to_json
 
 RNG = np.random.default_rng(7)
 

@@ -13,7 +13,7 @@ from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeR
 from evidcore.contracts import Answers, Asking, Labeler, Policy, Unread
 from evidcore.evaluate.bootstrap import Arms
 from evidcore.evaluate.items import row_items
-from evidcore.evaluate.measuring import from_json, pooled
+from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.evaluate.report import ReportEvaluation, reference_of
 from evidcore.registry import factory
 

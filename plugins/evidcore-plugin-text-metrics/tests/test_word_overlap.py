@@ -11,7 +11,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from evidcore.contracts import Measured, Sums
-from evidcore.evaluate.measuring import pooled
+from evidcore.evaluate.pooling import pooled
 from evidcore.text.sentences import NO_REFERENCE, words
 
 

@@ -1,0 +1,120 @@
+"""One figure over many texts from what each text adds to it.
+
+A number is averaged. `Sums` are added up, and a pool makes the figure of the totals: three pools that need no
+knowledge of any metric are here, and every other one comes with the metric that it is named after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evidcore.contracts import Metric, Sums
+from evidcore.errors import PluginError
+from evidcore.registry import find
+
+Figure = float | Sums
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Pool = Callable[[Array], Array]  # (row, number) -> (row,), not a number where it is 0 over 0
+
+
+class Kind(NamedTuple):
+    """What figures of one name share."""
+
+    pooling: str
+    width: int  # numbers of each
+
+
+def to_json(figure: Figure) -> Any:
+    """Return a figure of one text as a line of answers holds it: a number, or {"ratio": [2, 5]}."""
+    return {figure.pooling: list(figure.numbers)} if isinstance(figure, Sums) else figure
+
+
+def from_json(value: Any) -> Figure:
+    """Read back what `to_json` wrote.
+
+    Raises:
+        ValueError: if it is no figure.
+    """
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((pooling, numbers),) = value.items()
+        if isinstance(pooling, str) and isinstance(numbers, Sequence) and all(map(_is_number, numbers)):
+            return Sums(pooling, tuple(float(number) for number in numbers))
+    if _is_number(value):
+        return float(value)
+    raise ValueError(f"no figure of a text: {value!r}")
+
+
+def pooled(figures: Sequence[Figure]) -> float | None:
+    """Return the figure over all texts; None where it is 0 over 0.
+
+    Raises:
+        ValueError: if there is none, or they are of different kinds.
+        PluginError: if the metric that pools them is not installed.
+    """
+    kind = kind_of(figures)
+    if kind is None:
+        return float(np.mean(np.asarray(figures, dtype=np.float64)))
+    value = float(pool_of(kind.pooling)(columns_of(figures).sum(axis=0)[None])[0])
+    return None if np.isnan(value) else value
+
+
+def pool_of(pooling: str) -> Pool:
+    """Return what makes figures of sums.
+
+    Raises:
+        PluginError: if it is neither a pool of the core nor an installed metric with one.
+    """
+    if pooling in _POOLS:
+        return _POOLS[pooling]
+    offer = find("metric", pooling)
+    metric = offer.load()
+    if isinstance(metric, type) and issubclass(metric, Metric) and metric.pool is not Metric.pool:
+        return metric.pool
+    raise PluginError(f"{offer}: pools no sums, and figures name it as their pooling. It lacks `pool`.")
+
+
+def kind_of(figures: Sequence[Figure]) -> Kind | None:
+    """Return the kind of `Sums` that all figures are; None for numbers.
+
+    Raises:
+        ValueError: if there is none, or they are of different kinds.
+    """
+    kinds = {Kind(one.pooling, len(one.numbers)) if isinstance(one, Sums) else None for one in figures}
+    if len(kinds) != 1:
+        raise ValueError(f"figures of one name must be of one kind, got {sorted(map(str, kinds))}")
+    (kind,) = kinds
+    return kind
+
+
+def columns_of(figures: Sequence[Figure]) -> Array:
+    """Return the numbers of `Sums`: (figure, number)."""
+    return np.array([one.numbers for one in figures if isinstance(one, Sums)], dtype=np.float64)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _ratio(sums: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return np.asarray(
+            np.where(sums[:, 1] > 0, sums[:, 0] / np.where(sums[:, 1] > 0, sums[:, 1], 1), np.nan)
+        )
+
+
+def _mean_ratio(sums: Array) -> Array:
+    above, below = sums[:, 0::2], sums[:, 1::2]
+    known = below > 0
+    ratios = np.where(known, above / np.where(known, below, 1), 0.0)
+    count = known.sum(axis=1)
+    return np.asarray(np.where(count > 0, ratios.sum(axis=1) / np.maximum(count, 1), np.nan))
+
+
+def _difference(sums: Array) -> Array:
+    return _ratio(sums[:, :2]) - _ratio(sums[:, 2:])
+
+
+_POOLS: Mapping[str, Pool] = {"ratio": _ratio, "mean_ratio": _mean_ratio, "difference": _difference}
