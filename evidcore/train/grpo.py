@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from evidcore.contracts import (
-    Announce,
     Reward,
     RolloutStrategy,
     Stage,
@@ -19,19 +17,16 @@ from evidcore.contracts import (
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import did_you_mean
 from evidcore.model.policy import VLMPolicy
-from evidcore.model.processor import VolumeProcessor
-from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
-from evidcore.recipe.trl_fields import DEFAULTS
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.train.fit import named_data
 from evidcore.train.rows import PromptSource, prompt_sets
-from evidcore.train.settings import GrpoSettings, NamedReward, Volumes, problems
+from evidcore.train.settings import GrpoSettings, NamedReward, TrainingStage, Volumes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Grpo(GrpoSettings, Stage):
+class Grpo(GrpoSettings, TrainingStage):
     """Group relative policy optimisation against rewards."""
 
     reward: tuple[Annotated[Table, Kind("reward")], ...]
@@ -39,13 +34,7 @@ class Grpo(GrpoSettings, Stage):
     tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
     volumes: Volumes = "own"  # "other-patient" is a control: every case shows another's scan
 
-    trains: ClassVar[bool] = True
-    is_distributed: ClassVar[bool] = True
-
-    @property
-    def output(self) -> str:
-        """Return "model"."""
-        return "model"
+    trainer: ClassVar[str] = "grpo"
 
     @property
     def longest_answer(self) -> int:
@@ -57,14 +46,9 @@ class Grpo(GrpoSettings, Stage):
         return self.data if self.replay is None else (*self.data, *self.replay.data)
 
     @classmethod
-    def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
-        """Fill in the fields of GRPOConfig that a recipe states."""
-        return {**values, "trl": {**DEFAULTS["grpo"], **values.get("trl", {})}}
-
-    @classmethod
     def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
         """Yield what training keys, gates and weights say against each other."""
-        yield from problems("grpo", table, at, around)
+        yield from super().problems(table, at, around)
         given = table.get("reward")
         tables = [item for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
         names: list[str] = []
@@ -135,10 +119,8 @@ class Grpo(GrpoSettings, Stage):
         text = f"{self.steps} steps of {self.prompts_per_step} prompts x {self.answers_per_prompt} answers"
         if self.replay is not None:
             text += f", {self.replay.rows_per_step} rows replayed"
-        if self.lora is not None:
-            text += f", LoRA of rank {self.lora.rank}"
         return Workload(
-            text=text,
+            text=text + self.lora_text,
             train=self.train,
             trains_whole_model=True,
             steps=self.steps,
@@ -149,19 +131,16 @@ class Grpo(GrpoSettings, Stage):
             answers_tokens=self.max_new_tokens,
             samples=True,
             optimizer=self.optimizer,
-            lora_rank=None if self.lora is None else self.lora.rank,
+            lora_rank=self.lora_rank,
             keeps_reference=(bool(self.trl.get("beta")) or self.replay is not None) and self.lora is None,
-            is_checkpointed=bool(
-                self.trl.get("activation_checkpointing") or self.trl.get("gradient_checkpointing")
-            ),
+            is_checkpointed=self.is_checkpointed,
             replay=() if self.replay is None else self.replay.data,
             replayed_rows=0 if self.replay is None else self.replay.rows_per_step,
         )
 
     def summary(self) -> str:
         """Return what was trained, on what, for how long, by which rewards."""
-        lora = f", LoRA of rank {self.lora.rank}" if self.lora else ""
-        text = f"{self.steps} steps, {self.optimizer}{lora}"
+        text = f"{self.steps} steps, {self.optimizer}{self.lora_text}"
         text += f", rewards {', '.join(table['use'] for table in self.reward)}"
         if self.replay is not None:
             again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in self.replay.data))
@@ -170,6 +149,8 @@ class Grpo(GrpoSettings, Stage):
 
     def run(self, context: StageContext) -> StageResult:
         """Optimise the model against the rewards, and save it."""
+        from evidcore.train.trl.grpo import grpo  # importing trl takes 6 s
+
         model, processor = context.model()
         seed = context.recipe.seed
         context.bind_policy(VLMPolicy(model, processor, seed=seed))
@@ -183,43 +164,3 @@ class Grpo(GrpoSettings, Stage):
             strategy=self.strategy(context), resume=context.resume, replay=replay,
         )  # fmt: skip
         return StageResult(figures=figures)
-
-
-def grpo(
-    model: VolumeVLM,
-    processor: VolumeProcessor,
-    source: PromptSource,
-    rewards: Sequence[NamedReward],
-    settings: GrpoSettings,
-    folder: Path,
-    *,
-    seed: int,
-    announce: Announce,
-    strategy: RolloutStrategy,
-    replay: PromptSource | None = None,
-    resume: bool = False,
-) -> dict[str, float]:
-    """Train `model` in place and save it, with its processor, to `folder`.
-
-    Args:
-        model: what the stage starts from, and the KL reference where beta is above 0 or rows are replayed.
-        processor: its processor.
-        source: prompts; `PromptSource(volumes="other-patient")` is the wrong-volume training control.
-        rewards: in the recipe's order.
-        settings: the stage's keys.
-        folder: where the trained model goes; `folder/steps` holds what a resume needs.
-        seed: of everything random in the stage.
-        announce: told the figures and the judged groups of each step.
-        strategy: how the answers of a group come about.
-        replay: prompts whose gold answers are replayed, with `settings.replay`.
-        resume: continue from the last complete checkpoint in `folder/steps` where there is one.
-
-    Returns:
-        Figures of the stage.
-    """
-    from evidcore.train.trl.grpo import run_grpo  # importing trl takes 6 s
-
-    return run_grpo(
-        model, processor, source, rewards, settings, folder, seed=seed, announce=announce, strategy=strategy,
-        replay=replay, resume=resume,
-    )  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.contracts import Reward
+from evidcore.contracts import Reward, Stage
 from evidcore.contracts.stage import Found, Key
 from evidcore.recipe import trl_fields
 from evidcore.recipe.shape import DataUse, RewardKeys, Surroundings, Table
@@ -59,6 +59,21 @@ class TrainingKeys:
     lora: Lora | None = None
     trl: Table = dataclasses.field(default_factory=dict)  # fields of SFTConfig or GRPOConfig
 
+    @property
+    def lora_rank(self) -> int | None:
+        """Return the rank of the adapters, None without."""
+        return None if self.lora is None else self.lora.rank
+
+    @property
+    def lora_text(self) -> str:
+        """Return what a listing of the keys ends with."""
+        return "" if self.lora is None else f", LoRA of rank {self.lora.rank}"
+
+    @property
+    def is_checkpointed(self) -> bool:
+        """Tell whether activations are computed again in the backward pass."""
+        return any(self.trl.get(f"{kind}_checkpointing") for kind in ("activation", "gradient"))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SftSettings(TrainingKeys):
@@ -86,6 +101,33 @@ class GrpoSettings(TrainingKeys):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingStage(TrainingKeys, Stage):
+    """A stage that trains the whole model on a trainer of TRL."""
+
+    trains: ClassVar[bool] = True
+    is_distributed: ClassVar[bool] = True
+    trainer: ClassVar[str]  # of TRL: "sft" or "grpo"
+
+    @property
+    def output(self) -> str:
+        """Return "model"."""
+        return "model"
+
+    @classmethod
+    def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
+        """Fill in the fields of TRL's configuration that a recipe states."""
+        return {**values, "trl": {**trl_fields.DEFAULTS[cls.trainer], **values.get("trl", {})}}
+
+    @classmethod
+    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+        """Yield what the training keys say against each other or the recipe."""
+        yield from _problems(table, at, around)
+        trl = table.get("trl")
+        for field, text in trl_fields.problems(cls.trainer, trl) if isinstance(trl, Mapping) else ():
+            yield (*at, "trl", field), text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedReward:
     """A reward as the recipe composes it."""
 
@@ -96,8 +138,7 @@ class NamedReward:
     package: str = ""  # "package version", named when the reward breaks its contract
 
 
-def problems(kind: str, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
-    """Yield what the table of a stage that trains the whole model says against itself or the recipe."""
+def _problems(table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
     given = table.get("train")
     train = [part for part in given if isinstance(part, str)] if isinstance(given, list) else []
     if isinstance(given, list) and not train:
@@ -122,11 +163,3 @@ def problems(kind: str, table: Mapping[str, Any], at: Key, around: Surroundings)
         text = "is Muon's. Leave it out, or write optimizer = 'muon'; AdamW's betas are fields of trl."
         yield (*at, "momentum"), text
     around.has_weights.update({"language", "bridge"})
-    trl = table.get("trl")
-    if isinstance(trl, Mapping):
-        yield from _trl(kind, trl, at)
-
-
-def _trl(kind: str, table: Mapping[str, Any], at: Key) -> Iterator[tuple[Key, str]]:
-    for field, text in trl_fields.problems(kind, table):
-        yield (*at, "trl", field), text

@@ -13,10 +13,10 @@ from evidcore.contracts import Reward
 from evidcore.registry import factory
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import VIEW, tiny_vlm
-from evidcore.train.grpo import grpo
 from evidcore.train.rows import PromptSet, PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
-from evidcore.train.sft import sft
+from evidcore.train.trl.grpo import grpo
+from evidcore.train.trl.sft import sft
 
 
 class Letters(Reward):

@@ -9,10 +9,9 @@ from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
-from evidcore.train.grpo import grpo
 from evidcore.train.settings import Lora, NamedReward
 from evidcore.train.trl import stage
-from evidcore.train.trl.grpo import make_trainer
+from evidcore.train.trl.grpo import grpo, make_trainer
 
 
 def run(bench, kit, name="run", rewards=None, strategy=None, source=None, **changed):

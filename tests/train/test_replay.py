@@ -5,10 +5,9 @@ from scipy.special import rel_entr, softmax
 
 from evidcore.builtin.rollouts import Plain
 from evidcore.errors import RecipeError
-from evidcore.train.grpo import grpo
 from evidcore.train.settings import Lora, NamedReward, Replay
 from evidcore.train.targets import IGNORED, Targets
-from evidcore.train.trl.grpo import row_divergence
+from evidcore.train.trl.grpo import grpo, row_divergence
 
 
 def run(bench, kit, name, *, weight=1.0, rows=4, rewards=None, **changed):

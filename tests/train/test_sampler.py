@@ -9,10 +9,10 @@ from evidcore.case import Episode, TextPart, VisualPart
 from evidcore.model.policy import sampling_of
 from evidcore.registry import factory
 from evidcore.train.settings import NamedReward
-from evidcore.train.sft import sft
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.sampler import PolicySampler
+from evidcore.train.trl.sft import sft
 
 
 def sampler_of(bench, model, processor, prompts, **changed):

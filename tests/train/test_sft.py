@@ -7,9 +7,8 @@ from evidcore.contracts import Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model import assemble
 from evidcore.train.settings import Lora
-from evidcore.train.sft import sft
 from evidcore.train.targets import Targets
-from evidcore.train.trl.sft import make_trainer
+from evidcore.train.trl.sft import make_trainer, sft
 
 
 class Rising(Reweighter):

@@ -9,9 +9,8 @@ from torch import nn
 from evidcore.errors import RunError
 from evidcore.run.folder import RunFolder, naming_full_disk
 from evidcore.train.settings import Lora
-from evidcore.train.sft import sft
 from evidcore.train.trl import stage
-from evidcore.train.trl.sft import make_trainer
+from evidcore.train.trl.sft import make_trainer, sft
 from evidcore.train.trl.stage import part_of
 
 

@@ -189,7 +189,7 @@ def owned_arguments(
     }
 
 
-def run_grpo(
+def grpo(
     model: VolumeVLM,
     processor: VolumeProcessor,
     source: PromptSource,
@@ -200,10 +200,27 @@ def run_grpo(
     seed: int,
     announce: Announce,
     strategy: RolloutStrategy,
-    replay: PromptSource | None,
-    resume: bool,
+    replay: PromptSource | None = None,
+    resume: bool = False,
 ) -> dict[str, float]:
-    """See `evidcore.train.grpo.grpo`."""
+    """Train `model` in place and save it, with its processor, to `folder`.
+
+    Args:
+        model: what the stage starts from, and the KL reference where beta is above 0 or rows are replayed.
+        processor: its processor.
+        source: prompts; `PromptSource(volumes="other-patient")` is the wrong-volume training control.
+        rewards: in the recipe's order.
+        settings: the stage's keys.
+        folder: where the trained model goes; `folder/steps` holds what a resume needs.
+        seed: of everything random in the stage.
+        announce: told the figures and the judged groups of each step.
+        strategy: how the answers of a group come about.
+        replay: prompts whose gold answers are replayed, with `settings.replay`.
+        resume: continue from the last complete checkpoint in `folder/steps` where there is one.
+
+    Returns:
+        Figures of the stage.
+    """
     check_start(model, processor, source, max_new_tokens=settings.max_new_tokens, where=WHERE)
     trainer = make_trainer(
         model, processor, source, rewards, settings, folder, seed=seed, announce=announce,

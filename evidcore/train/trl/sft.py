@@ -114,7 +114,7 @@ def _weights(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return weights * (batch["labels"][:, 1:] != IGNORED)
 
 
-def run_sft(
+def sft(
     model: VolumeVLM,
     processor: VolumeProcessor,
     source: PromptSource,
@@ -123,11 +123,27 @@ def run_sft(
     *,
     seed: int,
     announce: Announce,
-    reweighter: Reweighter | None,
-    reweighter_package: str,
-    resume: bool,
+    reweighter: Reweighter | None = None,
+    reweighter_package: str = "",
+    resume: bool = False,
 ) -> dict[str, float]:
-    """See `evidcore.train.sft.sft`."""
+    """Train `model` in place and save it, with its processor, to `folder`.
+
+    Args:
+        model: what the stage starts from.
+        processor: its processor.
+        source: prompts; the tasks' gold answers are the targets.
+        settings: the stage's keys.
+        folder: where the trained model goes; `folder/steps` holds what a resume needs.
+        seed: of everything random in the stage.
+        announce: told the figures of each step.
+        reweighter: weighs the target tokens; None weighs each 1, with a loss per token alone.
+        reweighter_package: "package version", named when the re-weighter breaks its contract.
+        resume: continue from the last complete checkpoint in `folder/steps` where there is one.
+
+    Returns:
+        Figures of the stage.
+    """
     check_start(model, processor, source, max_new_tokens=0, where=WHERE)
     trainer = make_trainer(
         model, processor, source, settings, folder, seed=seed, announce=announce, reweighter=reweighter,

@@ -20,9 +20,9 @@ from evidcore.contracts import Reward
 from evidcore.model import assemble
 from evidcore.registry import factory
 from evidcore.testing import tiny_language, volume_case
-from evidcore.train.grpo import grpo
 from evidcore.train.rows import PromptSet, PromptSource
 from evidcore.train.settings import GrpoSettings, NamedReward, Silent
+from evidcore.train.trl.grpo import grpo
 
 PROGRAM = Path(__file__).with_name("sharded_program.py")
 ENCODER = {
