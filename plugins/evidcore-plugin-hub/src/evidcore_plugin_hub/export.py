@@ -67,7 +67,7 @@ def export_run(folder: RunFolder, target: Path, form: Form = "transformers") -> 
 
 
 def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedModel:
-    """Return a model that was taken apart in its published form: transformers' own class, today's weights.
+    """Return the model in its published form: transformers' own class, with the weights as they are now.
 
     Raises:
         RunError: if the model has another encoder or bridge than the published one had.
