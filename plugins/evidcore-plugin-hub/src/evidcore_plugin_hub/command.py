@@ -23,10 +23,10 @@ def export(folder: Path, target: Path, form: Literal["transformers", "published"
     After `import evidcore.model`, `AutoModelForImageTextToText` and `AutoProcessor` read it. A model whose
     encoder and bridge were published with its language model may be written as it was, for vLLM and others.
     """
-    from evidcore_plugin_hub.export import export_run
     from transformers.utils import logging
 
     from evidcore.run import open_run
+    from evidcore_plugin_hub.export import export_run
 
     logging.disable_progress_bar()
     written = export_run(open_run(folder), target, form)

@@ -12,8 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card
-from evidcore_plugin_hub.redaction import published_lock, published_recipe, without_paths
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 from evidcore.contracts import Encoder
@@ -29,6 +27,8 @@ from evidcore.registry import card, find
 from evidcore.run.folder import RunFolder, appearing, sha256, write
 from evidcore.run.lock import named
 from evidcore.run.post_run import last_model
+from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card
+from evidcore_plugin_hub.redaction import published_lock, published_recipe, without_paths
 
 LOCK = "evid_lock.toml"
 
