@@ -4,7 +4,6 @@ import importlib
 import multiprocessing
 import os
 import runpy
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
@@ -179,11 +178,3 @@ def small_run(tmp_path_factory) -> Path:
     folder = start(load(root / "small.toml"), root / "runs")
     run(folder)
     return folder.path
-
-
-@pytest.fixture
-def copied_run(small_run, tmp_path) -> Path:
-    """A copy of the finished run to change."""
-    root = tmp_path / "copied" / "small"
-    shutil.copytree(small_run.parent, root, symlinks=True)
-    return root / small_run.name

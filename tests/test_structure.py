@@ -38,7 +38,6 @@ ROOMS = (
     "evaluate",
     "audit",
     "page",
-    "publish",
     "run",
     "data",
     "testing",

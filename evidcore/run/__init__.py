@@ -1,7 +1,6 @@
 """Runs: folder, lock, stages, reuse, resume."""
 
 from evidcore.run.begin import run, start
-from evidcore.run.export import export_run
 from evidcore.run.folder import RunFolder, open_run
 from evidcore.run.post_run import audit_run
 from evidcore.run.processes import processes
@@ -9,7 +8,6 @@ from evidcore.run.processes import processes
 __all__ = [
     "RunFolder",
     "audit_run",
-    "export_run",
     "open_run",
     "processes",
     "run",

@@ -53,7 +53,6 @@ def evid(*arguments, exit_code=0):
         ["plugins"],
         ["plugins", "reward", "--json"],
         ["run", "--help"],
-        ["export", "--help"],
     ],
 )
 def test_help_and_listings_import_neither_torch_nor_a_plugin(arguments):
@@ -84,7 +83,6 @@ def test_every_command_of_the_design_takes_json():
         ["audit", "policy"],
         ["data", "prepare"],
         ["page"],
-        ["export"],
     ):
         assert "--json" in evid(*path, "--help").output, path
 

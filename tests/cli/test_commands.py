@@ -75,9 +75,9 @@ def test_what_is_no_click_command_is_refused(package):
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest():
-    done = evid("exprt")
+    done = evid("resme")
     assert done.exit_code == 2
-    assert "no command is called 'exprt'. Did you mean 'export'?" in done.stderr
+    assert "no command is called 'resme'. Did you mean 'resume'?" in done.stderr
     assert "no command is called 'audit.polcy'. Did you mean 'audit.policy'?" in evid("audit", "polcy").stderr
 
 

@@ -25,7 +25,8 @@ def export(folder: Path, target: Path, form: Literal["transformers", "published"
     """
     from transformers.utils import logging
 
-    from evidcore.run import export_run, open_run
+    from evidcore.run import open_run
+    from evidcore_plugin_hub.export import export_run
 
     logging.disable_progress_bar()
     written = export_run(open_run(folder), target, form)

@@ -12,18 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 from evidcore.contracts import Encoder
 from evidcore.errors import RunError
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
-from evidcore.model.published import as_published
 from evidcore.model.vlm import VolumeVLM
 from evidcore.page.record import is_phantom
-from evidcore.publish import ModelFacts, PackageFacts, model_card, published_lock, published_recipe
-from evidcore.publish.card import UNKNOWN, DatasetFacts, Form
-from evidcore.publish.redaction import without_paths
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import toml_tables
@@ -31,6 +27,8 @@ from evidcore.registry import card, find
 from evidcore.run.folder import RunFolder, appearing, sha256, write
 from evidcore.run.lock import named
 from evidcore.run.post_run import last_model
+from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card
+from evidcore_plugin_hub.redaction import published_lock, published_recipe, without_paths
 
 LOCK = "evid_lock.toml"
 
@@ -66,6 +64,55 @@ def export_run(folder: RunFolder, target: Path, form: Form = "transformers") -> 
         write(work / LOCK, toml_tables({**published_lock(lock), "weights": hashes}))
         write(work / "README.md", model_card(_facts(folder, recipe, lock, model, shown, form)))
     return target
+
+
+def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedModel:
+    """Return the model in its published form: transformers' own class, with the weights as they are now.
+
+    Raises:
+        RunError: if the model has another encoder or bridge than the published one had.
+    """
+    encoder, bridge = model.model.encoder, model.model.bridge
+    if not encoder.published_names or not bridge.published_names:
+        raise RunError(
+            "only a model whose encoder and bridge were published with its language model has a published "
+            f"form; this one has encoder {model.config.encoder['use']!r} and bridge "
+            f"{model.config.bridge['use']!r}. Export it without --format published."
+        )
+    begins = {
+        **{f"model.encoder.{own}": theirs for own, theirs in encoder.published_names.items()},
+        **{f"model.bridge.{own}": theirs for own, theirs in bridge.published_names.items()},
+    }
+    tokens = processor.tokenizer.convert_tokens_to_ids
+    places: dict[str, Any] = {
+        "image_token_id": model.config.image_token_id,
+        "vision_start_token_id": tokens("<|vision_start|>"),
+        "vision_end_token_id": tokens("<|vision_end|>"),
+    }
+    if "<|video_pad|>" in processor.tokenizer.get_vocab():
+        places["video_token_id"] = tokens("<|video_pad|>")
+    text = model.config.text_config
+    config = AutoConfig.for_model(
+        str(text.model_type).removesuffix("_text"),
+        text_config=text.to_dict(),
+        vision_config=model.config.vision,
+        tie_word_embeddings=model.config.tie_word_embeddings,
+        **places,
+    )
+    published: PreTrainedModel = AutoModelForImageTextToText.from_config(config, dtype=model.dtype)
+    published.load_state_dict({
+        _published_name(name, begins): weight for name, weight in model.state_dict().items()
+    })
+    published.generation_config = model.generation_config
+    return published
+
+
+def _published_name(name: str, begins: Mapping[str, str]) -> str:
+    """Return what a weight is called in the published model."""
+    for own, theirs in begins.items():
+        if name.startswith(own):
+            return theirs + name.removeprefix(own)
+    return name
 
 
 def _facts(
