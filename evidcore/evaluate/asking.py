@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -127,9 +128,9 @@ class AskingStage(Stage):
         )  # fmt: skip
         return self.ask(policy, asking, context)
 
+    @abstractmethod
     def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
         """Ask and measure; write the answers."""
-        raise NotImplementedError
 
     def prompts(self, use: DataUse, context: StageContext) -> list[Prompt]:
         """Return a data entry's questions.

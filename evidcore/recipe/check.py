@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -37,19 +38,8 @@ def problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Return every mistake of a recipe that was read; imports the components that it names."""
     found = Walk(raw)
     found.table(shape.Top, raw, ())
-    stages = stage_classes(raw)
-    found.add += [Problem(path=path, text=text) for path, text in order.problems(raw, found.services, stages)]
-    return found.add
-
-
-def stage_classes(raw: Mapping[str, Any]) -> dict[str, type]:
-    """Return the class of each kind of stage that a recipe has, as far as it is installed."""
-    kinds = [item.get("kind") for item in _list(raw.get("stage")) if isinstance(item, Mapping)]
-    found = {}
-    for kind in dict.fromkeys(str(kind) for kind in kinds):
-        with contextlib.suppress(PluginError):  # reported where the stage is checked
-            found[kind] = stage_class(kind)
-    return found
+    across = order.problems(raw, found.services, found.stages)
+    return [*found.add, *(Problem(path=path, text=text) for path, text in across)]
 
 
 def stage_class(kind: str) -> Any:
@@ -58,16 +48,17 @@ def stage_class(kind: str) -> Any:
     Raises:
         PluginError: if no installed package offers it, or it is no stage.
     """
-    form = find("stage", kind).load()
+    offer = find("stage", kind)
+    form = offer.load()
     if not dataclasses.is_dataclass(form):
-        raise PluginError(f"{find('stage', kind)}: must be a dataclass that is a Stage, got {form!r}.")
+        raise PluginError(f"{offer}: must be a dataclass that is a Stage, got {form!r}.")
     return form
 
 
-def _stage_homes(raw: Mapping[str, Any]) -> Iterator[tuple[type, str]]:
+def _stage_homes(kinds: Iterable[str]) -> Iterator[tuple[type, str]]:
     """Yield the tables of stages in whose place a key may have been meant: the recipe's, and the core's."""
     own = {row.name for row in offers("stage") if row.package == "evidcore"}
-    for kind in dict.fromkeys([*stage_classes(raw), *sorted(own)]):
+    for kind in dict.fromkeys([*kinds, *sorted(own)]):
         with contextlib.suppress(PluginError):
             form = stage_class(kind)
             yield form, f"a {kind} stage, above its [[stage.…]] tables"
@@ -110,19 +101,34 @@ def _list(value: Any) -> Sequence[Any]:
 class Walk:
     """A walk over tables that collects mistakes, each with its path."""
 
-    def __init__(self, raw: Mapping[str, Any], homes: Sequence[tuple[type, str]] = _HOMES) -> None:
+    def __init__(self, raw: Mapping[str, Any], *, is_recipe: bool = True) -> None:
         """Start with no mistake.
 
         Args:
             raw: the file as read.
-            homes: tables in whose place a key may have been meant, with what messages call them.
+            is_recipe: an unknown key may have been meant for another table of a recipe.
         """
-        self.raw, self._homes = raw, homes
+        self.raw, self._is_recipe = raw, is_recipe
         self.add: list[Problem] = []
         services = raw.get("service")
         tables = services if isinstance(services, Mapping) else {}
         known = {name: service_kind(item) for name, item in tables.items() if isinstance(item, Mapping)}
         self.services = {name: kind for name, kind in known.items() if kind in SERVICE_KINDS}
+
+    @functools.cached_property
+    def stages(self) -> dict[str, type]:
+        """The class of each kind of stage that the recipe has, as far as it is installed."""
+        kinds = [item.get("kind") for item in _list(self.raw.get("stage")) if isinstance(item, Mapping)]
+        found = {}
+        for kind in dict.fromkeys(str(kind) for kind in kinds):
+            with contextlib.suppress(PluginError):  # reported where the stage is checked
+                found[kind] = stage_class(kind)
+        return found
+
+    @functools.cached_property
+    def _homes(self) -> list[tuple[type, str]]:
+        """Tables in whose place a key may have been meant, with what messages call them."""
+        return [*_HOMES, *_stage_homes(self.stages)] if self._is_recipe else []
 
     def table(
         self, form: type, value: Any, path: Path, more: Mapping[str, Option] | None = MappingProxyType({})
@@ -267,11 +273,11 @@ class Walk:
         """Return where in a recipe a key belongs; the stage around it comes first."""
         homes = [
             (form, name)
-            for form, name in (*self._homes, *(_stage_homes(self.raw) if self._homes else ()))
+            for form, name in self._homes
             if key in {item.name for item in dataclasses.fields(form)}
         ]
         if len(path) > 1 and path[0] == "stage" and isinstance(path[1], int):
-            around = stage_classes(self.raw).get(str(self.raw["stage"][path[1]].get("kind")))
+            around = self.stages.get(str(self.raw["stage"][path[1]].get("kind")))
             homes = [home for home in homes if home[0] is around and len(path) > 2] or homes
             rewards = _list(self.raw["stage"][path[1]].get("reward"))
             for place, item in enumerate(rewards):

@@ -152,13 +152,14 @@ class Assembly:
     @property
     def corpus(self) -> Corpus:
         """Return what a counted vocabulary is counted in: prompts and answers of the training cases."""
-        return Corpus(self._texts, self.phrases)
+        return Corpus(lambda: self._texts, self.phrases)
 
     def word_sources(self) -> tuple[DataUse, ...]:
         """Return what is asked about training cases, each once."""
         uses = [use for stage in self.recipe.stages for use in stage.data_uses()]
         return tuple(dict.fromkeys(use for use in uses if use.task and use.split == "train"))
 
+    @functools.cached_property
     def _texts(self) -> list[str]:
         found = ["user\n", "assistant\n"]
         for use in self.word_sources():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -90,13 +91,15 @@ def named(kind: str, value: Any) -> Iterator[Offer]:
 
 def requirements(offers: Iterable[Offer]) -> list[str]:
     """Return the packages that those of components require, as their metadata say; the core's are known."""
-    found: set[str] = set()
-    for package in {offer.package for offer in offers} - {"evidcore"}:
-        for line in metadata.requires(package) or ():
-            name = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]
-            if "extra ==" not in line and not name.startswith("evidcore"):
-                found.add(name)
-    return sorted(found)
+    packages = {offer.package for offer in offers} - {"evidcore"}
+    return sorted({name for package in packages for name in _required(package)})
+
+
+@functools.cache
+def _required(package: str) -> frozenset[str]:
+    lines = [line for line in metadata.requires(package) or () if "extra ==" not in line]
+    names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines}
+    return frozenset(name for name in names if not name.startswith("evidcore"))
 
 
 def versions(names: Sequence[str] = VERSIONS) -> dict[str, str]:

@@ -100,7 +100,7 @@ def load_ablation(path: str | Path) -> Ablation:
     """
     path = Path(path)
     text, raw = read_toml(path)
-    walk = Walk(raw, homes=())
+    walk = Walk(raw, is_recipe=False)
     walk.table(AblationKeys, raw, ())
     found = [(problem.path, problem.text) for problem in walk.add]
     if not found:
