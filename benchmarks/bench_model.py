@@ -20,10 +20,10 @@ from evidcore.contracts import Reward
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.prompts.rows import PromptSet, PromptSource, Row
 from evidcore.registry import factory
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import tiny_tokenizer
-from evidcore.train.rows import PromptSet, PromptSource, Row
 
 logging.disable_progress_bar()
 VIEW = {"use": "volume"}

@@ -66,8 +66,8 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
     from evidcore.builtin.rollouts import Plain
     from evidcore.case import Report
     from evidcore.recipe import load
+    from evidcore.reward.composer import NamedReward
     from evidcore.train.grpo import Grpo
-    from evidcore.train.settings import NamedReward
     from evidcore.train.sft import Sft
     from evidcore.train.trl import grpo, sft, stage
 

@@ -44,8 +44,9 @@ from trl import GRPOConfig, GRPOTrainer
 from evidcore.builtin.rollouts import Plain
 from evidcore.case import Case, TextPart
 from evidcore.compute.clock import Clock, clock_for
-from evidcore.train.rows import PromptSource
-from evidcore.train.settings import GrpoSettings, NamedReward
+from evidcore.prompts.rows import PromptSource
+from evidcore.reward.composer import NamedReward
+from evidcore.train.settings import GrpoSettings
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.timing import encoding_counted

@@ -58,9 +58,10 @@ def one(title: str, quick: bool) -> dict[str, float]:
     from evidcore_plugin_lab.plan.needs import memory
 
     from evidcore.builtin.rollouts import Plain
+    from evidcore.reward.composer import NamedReward
     from evidcore.run.dry_run import Shapes, TextShape
     from evidcore.train.grpo import Grpo
-    from evidcore.train.settings import NamedReward, Silent
+    from evidcore.train.settings import Silent
     from evidcore.train.sft import Sft
     from evidcore.train.trl import grpo, sft, stage
 
@@ -133,7 +134,8 @@ def warm_up(folder: Path, some: list[Any], kind: str) -> None:
     from bench_model import Size, build, source
 
     from evidcore.builtin.rollouts import Plain
-    from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings, Silent
+    from evidcore.reward.composer import NamedReward
+    from evidcore.train.settings import GrpoSettings, SftSettings, Silent
     from evidcore.train.trl import grpo, sft, stage
 
     model, processor = build(Size(hidden=64, layers=1, vocabulary=512))

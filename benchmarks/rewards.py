@@ -20,9 +20,8 @@ from side_by_side import figure, in_turn, parser, tell
 from evidcore.case import Answer, Rollout, Score
 from evidcore.contracts import Reward
 from evidcore.registry import factory
+from evidcore.reward.composer import NamedReward, RewardComposer, figures, record
 from evidcore.testing.data import volume_case
-from evidcore.train.judging import Judge, figures, record
-from evidcore.train.settings import NamedReward
 
 PROMPTS, ANSWERS = 24, 8
 LIMIT_US = 50.0
@@ -63,7 +62,7 @@ def main() -> None:
     rewards[2] = dataclasses.replace(rewards[2], gate="reward-0")
     found = []
     for several in (rewards[:1], rewards):
-        judge = Judge(several)
+        judge = RewardComposer(several)
 
         def bare(several: Sequence[NamedReward] = several) -> None:
             for _ in range(AT_ONCE):
@@ -71,11 +70,11 @@ def main() -> None:
                 for item in several:
                     earlier[item.name] = item.reward(asked, earlier)
 
-        def judged(judge: Judge = judge) -> None:
+        def judged(judge: RewardComposer = judge) -> None:
             for _ in range(AT_ONCE):
                 judge(asked)
 
-        def told(judge: Judge = judge, several: Sequence[NamedReward] = several) -> None:
+        def told(judge: RewardComposer = judge, several: Sequence[NamedReward] = several) -> None:
             for _ in range(AT_ONCE):
                 figures(record(judge(asked), several, asked, ANSWERS))
 

@@ -29,7 +29,8 @@ from bench_model import Size, TextHash, build, cases, source
 from side_by_side import Figure, Turns, figure, parser, ratios, tell
 
 from evidcore.builtin.rollouts import Plain
-from evidcore.train.settings import GrpoSettings, NamedReward
+from evidcore.reward.composer import NamedReward
+from evidcore.train.settings import GrpoSettings
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 

@@ -34,6 +34,8 @@ ROOMS = (
     "fitting",
     "builtin",
     "model",
+    "prompts",
+    "reward",
     "train",
     "evaluate",
     "audit",

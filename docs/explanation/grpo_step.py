@@ -35,7 +35,7 @@ CALLS = (
     Call("evidcore", "GroupTrainer._generate", "cases, tasks, view: prompts", ANSWERS),
     Call("evidcore", "run_strategy", "component rollout; PolicySampler samples", ANSWERS),
     Call("evidcore", "read_answers", "component task reads each answer", ANSWERS),
-    Call("evidcore", "Judge.__call__", "components reward, each over whole groups", ANSWERS),
+    Call("evidcore", "RewardComposer.__call__", "components reward, each over whole groups", ANSWERS),
     Call("evidcore", "GroupTrainer._get_per_token_logps_and_entropies", "old policy, reference", ANSWERS),
     Call("evidcore", "GroupTrainer._calculate_rewards", "hands over what was judged", ANSWERS),
     Call("TRL", "nanstd", "weigh, sum, minus the group's mean, over its spread", ANSWERS),

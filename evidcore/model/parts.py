@@ -1,7 +1,8 @@
-"""Encoder and bridge from the tables of a model's configuration."""
+"""Encoder and bridge from the tables of a model's configuration; the part that a weight belongs to."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,3 +39,13 @@ def build_bridge(
     }
     built: Bridge = factory.build("bridge", table, given=given, where=where)
     return built
+
+
+def part_of(name: str) -> str:
+    """Return the part that a weight belongs to, by its name, whatever is wrapped around the model.
+
+    A part may hold a module called like another part: the first name below `model.` decides.
+    """
+    bare = re.sub(r"_\w+_wrapped_module\.|_orig_mod\.", "", name)
+    found = re.search(r"(?:^|\.)model\.(encoder|bridge|language_model)\.", bare)
+    return found[1].removesuffix("_model") if found else "language"

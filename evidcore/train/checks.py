@@ -8,7 +8,7 @@ from evidcore.case import Prompt
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.rows import PromptSource, Row
+from evidcore.prompts.rows import PromptSource, Row
 
 LOOKED_AT = 8  # prompts of the stream; one of each set is among the first few
 

@@ -17,12 +17,13 @@ from evidcore.contracts import (
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import did_you_mean
 from evidcore.model.policy import VLMPolicy
+from evidcore.prompts.rows import PromptSource, Volumes, prompt_sets
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
+from evidcore.reward.composer import NamedReward
 from evidcore.train.fit import named_data
-from evidcore.train.rows import PromptSource, prompt_sets
-from evidcore.train.settings import GrpoSettings, NamedReward, TrainingStage, Volumes
+from evidcore.train.settings import GrpoSettings, TrainingStage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

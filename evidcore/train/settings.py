@@ -8,15 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.contracts import Reward, Stage
+from evidcore.contracts import Stage
 from evidcore.contracts.stage import Found, Key
 from evidcore.recipe import trl_fields
-from evidcore.recipe.shape import DataUse, RewardKeys, Surroundings, Table
+from evidcore.recipe.shape import DataUse, Surroundings, Table
 
 PARTS = ("encoder", "bridge", "language")
 TrainedPart = Literal["encoder", "bridge", "language"]
 SharePrompts = Literal["auto", "always", "never"]
-Volumes = Literal["own", "other-patient"]
 
 
 class Silent:
@@ -125,17 +124,6 @@ class TrainingStage(TrainingKeys, Stage):
         trl = table.get("trl")
         for field, text in trl_fields.problems(cls.trainer, trl) if isinstance(trl, Mapping) else ():
             yield (*at, "trl", field), text
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NamedReward:
-    """A reward as the recipe composes it."""
-
-    name: str
-    reward: Reward
-    weight: float = RewardKeys.weight
-    gate: str = RewardKeys.gate  # counted only where the reward of this name scored above 0
-    package: str = ""  # "package version", named when the reward breaks its contract
 
 
 def _problems(table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:

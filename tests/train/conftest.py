@@ -13,11 +13,12 @@ from evidcore.case import Case, Score
 from evidcore.contracts import Reward
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
+from evidcore.reward.composer import NamedReward
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import VIEW, tiny_language, tiny_vlm
-from evidcore.train.rows import PromptSet, PromptSource
-from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
+from evidcore.train.settings import GrpoSettings, SftSettings
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)

@@ -10,11 +10,12 @@ from transformers.utils import logging
 from evidcore.builtin.rollouts import Plain
 from evidcore.case import Score
 from evidcore.contracts import Reward
+from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
+from evidcore.reward.composer import NamedReward
 from evidcore.testing.data import volume_case
 from evidcore.testing.models import VIEW, tiny_vlm
-from evidcore.train.rows import PromptSet, PromptSource
-from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings
+from evidcore.train.settings import GrpoSettings, SftSettings
 from evidcore.train.trl.grpo import grpo
 from evidcore.train.trl.sft import sft
 

@@ -9,7 +9,8 @@ from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
-from evidcore.train.settings import Lora, NamedReward
+from evidcore.reward.composer import NamedReward
+from evidcore.train.settings import Lora
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import grpo, make_trainer
 

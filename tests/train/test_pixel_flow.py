@@ -6,7 +6,7 @@ import torch
 from evidcore.builtin.rollouts import Plain
 from evidcore.errors import RunError
 from evidcore.model.generation import Prefix
-from evidcore.train.pixel_flow import prove
+from evidcore.reward.pixel_flow import prove
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.sampler import PolicySampler

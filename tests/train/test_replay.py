@@ -5,8 +5,9 @@ from scipy.special import rel_entr, softmax
 
 from evidcore.builtin.rollouts import Plain
 from evidcore.errors import RecipeError
-from evidcore.train.settings import Lora, NamedReward, Replay
-from evidcore.train.targets import IGNORED, Targets
+from evidcore.prompts.targets import IGNORED, Targets
+from evidcore.reward.composer import NamedReward
+from evidcore.train.settings import Lora, Replay
 from evidcore.train.trl.grpo import grpo, row_divergence
 
 

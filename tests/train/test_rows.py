@@ -6,7 +6,7 @@ import pytest
 from evidcore.builtin.views import Volume
 from evidcore.case import Crop, VisualPart
 from evidcore.errors import DataError
-from evidcore.train.rows import PromptSource
+from evidcore.prompts.rows import PromptSource
 
 
 def test_shares_are_kept_exactly_at_every_moment(bench):

@@ -8,7 +8,7 @@ from evidcore.builtin.rollouts import ToolCall
 from evidcore.case import Episode, TextPart, VisualPart
 from evidcore.model.policy import sampling_of
 from evidcore.registry import factory
-from evidcore.train.settings import NamedReward
+from evidcore.reward.composer import NamedReward
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.sampler import PolicySampler

@@ -6,8 +6,8 @@ from evidcore.builtin.uniform import Uniform
 from evidcore.contracts import Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model import assemble
+from evidcore.prompts.targets import Targets
 from evidcore.train.settings import Lora
-from evidcore.train.targets import Targets
 from evidcore.train.trl.sft import make_trainer, sft
 
 

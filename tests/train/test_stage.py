@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from evidcore.errors import RunError
+from evidcore.model.parts import part_of
 from evidcore.run.folder import RunFolder, naming_full_disk
 from evidcore.train.settings import Lora
 from evidcore.train.trl import stage
 from evidcore.train.trl.sft import make_trainer, sft
-from evidcore.train.trl.stage import part_of
 
 
 @pytest.mark.parametrize(

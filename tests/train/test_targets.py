@@ -3,7 +3,7 @@ import torch
 
 from evidcore.contracts import Reweighter, Unread
 from evidcore.errors import ContractError, DataError
-from evidcore.train.targets import Targets
+from evidcore.prompts.targets import Targets
 
 
 class Capitals(Reweighter):

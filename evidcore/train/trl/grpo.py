@@ -25,12 +25,12 @@ from evidcore.contracts import Announce, RolloutStrategy
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.prompts.rows import PromptSource
+from evidcore.prompts.targets import IGNORED, Targets
 from evidcore.recipe.trl_fields import DEFAULTS, NO_EFFECT
+from evidcore.reward.composer import NamedReward, RewardComposer
 from evidcore.train.checks import check_start
-from evidcore.train.judging import Judge
-from evidcore.train.rows import PromptSource
-from evidcore.train.settings import GrpoSettings, NamedReward
-from evidcore.train.targets import IGNORED, Targets
+from evidcore.train.settings import GrpoSettings
 from evidcore.train.trl import stage
 from evidcore.train.trl.logprobs import PromptSharing
 from evidcore.train.trl.optimizers import OptimizerKind
@@ -251,7 +251,7 @@ def make_trainer(
 ) -> GroupTrainer:
     """Return the trainer of a stage."""
     rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
-    judge = Judge(rewards, time_limit_s=settings.reward_time_limit_s)
+    judge = RewardComposer(rewards, time_limit_s=settings.reward_time_limit_s)
     processes = stage.process_count()
     owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
     stage.check_arguments(GRPOConfig, owned, settings.trl, WHERE)

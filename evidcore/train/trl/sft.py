@@ -19,10 +19,10 @@ from evidcore.contracts import Announce, Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.prompts.rows import PromptSource
+from evidcore.prompts.targets import IGNORED, Targets
 from evidcore.train.checks import check_start
-from evidcore.train.rows import PromptSource
 from evidcore.train.settings import SftSettings
-from evidcore.train.targets import IGNORED, Targets
 from evidcore.train.trl import stage
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.stage import Positions, StageTrainer

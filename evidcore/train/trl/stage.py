@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import errno
 import os
-import re
 import shutil
 import time
 import warnings
@@ -28,6 +27,7 @@ from transformers import PrinterCallback
 from evidcore.contracts import Announce
 from evidcore.errors import RecipeError, did_you_mean, tells_full_disk
 from evidcore.model import assemble
+from evidcore.model.parts import part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Lora
@@ -180,16 +180,6 @@ def placeholder(name: str) -> Any:
 
     never.__name__ = name
     return never
-
-
-def part_of(name: str) -> str:
-    """Return the part that a weight belongs to, by its name, whatever is wrapped around the model.
-
-    A part may hold a module called like another part: the first name below `model.` decides.
-    """
-    bare = re.sub(r"_\w+_wrapped_module\.|_orig_mod\.", "", name)
-    found = re.search(r"(?:^|\.)model\.(encoder|bridge|language_model)\.", bare)
-    return found[1].removesuffix("_model") if found else "language"
 
 
 def check_parts(parts: tuple[str, ...], rates: float | Mapping[str, float], where: str) -> dict[str, float]:

@@ -35,9 +35,9 @@ from evidcore.errors import ContractError
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.judging import EQUAL, Judge, Judgement, figures, record
-from evidcore.train.pixel_flow import Proof, prove
-from evidcore.train.rows import PromptSource, Row
+from evidcore.prompts.rows import PromptSource, Row
+from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, figures, record
+from evidcore.reward.pixel_flow import Proof, prove
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.sampler import PolicySampler
@@ -167,7 +167,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         processor: VolumeProcessor,
         args: GRPOConfig,
         source: PromptSource,
-        judge: Judge,
+        judge: RewardComposer,
         strategy: RolloutStrategy,
         *,
         sharing: PromptSharing,

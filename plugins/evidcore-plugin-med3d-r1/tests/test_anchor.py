@@ -18,10 +18,11 @@ from evidcore.builtin.rollouts import Plain
 from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.model import assemble
+from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
+from evidcore.reward.composer import NamedReward
 from evidcore.testing import tiny_language, volume_case
-from evidcore.train.rows import PromptSet, PromptSource
-from evidcore.train.settings import GrpoSettings, NamedReward, Silent
+from evidcore.train.settings import GrpoSettings, Silent
 from evidcore.train.trl.grpo import grpo
 
 PROGRAM = Path(__file__).with_name("sharded_program.py")

@@ -9,8 +9,7 @@ import pytest
 from evidcore.case import Answer, Rollout, Score, Unscored
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, RecipeError
-from evidcore.train.judging import Judge, figures, record
-from evidcore.train.settings import NamedReward
+from evidcore.reward.composer import NamedReward, RewardComposer, figures, record
 
 
 class Given(Reward):
@@ -58,13 +57,13 @@ def named(answers, name="mine", **changed):
 def test_totals_are_weighted_sums(rollouts):
     first = named([1.0, 0.0, 1.0, 0.0, 0.0, 1.0], "first", weight=0.5)
     second = named([0.0, 0.25, 0.5, 0.75, 1.0, 1.0], "second", weight=2.0)
-    judgement = Judge([first, second])(rollouts)
+    judgement = RewardComposer([first, second])(rollouts)
     assert judgement.totals([first, second]) == pytest.approx([0.5, 0.5, 1.5, 1.5, 2.0, 2.5])
 
 
 def test_a_missing_verdict_is_the_mean_of_its_scored_siblings(rollouts):
     reward = named([1.0, None, 0.5, Unscored(kind="failed", reason="no mask"), None, None])
-    judgement = Judge([reward])(rollouts)
+    judgement = RewardComposer([reward])(rollouts)
     assert judgement.counted["mine"] == [1.0, 0.75, 0.5, 0.0, 0.0, 0.0]
     assert [score.kind for score in judgement.verdicts["mine"] if isinstance(score, Unscored)] == [
         "not-applicable", "failed", "not-applicable", "not-applicable",
@@ -74,7 +73,7 @@ def test_a_missing_verdict_is_the_mean_of_its_scored_siblings(rollouts):
 def test_a_gate_counts_a_reward_only_where_the_other_scored_above_0(rollouts):
     gate = named([1.0, 0.0, 0.5, None, 1.0, 0.0], "gate")
     gated = named([0.9, 0.8, 0.7, 0.6, None, None], "gated", gate="gate")
-    judgement = Judge([gate, gated])(rollouts)
+    judgement = RewardComposer([gate, gated])(rollouts)
     # group 2: the fourth has no gate verdict, the fifth no verdict; the sixth is closed, the only one that
     # counts
     assert judgement.counted["gated"] == [0.9, 0.0, 0.7, 0.0, 0.0, 0.0]
@@ -83,13 +82,13 @@ def test_a_gate_counts_a_reward_only_where_the_other_scored_above_0(rollouts):
 def test_a_gate_without_verdict_is_filled_like_a_missing_verdict(rollouts):
     gate = named([None, 1.0, 1.0, 1.0, 1.0, 1.0], "gate")
     gated = named([0.1, 0.4, 0.8, 1.0, 1.0, 1.0], "gated", gate="gate")
-    assert Judge([gate, gated])(rollouts).counted["gated"][:3] == pytest.approx([0.6, 0.4, 0.8])
+    assert RewardComposer([gate, gated])(rollouts).counted["gated"][:3] == pytest.approx([0.6, 0.4, 0.8])
 
 
 def test_each_reward_sees_the_verdicts_before_it(rollouts):
     first, second = named([1.0] * 6, "first"), named([None] * 6, "second")
     third = named([0.0] * 6, "third")
-    Judge([first, second, third])(rollouts)
+    RewardComposer([first, second, third])(rollouts)
     assert first.reward.earlier == {}
     assert list(third.reward.earlier) == ["first", "second"]
     assert third.reward.earlier["second"] == (Unscored(kind="not-applicable", reason=""),) * 6
@@ -111,7 +110,7 @@ class Meddling(Reward):
 
 def test_a_reward_cannot_write_into_the_verdicts_before_it(rollouts):
     first = named([Score(value=1.0, parts={"hit": 1.0})] * 6, "first")
-    judgement = Judge([first, NamedReward(name="meddling", reward=Meddling())])(rollouts)
+    judgement = RewardComposer([first, NamedReward(name="meddling", reward=Meddling())])(rollouts)
     assert judgement.counted["first"] == [1.0] * 6
     assert judgement.verdicts["first"][0].parts == {"hit": 1.0}
 
@@ -124,7 +123,7 @@ def test_a_part_that_is_no_number_names_package_reward_prompt_and_part(rollouts,
         f"finite number, got {part!r}."
     )
     with pytest.raises(ContractError, match=re.escape(said)):
-        Judge([named(answers)])(rollouts)
+        RewardComposer([named(answers)])(rollouts)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_a_part_that_is_no_number_names_package_reward_prompt_and_part(rollouts,
 )
 def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, message):
     with pytest.raises(ContractError, match=r"their-package 1\.2: reward 'mine'") as caught:
-        Judge([named(answers)])(rollouts)
+        RewardComposer([named(answers)])(rollouts)
     assert message in str(caught.value)
     if "returned" not in message:
         assert repr(rollouts[3].prompt.id) in str(caught.value)
@@ -148,7 +147,7 @@ def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, mes
 def test_an_answer_that_is_no_list_is_named(rollouts):
     reward = NamedReward(name="mine", reward=Given(0.5))
     with pytest.raises(ContractError, match=r"reward 'mine' must return a list of scores, got float 0\.5"):
-        Judge([reward])(rollouts)
+        RewardComposer([reward])(rollouts)
 
 
 @pytest.mark.parametrize("time_limit_s", [0.0, 30.0])
@@ -159,7 +158,7 @@ def test_a_raising_reward_is_blamed_with_its_cause(rollouts, time_limit_s):
         f"{rollouts[0].prompt.id!r}: KeyError: 'glossary.csv'"
     )
     with pytest.raises(ContractError, match=message) as caught:
-        Judge([reward], time_limit_s=time_limit_s)(rollouts)
+        RewardComposer([reward], time_limit_s=time_limit_s)(rollouts)
     assert isinstance(caught.value.__cause__, KeyError)
 
 
@@ -167,7 +166,7 @@ def test_a_hanging_reward_is_named_when_its_time_is_up(rollouts):
     reward = NamedReward(name="slow", reward=Hanging(), package="their-package 1.2")
     start = time.monotonic()
     with pytest.raises(ContractError, match=r"reward 'slow' has not answered for 0.2 s over 6 rollouts"):
-        Judge([reward], time_limit_s=0.2)(rollouts)
+        RewardComposer([reward], time_limit_s=0.2)(rollouts)
     assert time.monotonic() - start < 30
 
 
@@ -179,7 +178,7 @@ def test_a_process_that_was_paused_does_not_blame_its_reward(rollouts):
                 time.sleep(0.1)
             return [Score(value=1.0)] * len(rollouts)
 
-    judge = Judge([NamedReward(name="mine", reward=Working())], time_limit_s=6)
+    judge = RewardComposer([NamedReward(name="mine", reward=Working())], time_limit_s=6)
     own = os.getpid()
     with subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {own}; sleep 8; kill -CONT {own}"]):
         found = judge(rollouts)
@@ -188,20 +187,20 @@ def test_a_process_that_was_paused_does_not_blame_its_reward(rollouts):
 
 def test_compositions_that_mean_nothing_are_refused():
     with pytest.raises(RecipeError, match="needs at least one reward"):
-        Judge([])
+        RewardComposer([])
     with pytest.raises(RecipeError, match="two rewards are called 'mine'"):
-        Judge([named([]), named([])])
+        RewardComposer([named([]), named([])])
     with pytest.raises(
         RecipeError, match=r"gate = 'acuracy' is no reward before it\. Did you mean 'accuracy'"
     ):
-        Judge([named([], "accuracy"), named([], "mine", gate="acuracy")])
+        RewardComposer([named([], "accuracy"), named([], "mine", gate="acuracy")])
     with pytest.raises(RecipeError, match="gate = 'mine' is no reward before it"):
-        Judge([named([], "mine", gate="mine")])
+        RewardComposer([named([], "mine", gate="mine")])
 
 
 def test_figures_are_those_of_hand_arithmetic(rollouts):
     rewards = [named([1.0, 0.0, 0.5, 0.5, 0.5, None])]
-    found = figures(record(Judge(rewards)(rollouts), rewards, rollouts, 3))
+    found = figures(record(RewardComposer(rewards)(rollouts), rewards, rollouts, 3))
     assert found["reward/mine"] == pytest.approx(0.5)
     assert found["reward_spread/mine"] == pytest.approx((0.5 / 5) ** 0.5)  # deviations .5 .5 0 0 0
     assert found["dead_groups"] == found["dead_groups/mine"] == 0.5
@@ -211,7 +210,7 @@ def test_figures_are_those_of_hand_arithmetic(rollouts):
 
 def test_a_reward_that_scored_nobody_has_no_mean(rollouts):
     rewards = [named([None] * 6)]
-    found = figures(record(Judge(rewards)(rollouts), rewards, rollouts, 3))
+    found = figures(record(RewardComposer(rewards)(rollouts), rewards, rollouts, 3))
     assert "reward/mine" not in found
     assert found["unscored/mine"] == 6
     assert found["dead_groups"] == 1.0
@@ -219,7 +218,7 @@ def test_a_reward_that_scored_nobody_has_no_mean(rollouts):
 
 def test_a_record_is_a_line_for_each_group(rollouts):
     rewards = [named([1.0, None, 0.5, 0.5, 0.5, 0.5])]
-    lines = record(Judge(rewards)(rollouts), rewards, rollouts, 3)
+    lines = record(RewardComposer(rewards)(rollouts), rewards, rollouts, 3)
     assert [line["prompt_id"] for line in lines] == [rollouts[0].prompt.id, rollouts[3].prompt.id]
     second = lines[0]["rollouts"][1]
     assert second["text"] == "1"

@@ -18,7 +18,7 @@ import torch
 
 from evidcore.case import Episode, Prompt
 from evidcore.errors import RunError
-from evidcore.train.trl.stage import part_of
+from evidcore.model.parts import part_of
 
 MOVED = 1e-6  # nats; a blind pass gives exactly 0 on a CPU
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from evidcore.contracts import Reweighter, Unread
 from evidcore.errors import ContractError, DataError, EvidError
 from evidcore.model.processor import VolumeProcessor
-from evidcore.train.rows import PromptSource, Row
+from evidcore.prompts.rows import PromptSource, Row
 
 IGNORED = -100  # the label of tokens that are not predicted
 

@@ -7,12 +7,14 @@ import functools
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from evidcore.case import Case, Crop, Prompt, VisualPart
 from evidcore.contracts import StageContext, Task, View
 from evidcore.errors import DataError
 from evidcore.recipe.shape import DataUse
-from evidcore.train.settings import Volumes
+
+Volumes = Literal["own", "other-patient"]  # whose volumes a case shows; another's are a control
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
