@@ -30,12 +30,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from evidcore.model import assemble
 from evidcore.model.generation import Prefix, Sampling, continue_rows
-from evidcore.model.packed_attention import answer_log_probs, pack
+from evidcore.model.packed_attention import LEAST_SAVED, answer_log_probs, pack, pays, tokens_saved
 from evidcore.model.positions import counted
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
 from evidcore.testing.models import tiny_tokenizer
-from evidcore.train.trl.logprobs import LEAST_SAVED, pays, tokens_saved
 
 # tokens of a prompt, tokens of an answer, answers
 SCORED = (

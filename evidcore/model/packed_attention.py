@@ -3,7 +3,8 @@
 The prompts' positions come from the model (`VolumeVLM.positions`): where they are multimodal they have axes.
 Under "sdpa" a row is taken apart: the prompt attends to itself, and all answers, as a batch, to the prompt's
 keys and their own. So no answer is multiplied with another one only for a mask to throw the product away.
-Under "flex_attention" the same is said by a block mask.
+Under "flex_attention" the same is said by a block mask. When it pays at all is a rule from what
+`benchmarks/break_even.py` measured.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+LEAST_SAVED = 1.2  # docs/results/break_even.json; below, laying answers out costs what it saves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,3 +248,20 @@ def attend(
 
 AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def tokens_saved(prompt_tokens: int, answer_tokens: int, answers: int) -> float:
+    """Return how many times fewer tokens the layers see where answers stand in one row with their prompt.
+
+    Args:
+        prompt_tokens: places of a prompt, padding included.
+        answer_tokens: places of an answer, padding included.
+        answers: to each prompt.
+    """
+    apart = answers * (prompt_tokens + answer_tokens)
+    return apart / (prompt_tokens - 1 + answers * answer_tokens)
+
+
+def pays(prompt_tokens: int, answer_tokens: int, answers: int) -> bool:
+    """Tell whether one row is faster than a row for each answer."""
+    return tokens_saved(prompt_tokens, answer_tokens, answers) >= LEAST_SAVED

@@ -1,10 +1,13 @@
-"""Encoder and bridge from the tables of a model's configuration; the part that a weight belongs to."""
+"""Encoder and bridge from the tables of a model's configuration; the part of a weight; matrices."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import nn
 
 from evidcore.contracts import Bridge, Encoder
 from evidcore.registry import factory
@@ -49,3 +52,13 @@ def part_of(name: str) -> str:
     bare = re.sub(r"_\w+_wrapped_module\.|_orig_mod\.", "", name)
     found = re.search(r"(?:^|\.)model\.(encoder|bridge|language_model)\.", bare)
     return found[1].removesuffix("_model") if found else "language"
+
+
+def matrices_of(model: nn.Module) -> set[torch.Tensor]:
+    """Return the weights of linear layers, the one that gives logits left out, as embeddings are."""
+    head = getattr(model, "lm_head", None)
+    return {
+        module.weight
+        for module in model.modules()
+        if isinstance(module, nn.Linear) and (head is None or module.weight is not head.weight)
+    }

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from evidcore.model.parts import matrices_of
 from evidcore.train.trl.optimizers import Together, with_muon
-from evidcore.train.trl.stage import matrices_of
 
 
 def small():

@@ -1,7 +1,4 @@
-"""Scoring of sampled answers: groups share the computation of their prompt where that is exact and pays.
-
-When it pays is a rule from what `benchmarks/break_even.py` measured.
-"""
+"""Scoring of sampled answers: groups share the computation of their prompt where that is exact and pays."""
 
 from __future__ import annotations
 
@@ -11,29 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidcore.model.packed_attention import obstacle, pack
+from evidcore.model.packed_attention import obstacle, pack, pays
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import SharePrompts
-
-LEAST_SAVED = 1.2  # docs/results/break_even.json; below, laying answers out costs what it saves
-
-
-def tokens_saved(prompt_tokens: int, answer_tokens: int, answers: int) -> float:
-    """Return how many times fewer tokens the layers see where answers stand in one row with their prompt.
-
-    Args:
-        prompt_tokens: places of a prompt, padding included.
-        answer_tokens: places of an answer, padding included.
-        answers: to each prompt.
-    """
-    apart = answers * (prompt_tokens + answer_tokens)
-    return apart / (prompt_tokens - 1 + answers * answer_tokens)
-
-
-def pays(prompt_tokens: int, answer_tokens: int, answers: int) -> bool:
-    """Tell whether one row is faster than a row for each answer."""
-    return tokens_saved(prompt_tokens, answer_tokens, answers) >= LEAST_SAVED
-
 
 log = logging.getLogger(__name__)
 

@@ -20,30 +20,19 @@ from typing import Any
 import accelerate
 import torch
 from peft import LoraConfig, PeftModel
-from torch import distributed, nn
+from torch import distributed
 from torch.utils.data import Dataset, SequentialSampler
 from transformers import PrinterCallback
 
 from evidcore.contracts import Announce
 from evidcore.errors import RecipeError, did_you_mean, tells_full_disk
 from evidcore.model import assemble
-from evidcore.model.parts import part_of
+from evidcore.model.parts import matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import PARTS, Lora
 from evidcore.train.trl.optimizers import OptimizerKind, with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
-
-
-def matrices_of(model: nn.Module) -> set[torch.Tensor]:
-    """Return the weights of linear layers, the one that gives logits left out, as embeddings are."""
-    head = getattr(model, "lm_head", None)
-    return {
-        module.weight
-        for module in model.modules()
-        if isinstance(module, nn.Linear) and (head is None or module.weight is not head.weight)
-    }
-
 
 COMPLETE = "complete"
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from evidcore.train.trl.logprobs import LEAST_SAVED, pays, tokens_saved
+from evidcore.model.packed_attention import LEAST_SAVED, pays, tokens_saved
 
 DOCS = Path(__file__).parents[2] / "docs"
 MEASURED = json.loads((DOCS / "results" / "break_even.json").read_text(encoding="utf-8"))
