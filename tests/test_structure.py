@@ -40,9 +40,8 @@ ROOMS = (
     "page",
     "publish",
     "run",
-    "data",
-    "testing",
     "cli",
+    "testing",
 )
 WITHOUT_TORCH = ("errors", "registry", "case", "formats", "recipe", "hooks")
 SLOW = {
@@ -61,7 +60,7 @@ SLOW = {
 MOST_LINES = 27_400
 MOST_MODULES = 225
 MOST_DEPENDENCIES = 24
-MOST_LINES_OF_A_ROOM = {"train": 3400, "testing": 2735, "model": 2715}  # others 2,700
+MOST_LINES_OF_A_ROOM = {"train": 3400, "testing": 2820, "model": 2715}  # others 2,700
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
     ("segmenters", "cli"),  # its command shares options and progress with the core's
