@@ -253,6 +253,24 @@ def imported_modules(path):
     }
 
 
+def test_every_module_of_the_core_has_a_file_of_tests():
+    here = Path(__file__).parent
+    fenced = (here / "README.md").read_text(encoding="utf-8").split("```")[1]
+    listed = [line for line in fenced.splitlines()[1:] if line]
+    places = dict(line.split() for line in listed)
+    assert len(places) == len(listed), "a module is listed twice"
+    owed = {}
+    for path in modules(CORE):
+        module = path.relative_to(CORE)
+        own = here / Path(*module.parts[:-1][:1]) / f"test_{path.name}"
+        if path.name != "__init__.py" and not own.exists():
+            owed[str(module)] = own.relative_to(here)
+    stale = [line for line in listed if line.split()[0] not in owed or not (here / line.split()[1]).is_file()]
+    found = [f"- {line}" for line in stale]
+    found += [f"+ {module:<28}{own}" for module, own in owed.items() if module not in places]
+    assert not found, "in tests/README.md, or write the file:\n" + "\n".join(found)
+
+
 @pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])
 def test_no_module_is_named_after_nothing(root):
     named = [
