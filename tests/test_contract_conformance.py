@@ -15,6 +15,7 @@ import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
+from evidcore_plugin_medvr.tools import CropTool
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_plugin_tables.folder import Folder
 from evidcore_plugin_text_metrics.endpoint import Endpoint
@@ -28,7 +29,6 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
-from evidcore.builtin.tools import CropTool
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Crop, MaskRef, Score, VolumeRef
 from evidcore.contracts import KINDS, EncoderInput

@@ -73,7 +73,9 @@ class Sampler(ABC):
 
 
 class RolloutStrategy(ABC):
-    """Kind `rollout`: how the answers of a group come about. Core gives: nothing."""
+    """Kind `rollout`: how the answers of a group come about. Core gives: `tools`, as the stage names them."""
+
+    stop_texts: ClassVar[tuple[str, ...]] = ()  # sampling pauses where the model wrote one of these
 
     @abstractmethod
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:

@@ -4,15 +4,56 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from evidcore.case import Case, Report, Span
 from evidcore.contracts import Written
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+SMALL = Path(__file__).parent / "small.toml"
+
+
+@pytest.fixture(scope="session")
+def evid() -> Callable[..., Result]:
+    """Return a function that runs the command in this process and checks its exit status."""
+    from click.testing import CliRunner
+
+    from evidcore.cli import main
+
+    def command(*words: object, exit_code: int = 0) -> Result:
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
+        return result
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run on phantoms, made in seconds; its model has learnt a few words."""
+    from evidcore.recipe import load
+    from evidcore.run import run, start
+
+    folder = start(load(SMALL), tmp_path_factory.mktemp("small") / "runs")
+    run(folder)
+    return folder.path
+
+
+@pytest.fixture
+def copied_run(small_run: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run to change."""
+    root = tmp_path / "copied" / "small"
+    shutil.copytree(small_run.parent, root, symlinks=True)
+    return root / small_run.name
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,6 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
-
-from evidcore.cli import main
 
 RECIPE = """\
 schema = 1
@@ -40,12 +37,6 @@ def recipe(tmp_path):
     return path
 
 
-def evid(*arguments, exit_code=0):
-    result = CliRunner().invoke(main, [str(item) for item in arguments])
-    assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
-    return result
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -73,7 +64,7 @@ def test_python_m_evidcore_is_evid():
     assert "0.1.0" in done.stdout
 
 
-def test_every_command_of_the_design_takes_json():
+def test_every_command_of_the_design_takes_json(evid):
     for path in (
         ["run"],
         ["resume"],
@@ -87,7 +78,7 @@ def test_every_command_of_the_design_takes_json():
         assert "--json" in evid(*path, "--help").output, path
 
 
-def test_plugins_lists_kind_name_package_and_target():
+def test_plugins_lists_kind_name_package_and_target(evid):
     row = next(line for line in evid("plugins", "scorer").output.splitlines() if "token-f1" in line)
     assert row.split() == ["scorer", "token-f1", "evidcore", "0.1.0", "evidcore.builtin.scorers:TokenF1"]
     found = json.loads(evid("plugins", "scorer", "--json").output)
@@ -95,14 +86,14 @@ def test_plugins_lists_kind_name_package_and_target():
     assert all(item["broken"] is None for item in found["components"])
 
 
-def test_an_unknown_kind_is_answered_with_the_nearest():
+def test_an_unknown_kind_is_answered_with_the_nearest(evid):
     assert (
         "no component kind is called 'rewrd'. Did you mean 'reward'?"
         in evid("plugins", "rewrd", exit_code=2).stderr
     )
 
 
-def test_show_gives_options_with_types_bounds_and_defaults():
+def test_show_gives_options_with_types_bounds_and_defaults(evid):
     text = evid("show", "phantom-chest").output
     assert "dataset phantom-chest, from evidcore-plugin-phantoms 0.1.0" in text
     assert "prior_strength: float, from 0 to 1 = 0.0" in text
@@ -110,12 +101,12 @@ def test_show_gives_options_with_types_bounds_and_defaults():
     assert next(item for item in found["options"] if item["name"] == "seed")["default"] == 17
 
 
-def test_show_answers_a_misspelt_name_with_the_nearest():
+def test_show_answers_a_misspelt_name_with_the_nearest(evid):
     assert "called 'fromat'. Did you mean 'format'?" in evid("show", "fromat", exit_code=2).stderr
     assert "give the NAME" in evid("show", exit_code=2).output
 
 
-def test_the_schema_accepts_the_recipe_and_names_every_component(recipe):
+def test_the_schema_accepts_the_recipe_and_names_every_component(evid, recipe):
     schema = json.loads(evid("show", "--schema").output)
     assert schema["$defs"]["encoder"]["anyOf"]
     names = [item["properties"]["use"]["enum"][0] for item in schema["$defs"]["reward"]["anyOf"]]
@@ -129,7 +120,7 @@ def test_the_schema_accepts_the_recipe_and_names_every_component(recipe):
         jsonschema.validate(wrong, schema)
 
 
-def test_a_mistake_is_printed_without_traceback_and_exits_2(recipe):
+def test_a_mistake_is_printed_without_traceback_and_exits_2(evid, recipe):
     result = evid("check", recipe, "--set", "stage.sft.stepz=1", exit_code=2)
     assert "command line, stage.sft.stepz: unknown key. Did you mean 'steps'?" in result.stderr
     assert "Traceback" not in result.stderr
@@ -137,7 +128,7 @@ def test_a_mistake_is_printed_without_traceback_and_exits_2(recipe):
     assert "stepz" in json.loads(result.stdout)["error"]["message"]
 
 
-def test_check_reads_first_cases_and_counts_tokens(recipe):
+def test_check_reads_first_cases_and_counts_tokens(evid, recipe):
     text = evid("check", recipe).output
     assert "01-sft               chest train, report" in text
     assert "a volume: 8 x 8 x 8 = 512 patches -> 64 visual tokens" in text
@@ -150,18 +141,18 @@ def test_check_reads_first_cases_and_counts_tokens(recipe):
     assert rows[1]["prompt"].startswith("<|im_start|>user\n<|vision_start|>")
 
 
-def test_check_says_when_even_the_right_answer_would_be_cut_off(recipe):
+def test_check_says_when_even_the_right_answer_would_be_cut_off(evid, recipe):
     result = evid("check", recipe, "--set", "stage.evaluate.max_new_tokens=3", exit_code=2)
     assert (
         "02-evaluate.data[0]: max_new_tokens = 3 cuts the gold answer of task 'choice' off" in result.stderr
     )
 
 
-def test_check_prints_the_resolved_recipe(recipe):
+def test_check_prints_the_resolved_recipe(evid, recipe):
     assert "rows_per_step = 16  # default" in evid("check", recipe, "--resolved").output
 
 
-def test_a_labeler_within_a_stage_knows_the_recipes_folder(recipe, tmp_path):
+def test_a_labeler_within_a_stage_knows_the_recipes_folder(evid, recipe, tmp_path):
     labels = f'{{ use = "labels-file", path = "labels.json", sha256 = "{"0" * 64}" }}'
     line = f'reweighter = {{ use = "abnormality", labeler = {labels} }}'
     text = recipe.read_text()
@@ -173,13 +164,13 @@ def test_a_labeler_within_a_stage_knows_the_recipes_folder(recipe, tmp_path):
     assert "reweighter.labeler.sha256: missing" in said
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_what_is_no_run_is_refused(evid, tmp_path):
     assert "not a run folder" in evid("resume", tmp_path, exit_code=2).stderr
     assert "not a run folder" in evid("audit", "policy", tmp_path, exit_code=2).stderr
     assert "not a run folder" in evid("page", tmp_path, exit_code=2).stderr
 
 
-def test_controls_without_anything_to_control_are_refused(recipe, tmp_path):
+def test_controls_without_anything_to_control_are_refused(evid, recipe, tmp_path):
     result = evid("run", recipe, "--with-controls", "--out", tmp_path / "runs", exit_code=2)
     assert "--with-controls needs a grpo stage" in result.stderr
     assert not (tmp_path / "runs").exists()

@@ -3,16 +3,13 @@ import dataclasses
 import pytest
 import torch
 
-from evidcore.builtin.choice import Choice
-from evidcore.builtin.rollouts import ToolCall
 from evidcore.case import Episode, TextPart, VisualPart
+from evidcore.contracts import RolloutStrategy
 from evidcore.model.policy import sampling_of
-from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.sampler import PolicySampler
-from evidcore.train.trl.sft import sft
 
 
 def sampler_of(bench, model, processor, prompts, **changed):
@@ -130,40 +127,34 @@ def test_an_answer_that_would_outgrow_the_context_is_finished(bench, parts):
     assert extended.ids == episode.ids
 
 
-CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 1000, 1000]}}</tool_call>'
+class Looks(RolloutStrategy):
+    """After the first 'e' that the model writes it is shown the upper half of the volume."""
+
+    stop_texts = ("e",)
+
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        episodes = sampler.sample([Episode(prompt=one) for one in prompts for _ in range(answers_per_prompt)])
+        paused = [place for place, one in enumerate(episodes) if sampler.text(one).endswith("e")]
+        for place in paused:
+            episode = dataclasses.replace(episodes[place], finished=False)
+            crop = dataclasses.replace(episode.prompt.crops()[0], box_zyx=(6, 12, 0, 16, 0, 16))
+            episodes[place] = sampler.extend(episode, (TextPart(text="closer:"), VisualPart(crop=crop)))
+        for place, whole in zip(paused, sampler.sample([episodes[each] for each in paused]), strict=True):
+            episodes[place] = whole
+        return episodes
 
 
-class Calling(Choice):
-    """A choice whose gold answer is a call: what a model learns that is to call."""
-
-    def gold(self, prompt):
-        return CALL, ()
-
-    def parse(self, prompt, completion):
-        return dataclasses.replace(super().parse(prompt, completion), malformed=None)
-
-
-@pytest.mark.slow
-def test_a_model_that_calls_a_tool_trains_on_its_own_words_and_sees_the_crop(bench, kit):
+def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(bench, kit):
     model, processor = bench.model()
-    group = bench.set_of()
-    calling = dataclasses.replace(group, task=Calling(think=False))
-    settings = kit.sft_settings(train=("bridge", "language"), steps=60, learning_rate=1e-2, rows_per_step=2)
-    sft(model, processor, bench.source(calling), settings, bench.folder / "sft", seed=1, announce=kit.heard())
-    tool = factory.build("tool", {"use": "crop"}, given={"view": group.view}, where="test")
     heard = kit.heard()
-    settings = kit.grpo_settings(
-        steps=1, prompts_per_step=2, max_new_tokens=140, temperature=0.3, trl={"beta": 0.01}
-    )
+    settings = kit.grpo_settings(steps=1, prompts_per_step=2, max_new_tokens=60, trl={"beta": 0.01})
     trainer = make_trainer(
         model, processor, bench.source(), [kit.letters(), NamedReward(name="silent", reward=kit.Silence())],
-        settings, bench.folder / "grpo", seed=1, announce=heard, strategy=ToolCall([tool], calls=1),
+        settings, bench.folder / "grpo", seed=1, announce=heard, strategy=Looks(),
     )  # fmt: skip
     stage.train(trainer, bench.folder / "grpo", resume=False)
-    called = [one for line in heard.groups[0] for one in line["rollouts"] if one["actions"]]
-    assert called
-    assert called[0]["actions"][0]["tool"] == "crop"
-    assert called[0]["actions"][0]["error"] is None
+    shown = [len(episode.crops) for episode in trainer.episodes]
+    assert set(shown) == {0, 1}
     batch = trainer._buffered_inputs[0]
     image = processor.image_processor.tokens(bench.source()[0].prompt.crops()[0])
     for row, episode in enumerate(trainer.episodes):

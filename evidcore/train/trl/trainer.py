@@ -332,7 +332,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             sampling,
             {id(prompt): position for prompt, position in zip(prompts, positions, strict=True)},
             seed=self.args.seed,
-            stop_texts=getattr(self.strategy, "stop_texts", ()),
+            stop_texts=self.strategy.stop_texts,
         )
 
     def _calculate_rewards(

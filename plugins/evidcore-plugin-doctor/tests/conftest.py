@@ -14,6 +14,7 @@ from evidcore_plugin_doctor.fault import Fault
 from scipy import ndimage
 
 from evidcore.registry import factory
+from evidcore.testing.fixtures import evid as evid
 from evidcore.testing.fixtures import real_data as real_data
 from evidcore.volume import Geometry, Volume
 

@@ -8,16 +8,8 @@ import json
 import nibabel
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from evidcore.cli import main
 from evidcore.text.sentences import sentences
-
-
-def evid(*arguments, exit_code=0):
-    result = CliRunner().invoke(main, [str(item) for item in arguments])
-    assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
-    return result
 
 
 def table(folder, rows):
@@ -84,13 +76,13 @@ def recipe(folder):
     return folder / "two.toml"
 
 
-def test_a_clean_folder_exits_with_0(folder):
+def test_a_clean_folder_exits_with_0(evid, folder):
     said = evid("data", "check", folder, "--processes", 1)
     assert "3 cases (train 3), patients not known, 3 volumes, 0 masks, 0 reports" in said.output
     assert said.output.endswith(f"{folder.name}: nothing wrong found\n")
 
 
-def test_faults_exit_with_1_one_line_each(folder):
+def test_faults_exit_with_1_one_line_each(evid, folder):
     (folder / "c1.nii.gz").write_bytes((folder / "c1.nii.gz").read_bytes()[:-40])
     (folder / "c2.nii.gz").unlink()
     lines = evid("data", "check", folder, "--processes", 1, exit_code=1).output.splitlines()
@@ -102,7 +94,7 @@ def test_faults_exit_with_1_one_line_each(folder):
     assert lines[-1] == f"{folder.name}: 2 errors (file 2)"
 
 
-def test_json_holds_faults_and_summary_alone(folder):
+def test_json_holds_faults_and_summary_alone(evid, folder):
     (folder / "c2.nii.gz").unlink()
     said = json.loads(evid("data", "check", folder, "--processes", 1, "--json", exit_code=1).stdout)
     found = said["datasets"][folder.name]
@@ -116,7 +108,7 @@ def test_json_holds_faults_and_summary_alone(folder):
     assert found["summary"]["errors"] == {"file": 1}
 
 
-def test_a_recipe_is_checked_data_set_by_data_set(recipe):
+def test_a_recipe_is_checked_data_set_by_data_set(evid, recipe):
     both = json.loads(evid("data", "check", recipe, "--processes", 1, "--json", exit_code=1).stdout)[
         "datasets"
     ]
@@ -137,18 +129,18 @@ def test_a_recipe_is_checked_data_set_by_data_set(recipe):
         ("empty", "empty: holds no cases.csv. Write one with the columns id, volume, patient, split"),
     ],
 )
-def test_what_cannot_be_checked_exits_with_2(tmp_path, name, said):
+def test_what_cannot_be_checked_exits_with_2(evid, tmp_path, name, said):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("hello")
     assert said in evid("data", "check", tmp_path / name, exit_code=2).stderr
 
 
-def test_a_table_without_a_column_exits_with_2(folder):
+def test_a_table_without_a_column_exits_with_2(evid, folder):
     (folder / "cases.csv").write_text("id,scan,split\nx,gone.nii.gz,train\n")
     assert "has no column 'volume'" in evid("data", "check", folder, exit_code=2).stderr
 
 
-def test_intensity_of_a_folder_can_be_arbitrary(folder):
+def test_intensity_of_a_folder_can_be_arbitrary(evid, folder):
     array = np.random.default_rng(0).uniform(0, 1, (30, 30, 12)).astype(np.float32)
     nibabel.save(nibabel.Nifti1Image(array, np.diag([-3.0, -3.0, 5.0, 1.0])), folder / "c0.nii.gz")
     assert "scaled to a unit range" in evid("data", "check", folder, "--processes", 1, exit_code=1).output
@@ -158,7 +150,7 @@ def test_intensity_of_a_folder_can_be_arbitrary(folder):
 # --- profile -------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_profiled(folder, tmp_path):
+def test_a_folder_is_profiled(evid, folder, tmp_path):
     out = tmp_path / "out"
     said = evid("data", "profile", folder, "--out", out).output
     assert "train       3 cases, patients not known" in said
@@ -170,7 +162,7 @@ def test_a_folder_is_profiled(folder, tmp_path):
     assert "nodule" in (out / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_recipe_is_profiled_with_its_tasks(recipe):
+def test_a_recipe_is_profiled_with_its_tasks(evid, recipe):
     said = json.loads(evid("data", "profile", recipe, "--dataset", "good", "--json").stdout)
     (found,) = said["profiles"]
     assert found["splits"]["train"]["cases"] == 3
@@ -178,7 +170,7 @@ def test_a_recipe_is_profiled_with_its_tasks(recipe):
     assert (row["split"], row["questions"], row["uniform_chance"]["value"]) == ("train", 3, 0.5)
 
 
-def test_what_a_profile_does_not_count_is_said(folder):
+def test_what_a_profile_does_not_count_is_said(evid, folder):
     lines = (folder / "cases.csv").read_text().splitlines()
     lines += ["x,c0.nii.gz,val,1,0", "y,c0.nii.gz,train,1,2"]
     (folder / "cases.csv").write_text("\n".join(lines) + "\n")
@@ -189,14 +181,14 @@ def test_what_a_profile_does_not_count_is_said(folder):
     evid("data", "check", folder, "--processes", 1, exit_code=1)
 
 
-def test_a_profile_in_which_nothing_can_be_read_points_to_the_check(folder):
+def test_a_profile_in_which_nothing_can_be_read_points_to_the_check(evid, folder):
     (folder / "cases.csv").write_text("id,volume,split\na,c0.nii.gz,val\n")
     said = evid("data", "profile", folder, exit_code=2).stderr
     assert "no case in any split" in said
     assert "1 rows and cells cannot be read: evid data check names them." in said
 
 
-def test_a_file_of_labels_is_profiled_by_its_columns(tmp_path):
+def test_a_file_of_labels_is_profiled_by_its_columns(evid, tmp_path):
     path = tmp_path / "labels.csv"
     rows = [f"s{n},p{n},{'train' if n < 30 else 'test'},{n % 2},{(n + 1) % 2},0,0" for n in range(60)]
     path.write_text("\n".join(["scan,who,part,a,b,c,d", *rows]))
@@ -208,12 +200,12 @@ def test_a_file_of_labels_is_profiled_by_its_columns(tmp_path):
     assert [row["asked"] for row in found["reference_lines"]] == ["negatives"]
 
 
-def test_columns_belong_to_a_csv(folder):
+def test_columns_belong_to_a_csv(evid, folder):
     said = evid("data", "profile", folder, "--patient", "who", exit_code=2)
     assert "columns belong to a CSV" in said.stderr
 
 
-def test_no_sentence_of_the_real_reports_is_printed(real_data, tmp_path):
+def test_no_sentence_of_the_real_reports_is_printed(evid, real_data, tmp_path):
     path = real_data / "ctrate_reports/train.csv"
     options = ["--id", "AccessionNo", "--report", "report_text", "--labeler", "negation-rules"]
     said = evid("data", "profile", path, *options, "--out", tmp_path)

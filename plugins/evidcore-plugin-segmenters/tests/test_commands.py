@@ -6,16 +6,8 @@ import csv
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from evidcore.cli import main
 from evidcore.testing import volume_case
-
-
-def evid(*arguments, exit_code=0):
-    result = CliRunner().invoke(main, [str(item) for item in arguments])
-    assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +23,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_it_writes_what_it_prints_and_a_page(folder, tmp_path):
+def test_it_writes_what_it_prints_and_a_page(evid, folder, tmp_path):
     out = tmp_path / "audit"
     said = evid("audit", "segmenter", folder, "--jitter", "0.5", "--out", out).output
     assert "set" in said
@@ -52,7 +44,7 @@ def test_it_writes_what_it_prints_and_a_page(folder, tmp_path):
     assert "region-growing, oracle box" in page
 
 
-def test_segmenters_are_named_or_given_as_tables_and_compared(folder):
+def test_segmenters_are_named_or_given_as_tables_and_compared(evid, folder):
     table = '{ use = "region-growing", smoothing_steps = 0 }'
     options = ["--segmenter", "region-growing", "--segmenter", table, "--jitter", "", "--limit", "1"]
     result = json.loads(evid("audit", "segmenter", folder, *options, "--json").output)
@@ -78,6 +70,6 @@ def test_segmenters_are_named_or_given_as_tables_and_compared(folder):
         (("--jitter", "half"), 2, "must be numbers with commas between, got 'half'"),
     ],
 )
-def test_what_cannot_be_done_is_said(folder, options, exit_code, message):
+def test_what_cannot_be_done_is_said(evid, folder, options, exit_code, message):
     result = evid("audit", "segmenter", folder, *options, exit_code=exit_code)
     assert message in " ".join(result.stderr.split())

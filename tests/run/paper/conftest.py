@@ -5,21 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from evidcore.cli import main
-
-
-@pytest.fixture(scope="session")
-def evid():
-    """The command, in this process; it must succeed."""
-
-    def call(*words):
-        result = CliRunner().invoke(main, [str(word) for word in words])
-        assert result.exit_code == 0, (result.output, result.stderr, result.exception)
-        return result.stdout
-
-    return call
+from evidcore.testing.fixtures import evid as evid
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +19,7 @@ def alone(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def checked(evid, alone):
     """What `check` says of it."""
-    return json.loads(evid("check", alone, "--json"))
+    return json.loads(evid("check", alone, "--json").stdout)
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def planned(evid, alone, tmp_path_factory):
             "steps": {"grpo": {"tokens": 4444, "seconds": 10.0}},
         })
     )
-    return json.loads(evid("plan", alone, "--json", "--out", alone.parent, "--throughput", measured))
+    return json.loads(evid("plan", alone, "--json", "--out", alone.parent, "--throughput", measured).stdout)
 
 
 def test_check_counts_patches_tokens_and_parameters(checked):
@@ -164,7 +164,7 @@ def small(tmp_path_factory):
 
 
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes))
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
     assert found["unchecked"] == []
     asked = {(row["dataset"], row["task"]) for row in found["data"]}
     assert ("rad-chestct", "mmvqa-rad-direct") in asked
@@ -179,7 +179,7 @@ def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(
         if key != "model.language"
         for word in ("--set", f"{key}={value}")
     ]
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *sizes))
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *sizes).stdout)
     assert [text.partition(":")[0] for text in found["unchecked"]] == ["model.language"]
     rows = [row for row in found["data"] if row["task"] == "mmvqa"]
     assert all(row["are_estimated"] and row["prompt"] == "" for row in rows)
@@ -190,7 +190,7 @@ def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(
 def test_the_recipe_runs_from_end_to_end_in_small(evid, small, changes):
     chance = ["--set", 'stage.grpo.reward[1].use="random"']  # a model that knows nothing earns nothing else
     words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
-    found = json.loads(evid("run", *words))
+    found = json.loads(evid("run", *words).stdout)
     folder = Path(found["run"])
     assert json.loads((folder / "results" / "04-grpo.json").read_text())["figures"]["steps"] == 1
     last = json.loads((folder / "results" / "05-evaluate.json").read_text())["rows"]

@@ -83,7 +83,7 @@ def test_the_settings_are_the_papers():
 
 @pytest.mark.slow
 def test_plan_adds_up_by_hand(evid, alone):
-    planned = json.loads(evid("plan", alone, "--json", "--out", alone.parent))
+    planned = json.loads(evid("plan", alone, "--json", "--out", alone.parent).stdout)
     sft, grpo = planned["stages"][0], planned["stages"][2]
     for stage in (sft, grpo):
         half = stage["memory"]["bfloat16"]
@@ -132,7 +132,7 @@ def small(tmp_path_factory):
 
 
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes))
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
     assert found["unchecked"] == []
     # a slice of 64 pixels is 2 x 2 tokens
     assert all(row["prompt_tokens"] > row["image_tokens"] == 4 * 4 for row in found["data"])
@@ -144,7 +144,7 @@ def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
 def finished(evid, small, changes):
     chance = ["--set", 'stage.grpo.reward[0]={use="random"}']  # a model that knows nothing earns nothing else
     words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
-    return Path(json.loads(evid("run", *words))["run"])
+    return Path(json.loads(evid("run", *words).stdout)["run"])
 
 
 @pytest.mark.slow

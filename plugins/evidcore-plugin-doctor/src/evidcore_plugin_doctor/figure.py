@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore.page.charts import Lane, lanes
-from evidcore.page.densities import Density, densities
 from evidcore.page.document import NOTICE, shell
 from evidcore.page.markup import Html, join, number, tag
 from evidcore.page.tables import facts
@@ -14,6 +13,8 @@ from evidcore_plugin_doctor.profile import Profile
 
 _LINES = ("uniform_chance", "prior_only", "perfect_perception")
 _SHOWN = ("5 %", "50 %", "95 %")
+_WIDTH, _HEIGHT = 360, 190  # of a drawing
+_LEFT, _RIGHT, _TOP, _BOTTOM = 30, 12, 10, 26
 
 
 def page(profiles: Sequence[Profile]) -> str:
@@ -108,14 +109,71 @@ def _prevalence(rows: Sequence[Mapping[str, Any]]) -> Html:
 def _positions(by_split: Mapping[str, Any]) -> Html:
     drawn = []
     for split, found in by_split.items():
-        rows = [
-            Density(label=f"{label} ({found[label]['sentences']} sentences)", values=found[label]["density"])
+        rows = {
+            f"{label} ({found[label]['sentences']} sentences)": found[label]["density"]
             for label in ("normal", "abnormal")
             if found[label]["density"]
-        ]
+        }
         caption = f"{found['unlabelled']} sentences without a label"
         drawn.append(densities(split, rows, start="start of the report", stop="end", caption=caption))
     return tag("div", *drawn, class_="curves")
+
+
+def densities(
+    title: str, rows: Mapping[str, Sequence[float]], *, start: str, stop: str, caption: object
+) -> Html:
+    """Draw how densely things lie along a range, as inline SVG: a step for each bin.
+
+    Args:
+        title: what is drawn.
+        rows: at most six outlines by label; the bins share the range in equal parts, 1 is an even spread.
+        start: name of the range's left end.
+        stop: name of its right end.
+        caption: what is seen, in a sentence.
+    """
+    top = max([1.0, *(value for values in rows.values() for value in values)]) * 1.05
+
+    def x_at(share: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
+
+    def y_at(value: float) -> float:
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - value / top)
+
+    marks: list[Html] = []
+    for value in range(int(top) + 1):
+        y = f"{y_at(value):.1f}"
+        marks.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
+        marks.append(tag("text", value, x=_LEFT - 6, y=f"{y_at(value) + 3.5:.1f}", class_="y"))
+    marks.append(tag("text", start, x=_LEFT, y=_HEIGHT - 8, text_anchor="start"))
+    marks.append(tag("text", stop, x=_WIDTH - _RIGHT, y=_HEIGHT - 8, text_anchor="end"))
+    for place, values in enumerate(rows.values()):
+        bins = len(values)
+        corners = [
+            f"{x_at(end / bins):.1f} {y_at(value):.1f}"
+            for number, value in enumerate(values)
+            for end in (number, number + 1)
+        ]
+        marks.append(tag("path", d="M" + "L".join(corners), class_=f"mean s{place}"))
+    drawn = tag("svg", *marks, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=_spoken(title, rows))
+    keys = tag(
+        "span", *(tag("span", label, class_=f"key s{i}") for i, label in enumerate(rows)), class_="keys"
+    )
+    return tag(
+        "figure",
+        tag("figcaption", tag("b", title), tag("span", caption, class_="faint")),
+        drawn,
+        keys,
+        class_="curve",
+    )
+
+
+def _spoken(title: str, rows: Mapping[str, Sequence[float]]) -> str:
+    peaks = "; ".join(
+        f"{label} densest in part {max(range(len(values)), key=values.__getitem__) + 1} of {len(values)}"
+        for label, values in rows.items()
+        if values
+    )
+    return f"{title}: {peaks}"
 
 
 def _lengths(by_split: Mapping[str, Any]) -> Html:

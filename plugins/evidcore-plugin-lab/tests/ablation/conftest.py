@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from evidcore.cli import main
+from click.testing import Result
 
 RECIPE = """\
 schema = 1
@@ -78,8 +77,8 @@ alignment = ['model.bridge={use="residual-alignment"}']
 class Desk:
     """A folder with the recipe and the ablation, and the command in this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.file = folder, folder / "bridges.toml"
+    def __init__(self, folder: Path, evid: Callable[..., Result]) -> None:
+        self.folder, self.file, self._evid = folder, folder / "bridges.toml", evid
 
     @property
     def home(self) -> Path:
@@ -96,41 +95,35 @@ class Desk:
             text = text.replace(old, new)
         self.file.write_text(text, encoding="utf-8")
 
-    def evid(self, *arguments: object, exit_code: int = 0):
-        before = Path.cwd()
-        os.chdir(self.folder)
-        try:
-            result = CliRunner().invoke(main, ["ablate", *map(str, arguments)])
-        finally:
-            os.chdir(before)
-        assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
-        return result
+    def evid(self, *arguments: object, exit_code: int = 0) -> Result:
+        with contextlib.chdir(self.folder):
+            return self._evid("ablate", *arguments, exit_code=exit_code)
 
 
-def desk_in(folder: Path) -> Desk:
+def desk_in(folder: Path, evid: Callable[..., Result]) -> Desk:
     (folder / "tiny.toml").write_text(RECIPE, encoding="utf-8")
     (folder / "bridges.toml").write_text(ABLATION, encoding="utf-8")
-    return Desk(folder)
+    return Desk(folder, evid)
 
 
 @pytest.fixture(scope="session")
-def done(tmp_path_factory) -> Desk:
+def done(tmp_path_factory, evid) -> Desk:
     """An ablation that has been run; not to be changed."""
-    desk = desk_in(tmp_path_factory.mktemp("done"))
+    desk = desk_in(tmp_path_factory.mktemp("done"), evid)
     desk.said = desk.evid("bridges.toml").stdout
     return desk
 
 
 @pytest.fixture
-def desk(tmp_path) -> Desk:
+def desk(tmp_path, evid) -> Desk:
     """An ablation that has not been run."""
-    return desk_in(tmp_path)
+    return desk_in(tmp_path, evid)
 
 
 @pytest.fixture
-def copied(done, tmp_path) -> Desk:
+def copied(done, tmp_path, evid) -> Desk:
     """A copy of the ablation that has been run, to change; its recipe lies where it lay."""
     shutil.copytree(done.folder / "runs", tmp_path / "runs", symlinks=True)
     text = done.file.read_text(encoding="utf-8").replace('"tiny.toml"', f'"{done.folder / "tiny.toml"}"')
     (tmp_path / "bridges.toml").write_text(text, encoding="utf-8")
-    return Desk(tmp_path)
+    return Desk(tmp_path, evid)

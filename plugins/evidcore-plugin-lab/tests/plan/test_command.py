@@ -2,36 +2,13 @@ import json
 
 import pytest
 
-RECIPE = """\
-schema = 1
-name = "small"
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 6
-validation_cases = 2
-test_cases = 4
-questions_per_finding = 1
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "report" }]
-steps = 4
-learning_rate = 2e-3
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-"""
+from evidcore.testing.fixtures import SMALL
 
 
 @pytest.fixture
 def recipe(tmp_path):
     path = tmp_path / "small.toml"
-    path.write_text(RECIPE, encoding="utf-8")
+    path.write_text(SMALL, encoding="utf-8")
     return path
 
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from evidcore.page.densities import Density, densities
+from evidcore_plugin_doctor.figure import densities
 
 
 def test_a_density_is_drawn_as_steps_in_its_own_scale():
-    rows = [Density(label="even", values=[1.0] * 4), Density(label="late", values=[0.0, 0.0, 0.0, 4.0])]
+    rows = {"even": [1.0] * 4, "late": [0.0, 0.0, 0.0, 4.0]}
     drawn = densities("Places", rows, start="start", stop="end", caption="of <one> set")
     tree = ElementTree.fromstring(drawn)
     paths = [path.get("d") for path in tree.iter("path")]

@@ -4,8 +4,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from evidcore_plugin_medvr.tools import CropTool, Measure
 
-from evidcore.builtin.tools import CropTool, Measure
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.testing.checks_tool import check_tool

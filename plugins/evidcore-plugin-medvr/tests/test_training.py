@@ -1,0 +1,76 @@
+"""A model learns to call a tool, and goes on from what the tool shows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from evidcore.testing.vlm import tiny_vlm
+from evidcore.train.rows import PromptSet, PromptSource
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Volume
+from evidcore.case import Score
+from evidcore.contracts import Reward
+from evidcore.registry import factory
+from evidcore.testing import tiny_language, volume_case
+from evidcore.train.grpo import grpo
+from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings, Silent
+from evidcore.train.sft import sft
+
+CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 1000, 1000]}}</tool_call>'
+
+
+class Calling(Choice):
+    """A choice whose gold answer is a call: what a model learns that is to call."""
+
+    def gold(self, prompt):
+        return CALL, ()
+
+    def parse(self, prompt, completion):
+        return dataclasses.replace(super().parse(prompt, completion), malformed=None)
+
+
+class Letters(Reward):
+    """The share of letters in an answer: sampled answers differ in it."""
+
+    def __call__(self, rollouts, earlier):
+        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
+
+
+class Heard(Silent):
+    """Keeps the answers of a step."""
+
+    def rollouts_judged(self, step, groups):
+        self.rollouts = [one for group in groups for one in group["rollouts"]]
+
+
+def test_a_model_that_learnt_to_call_a_tool_goes_on_from_what_it_gave(tmp_path):
+    torch.set_num_threads(1)
+    model, processor = tiny_vlm(tiny_language(tmp_path / "language"), sharpness=3.0)
+    cases = [volume_case(tmp_path / "volumes", seed) for seed in range(8)]
+    calling, asked = (
+        PromptSource([PromptSet(name="choice", task=task(think=False), view=Volume(), cases=cases)], seed=1)
+        for task in (Calling, Choice)
+    )
+    settings = SftSettings(train=("bridge", "language"), steps=60, learning_rate=1e-2, rows_per_step=2)
+    sft(model, processor, calling, settings, tmp_path / "sft", seed=1, announce=Silent())
+    tool = factory.build("tool", {"use": "crop"}, given={"view": Volume()}, where="test")
+    strategy = factory.build(
+        "rollout", {"use": "tool-call", "calls": 1}, given={"tools": [tool]}, where="test"
+    )
+    settings = GrpoSettings(
+        train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,
+        max_new_tokens=140, temperature=0.3, reward_time_limit_s=0.0, trl={"beta": 0.01},
+    )  # fmt: skip
+    rewards, heard = [NamedReward(name="letters", reward=Letters())], Heard()
+    grpo(
+        model, processor, asked, rewards, settings, tmp_path / "grpo", seed=1, announce=heard,
+        strategy=strategy,
+    )  # fmt: skip
+    called = [one for one in heard.rollouts if one["actions"]]
+    assert called
+    assert called[0]["actions"][0]["tool"] == "crop"
+    assert called[0]["actions"][0]["error"] is None
+    assert called[0]["text"].startswith(CALL)
+    assert "slice 6, closer:" in called[0]["text"]

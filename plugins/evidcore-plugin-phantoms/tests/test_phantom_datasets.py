@@ -1,0 +1,130 @@
+"""What holds for the phantoms of every region: on disk, between splits and between options."""
+
+from __future__ import annotations
+
+import nibabel
+import numpy as np
+import pytest
+from evidcore_plugin_phantoms import render, store
+from evidcore_plugin_phantoms.abdomen import render as abdomen_render
+
+from evidcore.testing.checks_dataset import check_dataset
+from evidcore.volume import read
+
+POPULATIONS = {
+    "chest": render.Population(seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.2),
+    "abdomen": abdomen_render.Population(
+        seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.45, size_zyx=(24, 48, 64)
+    ),
+}
+GRIDS_XYZ = {
+    "chest": ((64, 64, 32), (5.5, 5.5, 10.0)),
+    "abdomen": ((64, 48, 24), (384 / 64, 288 / 48, 300 / 24)),
+}
+CHANGES = [
+    {"train_cases": 7},
+    {"validation_cases": 6},
+    {"test_cases": 25},
+    {"seed": 18},
+    {"prior_strength": 0.1},
+    {"subtlety": 1.5},
+    {"prevalence": 0.3},
+]
+CHANGES_OF_ONE = {
+    "chest": [{"questions_per_finding": 5}],
+    "abdomen": [
+        {"queries_per_case": 5},
+        {"kinds": ("organ",)},
+        {"size_zyx": (24, 48, 66)},
+        {"scan_shift_mm": 30.0},
+    ],
+}
+
+
+@pytest.fixture(scope="module", params=POPULATIONS)
+def region(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def phantoms(request, region):
+    return request.getfixturevalue(region)
+
+
+@pytest.fixture(scope="module")
+def cases(phantoms):
+    return list(phantoms().cases("test"))
+
+
+def asked(cases):
+    return [(case, each.text) for case in cases for each in (*case.questions, *case.queries)]
+
+
+def test_it_keeps_the_contract_of_a_dataset(phantoms):
+    check_dataset(phantoms(), other=phantoms(seed=18))
+
+
+def test_a_volume_lies_in_the_body_as_declared(region, cases):
+    image = nibabel.load(cases[0].volumes[0].path)
+    shape, spacing_mm = GRIDS_XYZ[region]
+    assert image.shape == shape
+    assert nibabel.aff2axcodes(image.affine) == ("L", "P", "S")
+    assert image.header.get_zooms() == pytest.approx(spacing_mm)
+    assert image.get_data_dtype() == np.int16
+    volume = read(cases[0].volumes[0])
+    drawn = {"chest": lambda *case: render.draw(*case)[0], "abdomen": abdomen_render.draw}[region]
+    assert np.array_equal(volume.array, drawn(POPULATIONS[region], "test", 0).hu)
+    assert volume.spacing_mm_zyx == pytest.approx(spacing_mm[::-1])
+
+
+def test_splits_share_no_patient_and_no_picture(phantoms):
+    splits = ("train", "validation", "test")
+    drawn = [case for split in splits for case in phantoms().cases(split)]
+    count = sum(phantoms.keywords[f"{split}_cases"] for split in splits)
+    assert len({case.patient for case in drawn}) == len(drawn) == count
+    assert len({read(case.volumes[0]).array.tobytes() for case in drawn}) == count
+
+
+def test_more_cases_begin_with_the_same_ones(phantoms, cases):
+    fewer = list(phantoms(test_cases=4).cases("test"))
+    assert len(fewer) == 4
+    for one, other in zip(cases, fewer, strict=False):
+        assert (one.id, one.report, one.findings) == (other.id, other.report, other.findings)
+        assert one.notes == other.notes
+
+
+def test_the_indication_is_told_only_where_it_says_something(phantoms, cases):
+    assert all("indication" not in case.notes for case in cases)
+    assert not [text for _, text in asked(cases) if "Indication" in text]
+    strong = asked(phantoms(prior_strength=1.0).cases("test"))
+    assert strong
+    for case, text in strong:
+        assert text.startswith(f"Indication: {case.notes['indication']}. ")
+
+
+@pytest.mark.parametrize(
+    ("region", "changed"),
+    [(region, changed) for region, more in CHANGES_OF_ONE.items() for changed in (*CHANGES, *more)],
+    indirect=["region"],
+)
+def test_every_option_changes_the_fingerprint(phantoms, changed, tmp_path):
+    elsewhere = type(phantoms())(tmp_path, **phantoms.keywords)
+    assert phantoms().fingerprint() == elsewhere.fingerprint()
+    assert phantoms(**changed).fingerprint() != elsewhere.fingerprint()
+
+
+def test_worker_processes_draw_the_same_bytes(region, tmp_path):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    for folder, workers in ((alone, 1), (shared, 2)):
+        folder.mkdir()
+        store.draw(POPULATIONS[region], "train", 4, folder, workers=workers)
+    names = sorted(file.name for file in alone.iterdir())
+    assert len(names) == 12
+    assert names == sorted(file.name for file in shared.iterdir())
+    for name in names:
+        if name.endswith(".npz"):  # holds the time at which it was written
+            one, other = np.load(alone / name), np.load(shared / name)
+            assert one.files == other.files
+            assert all(np.array_equal(one[key], other[key]) for key in one.files)
+        else:
+            assert (alone / name).read_bytes() == (shared / name).read_bytes()
