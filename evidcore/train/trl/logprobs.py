@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidcore.model.packed_attention import obstacle, pack, pays
+from evidcore.model.packed_attention import obstacle, pack, pays, tokens_saved
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import SharePrompts
 

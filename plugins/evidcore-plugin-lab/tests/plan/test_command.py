@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -8,7 +9,7 @@ from evidcore.testing.fixtures import SMALL
 @pytest.fixture
 def recipe(tmp_path):
     path = tmp_path / "small.toml"
-    path.write_text(SMALL, encoding="utf-8")
+    shutil.copy(SMALL, path)
     return path
 
 
