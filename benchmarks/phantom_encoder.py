@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidcore_plugin_encoders.encoder_fit import encode
+from evidcore_plugin_encoders.encoder_targets import SEEN_FRACTION, read_targets
+from evidcore_plugin_encoders.objectives import pooled
+from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.chest import PhantomChest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from evidcore.builtin.vit3d import ViT3D
 from evidcore.case import Case
-from evidcore.fitting.encoder import encode
-from evidcore.fitting.objectives import pooled
-from evidcore.fitting.targets import SEEN_FRACTION, read_targets
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import cache_root
 

@@ -13,7 +13,7 @@ from evidcore_plugin_encoders.timm_slices import TimmSlices
 from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.views import Slices
-from evidcore.errors import RecipeError, RunError
+from evidcore.errors import PluginError, RecipeError, RunError
 from evidcore.testing.checks_model import check_encoder
 from evidcore.testing.data import volume_case
 from evidcore.volume import prepare
@@ -186,3 +186,9 @@ def test_a_fit_starts_from_the_named_weights(download, tmp_path):
 def test_an_unknown_backbone_is_named_with_the_nearest():
     with pytest.raises(RecipeError, match=r"timm has no backbone 'resnet81'\. Did you mean 'resnet\w+'\?"):
         tiny(model="resnet81")
+
+
+def test_without_timm_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(PluginError, match=r'pip install "evidcore-plugin-encoders\[timm\]"'):
+        TimmSlices()

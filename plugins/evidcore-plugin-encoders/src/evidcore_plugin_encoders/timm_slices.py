@@ -17,7 +17,7 @@ from torch import Tensor
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
-from evidcore.geometry.patch_centres import patch_centres
+from evidcore_plugin_encoders.patch_centres import patch_centres
 
 # (low, high) in HU: lung, soft tissue, bone
 WINDOWS = ((-1000.0, 400.0), (-160.0, 240.0), (-500.0, 1300.0))
@@ -145,7 +145,7 @@ class TimmSlices(Encoder):
             structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
             shift_voxels: training volumes are shifted by up to this many pixels along y and x.
         """
-        from evidcore.fitting.encoder import fit_encoder
+        from evidcore_plugin_encoders.encoder_fit import fit_encoder
 
         if not bool(self.weights_loaded):
             self.load_pretrained()
@@ -218,7 +218,7 @@ def import_timm() -> ModuleType:
     except ImportError as cause:
         raise PluginError(
             f"encoder 'timm-slices' needs timm, which cannot be imported ({cause}). "
-            f"Install it: pip install timm torchvision."
+            f'Install it: pip install "evidcore-plugin-encoders[timm]".'
         ) from cause
     except RuntimeError as cause:
         if "torchvision" not in str(cause):
@@ -226,7 +226,7 @@ def import_timm() -> ModuleType:
         raise PluginError(
             f"encoder 'timm-slices': the installed torchvision does not fit torch "
             f"{torch.__version__} ({cause}). Install a pair that belongs together: "
-            f"pip install evidcore-plugin-encoders in a fresh environment."
+            f'pip install "evidcore-plugin-encoders[timm]" in a fresh environment.'
         ) from cause
     module: ModuleType = timm
     return module

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from evidcore.case import Case
+from evidcore.compute.learning_rate import share_of_peak
 from evidcore.contracts import BoxPrompt, FitLog
 from evidcore.errors import DataError
-from evidcore.fitting.encoder import rate
 from evidcore.geometry import overlap
 from evidcore.geometry.boxes import Region, moved, parts, tight_box
 from evidcore.volume import Volume, read_mask, volume_cache
@@ -175,8 +175,9 @@ def _train(
     optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.01)
     network.train()
     for step in range(steps):
+        rate = learning_rate * share_of_peak(step, steps)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * rate(step, steps)
+            group["lr"] = rate
         chosen = [objects[place] for place in rng.integers(len(objects), size=objects_per_step)]
         walks = [_walk(known, chain, rng) for known in chosen]
         before: list[Tensor] = [
@@ -201,7 +202,11 @@ def _train(
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         if step % LOG_EVERY_STEPS == 0 or step == steps - 1:
-            log({"step": step, "loss": loss.item(), "learning_rate": learning_rate * rate(step, steps)})
+            log({
+                "step": step,
+                "loss": loss.item(),
+                "learning_rate": rate,
+            })
 
 
 def _walk(known: Known, chain: int, rng: np.random.Generator) -> tuple[bool, list[int]]:

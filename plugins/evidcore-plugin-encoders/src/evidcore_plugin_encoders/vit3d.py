@@ -18,7 +18,7 @@ from torch.nn import functional
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import DataError, RecipeError
-from evidcore.geometry.patch_centres import patch_centres
+from evidcore_plugin_encoders.patch_centres import patch_centres
 
 
 class ConvolutionStem(nn.Module):
@@ -268,7 +268,7 @@ class ViT3D(Encoder):
             structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
             shift_voxels: training volumes are shifted by up to this many voxels along y and x.
         """
-        from evidcore.fitting.encoder import fit_encoder
+        from evidcore_plugin_encoders.encoder_fit import fit_encoder
 
         self.load_pretrained()
         fit_encoder(

@@ -7,7 +7,6 @@ each on the sum of the asked objectives; then the frozen features are probed lin
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,13 +19,13 @@ from torch import Tensor, nn
 
 from evidcore.case import Case
 from evidcore.compute.clock import Clock, clock_for
+from evidcore.compute.learning_rate import share_of_peak
 from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Encoder, FitLog
 from evidcore.errors import DataError, did_you_mean
-from evidcore.fitting.objectives import OBJECTIVES, pooled
-from evidcore.fitting.targets import Targets, finding_names, read_targets
+from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
+from evidcore_plugin_encoders.objectives import OBJECTIVES, pooled
 
-WARM_UP_STEPS = 60
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
 LOG_EVERY_STEPS = 10
 TELL_EVERY_S = 10.0  # how often the reading of cases is told
@@ -145,7 +144,7 @@ def _train(
     order = torch.Generator().manual_seed(seed)
     for step, rows in enumerate(_batches(len(known.reports), cases_per_step, steps, order)):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * rate(step, steps)
+            group["lr"] = learning_rate * share_of_peak(step, steps)
         with clock.part("data"):
             batch = known.batch(rows, device)
             shift = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
@@ -166,17 +165,11 @@ def _train(
             log({
                 "step": step,
                 "loss": loss.item(),
-                "learning_rate": learning_rate * rate(step, steps),
+                "learning_rate": learning_rate * share_of_peak(step, steps),
                 **parts,
                 **clock.lap(),
             })
     encoder.eval()
-
-
-def rate(step: int, steps: int) -> float:
-    """Return the share of the peak learning rate at a step: a linear rise, then half a cosine down to 0."""
-    warm = min(1.0, (step + 1) / min(WARM_UP_STEPS, max(1, steps // 4)))
-    return warm * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> Iterator[Int[Tensor, " case"]]:
