@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from evidcore_plugin_encoders.encoder_fit import encode
+from evidcore_plugin_encoders.encoder_fit import EncoderFit, encode
 from evidcore_plugin_encoders.encoder_targets import SEEN_FRACTION, read_targets
 from evidcore_plugin_encoders.objectives import pooled
 from evidcore_plugin_encoders.vit3d import ViT3D
@@ -48,15 +48,8 @@ def measure(seed: int, steps: int, supervision: tuple[Any, ...], folder: Path) -
     drawn = time.perf_counter()
     torch.manual_seed(seed)
     encoder = ViT3D()
-    encoder.fit(
-        train,
-        validation,
-        folder / str(seed),
-        seed,
-        lambda figures: None,
-        steps=steps,
-        supervision=supervision,
-    )
+    options = EncoderFit(steps=steps, supervision=supervision)
+    encoder.fit(train, validation, folder / str(seed), seed, lambda figures: None, options=options)
     trained = time.perf_counter()
     learn_zones, learn_patches, learn_seen, learn = features(encoder, train, PATCH_CASES)
     judge_zones, judge_patches, _, judge = features(encoder, test, len(test))

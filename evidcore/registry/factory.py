@@ -236,7 +236,7 @@ def build(
     values = _values(known, table, given, where, services or {})
     arguments = _given(offer, factory, given)
     with blame(offer, f"being built for {where}", PluginError):
-        component = factory(**arguments, **_held(known, values))
+        component = factory(**arguments, **gathered(known, values))
     contract = _contracts().get(kind)
     if contract is not None and not isinstance(component, contract):
         raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
@@ -256,7 +256,7 @@ def arguments(function: Callable[..., Any], table: Mapping[str, Any], where: str
     """
     known = options(function)
     _refuse(check_options(known, table, where))
-    return _held(known, _values(known, table, {}, where, {}))
+    return gathered(known, _values(known, table, {}, where, {}))
 
 
 def _refuse(wrong: Iterable[Mistake]) -> None:
@@ -284,7 +284,7 @@ def _values(
     return values
 
 
-def _held(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
+def gathered(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments: the values, those of a flat parameter's fields in its dataclass."""
     found = {name: value for name, value in values.items() if known[name].holder is None}
     for name, holder in _holders(known).items():

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_encoders.encoder_fit import fit_encoder, probe_auc
+from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder, probe_auc
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
 from evidcore_plugin_encoders.objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
 from evidcore_plugin_encoders.vit3d import ViT3D
@@ -47,10 +47,8 @@ def encoder():
 def fit(train, validation, folder, *, supervision=("labels",), structures=(), seed=3, **changes):
     log = []
     model = encoder()
-    fit_encoder(
-        model, train, validation, folder, seed, log.append, supervision=supervision, structures=structures,
-        **(OPTIONS | changes),
-    )  # fmt: skip
+    options = EncoderFit(supervision=supervision, structures=structures, **(OPTIONS | changes))
+    fit_encoder(model, train, validation, folder, seed, log.append, options)
     return model, log
 
 
