@@ -109,7 +109,7 @@ def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
             yield _option(item.name, hints[item.name], item.default)
             continue
         form = marks[0]
-        if not dataclasses.is_dataclass(form) or not form.__dataclass_params__.frozen:
+        if not getattr(getattr(form, "__dataclass_params__", None), "frozen", False):
             raise PluginError(f"{name}: {item.name!r} is Flat, so it must be a frozen dataclass, got {form}.")
         holder, inner = item.replace(annotation=form), _hints(form, None, name)
         for field in dataclasses.fields(form):
@@ -142,8 +142,8 @@ def _default(field: dataclasses.Field[Any], whole: Any) -> Any:
 def flat_forms(factory: Callable[..., Any]) -> list[type]:
     """Return the dataclasses whose fields are options of `factory`, each after those that it extends."""
     holders = _holders(options(factory)).values()
-    found = [part for holder in holders for part in reversed(holder.annotation.__mro__)]
-    return [part for part in dict.fromkeys(found) if dataclasses.is_dataclass(part)]
+    found: list[type] = [part for holder in holders for part in reversed(holder.annotation.__mro__)]
+    return [part for part in dict.fromkeys(found) if "__dataclass_fields__" in vars(part)]
 
 
 def _holders(known: Mapping[str, Option]) -> dict[str, inspect.Parameter]:

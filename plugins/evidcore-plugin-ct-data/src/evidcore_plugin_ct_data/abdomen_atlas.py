@@ -57,10 +57,10 @@ class AbdomenAtlas(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
+        source: Annotated[HubSource, Flat],
         report: Literal["structured", "narrative", "fusion structured", "fusion narrative"] = "structured",
         id_lists: Literal["IID", "OOD"] = "IID",
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        source: Annotated[HubSource, Flat],
         selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.

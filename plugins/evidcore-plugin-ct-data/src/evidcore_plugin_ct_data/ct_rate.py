@@ -67,11 +67,11 @@ class CtRate(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
+        source: Annotated[HubSource, Flat],
         tree: Literal["fixed", "plain"] = "fixed",
         reconstructions: Literal["all", "first"] = "all",
         questions: tuple[str, ...] = (),
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        source: Annotated[HubSource, Flat],
         selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.

@@ -40,10 +40,10 @@ class M3dCap(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
+        source: Annotated[HubSource, Flat],
         archives: tuple[str, ...] = (),
         axes: dict[str, str] | None = None,
         test_list: str = "test",
-        source: Annotated[HubSource, Flat],
         selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.

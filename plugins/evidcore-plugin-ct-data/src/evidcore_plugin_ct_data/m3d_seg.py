@@ -51,10 +51,10 @@ class M3dSeg(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
+        source: Annotated[HubSource, Flat],
         codes: tuple[str, ...],
         axes: dict[str, str] | None = None,
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
-        source: Annotated[HubSource, Flat],
         selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.

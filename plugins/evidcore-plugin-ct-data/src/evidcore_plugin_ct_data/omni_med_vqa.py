@@ -43,13 +43,13 @@ class OmniMedVqa(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
+        source: Annotated[HubSource, Flat],
         access: Literal["open", "all"] = "open",
         sets: tuple[str, ...] = (),
         modalities: tuple[str, ...] = (),
         question_types: tuple[str, ...] = (),
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
         test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
-        source: Annotated[HubSource, Flat],
         selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
