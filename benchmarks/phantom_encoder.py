@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidcore_plugin_encoders.encoder_fit import EncoderFit, encode
+from evidcore_plugin_encoders.encoder_targets import SEEN_FRACTION, read_targets
+from evidcore_plugin_encoders.objectives import pooled
+from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.chest import PhantomChest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from evidcore.builtin.vit3d import ViT3D
 from evidcore.case import Case
-from evidcore.fitting.encoder import encode
-from evidcore.fitting.objectives import pooled
-from evidcore.fitting.targets import SEEN_FRACTION, read_targets
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import cache_root
 
@@ -48,15 +48,8 @@ def measure(seed: int, steps: int, supervision: tuple[Any, ...], folder: Path) -
     drawn = time.perf_counter()
     torch.manual_seed(seed)
     encoder = ViT3D()
-    encoder.fit(
-        train,
-        validation,
-        folder / str(seed),
-        seed,
-        lambda figures: None,
-        steps=steps,
-        supervision=supervision,
-    )
+    options = EncoderFit(steps=steps, supervision=supervision)
+    encoder.fit(train, validation, folder / str(seed), seed, lambda figures: None, options=options)
     trained = time.perf_counter()
     learn_zones, learn_patches, learn_seen, learn = features(encoder, train, PATCH_CASES)
     judge_zones, judge_patches, _, judge = features(encoder, test, len(test))

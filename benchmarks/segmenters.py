@@ -23,6 +23,7 @@ import nibabel
 import numpy as np
 from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.weights import published_config
+from evidcore_plugin_segmenters.propagator_fit import PropagatorFit
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_plugin_tables.folder import Folder
 
@@ -70,7 +71,7 @@ def learned(folder: Path) -> list[str]:
     weights = folder / "slice-propagator"
     weights.mkdir()
     train, validation = list(data.cases("train")), list(data.cases("validation"))
-    SlicePropagator().fit(train, validation, weights, 17, lambda _: None, steps=STEPS)
+    SlicePropagator().fit(train, validation, weights, 17, lambda _: None, options=PropagatorFit(steps=STEPS))
     table = f"{{ use = 'slice-propagator', pretrained = '{weights}' }}"
     return ["--segmenter", "region-growing", "--segmenter", table]
 

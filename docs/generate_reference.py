@@ -21,7 +21,7 @@ from evidcore.cli import main
 from evidcore.page import write_page
 from evidcore.recipe import shape
 from evidcore.registry import KIND_NAMES, Offer, offers
-from evidcore.registry.factory import options
+from evidcore.registry.factory import flat_forms, options
 from evidcore.train import settings
 
 TARGET = Path(__file__).parent / "reference" / "reference.md"
@@ -117,14 +117,16 @@ def components() -> Iterator[str]:
 def _component(offer: Offer, names: str) -> str:
     factory = offer.load()
     about = inspect.getdoc(factory) or ""
-    notes = _notes(about) | _notes(inspect.getdoc(getattr(factory, "__init__", None)) or "")
+    notes = _shared_notes(factory) | _notes(about)
+    notes |= _notes(inspect.getdoc(getattr(factory, "__init__", None)) or "")
     parts = [f"#### {names}", f"\n{_without_sections(about)}\n"]
     if offer.package != "evidcore":
         parts.append(f"From `{offer.package}`.\n")
     parts.append(_options(factory, offer.kind, notes))
     fit = getattr(factory, "fit", None)
     if fit is not None and options(fit):
-        parts += ["Options of its `fit` stage:\n", _options(fit, None, _notes(inspect.getdoc(fit) or ""))]
+        fit_notes = _shared_notes(fit) | _notes(inspect.getdoc(fit) or "")
+        parts += ["Options of its `fit` stage:\n", _options(fit, None, fit_notes)]
     source = re.search(r"^Source:\n((?:    .*\n?)+)", about, re.MULTILINE)
     if source:
         parts.append(f"Source: {' '.join(source.group(1).split())}\n")
@@ -240,6 +242,12 @@ def _notes(docstring: str) -> dict[str, str]:
         return {}
     found = re.findall(r"^    (\w+): ((?:.*)(?:\n {6,}.*)*)", section.group(1), re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in found}
+
+
+def _shared_notes(factory: Callable[..., Any]) -> dict[str, str]:
+    """Return what the dataclasses say of the options that `factory` shares with others."""
+    forms = flat_forms(factory)
+    return {name: note for form in forms for name, note in _notes(inspect.getdoc(form) or "").items()}
 
 
 def _without_sections(docstring: str) -> str:

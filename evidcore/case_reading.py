@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from evidcore.case import Case, Split
 from evidcore.errors import DataError
 from evidcore.volume import file_state, why_unusable
 
-Missing = Literal["stop", "skip"]
-
 log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnMissing:
+    """What is done about cases that cannot be used.
+
+    Args:
+        missing: what is done about a case with a missing file or a broken volume: "stop" raises; "skip"
+            leaves it out, logs and counts it. No other case ever takes the place of one.
+        max_missing: with "skip", more left-out cases than this stop the run.
+    """
+
+    missing: Literal["stop", "skip"] = "stop"
+    max_missing: Annotated[int, Ge(0)] = 10
+
+
+STOP = OnMissing()
 
 
 def skip_unreadable(
@@ -24,8 +42,7 @@ def skip_unreadable(
     *,
     where: str,
     split: Split,
-    missing: Missing,
-    max_missing: int,
+    rule: OnMissing,
     left_out: dict[str, str],
 ) -> Iterator[Case]:
     """Yield the cases that can be used, in order; no other case ever takes the place of one.
@@ -35,8 +52,7 @@ def skip_unreadable(
         why_not: says what is wrong with a case, None if nothing.
         where: the table or folder that messages name.
         split: named in messages.
-        missing: "stop" raises at the first unusable case; "skip" leaves it out, logs and counts it.
-        max_missing: with "skip", more left-out cases than this stop the run.
+        rule: what is done about unusable cases.
         left_out: takes case id -> why.
 
     Raises:
@@ -48,20 +64,20 @@ def skip_unreadable(
         if reason is None:
             yield case
             continue
-        if missing == "stop":
+        if rule.missing == "stop":
             raise DataError(f'{reason} Or set missing = "skip" on the dataset. (case {case.id!r})')
         left_out[case.id] = reason
         names.append(case.id)
         log.warning("%s: case %r is left out: %s", where, case.id, reason)
-        if len(names) > max_missing:
+        if len(names) > rule.max_missing:
             raise DataError(
                 f"{where}: {len(names)} cases of split {split!r} cannot be used, at most "
-                f"max_missing = {max_missing} may be left out: {', '.join(names)}. "
+                f"max_missing = {rule.max_missing} may be left out: {', '.join(names)}. "
                 f"The last: {reason}"
             )
 
 
-def why_files_unusable(case: Case, *, table: Path, cache_folder: Path, missing: Missing) -> str | None:
+def why_files_unusable(case: Case, *, table: Path, cache_folder: Path, rule: OnMissing) -> str | None:
     """Say why the files of a case of a table cannot be used, None where nothing speaks against them.
 
     Volumes are read whole only where broken ones are left out: elsewhere the run stops at them anyway.
@@ -70,12 +86,12 @@ def why_files_unusable(case: Case, *, table: Path, cache_folder: Path, missing: 
         case: its volumes and masks must exist.
         table: named in messages.
         cache_folder: keeps which files were found usable.
-        missing: what is done about unusable cases.
+        rule: what is done about unusable cases.
     """
     for file in files_of(case):
         if not Path(file).exists():
             return f"{file}: there is no such file. Put it there or correct {table}."
-    if missing == "skip":
+    if rule.missing == "skip":
         reasons = (why_unusable(ref, cache_folder) for ref in case.volumes)
         return next((reason for reason in reasons if reason), None)
     return None

@@ -63,7 +63,7 @@ def _core(folder: Path) -> bool:
     python = _environment(folder, "evidcore", "mypy>=1.18")
     listed = _output(str(python), "-m", "pip", "list", "--format=freeze")
     brought = [line for line in listed.splitlines() if line.startswith("evidcore-plugin")]
-    moved_out = ("SimpleITK", "pydicom", "python-gdcm", "pynrrd", "sacrebleu", "RapidFuzz", "timm")
+    moved_out = ("SimpleITK", "pydicom", "python-gdcm", "pynrrd", "sacrebleu", "RapidFuzz", "monai", "timm")
     brought += [name for name in moved_out if re.search(rf"(?im)^{name}==", listed)]
     if brought:
         print(f"evidcore brings {', '.join(brought)}")

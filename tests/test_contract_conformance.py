@@ -208,7 +208,7 @@ def bare(offer, world):
     }
     if offer.kind == "evaluation" and "metric" in inspect.signature(made).parameters:
         options["metric"] = ()  # its defaults are tables, which a recipe builds
-    return made(**{name: given[name] for name in asked}, **options)
+    return made(**{name: given[name] for name in asked}, **factory.gathered(factory.options(made), options))
 
 
 @pytest.mark.parametrize("name", FITS)
@@ -569,7 +569,7 @@ def conform_segmenter(name, build, world):
     truth = read_mask(mask, like=read(case.volumes[0]))
     segmenter = build()
     if name in FITS:  # it has no weights before
-        options = {**FITS[name], "steps": 150}
+        options = factory.arguments(segmenter.fit, {**FITS[name], "steps": 150}, name)
         segmenter.fit(world.cases, world.cases, world.folder / name, 1, lambda figures: None, **options)
     known = None if name in UNTRAINED else truth
     testing.check_segmenter(segmenter, case.volumes[0], testing.prompts_from(truth), truth=known)

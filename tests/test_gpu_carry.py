@@ -36,7 +36,7 @@ def test_what_is_missing_or_too_old_is_taken_and_torch_is_not(carry):
 
 def test_needs_are_followed_to_their_end_for_the_machines_python(carry):
     needs = carry.wanted(["evidcore"], "3.12")
-    assert {"trl", "transformers", "monai", "pydantic-core", "multiprocess"} <= needs.keys()
+    assert {"trl", "transformers", "pydantic-core", "multiprocess"} <= needs.keys()
     assert any(str(asked.specifier) for asked in needs["transformers"])
     assert "pytest" not in needs  # an extra of ours that nobody asked for
 

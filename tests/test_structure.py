@@ -31,7 +31,6 @@ ROOMS = (
     "text",
     "case_reading",
     "compute",
-    "fitting",
     "builtin",
     "model",
     "prompts",

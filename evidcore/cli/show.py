@@ -164,7 +164,7 @@ def _named(name: str, kind: str | None) -> list[Offer]:
 
 def _shown(offer: Offer) -> dict[str, Any]:
     from evidcore.recipe.fitting import made_class
-    from evidcore.registry.factory import options
+    from evidcore.registry.factory import flat_forms, options
 
     factory = offer.load()
     made = made_class(factory)
@@ -172,6 +172,7 @@ def _shown(offer: Offer) -> dict[str, Any]:
     about = [inspect.getdoc(factory) or ""]
     if inspect.isclass(factory) and factory.__init__.__doc__ and "__init__" in vars(factory):
         about.append(inspect.cleandoc(factory.__init__.__doc__))
+    about += [inspect.cleandoc(form.__doc__ or "") for form in flat_forms(factory)]
     return {
         **vars(offer),
         "about": "\n\n".join(about),

@@ -8,7 +8,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
@@ -20,6 +20,13 @@ OWN_KEYS: Mapping[str, frozenset[str]] = {
 }
 _USE = frozenset({"use"})
 SERVICE_KINDS = ("segmenter", "reader", "scorer", "labeler")
+
+
+class Flat:
+    """Marks a keyword-only parameter whose fields are keys of the table: `reading: Annotated[Reading, Flat]`.
+
+    Its type is a frozen dataclass. A default of the parameter gives the defaults of its fields.
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +51,7 @@ class Option:
     default: Any  # inspect.Parameter.empty where there is none
     kind: str | None  # component kind, where the value is a component
     is_list: bool = False  # of components, `tuple[Metric, ...]`
+    holder: inspect.Parameter | None = None  # the flat parameter that it is a field of
 
     @property
     def is_required(self) -> bool:
@@ -69,28 +77,78 @@ def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, O
         kind: component kind; its options may not take the core's own keys. None where there is none.
 
     Raises:
-        PluginError: if an option has no type, or takes a name that the core reads itself.
+        PluginError: if an option has no type, stands twice, or takes a name that the core reads itself.
     """
-    parameters = inspect.signature(factory).parameters.values()
-    named = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
     name = getattr(factory, "__qualname__", repr(factory))
-    if not named:
-        return {}
-    hints = _hints(factory, {item.name for item in named})
-    found = {}
-    for item in named:
-        if kind is not None and item.name in own_keys(kind):
+    found: dict[str, Option] = {}
+    for option in _options(factory, name):
+        if kind is not None and option.name in own_keys(kind):
             raise PluginError(
-                f"{name} has an option {item.name!r}; that key of a {kind} table is the core's."
+                f"{name} has an option {option.name!r}; that key of a {kind} table is the core's."
             )
-        if item.name not in hints:
-            raise PluginError(f"{name} has no type for its option {item.name!r}; nothing could be checked.")
-        hint = hints[item.name]
-        kind_within, is_list = _component_kind(hint), _is_list(hint)
-        found[item.name] = Option(
-            name=item.name, type=hint, default=item.default, kind=kind_within, is_list=is_list
-        )
+        if option.name in found:
+            raise PluginError(f"{name} has the option {option.name!r} twice.")
+        found[option.name] = option
     return found
+
+
+def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
+    """Yield the options of `factory`, the fields of a flat parameter in its place."""
+    named = [
+        item for item in inspect.signature(factory).parameters.values() if item.kind is item.KEYWORD_ONLY
+    ]
+    function = inspect.unwrap(factory.__init__ if inspect.isclass(factory) else factory)
+    own = {item.name: function.__annotations__.get(item.name) for item in named}
+    if untyped := [item for item, hint in own.items() if hint is None]:
+        raise PluginError(f"{name} has no type for its option {untyped[0]!r}; nothing could be checked.")
+    # types left of `*` may be written for a type checker only
+    hints = _hints(types.SimpleNamespace(__annotations__=own), function.__globals__, name) if own else {}
+    for item in named:
+        marks = typing.get_args(hints[item.name])
+        if Flat not in marks:
+            yield _option(item.name, hints[item.name], item.default)
+            continue
+        form = marks[0]
+        if not getattr(getattr(form, "__dataclass_params__", None), "frozen", False):
+            raise PluginError(f"{name}: {item.name!r} is Flat, so it must be a frozen dataclass, got {form}.")
+        holder, inner = item.replace(annotation=form), _hints(form, None, name)
+        for field in dataclasses.fields(form):
+            option = _option(field.name, inner[field.name], _default(field, item.default))
+            yield dataclasses.replace(option, holder=holder)
+
+
+def _hints(annotated: Any, names: dict[str, Any] | None, factory: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(annotated, names, include_extras=True)
+    except Exception as cause:  # an annotation may hold any expression
+        raise PluginError(
+            f"{factory}: its types cannot be read ({type(cause).__name__}: {cause})."
+        ) from cause
+
+
+def _option(name: str, hint: Any, default: Any) -> Option:
+    return Option(name=name, type=hint, default=default, kind=_component_kind(hint), is_list=_is_list(hint))
+
+
+def _default(field: dataclasses.Field[Any], whole: Any) -> Any:
+    """Return the default of a field of a flat parameter whose own default is `whole`."""
+    if whole is not inspect.Parameter.empty:
+        return getattr(whole, field.name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+
+
+def flat_forms(factory: Callable[..., Any]) -> list[type]:
+    """Return the dataclasses whose fields are options of `factory`, each after those that it extends."""
+    holders = _holders(options(factory)).values()
+    found: list[type] = [part for holder in holders for part in reversed(holder.annotation.__mro__)]
+    return [part for part in dict.fromkeys(found) if "__dataclass_fields__" in vars(part)]
+
+
+def _holders(known: Mapping[str, Option]) -> dict[str, inspect.Parameter]:
+    """Return the flat parameters by name."""
+    return {option.holder.name: option.holder for option in known.values() if option.holder}
 
 
 def check(
@@ -171,23 +229,14 @@ def build(
         ContractError: if what was built is not of this kind.
     """
     kinds = {name: _kind_of(service) for name, service in (services or {}).items()}
-    wrong = check(kind, table, where, kinds)
-    if wrong:
-        raise RecipeError("\n".join(str(item) for item in wrong))
+    _refuse(check(kind, table, where, kinds))
     offer = find(kind, table["use"])
     factory = offer.load()
-    values: dict[str, Any] = {}
-    for name, option in options(factory, kind).items():
-        value = table.get(name, option.default)
-        if option.kind is None:
-            if name in table:
-                values[name] = validate(option.type, value)[0]
-        elif _names_components(value):
-            around = {**given, **values}  # a component's own labeler is given to its metrics
-            values[name] = _inner(option, value, around, f"{where}.{name}", services or {})
+    known = options(factory, kind)
+    values = _values(known, table, given, where, services or {})
     arguments = _given(offer, factory, given)
     with blame(offer, f"being built for {where}", PluginError):
-        component = factory(**arguments, **values)
+        component = factory(**arguments, **gathered(known, values))
     contract = _contracts().get(kind)
     if contract is not None and not isinstance(component, contract):
         raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
@@ -197,6 +246,54 @@ def build(
     except AttributeError as cause:
         raise ContractError(f"{offer}: instances must take attributes; drop `slots=True`.") from cause
     return component
+
+
+def arguments(function: Callable[..., Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the keyword arguments of `function` that a table of its options stands for.
+
+    Raises:
+        RecipeError: every wrong key of the table at once.
+    """
+    known = options(function)
+    _refuse(check_options(known, table, where))
+    return gathered(known, _values(known, table, {}, where, {}))
+
+
+def _refuse(wrong: Iterable[Mistake]) -> None:
+    if text := "\n".join(str(item) for item in wrong):
+        raise RecipeError(text)
+
+
+def _values(
+    known: Mapping[str, Option],
+    table: Mapping[str, Any],
+    given: Mapping[str, Any],
+    where: str,
+    services: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the value of each option that the table or a default table of a component gives."""
+    values: dict[str, Any] = {}
+    for name, option in known.items():
+        value = table.get(name, option.default)
+        if option.kind is None:
+            if name in table:
+                values[name] = validate(option.type, value)[0]
+        elif _names_components(value):
+            around = {**given, **values}  # a component's own labeler is given to its metrics
+            values[name] = _inner(option, value, around, f"{where}.{name}", services)
+    return values
+
+
+def gathered(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments: the values, those of a flat parameter's fields in its dataclass."""
+    found = {name: value for name, value in values.items() if known[name].holder is None}
+    for name, holder in _holders(known).items():
+        fields = {key: value for key, value in values.items() if known[key].holder == holder}
+        whole = holder.default
+        found[name] = (
+            holder.annotation(**fields) if whole is holder.empty else dataclasses.replace(whole, **fields)
+        )
+    return found
 
 
 def _names_components(value: Any) -> bool:
@@ -230,19 +327,6 @@ def offer_of(component: Any) -> Offer:
     if not isinstance(offer, Offer):
         raise PluginError(f"{type(component).__name__} was not built from a recipe table.")
     return offer
-
-
-def _hints(factory: Callable[..., Any], names: Set[str]) -> dict[str, Any]:
-    """Return the types of the named parameters; the others may be written for a type checker only."""
-    holder = inspect.unwrap(factory.__init__ if inspect.isclass(factory) else factory)
-    own = {name: hint for name, hint in holder.__annotations__.items() if name in names}
-    try:
-        return typing.get_type_hints(
-            types.SimpleNamespace(__annotations__=own), holder.__globals__, include_extras=True
-        )
-    except Exception as cause:  # an annotation may hold any expression
-        name = getattr(factory, "__qualname__", repr(factory))
-        raise PluginError(f"{name}: its types cannot be read ({type(cause).__name__}: {cause}).") from cause
 
 
 def _given(offer: Offer, factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

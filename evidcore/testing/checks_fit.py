@@ -13,6 +13,7 @@ from torch import nn
 
 from evidcore.case import Case
 from evidcore.contracts import Fittable
+from evidcore.registry.factory import arguments
 from evidcore.testing.clauses import broken, raises_nothing, require
 
 
@@ -38,7 +39,7 @@ def check_fit(
         train: cases to train on.
         validation: cases to choose on.
         folder: an empty one.
-        options: keyword arguments of `fit`.
+        options: of `fit`, as a recipe gives them.
     """
     logged: list[Mapping[str, float]] = []
     fitted = []
@@ -51,7 +52,8 @@ def check_fit(
         torch.manual_seed(number)  # what was drawn since must not matter
         state = torch.random.get_rng_state()
         with raises_nothing(component, "cases are fitted", f"{len(train)} cases"):
-            component.fit(train, validation, place, seed, logged.append, **(options or {}))
+            own = arguments(component.fit, options or {}, "fit")
+            component.fit(train, validation, place, seed, logged.append, **own)
         same = torch.equal(state, torch.random.get_rng_state())
         require(same, component, "the random state is left as it was", "torch's has moved")
         _figures(component, place)

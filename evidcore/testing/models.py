@@ -31,6 +31,8 @@ VIEW = MappingProxyType({"use": "volume"})
 def tiny_vlm(language_folder: Path, *, sharpness: float = 1.0) -> tuple[VolumeVLM, VolumeProcessor]:
     """Give a model of random weights that shows a volume in 4 tokens, and its processor; the same each time.
 
+    Its encoder is `vit3d`, which evidcore-plugin-encoders brings.
+
     Args:
         language_folder: what `tiny_language` wrote.
         sharpness: times the language model's matrices. Random weights of the usual size say nearly the same

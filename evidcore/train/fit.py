@@ -15,7 +15,7 @@ from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
 from evidcore.recipe.fitting import fit_options, resolved_options
 from evidcore.recipe.shape import Surroundings, Table
-from evidcore.registry.factory import check_options
+from evidcore.registry.factory import arguments, check_options
 
 LANGUAGE = "model.language"
 
@@ -164,7 +164,7 @@ def fit(
         folder: where the weights and `fit.json` go.
         seed: of everything random in the stage.
         announce: told the figures of each step that the component logs.
-        options: keyword arguments of the component's `fit`.
+        options: keys of the component's `fit`.
         where: what messages call the component.
         given: what the core also gives a `fit` that asks for it left of `*`, by name.
 
@@ -172,7 +172,7 @@ def fit(
         What the component wrote to `fit.json`.
 
     Raises:
-        RecipeError: if the component cannot be fitted.
+        RecipeError: if the component cannot be fitted, or not with these options.
     """
     if not isinstance(component, Fittable | Language):
         name = type(component).__name__
@@ -191,6 +191,7 @@ def fit(
     function: Any = component.fit  # type: ignore[union-attr]  # a Language with one, or a Fittable
     asked = inspect.signature(function).parameters
     more = {name: value for name, value in (given or {}).items() if name in asked}
-    function(train, validation, folder, seed, log, **more, **(options or {}))
+    own = arguments(function, options or {}, where)
+    function(train, validation, folder, seed, log, **more, **own)
     figures: dict[str, Any] = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
     return figures

@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,7 +9,17 @@ from annotated_types import Ge, Le
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import ContractError, PluginError, RecipeError
 from evidcore.recipe.fitting import resolved, resolved_options
-from evidcore.registry.factory import build, check, check_options, name_of, offer_of, options
+from evidcore.registry.factory import (
+    Flat,
+    arguments,
+    build,
+    check,
+    check_options,
+    flat_forms,
+    name_of,
+    offer_of,
+    options,
+)
 
 
 class Overlap(Reward):
@@ -266,3 +277,119 @@ def test_the_resolved_table_holds_the_defaults_of_listed_components():
 def test_a_component_knows_the_name_that_its_table_gave():
     assert name_of(make({"use": "overlap-here", "name": "mine"})) == "mine"
     assert name_of(make({"use": "overlap-here"})) == ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    most: Annotated[int, Ge(1)]
+    names: tuple[str, ...] = ("a",)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bounds(Limits):
+    most: Annotated[int, Ge(1)] = 3
+    share: float = 0.5
+    judge: Scorer | None = None
+
+
+class Sharing(Reward):
+    def __init__(self, *, depth: int = 1, limits: Annotated[Limits, Flat]):
+        self.depth, self.limits = depth, limits
+
+    def __call__(self, rollouts, earlier):
+        return [None for _ in rollouts]
+
+
+class Other(Sharing):
+    def __init__(self, *, bounds: Annotated[Bounds, Flat] = Bounds(share=0.25), depth: int = 1):
+        super().__init__(depth=depth, limits=bounds)
+
+
+@pytest.fixture
+def sharing(offered):
+    offered(
+        "evid-sharing",
+        "[evidcore.reward]\nsharing-here = evid_sharing:Sharing\nother-here = evid_sharing:Other\n",
+        Sharing=Sharing, Other=Other,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("sharing")
+def test_fields_of_a_flat_dataclass_are_keys_of_the_table():
+    built = make({"use": "sharing-here", "most": 2, "names": ["x", "y"]})
+    assert (built.depth, built.limits) == (1, Limits(most=2, names=("x", "y")))
+    assert list(options(Sharing)) == ["depth", "most", "names"]
+    assert resolved("reward", {"use": "sharing-here", "most": 2}) == {
+        "use": "sharing-here", "depth": 1, "most": 2, "names": ["a"]
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("sharing")
+def test_mistakes_in_flat_keys_are_told_like_those_of_other_keys():
+    with pytest.raises(RecipeError) as caught:
+        make({"use": "sharing-here", "limits": {}, "names": ["a", 3], "dept": 2})
+    assert str(caught.value).splitlines() == [
+        "stage.grpo.reward[0].dept: unknown key. Did you mean 'depth'? Keys here: depth, most, names.",
+        "stage.grpo.reward[0].limits: unknown key. Keys here: depth, most, names.",
+        "stage.grpo.reward[0].most: missing, and it has no default.",
+        "stage.grpo.reward[0].names[1]: must be a valid string, got 3.",
+    ]
+    with pytest.raises(RecipeError, match=r"reward\[0\].most: must be greater than or equal to 1, got 0."):
+        make({"use": "sharing-here", "most": 0})
+
+
+@pytest.mark.usefixtures("sharing")
+def test_a_default_of_the_parameter_replaces_those_of_the_fields():
+    assert make({"use": "other-here"}).limits == Bounds(share=0.25)
+    assert make({"use": "other-here", "most": 9}).limits == Bounds(most=9, share=0.25)
+    assert resolved("reward", {"use": "other-here"})["share"] == 0.25
+
+
+@pytest.mark.usefixtures("sharing")
+def test_a_field_may_be_a_component():
+    assert make({"use": "other-here", "judge": {"use": "same-here", "power": 7}}).limits.judge.power == 7
+    with pytest.raises(RecipeError, match=r"reward\[0\].judge.pover: unknown key. Did you mean 'power'"):
+        make({"use": "other-here", "judge": {"use": "same-here", "pover": 7}})
+
+
+def test_a_fit_has_flat_options_too():
+    def fit(train: Any, *, seed: int = 1, limits: Annotated[Limits, Flat]) -> None: ...
+
+    assert arguments(fit, {"most": 4}, "fit") == {"limits": Limits(most=4)}
+    assert arguments(fit, {"most": 4, "seed": 2}, "fit") == {"limits": Limits(most=4), "seed": 2}
+    with pytest.raises(RecipeError, match=r"^fit.most: missing, and it has no default.$"):
+        arguments(fit, {}, "fit")
+
+
+def test_a_flat_option_may_stand_once_and_be_no_key_of_the_core():
+    def twice(*, most: int, limits: Annotated[Limits, Flat]) -> None: ...
+
+    with pytest.raises(PluginError, match=r"twice has the option 'most' twice"):
+        options(twice)
+
+    @dataclasses.dataclass(frozen=True)
+    class Greedy:
+        weight: float = 1.0
+
+    def greedy(*, limits: Annotated[Greedy, Flat]) -> None: ...
+
+    with pytest.raises(PluginError, match=r"greedy has an option 'weight'; that key of a reward table"):
+        options(greedy, "reward")
+
+
+def test_what_is_flat_must_be_a_frozen_dataclass():
+    def loose(*, limits: Annotated[dict[str, int], Flat]) -> None: ...
+
+    with pytest.raises(PluginError, match=r"'limits' is Flat, so it must be a frozen dataclass, got dict"):
+        options(loose)
+
+
+def test_a_dataclass_that_is_not_marked_is_a_table_of_its_own():
+    def nested(*, limits: Limits) -> None: ...
+
+    assert arguments(nested, {"limits": {"most": 2}}, "n") == {"limits": Limits(most=2)}
+    assert flat_forms(nested) == []
+
+
+def test_the_forms_of_shared_options_come_after_those_that_they_extend():
+    assert flat_forms(Other) == [Limits, Bounds]

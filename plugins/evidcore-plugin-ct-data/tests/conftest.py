@@ -16,7 +16,7 @@ import pytest
 from evidcore_plugin_ct_data.miniatures import write
 
 from evidcore.errors import DataError
-from evidcore.registry import find
+from evidcore.registry.factory import build
 
 COMMIT = "a" * 40
 TOKEN = "hf_good"
@@ -33,8 +33,9 @@ class Home:
 
     def dataset(self, **options: Any) -> Any:
         kept = {"path": "set"} | self.options | options
-        given = {name: value for name, value in kept.items() if value is not ...}
-        return find("dataset", self.name).load()(self.folder, self.folder / "cache", **given)
+        table = {"use": self.name, **{name: value for name, value in kept.items() if value is not ...}}
+        given = {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"}
+        return build("dataset", table, given=given, where=self.name)
 
     def cases(self, split: str = "train", **options: Any) -> dict[str, Any]:
         return {case.id: case for case in self.dataset(**options).cases(split)}

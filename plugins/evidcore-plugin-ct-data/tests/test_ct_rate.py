@@ -6,12 +6,13 @@ import json
 
 import numpy as np
 import pytest
-from evidcore_plugin_ct_data.ct_rate import _axes
+from evidcore_plugin_ct_data.ct_rate import CtRate, _axes
 from evidcore_plugin_ct_data.miniatures.chest import CT_RATE
 from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
+from evidcore_plugin_ct_data.published import HubSource
+from evidcore_plugin_ct_data.walk import Selection
 
 from evidcore.errors import NotHere
-from evidcore.registry import find
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import read
@@ -227,7 +228,7 @@ def test_without_a_place_the_options_are_named(chest):
 
 
 def test_a_set_that_was_not_fetched_yet_says_where_it_comes_from(tmp_path):
-    dataset = find("dataset", "ct-rate").load()(tmp_path, tmp_path / "cache", path="none")
+    dataset = CtRate(tmp_path, tmp_path, source=HubSource(path="none"), selection=Selection())
     place = tmp_path / "none"
     with pytest.raises(
         NotHere,

@@ -14,14 +14,15 @@ from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS
 from evidcore_plugin_ct_data.miniatures.voxels import volume
 
 from evidcore.errors import DataError
-from evidcore.registry import find
+from evidcore.registry import factory
 from evidcore.volume import read
 
 COMMIT = "a" * 40
 
 
 def build(name, folder, **options):
-    return find("dataset", name).load()(folder, folder / "cache", **{"revision": COMMIT, **options})
+    given = {"recipe_folder": folder, "cache_folder": folder / "cache"}
+    return factory.build("dataset", {"use": name, "revision": COMMIT, **options}, given=given, where=name)
 
 
 @pytest.fixture

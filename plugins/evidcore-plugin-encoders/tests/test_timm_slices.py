@@ -3,17 +3,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
-from evidcore_plugin_encoders.timm_slices import TimmSlices
+from evidcore_plugin_encoders.timm_slices import FIT, TimmSlices
 from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.views import Slices
-from evidcore.errors import RecipeError, RunError
+from evidcore.errors import PluginError, RecipeError, RunError
 from evidcore.testing.checks_model import check_encoder
 from evidcore.testing.data import volume_case
 from evidcore.volume import prepare
@@ -151,17 +152,8 @@ def test_weights_that_cannot_be_had_offline_are_named_with_the_way_out():
 def test_a_fit_learns_what_the_slices_show_and_is_read_back(tmp_path):
     cases = [volume_case(tmp_path / "data", seed) for seed in range(16)]
     encoder, logged = tiny(size=32, slices=6), []
-    encoder.fit(
-        cases[:12],
-        cases[12:],
-        tmp_path / "fit",
-        3,
-        logged.append,
-        steps=40,
-        learning_rate=3e-3,
-        cases_per_step=6,
-        shift_voxels=0,
-    )
+    options = replace(FIT, steps=40, learning_rate=3e-3, cases_per_step=6, shift_voxels=0)
+    encoder.fit(cases[:12], cases[12:], tmp_path / "fit", 3, logged.append, options=options)
     assert logged[-1]["loss"] < 0.6 * logged[0]["loss"]
     figures = json.loads((tmp_path / "fit/fit.json").read_text())
     assert figures["validation_cases"] == 4
@@ -174,9 +166,8 @@ def test_a_fit_learns_what_the_slices_show_and_is_read_back(tmp_path):
 def test_a_fit_starts_from_the_named_weights(download, tmp_path):
     encoder = tiny(pretrained=str(download), size=32, slices=2)
     cases = [volume_case(tmp_path / "data", seed) for seed in range(4)]
-    encoder.fit(
-        cases, cases, tmp_path / "fit", 0, lambda figures: None, steps=1, cases_per_step=4, learning_rate=1e-9
-    )
+    options = replace(FIT, steps=1, cases_per_step=4, learning_rate=1e-9)
+    encoder.fit(cases, cases, tmp_path / "fit", 0, lambda figures: None, options=options)
     published = load_file(download / "model.safetensors")
     torch.testing.assert_close(
         dict(encoder.body.named_parameters())["conv1.0.weight"].detach(), published["conv1.0.weight"]
@@ -186,3 +177,9 @@ def test_a_fit_starts_from_the_named_weights(download, tmp_path):
 def test_an_unknown_backbone_is_named_with_the_nearest():
     with pytest.raises(RecipeError, match=r"timm has no backbone 'resnet81'\. Did you mean 'resnet\w+'\?"):
         tiny(model="resnet81")
+
+
+def test_without_timm_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(PluginError, match=r'pip install "evidcore-plugin-encoders\[timm\]"'):
+        TimmSlices()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry, shown
+from evidcore_plugin_segmenters.propagator_fit import PropagatorFit
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from safetensors.torch import load_file, save_file
 
@@ -54,7 +55,8 @@ def balls(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fitted(balls, tmp_path_factory):
     segmenter, folder, logged = SlicePropagator(**SMALL), tmp_path_factory.mktemp("fitted"), []
-    segmenter.fit(balls[:6], balls[6:], folder, 3, logged.append, steps=110, objects_per_step=4)
+    options = PropagatorFit(steps=110, objects_per_step=4)
+    segmenter.fit(balls[:6], balls[6:], folder, 3, logged.append, options=options)
     return segmenter, folder, logged
 
 
@@ -141,7 +143,9 @@ def test_a_set_without_masks_and_masks_of_another_name_are_refused(balls, tmp_pa
     with pytest.raises(DataError, match=r"masks are needed, and none of the 1 training cases has any"):
         SlicePropagator(**SMALL).fit([bare], [], tmp_path, 0, print)
     with pytest.raises(DataError, match=r"masks called liver are needed, and none of the 2"):
-        SlicePropagator(**SMALL).fit(balls[:2], [], tmp_path, 0, print, masks=("liver",))
+        SlicePropagator(**SMALL).fit(
+            balls[:2], [], tmp_path, 0, print, options=PropagatorFit(masks=("liver",))
+        )
     missing = Case(
         id="lost",
         patient=None,

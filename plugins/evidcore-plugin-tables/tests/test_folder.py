@@ -15,6 +15,7 @@ from evidcore.builtin.views import Slices
 from evidcore.case import Finding, MaskRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
+from evidcore.registry.factory import build
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.volume import prepare, read, read_mask
 
@@ -47,7 +48,8 @@ class Home:
         return path
 
     def dataset(self, **options: Any) -> Folder:
-        return Folder(self.folder, self.folder / "cache", **{"path": "data"} | options)
+        given = {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"}
+        return build("dataset", {"use": "folder", "path": "data"} | options, given=given, where="test")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Question
 from evidcore.errors import DataError, RecipeError
+from evidcore.registry.factory import build
 from evidcore.testing import check_dataset
 
 HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
@@ -51,7 +52,8 @@ class Home:
         return self.folder / name
 
     def dataset(self, **options: Any) -> Table:
-        return Table(self.folder, self.folder / "cache", **{"path": "."} | options)
+        given = {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"}
+        return build("dataset", {"use": "table", "path": "."} | options, given=given, where="test")
 
 
 @pytest.fixture

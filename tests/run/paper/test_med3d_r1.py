@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from evidcore_plugin_ct_data.miniatures import write
+from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_text_metrics.testing import tiny_reward_model
 from safetensors.torch import load_file, save_file
 
-from evidcore.builtin.vit3d import ViT3D
 from evidcore.recipe import load
 from evidcore.testing.models import tiny_language
 from evidcore.train.grpo import Grpo

@@ -24,13 +24,12 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Lt
 
 from evidcore.case import Case, Finding, MaskRef, Report, Side, Split, VolumeRef
-from evidcore.case_reading import Missing
 from evidcore.errors import DataError
-from evidcore_plugin_ct_data.files import Files, Origin
-from evidcore_plugin_ct_data.hub import Repository, Revision
-from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore.registry.factory import Flat
+from evidcore_plugin_ct_data.files import Origin
+from evidcore_plugin_ct_data.published import HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import Row, number, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, drawn_split, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
 
 REPOSITORY = "AbdomenAtlas/AbdomenAtlas3.0Mini"
 TABLE = "AbdomenAtlas3.0MiniWithMeta.csv"
@@ -58,16 +57,11 @@ class AbdomenAtlas(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        path: str | None = None,
-        revision: Revision | None = None,
+        source: Annotated[HubSource, Flat],
         report: Literal["structured", "narrative", "fusion structured", "fusion narrative"] = "structured",
         id_lists: Literal["IID", "OOD"] = "IID",
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        limit: Limit | None = None,
-        ids: tuple[str, ...] | str = (),
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
-        max_gb: Gigabytes = 50.0,
+        selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -75,36 +69,17 @@ class AbdomenAtlas(PublishedSet):
             recipe_folder: where a relative `path` starts.
             cache_folder: where files fetched from the Hub lie if no `path` is given.
             path: the folder with the CSV, `image_only`, `mask_only` and `TrainTestIDS`.
-            revision: full commit hash of the Hub repository: archives with wanted cases are fetched from
-                there.
             report: which of the four reports; a fusion report exists for some cases only.
             id_lists: which lists divide the set: "IID" at random, "OOD" by hospital.
             validation_share: share of the training list in `validation`.
-            limit: at most so many cases of each split, drawn by a hash; a greater limit keeps them. With
-                archives of 232 cases each, `ids` of neighbours are far less to fetch.
-            ids: only these cases (`BDMAP_00000001`), or a text file with one a line.
-            missing: what is done about a case whose files are missing: "stop", or "skip" and count.
-            max_missing: with "skip", more left-out cases than this stop the run.
+            ids: only these cases (`BDMAP_00000001`), or a text file with one a line. With archives of 232
+                cases each, neighbours are far less to fetch than a `limit` of as many.
             max_gb: more than this is never fetched for a split; 40 archives of images have about 14 GB each.
+            source: see `HubSource`.
+            selection: see `Selection`.
         """
-        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        files = Files(
-            folder=set_folder(recipe_folder, cache_folder, path, repository),
-            repository=repository,
-            origins=_origins,
-            inside=_inside,
-            max_gb=max_gb,
-            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
-        )
-        super().__init__(
-            files,
-            recipe_folder=recipe_folder,
-            path=path,
-            limit=limit,
-            ids=ids,
-            missing=missing,
-            max_missing=max_missing,
-        )
+        files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=_origins, inside=_inside)
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
         self._report = f"{report} report"
         self._lists = id_lists
         self._validation_share = validation_share

@@ -23,15 +23,13 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from evidcore.case import Case, Finding, Question, Report, Split, VolumeRef
-from evidcore.case_reading import Missing
 from evidcore.errors import DataError
+from evidcore.registry.factory import Flat
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_ct_data.ct_rate_questions import read_questions
-from evidcore_plugin_ct_data.files import Files
-from evidcore_plugin_ct_data.hub import Repository, Revision
-from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore_plugin_ct_data.published import HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, drawn_split, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
 
 REPOSITORY = "ibrahimhamamci/CT-RATE"
 NOT_GIVEN = "Not given."
@@ -69,17 +67,12 @@ class CtRate(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        path: str | None = None,
-        revision: Revision | None = None,
+        source: Annotated[HubSource, Flat],
         tree: Literal["fixed", "plain"] = "fixed",
         reconstructions: Literal["all", "first"] = "all",
         questions: tuple[str, ...] = (),
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        limit: Limit | None = None,
-        ids: tuple[str, ...] | str = (),
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
-        max_gb: Gigabytes = 50.0,
+        selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -87,7 +80,6 @@ class CtRate(PublishedSet):
             recipe_folder: where a relative `path` starts.
             cache_folder: where files fetched from the Hub lie if no `path` is given.
             path: the folder that holds `dataset/`.
-            revision: full commit hash of the Hub repository: what is not in `path` is fetched from there.
             tree: "fixed" reads `train_fixed` and `valid_fixed`; "plain" reads `train` and `valid`, with
                 values, spacing and orientation from the metadata tables.
             reconstructions: "first" takes one volume of each scan, the one whose name ends in `_1`.
@@ -95,28 +87,13 @@ class CtRate(PublishedSet):
                 (`vqa/train_vqa.json`, `vqa/valid_vqa.json`) or lists of rows with VolumeName, question,
                 options and answer. Questions without options are passed over.
             validation_share: share of the published training part's patients in `validation`.
-            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
             ids: only these patients (`train_12`) or volumes (`train_12_a_1`), or a text file with one a line.
-            missing: what is done about a case whose volume is missing: "stop", or "skip" and count.
-            max_missing: with "skip", more left-out cases than this stop the run.
             max_gb: more than this is never fetched for a split; the whole set has about 20,000 GB.
+            source: see `HubSource`.
+            selection: see `Selection`.
         """
-        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        files = Files(
-            folder=set_folder(recipe_folder, cache_folder, path, repository),
-            repository=repository,
-            max_gb=max_gb,
-            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
-        )
-        super().__init__(
-            files,
-            recipe_folder=recipe_folder,
-            path=path,
-            limit=limit,
-            ids=ids,
-            missing=missing,
-            max_missing=max_missing,
-        )
+        files = source.files(REPOSITORY, recipe_folder, cache_folder)
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
         self._tree = tree
         self._first_alone = reconstructions == "first"
         self._question_files = questions

@@ -20,16 +20,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Gt, Lt
 
 from evidcore.case import Case, Finding, MaskRef, Split, VolumeRef
-from evidcore.case_reading import Missing
 from evidcore.errors import DataError
+from evidcore.registry.factory import Flat
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, drawn_split
+from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
 
 REPOSITORY = "neheller/KiTS-Challenge-Imaging"
 CLONE = "https://github.com/neheller/kits23"
@@ -61,11 +61,8 @@ class Kits23(PublishedSet):
         annotation: Annotated[int, Ge(1)] = 1,
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
         test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
-        limit: Limit | None = None,
-        ids: tuple[str, ...] | str = (),
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
-        max_gb: Gigabytes = 50.0,
+        selection: Annotated[Selection, Flat],
+        max_gb: Annotated[float, Gt(0)] = 50.0,
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -80,11 +77,9 @@ class Kits23(PublishedSet):
                 where the asked one is not there.
             validation_share: share of the patients in `validation`.
             test_share: share of the patients in `test`.
-            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
             ids: only these cases (`case_00000`), or a text file with one a line.
-            missing: what is done about a case whose image is missing: "stop", or "skip" and count.
-            max_missing: with "skip", more left-out cases than this stop the run.
             max_gb: more than this is never fetched for a split; all images have some tens of GB.
+            selection: see `Selection`.
         """
         self._given = recipe_folder / path
         files = Files(
@@ -95,15 +90,7 @@ class Kits23(PublishedSet):
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
             others={LABEL_MAP: f"a clone of {CLONE}"},
         )
-        super().__init__(
-            files,
-            recipe_folder=recipe_folder,
-            path=path,
-            limit=limit,
-            ids=ids,
-            missing=missing,
-            max_missing=max_missing,
-        )
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=path)
         self._instances = instances
         self._annotation = annotation
         self._shares = {"validation_share": validation_share, "test_share": test_share}

@@ -17,17 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge
-
 from evidcore.case import Case, Report, Split
-from evidcore.case_reading import Missing
 from evidcore.errors import DataError
+from evidcore.registry.factory import Flat
 from evidcore_plugin_ct_data.files import Files, Origin
-from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, Stack, inside, locate, tail
-from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore_plugin_ct_data.published import HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Selection
 
 REPOSITORY = "GoodBaiBai88/M3D-Cap"
 LIST = "M3D_Cap.json"
@@ -43,16 +40,11 @@ class M3dCap(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        path: str | None = None,
-        revision: Revision | None = None,
+        source: Annotated[HubSource, Flat],
         archives: tuple[str, ...] = (),
         axes: dict[str, str] | None = None,
         test_list: str = "test",
-        limit: Limit | None = None,
-        ids: tuple[str, ...] | str = (),
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
-        max_gb: Gigabytes = 50.0,
+        selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -65,30 +57,12 @@ class M3dCap(PublishedSet):
             axes: by plane (axial, coronal, sagittal), where slice, row and column run to, if not to IPL,
                 PIL, LIP: axial stacks from the top, coronal from the front, sagittal from the right.
             test_list: which list is the test split; there are shorter ones.
-            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
             ids: only these patients (`ct_case/006708`) or stacks, or a text file with one a line.
-            missing: what is done about a stack or text that is missing: "stop", or "skip" and count.
-            max_missing: with "skip", more left-out cases than this stop the run.
-            max_gb: more than this is never fetched for a split.
+            source: see `HubSource`.
+            selection: see `Selection`.
         """
-        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        files = Files(
-            folder=set_folder(recipe_folder, cache_folder, path, repository),
-            repository=repository,
-            origins=self._origins,
-            inside=inside,
-            max_gb=max_gb,
-            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
-        )
-        super().__init__(
-            files,
-            recipe_folder=recipe_folder,
-            path=path,
-            limit=limit,
-            ids=ids,
-            missing=missing,
-            max_missing=max_missing,
-        )
+        files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=self._origins, inside=inside)
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
         self._cache_folder = cache_folder
         self._archives = archives
         self._axes = dict(axes or {})

@@ -21,20 +21,17 @@ from typing import Annotated, Any
 from annotated_types import Ge, Lt
 
 from evidcore.case import Case, MaskRef, Split, VolumeRef
-from evidcore.case_reading import Missing
 from evidcore.errors import DataError
+from evidcore.registry.factory import Flat
 from evidcore_plugin_ct_data.archives import ENDINGS
-from evidcore_plugin_ct_data.files import Files, Origin
-from evidcore_plugin_ct_data.hub import Repository, Revision
-from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore_plugin_ct_data.files import Origin
+from evidcore_plugin_ct_data.published import HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
 from evidcore_plugin_ct_data.walk import (
     UNKNOWN_SPACING_MM,
     Entry,
-    Gigabytes,
-    Limit,
+    Selection,
     drawn_split,
-    set_folder,
 )
 
 REPOSITORY = "GoodBaiBai88/M3D-Seg"
@@ -54,16 +51,11 @@ class M3dSeg(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
+        source: Annotated[HubSource, Flat],
         codes: tuple[str, ...],
-        path: str | None = None,
-        revision: Revision | None = None,
         axes: dict[str, str] | None = None,
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
-        limit: Limit | None = None,
-        ids: tuple[str, ...] | str = (),
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
-        max_gb: Gigabytes = 50.0,
+        selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -72,33 +64,14 @@ class M3dSeg(PublishedSet):
             cache_folder: where files fetched from the Hub lie if no `path` is given.
             codes: which of the sets, such as `["0004", "0012"]`.
             path: the folder that holds one folder a code.
-            revision: full commit hash of the Hub repository: the archives of `codes` are fetched from there.
             axes: by code, where the axes of its arrays run to, such as `{ "0012" = "LPS" }`.
             validation_share: share of the published training list in `validation`.
-            limit: at most so many cases of each split, drawn by a hash; a greater limit keeps them.
             ids: only these cases (`0004/case_00000`), or a text file with one a line.
-            missing: what is done about a case whose files are missing: "stop", or "skip" and count.
-            max_missing: with "skip", more left-out cases than this stop the run.
-            max_gb: more than this is never fetched for a split.
+            source: see `HubSource`.
+            selection: see `Selection`.
         """
-        self._repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        files = Files(
-            folder=set_folder(recipe_folder, cache_folder, path, self._repository),
-            repository=self._repository,
-            origins=self._origins,
-            inside=_inside,
-            max_gb=max_gb,
-            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
-        )
-        super().__init__(
-            files,
-            recipe_folder=recipe_folder,
-            path=path,
-            limit=limit,
-            ids=ids,
-            missing=missing,
-            max_missing=max_missing,
-        )
+        files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=self._origins, inside=_inside)
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
         self._codes = codes
         self._axes = {**KNOWN_AXES, **(axes or {})}
         self._validation_share = validation_share
@@ -145,10 +118,11 @@ class M3dSeg(PublishedSet):
 
     def _origins(self, name: str) -> Sequence[Origin]:
         """Return the archives that may hold a file; set 0024 comes in three."""
-        if self._repository is None:
+        repository = self._files.repository
+        if repository is None:
             return ()
         if self._held is None:
-            self._held = self._repository.names()
+            self._held = repository.names()
         if name in self._held:
             return (Origin(name=name),)
         code = name.partition("/")[0]
@@ -156,7 +130,7 @@ class M3dSeg(PublishedSet):
         found = [held for held in archives if Path(held).name.startswith(code)]
         if not found:
             raise DataError(
-                f"{self._repository.page}: commit {self._repository.revision[:12]} has no archive of set "
+                f"{repository.page}: commit {repository.revision[:12]} has no archive of set "
                 f"{code!r}. It has: {', '.join(archives) or 'none'}. Correct codes on the dataset."
             )
         return [Origin(name=held, is_archive=True) for held in found]

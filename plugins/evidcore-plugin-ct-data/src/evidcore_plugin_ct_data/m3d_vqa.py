@@ -13,10 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge
-
 from evidcore.case import Case, Question, Split
-from evidcore.case_reading import Missing
+from evidcore.registry.factory import Flat
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.letters import Unanswerable, question
@@ -24,7 +22,7 @@ from evidcore_plugin_ct_data.m3d_cap import PROTECTED
 from evidcore_plugin_ct_data.m3d_stacks import locate, tail
 from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import Row, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Limit, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Selection, set_folder
 
 REPOSITORY = "GoodBaiBai88/M3D-VQA"
 TABLES: Mapping[Split, str] = {
@@ -58,10 +56,7 @@ class M3dVqa(PublishedSet):
         question_types: tuple[str, ...] = (),
         yes_no: bool = False,
         axes: dict[str, str] | None = None,
-        limit: Limit | None = None,
-        ids: tuple[str, ...] | str = (),
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
+        selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -75,12 +70,11 @@ class M3dVqa(PublishedSet):
             question_types: only questions of these types, as the column has them; empty = all.
             yes_no: add the table of yes-or-no questions to the training split.
             axes: by plane, where slice, row and column run to; see `m3d-cap`.
-            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
             ids: only these patients (`ct_case/006708`) or stacks, or a text file with one a line.
             missing: what is done about a case without its image, or with a question whose answer is none of
                 its
                 options: "stop", or "skip" and count.
-            max_missing: with "skip", more left-out cases than this stop the run.
+            selection: see `Selection`.
         """
         repository = Repository(id=REPOSITORY, revision=revision) if revision else None
         files = Files(
@@ -89,15 +83,7 @@ class M3dVqa(PublishedSet):
             origins=lambda name: (Origin(name=name),) if name.endswith(".csv") else (),
             where_from="https://huggingface.co/datasets/GoodBaiBai88/M3D-Cap",
         )
-        super().__init__(
-            files,
-            recipe_folder=recipe_folder,
-            path=path,
-            limit=limit,
-            ids=ids,
-            missing=missing,
-            max_missing=max_missing,
-        )
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=path)
         self._cache_folder = cache_folder
         self._question_types = question_types
         self._yes_no = yes_no

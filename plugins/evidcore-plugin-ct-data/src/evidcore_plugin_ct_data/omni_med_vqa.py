@@ -19,14 +19,13 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Lt
 
 from evidcore.case import Case, Question, Split, VolumeRef
-from evidcore.case_reading import Missing
 from evidcore.errors import DataError, did_you_mean
-from evidcore_plugin_ct_data.files import Files, Origin
-from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore.registry.factory import Flat
+from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.letters import Unanswerable, question
-from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore_plugin_ct_data.published import HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Gigabytes, Limit, drawn_split, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
 
 REPOSITORY = "foreverbeliever/OmniMedVQA"
 ARCHIVE = "OmniMedVQA.zip"
@@ -44,19 +43,14 @@ class OmniMedVqa(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        path: str | None = None,
-        revision: Revision | None = None,
+        source: Annotated[HubSource, Flat],
         access: Literal["open", "all"] = "open",
         sets: tuple[str, ...] = (),
         modalities: tuple[str, ...] = (),
         question_types: tuple[str, ...] = (),
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
         test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
-        limit: Limit | None = None,
-        ids: tuple[str, ...] | str = (),
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
-        max_gb: Gigabytes = 50.0,
+        selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -64,7 +58,6 @@ class OmniMedVqa(PublishedSet):
             recipe_folder: where a relative `path` starts.
             cache_folder: where the archive lies and is unpacked if no `path` is given.
             path: the folder with `Images` and `QA_information`, or the one above it.
-            revision: full commit hash of the Hub repository: its archive is fetched from there.
             access: "all" reads the questions whose pictures must be had elsewhere, too.
             sets: only these source sets, by the names of their question files; empty = all. Must be given
                 with `revision`, since the names stand in the archive.
@@ -72,31 +65,14 @@ class OmniMedVqa(PublishedSet):
             question_types: only these, as `question_type` has them ("Disease Diagnosis"); empty = all.
             validation_share: share of the pictures in `validation`.
             test_share: share of the pictures in `test`.
-            limit: at most so many pictures of each split, drawn by a hash; a greater limit keeps them.
             ids: only these pictures (`Images/ACRIMA/Im553.png`), or a text file with one a line.
             missing: what is done about a missing picture or a question whose answer is none of its options:
                 "stop", or "skip" and count.
-            max_missing: with "skip", more left-out pictures than this stop the run.
-            max_gb: more than this is never fetched.
+            source: see `HubSource`.
+            selection: see `Selection`.
         """
-        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
-        files = Files(
-            folder=set_folder(recipe_folder, cache_folder, path, repository),
-            repository=repository,
-            origins=_origins,
-            inside=_inside,
-            max_gb=max_gb,
-            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
-        )
-        super().__init__(
-            files,
-            recipe_folder=recipe_folder,
-            path=path,
-            limit=limit,
-            ids=ids,
-            missing=missing,
-            max_missing=max_missing,
-        )
+        files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=_origins, inside=_inside)
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
         self._folders = ("Open-access",) if access == "open" else ("Open-access", "Restricted-access")
         self._sets = sets
         self._kept = {"modality_type": modalities, "question_type": question_types}

@@ -19,16 +19,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge
-
 from evidcore.case import Case, Finding, Split, VolumeRef
-from evidcore.case_reading import Missing
 from evidcore.errors import DataError, did_you_mean
+from evidcore.registry.factory import Flat
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import flag, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Limit, set_folder
+from evidcore_plugin_ct_data.walk import Entry, Selection, set_folder
 
 METADATA = "CT_Scan_Metadata_Complete_35747.csv"
 TABLES: Mapping[Split, str] = {
@@ -82,10 +80,7 @@ class RadChestCt(PublishedSet):
         path: str | None = None,
         volumes: str = ".",
         mosaic: Literal["unknown", "absent"] = "unknown",
-        limit: Limit | None = None,
-        ids: tuple[str, ...] | str = (),
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
+        selection: Annotated[Selection, Flat],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -96,25 +91,14 @@ class RadChestCt(PublishedSet):
             volumes: the folder with the `.npz` files, relative to `path`.
             mosaic: what is said of the mosaic attenuation pattern, for which the set has no label. "absent"
                 is what the 18-label table says that others have compared with.
-            limit: at most so many patients of each split, drawn by a hash; a greater limit keeps them.
             ids: only these patients or scans (`trn24737`), or a text file with one a line.
-            missing: what is done about a scan that the tables name and Zenodo does not have: "stop", or
-                "skip" and count.
-            max_missing: with "skip", more left-out scans than this stop the run.
+            selection: see `Selection`.
         """
         files = Files(
             folder=set_folder(recipe_folder, cache_folder, path, None),
             where_from="https://zenodo.org/records/6406114",
         )
-        super().__init__(
-            files,
-            recipe_folder=recipe_folder,
-            path=path,
-            limit=limit,
-            ids=ids,
-            missing=missing,
-            max_missing=max_missing,
-        )
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=path)
         self._volumes = volumes
         self._mosaic = mosaic
 

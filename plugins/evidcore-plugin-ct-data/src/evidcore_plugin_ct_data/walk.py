@@ -10,20 +10,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from evidcore.case import Case, Split
-from evidcore.case_reading import Missing, skip_unreadable
+from evidcore.case_reading import OnMissing, skip_unreadable
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_ct_data.files import Files, State, state_of
 from evidcore_plugin_ct_data.hub import Repository
 
 log = logging.getLogger(__name__)
 
-Limit = Annotated[int, Ge(1)]
-Gigabytes = Annotated[float, Gt(0)]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 UNKNOWN_SPACING_MM = (1.0, 1.0, 1.0)  # where a publisher kept no spacing: lengths in mm mean nothing then
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection(OnMissing):
+    """Which part of a set is wanted, and what is done about cases that cannot be used.
+
+    Args:
+        limit: at most so many patients of each split (cases, where patients are not known), drawn by a hash:
+            a greater limit keeps those of a smaller one.
+        ids: only these patients or cases, or a text file with one a line.
+    """
+
+    limit: Annotated[int, Ge(1)] | None = None
+    ids: tuple[str, ...] | str = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,36 +78,26 @@ class Walk:
     Args:
         entries: everything that the set's tables name in a split, in their order.
         files: where its files are.
+        selection: which of its cases are wanted.
         recipe_folder: where a relative path in `ids` starts.
         path: as the recipe gave it.
-        limit: at most so many patients of each split (cases, where patients are not known), drawn by a hash:
-            a greater limit keeps those of a smaller one.
-        ids: only these patients or cases, or a text file with one a line.
-        missing: what is done about a case that cannot be used.
-        max_missing: with "skip", how many may be left out.
     """
 
     def __init__(
         self,
         entries: Callable[[Split], Iterable[Entry]],
         files: Files,
+        selection: Selection,
         *,
         recipe_folder: Path,
         path: str | None,
-        limit: int | None,
-        ids: tuple[str, ...] | str,
-        missing: Missing,
-        max_missing: int,
     ) -> None:
         self.left_out: dict[Split, dict[str, str]] = {}
         self._entries = entries
         self._files = files
         self._is_given = path is not None
         self._recipe_folder = recipe_folder
-        self._limit = limit
-        self._ids = ids
-        self._missing: Missing = missing
-        self._max_missing = max_missing
+        self._selection = selection
         self._ids_are_known = False
 
     def cases(self, split: Split) -> Iterator[Case]:
@@ -133,8 +135,7 @@ class Walk:
             why_unusable,
             where=str(self._files.folder),
             split=split,
-            missing=self._missing,
-            max_missing=self._max_missing,
+            rule=self._selection,
             left_out=left_out,
         )
         if shared:
@@ -186,8 +187,9 @@ class Walk:
             settings: the data set's own options.
             tables: names of the tables that list its cases.
         """
-        ids = self._ids if isinstance(self._ids, tuple) else tuple(sorted(self._wanted()))
-        known: dict[str, Any] = {**settings, "limit": self._limit, "ids": ids, "missing": self._missing}
+        chosen = self._selection
+        ids = chosen.ids if isinstance(chosen.ids, tuple) else tuple(sorted(self._wanted()))
+        known: dict[str, Any] = {**settings, "limit": chosen.limit, "ids": ids, "missing": chosen.missing}
         repository = self._files.repository
         if repository is not None:
             known["commit"] = [repository.id, repository.revision]
@@ -219,17 +221,19 @@ class Walk:
         if wanted := self._wanted():
             entries = [entry for entry in entries if wanted & _names_of(entry)]
             self._refuse_unknown(wanted)
-        if self._limit is not None:
+        limit = self._selection.limit
+        if limit is not None:
             entries = list(entries)
             names = {entry.case.patient or entry.case.id for entry in entries}
-            kept = set(sorted(names, key=lambda name: place_in_order(name, "limit"))[: self._limit])
+            kept = set(sorted(names, key=lambda name: place_in_order(name, "limit"))[:limit])
             entries = [entry for entry in entries if (entry.case.patient or entry.case.id) in kept]
         return entries
 
     def _wanted(self) -> set[str]:
-        if isinstance(self._ids, tuple):
-            return set(self._ids)
-        file = self._recipe_folder / self._ids
+        ids = self._selection.ids
+        if isinstance(ids, tuple):
+            return set(ids)
+        file = self._recipe_folder / ids
         if not file.is_file():
             raise DataError(
                 f"{file}: there is no such list. Give ids a text file with one patient or case a line."

@@ -23,7 +23,7 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from evidcore.contracts import Bridge, Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RecipeError, RunError
-from evidcore.geometry.patch_centres import patch_centres
+from evidcore_plugin_encoders.patch_centres import patch_centres
 from evidcore_plugin_encoders.picture_places import PicturePlaces
 
 Vision = Mapping[str, Any]

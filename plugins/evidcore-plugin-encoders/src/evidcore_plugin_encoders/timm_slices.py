@@ -6,10 +6,10 @@ import copy
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor
@@ -17,10 +17,13 @@ from torch import Tensor
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
-from evidcore.geometry.patch_centres import patch_centres
+from evidcore.registry.factory import Flat
+from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
+from evidcore_plugin_encoders.patch_centres import patch_centres
 
 # (low, high) in HU: lung, soft tissue, bone
 WINDOWS = ((-1000.0, 400.0), (-160.0, 240.0), (-500.0, 1300.0))
+FIT = EncoderFit(learning_rate=3e-4, cases_per_step=8, supervision=("labels",), shift_voxels=4)
 
 
 class TimmSlices(Encoder):
@@ -123,12 +126,7 @@ class TimmSlices(Encoder):
         seed: int,
         log: FitLog,
         *,
-        steps: Annotated[int, Ge(1)] = 1000,
-        learning_rate: Annotated[float, Gt(0)] = 3e-4,
-        cases_per_step: Annotated[int, Ge(2)] = 8,
-        supervision: tuple[Literal["contrastive", "labels", "zones", "masks"], ...] = ("labels",),
-        structures: tuple[str, ...] = (),
-        shift_voxels: Annotated[int, Ge(0), Le(16)] = 4,
+        options: Annotated[EncoderFit, Flat] = FIT,
     ) -> None:
         """Train the backbone on what is known about the cases, from the named weights if there are any.
 
@@ -138,31 +136,11 @@ class TimmSlices(Encoder):
             folder: where `weights.safetensors` and `fit.json` go.
             seed: decides initial heads, order and shifts.
             log: takes the figures of a step.
-            steps: optimiser updates.
-            learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
-            cases_per_step: cases per update.
-            supervision: the objectives, added up, as for `vit3d`.
-            structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
-            shift_voxels: training volumes are shifted by up to this many pixels along y and x.
+            options: see `EncoderFit`.
         """
-        from evidcore.fitting.encoder import fit_encoder
-
         if not bool(self.weights_loaded):
             self.load_pretrained()
-        fit_encoder(
-            self,
-            train,
-            validation,
-            folder,
-            seed,
-            log,
-            steps=steps,
-            learning_rate=learning_rate,
-            cases_per_step=cases_per_step,
-            supervision=supervision,
-            structures=structures,
-            shift_voxels=shift_voxels,
-        )
+        fit_encoder(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
         """Read back the weights that `fit` wrote."""
@@ -218,7 +196,7 @@ def import_timm() -> ModuleType:
     except ImportError as cause:
         raise PluginError(
             f"encoder 'timm-slices' needs timm, which cannot be imported ({cause}). "
-            f"Install it: pip install timm torchvision."
+            f'Install it: pip install "evidcore-plugin-encoders[timm]".'
         ) from cause
     except RuntimeError as cause:
         if "torchvision" not in str(cause):
@@ -226,7 +204,7 @@ def import_timm() -> ModuleType:
         raise PluginError(
             f"encoder 'timm-slices': the installed torchvision does not fit torch "
             f"{torch.__version__} ({cause}). Install a pair that belongs together: "
-            f"pip install evidcore-plugin-encoders in a fresh environment."
+            f'pip install "evidcore-plugin-encoders[timm]" in a fresh environment.'
         ) from cause
     module: ModuleType = timm
     return module

@@ -1,9 +1,8 @@
 import pytest
 import torch
+from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_lab.plan.fake_pass import held
 from torch import nn
-
-from evidcore.builtin.vit3d import ViT3D
 
 
 def meta(make):

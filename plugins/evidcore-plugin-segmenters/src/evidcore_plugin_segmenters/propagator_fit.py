@@ -10,18 +10,19 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from evidcore.case import Case
+from evidcore.compute.learning_rate import share_of_peak
 from evidcore.contracts import BoxPrompt, FitLog
 from evidcore.errors import DataError
-from evidcore.fitting.encoder import rate
 from evidcore.geometry.boxes import Region, dice, moved, parts, tight_box
 from evidcore.volume import Volume, read_mask, volume_cache
 from evidcore_plugin_segmenters.propagation import Frame, Windows, inputs, shown
@@ -55,6 +56,29 @@ class Known:
         return self.masks[place].float().div_(255)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PropagatorFit:
+    """How the network is trained.
+
+    Args:
+        steps: optimiser updates.
+        learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
+        objects_per_step: objects per update, one chain each.
+        most_objects: more are not read; which, is drawn.
+        masks: names of the masks to learn; empty: all.
+        chain: slices of a chain.
+        jitter: boxes are moved by up to this share of their size, one draw an object.
+    """
+
+    steps: Annotated[int, Ge(1)] = 400
+    learning_rate: Annotated[float, Gt(0)] = 1e-2
+    objects_per_step: Annotated[int, Ge(1)] = 8
+    most_objects: Annotated[int, Ge(1)] = 512
+    masks: tuple[str, ...] = ()
+    chain: Annotated[int, Ge(2), Le(16)] = 4
+    jitter: Annotated[float, Ge(0), Le(0.5)] = 0.1
+
+
 def fit_propagator(
     segmenter: SlicePropagator,
     train: Sequence[Case],
@@ -62,14 +86,7 @@ def fit_propagator(
     folder: Path,
     seed: int,
     log: FitLog,
-    *,
-    steps: int,
-    learning_rate: float,
-    objects_per_step: int,
-    most_objects: int,
-    masks: Sequence[str],
-    chain: int,
-    jitter: float,
+    options: PropagatorFit,
 ) -> None:
     """Train `segmenter` in place; see `SlicePropagator.fit`.
 
@@ -77,18 +94,18 @@ def fit_propagator(
         DataError: if no training case has such a mask, or a file cannot be used; names it and the case.
     """
     rng = np.random.default_rng(seed)
-    named = _named(train, masks)
+    named = _named(train, options.masks)
     if not named:
-        wanted = f"masks called {', '.join(masks)}" if masks else "masks"
+        wanted = f"masks called {', '.join(options.masks)}" if options.masks else "masks"
         raise DataError(
             f"slice-propagator: {wanted} are needed, and none of the {len(train)} training cases has any. "
             f"Give a data set with masks, or take the fit stage out."
         )
-    some = [named[place] for place in rng.permutation(len(named))[:most_objects]]
+    some = [named[place] for place in rng.permutation(len(named))[: options.most_objects]]
     objects: list[Known] = []
     for case, name in some:
         for volume, part in _objects(case, name):
-            objects.append(_cut_out(volume, part, segmenter.size, segmenter.windows, jitter, rng))
+            objects.append(_cut_out(volume, part, segmenter.size, segmenter.windows, options.jitter, rng))
     if not objects:
         raise DataError(
             f"slice-propagator: all {len(some)} masks that were read are empty. Look at them with "
@@ -97,16 +114,16 @@ def fit_propagator(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = segmenter.blank_network()
-        _train(network, objects, rng, log, steps, learning_rate, objects_per_step, chain)
+        _train(network, objects, rng, log, options)
     segmenter.network = network.eval()
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in network.state_dict().items()}
     save_file(weights, folder / "weights.safetensors")
-    found = _validation_dice(segmenter, validation, masks)
+    found = _validation_dice(segmenter, validation, options.masks)
     figures = {
         "cases": len({case.id for case, _ in some}),
         "objects": len(objects),
-        "steps": steps,
+        "steps": options.steps,
         "validation_objects": len(found),
         "validation_dice": float(np.mean(found)) if found else None,
     }
@@ -163,26 +180,24 @@ def _train(
     objects: Sequence[Known],
     rng: np.random.Generator,
     log: FitLog,
-    steps: int,
-    learning_rate: float,
-    objects_per_step: int,
-    chain: int,
+    options: PropagatorFit,
 ) -> None:
     from monai.losses import DiceCELoss
 
     measure = DiceCELoss(sigmoid=True, batch=True)  # over the batch: a slice past the end holds no object
-    optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=options.learning_rate, weight_decay=0.01)
     network.train()
-    for step in range(steps):
+    for step in range(options.steps):
+        rate = options.learning_rate * share_of_peak(step, options.steps)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * rate(step, steps)
-        chosen = [objects[place] for place in rng.integers(len(objects), size=objects_per_step)]
-        walks = [_walk(known, chain, rng) for known in chosen]
+            group["lr"] = rate
+        chosen = [objects[place] for place in rng.integers(len(objects), size=options.objects_per_step)]
+        walks = [_walk(known, options.chain, rng) for known in chosen]
         before: list[Tensor] = [
             known.mask(places[0]) for known, (_, places) in zip(chosen, walks, strict=True)
         ]
         losses = []
-        for number in range(1, chain):
+        for number in range(1, options.chain):
             rows, targets = [], []
             for place, (known, (from_box, places)) in enumerate(zip(chosen, walks, strict=True)):
                 now, last = known.image(places[number]), known.image(places[number - 1])
@@ -199,8 +214,12 @@ def _train(
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
-        if step % LOG_EVERY_STEPS == 0 or step == steps - 1:
-            log({"step": step, "loss": loss.item(), "learning_rate": learning_rate * rate(step, steps)})
+        if step % LOG_EVERY_STEPS == 0 or step == options.steps - 1:
+            log({
+                "step": step,
+                "loss": loss.item(),
+                "learning_rate": rate,
+            })
 
 
 def _walk(known: Known, chain: int, rng: np.random.Generator) -> tuple[bool, list[int]]:

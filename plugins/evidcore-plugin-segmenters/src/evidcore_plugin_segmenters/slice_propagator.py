@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -26,12 +26,15 @@ from evidcore.contracts import (
 )
 from evidcore.contracts.segmenting import Mask, Window
 from evidcore.errors import DataError
+from evidcore.registry.factory import Flat
 from evidcore.volume import Volume, volume_cache
 from evidcore_plugin_segmenters.growth import around_point, leash, smooth
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry
+from evidcore_plugin_segmenters.propagator_fit import PropagatorFit, fit_propagator
 
 WEIGHTS = "weights.safetensors"
 POINT_SMOOTHING = 5  # steps, as in `region-growing`
+FIT = PropagatorFit()
 
 
 class SlicePropagator(Segmenter):
@@ -92,13 +95,7 @@ class SlicePropagator(Segmenter):
         seed: int,
         log: FitLog,
         *,
-        steps: Annotated[int, Ge(1)] = 400,
-        learning_rate: Annotated[float, Gt(0)] = 1e-2,
-        objects_per_step: Annotated[int, Ge(1)] = 8,
-        most_objects: Annotated[int, Ge(1)] = 512,
-        masks: tuple[str, ...] = (),
-        chain: Annotated[int, Ge(2), Le(16)] = 4,
-        jitter: Annotated[float, Ge(0), Le(0.5)] = 0.1,
+        options: Annotated[PropagatorFit, Flat] = FIT,
     ) -> None:
         """Train on the masks of cases, from weights drawn anew from `seed`.
 
@@ -112,31 +109,9 @@ class SlicePropagator(Segmenter):
             folder: where `weights.safetensors` and `fit.json` go.
             seed: decides initial weights, objects, order and jitter.
             log: takes the figures of a step.
-            steps: optimiser updates.
-            learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
-            objects_per_step: objects per update, one chain each.
-            most_objects: more are not read; which, is drawn.
-            masks: names of the masks to learn; empty: all.
-            chain: slices of a chain.
-            jitter: boxes are moved by up to this share of their size, one draw an object.
+            options: see `PropagatorFit`.
         """
-        from evidcore_plugin_segmenters.propagator_fit import fit_propagator
-
-        fit_propagator(
-            self,
-            train,
-            validation,
-            folder,
-            seed,
-            log,
-            steps=steps,
-            learning_rate=learning_rate,
-            objects_per_step=objects_per_step,
-            most_objects=most_objects,
-            masks=masks,
-            chain=chain,
-            jitter=jitter,
-        )
+        fit_propagator(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
         """Read back the weights that `fit` wrote.

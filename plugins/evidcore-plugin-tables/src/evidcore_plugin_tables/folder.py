@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -9,14 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, State, Tilted, VolumeRef
-from evidcore.case_reading import Missing, files_of, named_states, skip_unreadable, why_files_unusable
+from evidcore.case_reading import STOP, OnMissing, files_of, named_states, skip_unreadable, why_files_unusable
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
+from evidcore.registry.factory import Flat
 from evidcore_plugin_tables.csv_rows import Row
 from evidcore_plugin_tables.folder_table import (
+    COLUMNS,
+    FolderColumns,
     Table,
     file_and_key,
     finding_state,
@@ -57,14 +61,8 @@ class Folder(Dataset):
         | None = None,
         axes: str | None = None,
         tilted: Tilted = "refuse",
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
-        id_column: str = "id",
-        volume_column: str = "volume",
-        patient_column: str = "patient",
-        split_column: str = "split",
-        report_column: str = "report",
-        masks_column: str = "masks",
+        columns: Annotated[FolderColumns, Flat] = COLUMNS,
+        on_missing: Annotated[OnMissing, Flat] = STOP,
     ) -> None:
         """Take the folder and how its table is to be read.
 
@@ -82,16 +80,10 @@ class Folder(Dataset):
                 spacing_mm_zyx it takes the place of the grid that a NIfTI or NRRD header states.
             tilted: axes that lean from the body's, as under a tilted gantry: "refuse" stops, "resample" reads
                 onto a straight grid, masks too.
+            columns: see `FolderColumns`.
+            on_missing: see `OnMissing`.
             missing: what to do about a case with a missing file or a broken volume. "stop" raises; "skip"
-                reads every volume once beforehand, leaves such cases out, logs and counts them. No other case
-                ever takes the place of one.
-            max_missing: with "skip", more left-out cases than this stop the run.
-            id_column: column name.
-            volume_column: column name.
-            patient_column: column name; "" where patients are not known.
-            split_column: column name.
-            report_column: column name.
-            masks_column: column name.
+                reads every volume once beforehand, leaves such cases out, logs and counts them.
         """
         self.folder = recipe_folder / path
         self.cache_folder = cache_folder
@@ -106,16 +98,8 @@ class Folder(Dataset):
             "tilted": tilted,
         }
         self.left_out: dict[Split, dict[str, str]] = {}
-        self.missing = missing
-        self.max_missing = max_missing
-        self.columns = {
-            "id": id_column,
-            "volume": volume_column,
-            "patient": patient_column,
-            "split": split_column,
-            "report": report_column,
-            "masks": masks_column,
-        }
+        self.on_missing = on_missing
+        self.columns = columns
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of `split` in the table's order.
@@ -131,8 +115,7 @@ class Folder(Dataset):
             self._why_unusable,
             where=str(self.table),
             split=split,
-            missing=self.missing,
-            max_missing=self.max_missing,
+            rule=self.on_missing,
             left_out=self.left_out[split],
         )
 
@@ -160,7 +143,10 @@ class Folder(Dataset):
 
     def fingerprint(self) -> str:
         """Hash the table, the options, and name, size and time of every file that is named."""
-        settings = [self.columns, self.findings, self.mask_patterns, self.reading, self.missing]
+        settings = [
+            dataclasses.asdict(self.columns), self.findings, self.mask_patterns, self.reading,
+            self.on_missing.missing,
+        ]  # fmt: skip
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
         for line, row in self._table.rows:
@@ -174,24 +160,24 @@ class Folder(Dataset):
 
     def _rows(self, split: Split) -> Iterator[tuple[int, Row]]:
         for line, row in self._table.rows:
-            if row[self.columns["split"]] == split:
+            if row[self.columns.split_column] == split:
                 yield line, row
 
     def _case(self, line: int, row: Row) -> tuple[Case, list[str]]:
         """Return what a row says, and what is wrong with its cells."""
-        where = f"{self.table}: line {line}, case {row[self.columns['id']]!r}"
+        where = f"{self.table}: line {line}, case {row[self.columns.id_column]!r}"
         wrong: list[str] = []
-        volumes = [name.strip() for name in row[self.columns["volume"]].split(";") if name.strip()]
+        volumes = [name.strip() for name in row[self.columns.volume_column].split(";") if name.strip()]
         if not volumes:
-            wrong.append(f"{where}: column {self.columns['volume']!r} is empty. Name the case's file.")
+            wrong.append(f"{where}: column {self.columns.volume_column!r} is empty. Name the case's file.")
         states: dict[str, State | None] = {
             name: _tried(wrong, finding_state, row[name], f"{where}, column {name!r}")
             for name in self.findings
         }
-        report = row.get(self.columns["report"], "")
+        report = row.get(self.columns.report_column, "")
         case = Case(
-            id=row[self.columns["id"]] or f"line {line}",
-            patient=(row[self.columns["patient"]] or None) if self.columns["patient"] else None,
+            id=row[self.columns.id_column] or f"line {line}",
+            patient=(row[self.columns.patient_column] or None) if self.columns.patient_column else None,
             volumes=tuple(
                 VolumeRef(path=path, key=key, **self.reading)
                 for path, key in (file_and_key(name, self.folder) for name in volumes)
@@ -203,20 +189,20 @@ class Folder(Dataset):
         return case, wrong
 
     def _masks(self, row: Row, where: str, wrong: list[str]) -> dict[str, MaskRef]:
-        cell = row.get(self.columns["masks"], "")
+        cell = row.get(self.columns.masks_column, "")
         masks = _tried(wrong, masks_of_cell, cell, self.folder, where) or {}
         for name, pattern in self.mask_patterns.items():
             if name in masks:
                 wrong.append(f"{where}: mask {name!r} is named in the table and by a pattern. Drop one.")
                 continue
-            ref = _tried(wrong, mask_ref, pattern.replace("{id}", row[self.columns["id"]]), self.folder)
+            ref = _tried(wrong, mask_ref, pattern.replace("{id}", row[self.columns.id_column]), self.folder)
             if ref is not None:
                 masks[name] = ref
         return masks
 
     def _why_unusable(self, case: Case) -> str | None:
         return why_files_unusable(
-            case, table=self.table, cache_folder=self.cache_folder, missing=self.missing
+            case, table=self.table, cache_folder=self.cache_folder, rule=self.on_missing
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -26,6 +26,30 @@ STATES: dict[str, State | None] = {
 }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FolderColumns:
+    """Which columns say what a case is.
+
+    Args:
+        id_column: column name.
+        volume_column: column name.
+        patient_column: column name; "" where patients are not known.
+        split_column: column name.
+        report_column: column name.
+        masks_column: column name.
+    """
+
+    id_column: str = "id"
+    volume_column: str = "volume"
+    patient_column: str = "patient"
+    split_column: str = "split"
+    report_column: str = "report"
+    masks_column: str = "masks"
+
+
+COLUMNS = FolderColumns()
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A table as far as it can be read, and what is wrong with the rest of it."""
@@ -35,31 +59,31 @@ class Table:
     clashes: tuple[str, ...]  # ids given twice and patients in two splits: a message each
 
 
-def read_table(table: Path, columns: Mapping[str, str], findings: Iterable[str]) -> Table:
+def read_table(table: Path, columns: FolderColumns, findings: Iterable[str]) -> Table:
     """Read a table with everything that is wrong with its rows.
 
     Args:
         table: the CSV file.
-        columns: the file's column names for id, volume, patient ("" for unknown), split, report and masks; of
-            the last two, one of its own name may be absent.
+        columns: the file's column names; those of report and masks may be absent under their usual names.
         findings: further columns that must be there.
 
     Raises:
         DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
     """
-    wanted = [name for key in ("id", "volume", "patient", "split") if (name := columns[key])]
-    wanted += [name for key in ("report", "masks") if (name := columns[key]) not in ("", key)]
-    rows, unusable = read_rows(table, [*wanted, *findings])
+    wanted = [columns.id_column, columns.volume_column, columns.patient_column, columns.split_column]
+    wanted += [columns.report_column] if columns.report_column != COLUMNS.report_column else []
+    wanted += [columns.masks_column] if columns.masks_column != COLUMNS.masks_column else []
+    rows, unusable = read_rows(table, [*filter(None, wanted), *findings])
     for line, row in rows:
         unusable += _empty_cells(f"{table}: line {line}", row, columns)
     return Table(tuple(rows), tuple(unusable), tuple(_clashes(rows, table, columns)))
 
 
-def _empty_cells(where: str, row: Row, columns: Mapping[str, str]) -> Iterator[str]:
+def _empty_cells(where: str, row: Row, columns: FolderColumns) -> Iterator[str]:
     """Yield what is wrong with the cells that say which case a row is."""
-    case, split, patient = row[columns["id"]], row[columns["split"]], columns["patient"]
+    case, split, patient = row[columns.id_column], row[columns.split_column], columns.patient_column
     if not case:
-        yield f"{where}: column {columns['id']!r} is empty. Give the case a name."
+        yield f"{where}: column {columns.id_column!r} is empty. Give the case a name."
     splits = get_args(Split)
     if split not in splits:
         yield (
@@ -73,17 +97,17 @@ def _empty_cells(where: str, row: Row, columns: Mapping[str, str]) -> Iterator[s
         )
 
 
-def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: Mapping[str, str]) -> Iterator[str]:
+def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: FolderColumns) -> Iterator[str]:
     """Yield the ids that stand twice and the patients that are in two splits."""
     first: dict[str, int] = {}
     home: dict[str, tuple[str, str]] = {}
     for line, row in rows:
-        case, split = row[columns["id"]], row[columns["split"]]
+        case, split = row[columns.id_column], row[columns.split_column]
         if case and first.setdefault(case, line) != line:
             yield (
                 f"{table}: line {line}: case {case!r} stands in line {first[case]} already. Give each an id."
             )
-        patient = row[columns["patient"]] if columns["patient"] else ""
+        patient = row[columns.patient_column] if columns.patient_column else ""
         other, other_split = home.setdefault(patient, (case, split)) if patient else (case, split)
         if other_split != split:
             yield (

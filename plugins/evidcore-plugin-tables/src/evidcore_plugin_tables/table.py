@@ -9,17 +9,16 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, get_args
-
-from annotated_types import Ge, Le
+from typing import Annotated, Literal
 
 from evidcore.case import Case, Intensity, Split
-from evidcore.case_reading import Missing, files_of, named_states, skip_unreadable, why_files_unusable
+from evidcore.case_reading import OnMissing, files_of, named_states, skip_unreadable, why_files_unusable
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, RecipeError
+from evidcore.registry.factory import Flat
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_cases import CaseColumns, Gathered, Splitting
-from evidcore_plugin_tables.table_questions import AnswerForm, QuestionColumns, question_of, written
+from evidcore_plugin_tables.table_questions import QuestionColumns, question_of, written
 from evidcore_plugin_tables.table_records import read_records
 
 log = logging.getLogger(__name__)
@@ -61,26 +60,11 @@ class Table(Dataset):
         path: str,
         table: str = "questions.csv",
         intensity: Intensity = "arbitrary",
-        answer_is: AnswerForm = "letter",
-        first_index: Annotated[int, Ge(0), Le(1)] = 0,
-        option_columns: tuple[str, ...] = ("A", "B", "C", "D"),
-        options_column: str = "",
-        separator: str = "|",
         free_text: Literal["stop", "skip"] = "stop",
-        split_names: dict[str, Split] | None = None,
-        validation_share: Annotated[float, Ge(0), Le(1)] = 0.1,
-        test_share: Annotated[float, Ge(0), Le(1)] = 0.2,
-        seed: Annotated[int, Ge(0)] = 17,
-        missing: Missing = "stop",
-        max_missing: Annotated[int, Ge(0)] = 10,
-        id_column: str = "id",
-        image_column: str = "image",
-        patient_column: str = "patient",
-        split_column: str = "split",
-        question_column: str = "question",
-        answer_column: str = "answer",
-        report_column: str = "",
-        kind_column: str = "",
+        columns: Annotated[CaseColumns, Flat],
+        asked: Annotated[QuestionColumns, Flat],
+        splitting: Annotated[Splitting, Flat],
+        on_missing: Annotated[OnMissing, Flat],
     ) -> None:
         """Take the folder and how its table is to be read.
 
@@ -90,41 +74,26 @@ class Table(Dataset):
             path: the folder.
             table: the table in it.
             intensity: "hu" where the volumes are CT in Hounsfield units; pictures are arbitrary in any case.
-            answer_is: how the answer is written: "letter" (A is the first option), "index" or "text".
-            first_index: what the first option is called where answers are indices: 0 or 1.
-            option_columns: one column an option, in the order of the letters; empty cells at the end are
-                options that a question does not have.
-            options_column: one column for all options in place of these: a list, or texts with `separator`
-                between.
-            separator: stands between the options of one cell.
             free_text: what to do about a question without options, whose answer is free text and cannot be
                 judged: "stop" raises, "skip" leaves it out and logs how many there are.
-            split_names: what the table calls the splits, where it uses other words: `{ val = "validation" }`.
-            validation_share: share of the patients for validation, where there is no column for the split.
-            test_share: share of the patients for the test.
-            seed: decides who is in which share; a patient who is added later moves no other.
+            columns: see `CaseColumns`.
+            asked: see `QuestionColumns`.
+            splitting: see `Splitting`.
+            on_missing: see `OnMissing`.
             missing: what to do about a case with a missing file or a broken volume: see dataset `folder`.
-            max_missing: with "skip", more left-out cases than this stop the run.
-            id_column: column name; "" where there is none.
-            image_column: column name.
-            patient_column: column name; "" where patients are not known: splits are then by image.
-            split_column: column name; "" shares the patients out by `validation_share` and `test_share`.
-            question_column: column name.
-            answer_column: column name.
-            report_column: column name; "" where there is none.
-            kind_column: column name; "" where there is none.
         """
-        if validation_share + test_share > 1:
+        shared_out = splitting.validation_share + splitting.test_share
+        if shared_out > 1:
             raise RecipeError(
-                f"table: validation_share and test_share add up to {validation_share + test_share:g}, "
+                f"table: validation_share and test_share add up to {shared_out:g}, "
                 f"at most 1 can be shared out."
             )
-        if not options_column and len(option_columns) < 2:
+        if not asked.options_column and len(asked.option_columns) < 2:
             raise RecipeError(
-                f"table: option_columns must name at least 2 columns, got {list(option_columns)!r}. "
+                f"table: option_columns must name at least 2 columns, got {list(asked.option_columns)!r}. "
                 f"Name options_column instead if one column holds all options."
             )
-        if not separator:
+        if not asked.separator:
             raise RecipeError(
                 "table: separator must be a text, got ''. Name what stands between the options."
             )
@@ -133,32 +102,11 @@ class Table(Dataset):
         self.table = self.folder / table
         self.intensity: Intensity = intensity
         self.free_text = free_text
-        self.missing = missing
-        self.max_missing = max_missing
+        self.on_missing = on_missing
         self.left_out: dict[Split, dict[str, str]] = {}
-        self.columns = CaseColumns(
-            id=id_column,
-            image=image_column,
-            patient=patient_column,
-            split=split_column,
-            report=report_column,
-        )
-        self.splitting = Splitting(
-            names={name: name for name in get_args(Split)} | (split_names or {}),
-            test_share=test_share,
-            validation_share=validation_share,
-            seed=seed,
-        )
-        self.asked = QuestionColumns(
-            question=question_column,
-            answer=answer_column,
-            option_columns=option_columns,
-            options=options_column,
-            separator=separator,
-            answer_is=answer_is,
-            first_index=first_index,
-            kind=kind_column,
-        )
+        self.columns = columns
+        self.splitting = splitting
+        self.asked = asked
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of `split` in the order in which the table names their images.
@@ -174,8 +122,7 @@ class Table(Dataset):
             self._why_unusable,
             where=str(self.table),
             split=split,
-            missing=self.missing,
-            max_missing=self.max_missing,
+            rule=self.on_missing,
             left_out=self.left_out[split],
         )
 
@@ -192,7 +139,7 @@ class Table(Dataset):
     def fingerprint(self) -> str:
         """Hash the table, the options, and name, size and time of every file that is named."""
         options = [dataclasses.asdict(part) for part in (self.columns, self.asked, self.splitting)]
-        settings = [*options, self.intensity, self.free_text, self.missing]
+        settings = [*options, self.intensity, self.free_text, self.on_missing.missing]
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
         for case, _ in self._read.cases:
@@ -216,10 +163,10 @@ class Table(Dataset):
                 elif self.free_text == "skip":
                     skipped += 1
                 else:
+                    answer = shown(written(record[self.asked.answer_column]))
                     raise DataError(
-                        f"{where}: has no options, so its answer is free text, got "
-                        f"{shown(written(record[self.asked.answer]))}; only choices can be judged. Give it "
-                        f'options, or set free_text = "skip" on the dataset.'
+                        f"{where}: has no options, so its answer is free text, got {answer}; only choices "
+                        f'can be judged. Give it options, or set free_text = "skip" on the dataset.'
                     )
             except DataError as mistake:
                 unusable.append(str(mistake))
@@ -231,7 +178,7 @@ class Table(Dataset):
 
     def _why_unusable(self, case: Case) -> str | None:
         return why_files_unusable(
-            case, table=self.table, cache_folder=self.cache_folder, missing=self.missing
+            case, table=self.table, cache_folder=self.cache_folder, rule=self.on_missing
         )
 
 

@@ -7,7 +7,9 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args
+
+from annotated_types import Ge, Le
 
 from evidcore.case import Case, Intensity, Question, Report, Split, VolumeRef
 from evidcore.errors import DataError, did_you_mean
@@ -20,13 +22,21 @@ PICTURES = (".png", ".jpg", ".jpeg")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaseColumns:
-    """Which columns say what a question is about; "" where there is none."""
+    """Which columns say what a question is about.
 
-    id: str
-    image: str
-    patient: str
-    split: str
-    report: str
+    Args:
+        id_column: column name; "" where there is none.
+        image_column: column name.
+        patient_column: column name; "" where patients are not known: splits are then by image.
+        split_column: column name; "" shares the patients out by `validation_share` and `test_share`.
+        report_column: column name; "" where there is none.
+    """
+
+    id_column: str = "id"
+    image_column: str = "image"
+    patient_column: str = "patient"
+    split_column: str = "split"
+    report_column: str = ""
 
     def wanted(self) -> tuple[str, ...]:
         """Return the columns that must be there."""
@@ -35,12 +45,23 @@ class CaseColumns:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """How patients come into splits: by a column, whose words `names` translates, or by shares."""
+    """How patients come into splits: by a column, or by shares.
 
-    names: Mapping[str, Split]
-    test_share: float
-    validation_share: float
-    seed: int
+    Args:
+        split_names: what the table calls the splits, where it uses other words: `{ val = "validation" }`.
+        validation_share: share of the patients for validation, where there is no column for the split.
+        test_share: share of the patients for the test.
+        seed: decides who is in which share; a patient who is added later moves no other.
+    """
+
+    split_names: dict[str, Split] | None = None
+    validation_share: Annotated[float, Ge(0), Le(1)] = 0.1
+    test_share: Annotated[float, Ge(0), Le(1)] = 0.2
+    seed: Annotated[int, Ge(0)] = 17
+
+    def names(self) -> Mapping[str, Split]:
+        """Return the split that each word stands for."""
+        return {name: name for name in get_args(Split)} | (self.split_names or {})
 
     def share_of(self, patient: str) -> Split:
         """Return the split in which a patient falls by a hash: who is added later moves no other."""
@@ -83,15 +104,17 @@ class Gathered:
         Raises:
             DataError: if a cell cannot be used, or contradicts an earlier record.
         """
-        image = written(record[self.columns.image])
+        columns = self.columns
+        image = written(record[columns.image_column])
         if not image:
             raise DataError(
-                f"{self.table}: {place}: column {self.columns.image!r} is empty. Name the picture or volume."
+                f"{self.table}: {place}: column {columns.image_column!r} is empty. "
+                f"Name the picture or volume."
             )
         where = f"{self.table}: {place}, case {image!r}"
-        identity = written(record[self.columns.id]) if self.columns.id else place.replace(" ", "-")
+        identity = written(record[columns.id_column]) if columns.id_column else place.replace(" ", "-")
         if not identity:
-            raise DataError(f"{where}: column {self.columns.id!r} is empty. Give the question a name.")
+            raise DataError(f"{where}: column {columns.id_column!r} is empty. Give the question a name.")
         first = self._places.setdefault(identity, place)
         if first != place:
             raise DataError(f"{where}: question {identity!r} stands in {first} already. Give each an id.")
@@ -101,14 +124,14 @@ class Gathered:
 
     def _case(self, record: Record, image: str, where: str) -> Case:
         patient: str | None = None
-        if self.columns.patient:
-            patient = written(record[self.columns.patient])
+        if self.columns.patient_column:
+            patient = written(record[self.columns.patient_column])
             if not patient:
                 raise DataError(
-                    f"{where}: names no patient. Fill column {self.columns.patient!r}, or set "
+                    f"{where}: names no patient. Fill column {self.columns.patient_column!r}, or set "
                     f'patient_column = "" if patients are not known.'
                 )
-        report = written(record[self.columns.report]) if self.columns.report else ""
+        report = written(record[self.columns.report_column]) if self.columns.report_column else ""
         names = [name.strip() for name in image.split(";") if name.strip()]
         return Case(
             id=image,
@@ -124,9 +147,9 @@ class Gathered:
         )
 
     def _split(self, record: Record, case: Case, where: str) -> Split:
-        if not self.columns.split:
+        if not self.columns.split_column:
             return self.splitting.share_of(case.patient or case.id)
-        named, known = written(record[self.columns.split]), self.splitting.names
+        named, known = written(record[self.columns.split_column]), self.splitting.names()
         if named not in known:
             raise DataError(
                 f"{where}: has split {shown(named)}, expected one of {', '.join(known)}."
@@ -141,15 +164,14 @@ class Gathered:
         known = self._cases.setdefault(case.id, case)
         home = self._splits.setdefault(case.id, split)
         said: dict[str, tuple[Any, Any]] = {
-            self.columns.patient: (known.patient, case.patient),
-            self.columns.split: (home, split),
-            self.columns.report: (known.report, case.report),
+            self.columns.patient_column: (known.patient, case.patient),
+            self.columns.split_column: (home, split),
+            self.columns.report_column: (known.report, case.report),
         }
         for column, (before, now) in said.items():
             if before != now:
-                differs = (
-                    "another text" if column == self.columns.report else f"{shown(now)}, not {shown(before)},"
-                )
+                is_report = column == self.columns.report_column
+                differs = "another text" if is_report else f"{shown(now)}, not {shown(before)},"
                 raise DataError(
                     f"{where}: column {column!r} says {differs} than an earlier record of this image. "
                     f"Make the records of one image agree."

@@ -6,7 +6,9 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
 
 from evidcore.case import Question
 from evidcore.errors import DataError
@@ -14,26 +16,38 @@ from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_records import Record
 
-AnswerForm = Literal["letter", "index", "text"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionColumns:
-    """Which columns hold a question and how they are to be read."""
+    """Which columns hold a question and how they are to be read.
 
-    question: str
-    answer: str
-    option_columns: tuple[str, ...]  # one column an option, or
-    options: str  # one column for all; "" where there is none
-    separator: str
-    answer_is: AnswerForm
-    first_index: int
-    kind: str  # "" where there is none
+    Args:
+        answer_is: how the answer is written: "letter" (A is the first option), "index" or "text".
+        first_index: what the first option is called where answers are indices: 0 or 1.
+        option_columns: one column an option, in the order of the letters; empty cells at the end are
+            options that a question does not have.
+        options_column: one column for all options in place of these: a list, or texts with `separator`
+            between.
+        separator: stands between the options of one cell.
+        question_column: column name.
+        answer_column: column name.
+        kind_column: column name; "" where there is none.
+    """
+
+    answer_is: Literal["letter", "index", "text"] = "letter"
+    first_index: Annotated[int, Ge(0), Le(1)] = 0
+    option_columns: tuple[str, ...] = ("A", "B", "C", "D")
+    options_column: str = ""
+    separator: str = "|"
+    question_column: str = "question"
+    answer_column: str = "answer"
+    kind_column: str = ""
 
     def wanted(self) -> tuple[str, ...]:
         """Return the columns that must be there."""
-        options = (self.options,) if self.options else self.option_columns
-        return tuple(name for name in (self.question, self.answer, *options, self.kind) if name)
+        options = (self.options_column,) if self.options_column else self.option_columns
+        named = (self.question_column, self.answer_column, *options, self.kind_column)
+        return tuple(name for name in named if name)
 
 
 def question_of(record: Record, columns: QuestionColumns, identity: str, where: str) -> Question | None:
@@ -42,10 +56,10 @@ def question_of(record: Record, columns: QuestionColumns, identity: str, where: 
     Raises:
         DataError: if a cell cannot be read; names `where`, the value and what would be right.
     """
-    text = written(record[columns.question])
+    text = written(record[columns.question_column])
     if not text:
         raise DataError(
-            f"{where}: column {columns.question!r} is empty. Write the question, or drop the row."
+            f"{where}: column {columns.question_column!r} is empty. Write the question, or drop the row."
         )
     options = _options(record, columns, where)
     if not options:
@@ -58,8 +72,8 @@ def question_of(record: Record, columns: QuestionColumns, identity: str, where: 
     same = next((option for place, option in enumerate(options) if option in options[:place]), None)
     if same is not None:
         raise DataError(f"{where}: option {shown(same)} stands twice. Correct one, or drop the row.")
-    answer = _answer(record[columns.answer], options, columns, where)
-    kind = written(record[columns.kind]) if columns.kind else ""
+    answer = _answer(record[columns.answer_column], options, columns, where)
+    kind = written(record[columns.kind_column]) if columns.kind_column else ""
     return Question(id=identity, text=text, options=options, answer=answer, kind=kind or None)
 
 
@@ -74,8 +88,8 @@ def _all_shown(options: Sequence[str]) -> str:
 
 def _options(record: Record, columns: QuestionColumns, where: str) -> tuple[str, ...]:
     """Return the options without the letters before them; empty cells at the end do not count."""
-    if columns.options:
-        options = _listed(record[columns.options], columns, where)
+    if columns.options_column:
+        options = _listed(record[columns.options_column], columns, where)
     else:
         options = [written(record[name]) for name in columns.option_columns]
     while options and not options[-1]:
@@ -95,15 +109,15 @@ def _listed(value: Any, columns: QuestionColumns, where: str) -> list[str]:
             value = json.loads(value)
         except json.JSONDecodeError as cause:
             raise DataError(
-                f"{where}, column {columns.options!r}: begins like a JSON list but is none ({cause.msg}), "
-                f'got {shown(value)}. Write ["first", "second"].'
+                f"{where}, column {columns.options_column!r}: begins like a JSON list but is none "
+                f'({cause.msg}), got {shown(value)}. Write ["first", "second"].'
             ) from cause
     if isinstance(value, list):
         return [written(item) for item in value]
     text = written(value)
     if text and columns.separator not in text:
         raise DataError(
-            f"{where}, column {columns.options!r}: expected a JSON list or options with "
+            f"{where}, column {columns.options_column!r}: expected a JSON list or options with "
             f"{columns.separator!r} between, got {shown(text)}. Name the separator in the dataset's options."
         )
     return [part.strip() for part in text.split(columns.separator)] if text else []
@@ -132,7 +146,7 @@ def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, wher
         "text": f"the text of one of {_all_shown(options)}",
     }[columns.answer_is]
     raise DataError(
-        f"{where}, column {columns.answer!r}: expected {expected}, got {shown(value)}. "
+        f"{where}, column {columns.answer_column!r}: expected {expected}, got {shown(value)}. "
         f"Correct the cell{_other_form(value, options, columns)}."
     )
 

@@ -6,30 +6,55 @@ each on the sum of the asked objectives; then the frozen features are probed lin
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from evidcore.case import Case
 from evidcore.compute.clock import Clock, clock_for
+from evidcore.compute.learning_rate import share_of_peak
 from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Encoder, FitLog
 from evidcore.errors import DataError, did_you_mean
-from evidcore.fitting.objectives import OBJECTIVES, pooled
-from evidcore.fitting.targets import Targets, finding_names, read_targets
+from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
+from evidcore_plugin_encoders.objectives import OBJECTIVES, pooled
 
-WARM_UP_STEPS = 60
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
 LOG_EVERY_STEPS = 10
 TELL_EVERY_S = 10.0  # how often the reading of cases is told
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderFit:
+    """How an encoder is trained.
+
+    Args:
+        steps: optimiser updates.
+        learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
+        cases_per_step: cases per update.
+        supervision: the objectives, added up. "contrastive" matches volumes and reports (CLIP; Med3D-R1's
+            way); "labels" asks for each finding and its side; "zones" for findings by height and side;
+            "masks" for findings by patch. The last two need masks.
+        structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
+        shift_voxels: training volumes are shifted by up to this many voxels along y and x.
+    """
+
+    steps: Annotated[int, Ge(1)] = 1000
+    learning_rate: Annotated[float, Gt(0)] = 3e-3
+    cases_per_step: Annotated[int, Ge(2)] = 16
+    supervision: tuple[Literal["contrastive", "labels", "zones", "masks"], ...] = ("labels", "zones", "masks")
+    structures: tuple[str, ...] = ()
+    shift_voxels: Annotated[int, Ge(0), Le(16)] = 2
 
 
 def fit_encoder(
@@ -39,22 +64,27 @@ def fit_encoder(
     folder: Path,
     seed: int,
     log: FitLog,
-    *,
-    steps: int,
-    learning_rate: float,
-    cases_per_step: int,
-    supervision: Sequence[str],
-    structures: tuple[str, ...],
-    shift_voxels: int,
+    options: EncoderFit,
 ) -> None:
-    """Train `encoder` in place, starting from its present weights; see `ViT3D.fit`.
+    """Train `encoder` in place, starting from its present weights.
+
+    Args:
+        encoder: what is trained.
+        train: cases to learn from.
+        validation: cases for the figures in `fit.json`; nothing is learned from them.
+        folder: where `weights.safetensors` and `fit.json` go.
+        seed: decides initial heads, order and shifts.
+        log: takes the figures of a step.
+        options: how it is trained.
 
     Raises:
         DataError: if there are fewer training cases than one step takes, or they lack what is asked for.
     """
-    if len(train) < cases_per_step:
+    supervision, structures = options.supervision, options.structures
+    if len(train) < options.cases_per_step:
         raise DataError(
-            f"encoder: {len(train)} training cases, but a step takes cases_per_step = {cases_per_step}. "
+            f"encoder: {len(train)} training cases, but a step takes "
+            f"cases_per_step = {options.cases_per_step}. "
             f"Give more cases or take fewer per step."
         )
     if not supervision:
@@ -81,14 +111,14 @@ def fit_encoder(
         heads = nn.ModuleDict({
             name: OBJECTIVES[name][0](encoder.width, grid, len(known.names)) for name in supervision
         }).to(device)
-        _train(encoder, heads, known, seed, log, clock, steps, learning_rate, cases_per_step, shift_voxels)
+        _train(encoder, heads, known, seed, log, clock, options)
     auc = probe_auc(encoder, known, held_out)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
     save_file(weights, folder / "weights.safetensors")
     figures = {
         "cases": len(train),
-        "steps": steps,
+        "steps": options.steps,
         "supervision": list(supervision),
         "validation_cases": len(validation),
         "validation_probe_auc": auc,
@@ -130,22 +160,21 @@ def _train(
     seed: int,
     log: FitLog,
     clock: Clock,
-    steps: int,
-    learning_rate: float,
-    cases_per_step: int,
-    shift_voxels: int,
+    options: EncoderFit,
 ) -> None:
+    steps, shift_voxels = options.steps, options.shift_voxels
     device = next(encoder.parameters()).device
     parameters = [*encoder.parameters(), *heads.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.02)
+    optimizer = torch.optim.AdamW(parameters, lr=options.learning_rate, weight_decay=0.02)
     if all(weight.ndim != 4 for weight in encoder.parameters()):  # 2D convolutions have no such layout
         encoder.to(memory_format=torch.channels_last_3d)
     encoder.train()
     heads.train()
     order = torch.Generator().manual_seed(seed)
-    for step, rows in enumerate(_batches(len(known.reports), cases_per_step, steps, order)):
+    for step, rows in enumerate(_batches(len(known.reports), options.cases_per_step, steps, order)):
+        learning_rate = options.learning_rate * share_of_peak(step, steps)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * rate(step, steps)
+            group["lr"] = learning_rate
         with clock.part("data"):
             batch = known.batch(rows, device)
             shift = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
@@ -166,17 +195,11 @@ def _train(
             log({
                 "step": step,
                 "loss": loss.item(),
-                "learning_rate": learning_rate * rate(step, steps),
+                "learning_rate": learning_rate,
                 **parts,
                 **clock.lap(),
             })
     encoder.eval()
-
-
-def rate(step: int, steps: int) -> float:
-    """Return the share of the peak learning rate at a step: a linear rise, then half a cosine down to 0."""
-    warm = min(1.0, (step + 1) / min(WARM_UP_STEPS, max(1, steps // 4)))
-    return warm * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> Iterator[Int[Tensor, " case"]]:

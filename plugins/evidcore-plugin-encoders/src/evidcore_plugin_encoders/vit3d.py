@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Len
 from einops import rearrange
 from jaxtyping import Float
 from monai.networks.blocks import Convolution, PatchEmbeddingBlock, ResidualUnit, TransformerBlock
@@ -18,7 +18,9 @@ from torch.nn import functional
 from evidcore.case import Case
 from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
 from evidcore.errors import DataError, RecipeError
-from evidcore.geometry.patch_centres import patch_centres
+from evidcore.registry.factory import Flat
+from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
+from evidcore_plugin_encoders.patch_centres import patch_centres
 
 
 class ConvolutionStem(nn.Module):
@@ -111,6 +113,7 @@ def _residual(width: int, kernel: Grid) -> nn.Module:
 
 LUNG, MEDIASTINUM, BONE = (-1000.0, -200.0), (-160.0, 240.0), (150.0, 1850.0)  # low, high in HU
 WEIGHTS = "weights.safetensors"
+FIT = EncoderFit()
 Count = Annotated[int, Ge(1)]
 
 
@@ -239,16 +242,7 @@ class ViT3D(Encoder):
         seed: int,
         log: FitLog,
         *,
-        steps: Annotated[int, Ge(1)] = 1000,
-        learning_rate: Annotated[float, Gt(0)] = 3e-3,
-        cases_per_step: Annotated[int, Ge(2)] = 16,
-        supervision: tuple[Literal["contrastive", "labels", "zones", "masks"], ...] = (
-            "labels",
-            "zones",
-            "masks",
-        ),
-        structures: tuple[str, ...] = (),
-        shift_voxels: Annotated[int, Ge(0), Le(16)] = 2,
+        options: Annotated[EncoderFit, Flat] = FIT,
     ) -> None:
         """Train the encoder on what is known about the cases, from the named weights if there are any.
 
@@ -259,32 +253,10 @@ class ViT3D(Encoder):
             seed: decides initial heads, order and shifts. The encoder's own initial weights are drawn anew
                 from it too, so equal seeds give equal encoders.
             log: takes the figures of a step.
-            steps: optimiser updates.
-            learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
-            cases_per_step: cases per update.
-            supervision: the objectives, added up. "contrastive" matches volumes and reports (CLIP; Med3D-R1's
-                way); "labels" asks for each finding and its side; "zones" for findings by height and side;
-                "masks" for findings by patch. The last two need masks.
-            structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
-            shift_voxels: training volumes are shifted by up to this many voxels along y and x.
+            options: see `EncoderFit`.
         """
-        from evidcore.fitting.encoder import fit_encoder
-
         self.load_pretrained()
-        fit_encoder(
-            self,
-            train,
-            validation,
-            folder,
-            seed,
-            log,
-            steps=steps,
-            learning_rate=learning_rate,
-            cases_per_step=cases_per_step,
-            supervision=supervision,
-            structures=structures,
-            shift_voxels=shift_voxels,
-        )
+        fit_encoder(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
         """Read back the weights that `fit` wrote."""

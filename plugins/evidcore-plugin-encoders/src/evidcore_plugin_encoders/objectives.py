@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evidcore.contracts import Grid
-from evidcore.fitting.targets import SEEN_FRACTION, Targets
+from evidcore_plugin_encoders.encoder_targets import SEEN_FRACTION, Targets
 
 Features = Float[Tensor, "case patch width"]
 HEIGHTS, HALVES = 4, 2  # zones of the body: from caudal to cranial, right and left

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder, probe_auc
+from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
+from evidcore_plugin_encoders.objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
+from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.chest import PhantomChest
 
-from evidcore.builtin.vit3d import ViT3D
 from evidcore.case import Crop, Finding
 from evidcore.errors import DataError
-from evidcore.fitting.encoder import fit_encoder, probe_auc, rate
-from evidcore.fitting.objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
-from evidcore.fitting.targets import Targets, finding_names, read_targets
 from evidcore.volume import prepare, read, read_mask
 
 GRID = (8, 8, 8)
@@ -47,10 +47,8 @@ def encoder():
 def fit(train, validation, folder, *, supervision=("labels",), structures=(), seed=3, **changes):
     log = []
     model = encoder()
-    fit_encoder(
-        model, train, validation, folder, seed, log.append, supervision=supervision, structures=structures,
-        **(OPTIONS | changes),
-    )  # fmt: skip
+    options = EncoderFit(supervision=supervision, structures=structures, **(OPTIONS | changes))
+    fit_encoder(model, train, validation, folder, seed, log.append, options)
     return model, log
 
 
@@ -250,15 +248,6 @@ def test_the_text_tower_reads_sentences_not_their_order():
     )
     assert torch.allclose(one, two, atol=1e-5)
     assert not torch.allclose(one, other, atol=1e-2)
-
-
-def test_the_rate_rises_then_falls_along_a_cosine():
-    rates = [rate(step, 1000) for step in range(1000)]
-    assert rates[0] == pytest.approx(1 / 60, rel=0.01)
-    assert max(rates) == pytest.approx(1, abs=0.02)
-    assert rates[500] == pytest.approx(0.5)
-    assert rates[-1] < 1e-4
-    assert rate(0, 1) == 1
 
 
 @pytest.mark.parametrize("objective", ["contrastive", "labels", "zones", "masks"])

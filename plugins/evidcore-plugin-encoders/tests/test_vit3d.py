@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from evidcore_plugin_encoders.vit3d import ViT3D, halvings
 from safetensors.torch import save_file
 
-from evidcore.builtin.vit3d import ViT3D, halvings
 from evidcore.errors import DataError, RecipeError
 from evidcore.testing.checks_model import check_encoder
 

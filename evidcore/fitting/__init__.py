@@ -1,1 +1,0 @@
-"""Training a volume encoder from scratch: targets read from cases, objectives, the loop and its probe."""
