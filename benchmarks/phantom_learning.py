@@ -20,8 +20,8 @@ from typing import Any
 
 from over_seeds import ROOT, Line, Study, answers, kept
 
-from evidcore.evaluate.compare import Reading, change
 from evidcore.evaluate.reference_lines import row
+from evidcore.run.controls import Reading, change
 
 TITLE = """# recipes/med3d_r1.toml over three seeds
 

@@ -3,19 +3,21 @@
 For each grpo stage three arms start from what the stage started from, with its seed, steps and order of
 data: a random reward, a reward for the format alone, and every case shown over another patient's volumes.
 Start, trained model and arms are then measured by the first evaluate stage below. A rise of an arm's
-option-log-likelihood accuracy, of bare letters or of whole answers, is not seeing.
+option-log-likelihood accuracy, of bare letters or of whole answers, is not seeing. How often two sets of
+answers
+to the same questions are right is read from lines of `answers/<stage>.jsonl`, in any two ways.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from evidcore.contracts import Stage
 from evidcore.errors import RunError
-from evidcore.evaluate.compare import Reading, change
-from evidcore.evaluate.reference_lines import row
+from evidcore.evaluate.bootstrap import Interval, paired_interval
+from evidcore.evaluate.reference_lines import cluster, row
 from evidcore.recipe import Recipe
 from evidcore.run.folder import write
 from evidcore.run.model import StageOutputs
@@ -24,6 +26,65 @@ from evidcore.run.record import read_lines
 
 if TYPE_CHECKING:
     from evidcore.run.execute import Execution
+
+
+Line = Mapping[str, Any]
+Reading = Literal[
+    "choice", "lenient_choice", "rescue_choice", "log_likelihood_choice", "verdict_log_likelihood_choice"
+]
+
+
+def correctness(lines: Iterable[Line], reading: Reading = "choice") -> dict[str, tuple[str, float]]:
+    """Return cluster and correctness by prompt; a prompt that was asked several times gets the mean.
+
+    Args:
+        lines: answers to choice questions.
+        reading: which reading of the answer counts.
+
+    Raises:
+        ValueError: if a line holds no such reading; names its prompt.
+    """
+    found: dict[str, tuple[str, list[float]]] = {}
+    for line in lines:
+        if reading not in line or "answer" not in line:
+            raise ValueError(f"the answer to prompt {line.get('prompt_id')!r} holds no {reading!r}")
+        owner = cluster(line["patient"], line["case_id"])
+        hits = found.setdefault(line["prompt_id"], (owner, []))[1]
+        hits.append(float(line[reading] == line["answer"]))
+    return {prompt: (patient, sum(hits) / len(hits)) for prompt, (patient, hits) in found.items()}
+
+
+def change(
+    before: Iterable[Line],
+    after: Iterable[Line],
+    *,
+    reading: Reading = "choice",
+    before_reading: Reading | None = None,
+) -> Interval:
+    """Estimate how much more often `after` is right than `before`, over the questions that both answer.
+
+    Args:
+        before: answers to choice questions.
+        after: answers to the same questions.
+        reading: how `after` is read.
+        before_reading: how `before` is read, if otherwise; "log_likelihood_choice" sets what a policy saw
+            before training against what it says after.
+
+    Raises:
+        ValueError: if they answer different questions; tells how many.
+    """
+    old, new = correctness(before, before_reading or reading), correctness(after, reading)
+    if old.keys() != new.keys():
+        raise ValueError(
+            f"a comparison needs the same questions: {len(old.keys() - new.keys())} are only before, "
+            f"{len(new.keys() - old.keys())} only after, {len(old.keys() & new.keys())} by both"
+        )
+    return paired_interval(
+        [right for _, right in new.values()],
+        [old[prompt][1] for prompt in new],
+        [patient for patient, _ in new.values()],
+    )
+
 
 _CHANGES: Mapping[str, Reading] = {
     "log_likelihood_change": "log_likelihood_choice",

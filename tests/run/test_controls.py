@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from evidcore.evaluate.compare import change, correctness
+from evidcore.run.controls import change, correctness
 
 
 def line(number, choice, *, answer="A", patient=None, likely=None):
