@@ -57,10 +57,10 @@ SLOW = {
     "datasets",
 }
 # the core as it was made small; what is about the core raises it, with a line in docs/decisions.md
-MOST_LINES = 27_400
-MOST_MODULES = 225
-MOST_DEPENDENCIES = 24
-MOST_LINES_OF_A_ROOM = {"train": 3400, "testing": 2820, "model": 2715}  # others 2,700
+MOST_LINES = 26_600
+MOST_MODULES = 221
+MOST_DEPENDENCIES = 23
+MOST_LINES_OF_A_ROOM = {"train": 3400, "testing": 2735, "model": 2715}  # others 2,700
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
     ("segmenters", "cli"),  # its command shares options and progress with the core's

@@ -4,8 +4,7 @@ For each grpo stage three arms start from what the stage started from, with its 
 data: a random reward, a reward for the format alone, and every case shown over another patient's volumes.
 Start, trained model and arms are then measured by the first evaluate stage below. A rise of an arm's
 option-log-likelihood accuracy, of bare letters or of whole answers, is not seeing. How often two sets of
-answers
-to the same questions are right is read from lines of `answers/<stage>.jsonl`, in any two ways.
+answers to the same questions are right is read from lines of `answers/<stage>.jsonl`, in any two ways.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def starts():
 
 @pytest.mark.parametrize(
     ("build", "event"),
-    [(reads, r"open \('.*test_checks_construction"), (connects, "socket"), (starts, "Popen")],
+    [(reads, r"open \('.*test_clauses"), (connects, "socket"), (starts, "Popen")],
 )
 def test_a_component_that_reaches_out_is_caught(build, event):
     with pytest.raises(AssertionError, match=f"reads no file and opens no socket. It did: .*{event}"):
