@@ -176,15 +176,15 @@ def as_it_comes(cell: Cell, size: Size, some: list[Case], folder: Path, heard: H
 def fill_bank(model: Any, asked: PromptSource, cell: Cell) -> None:
     """Have all features in the bank."""
     images = asked.processor.image_processor  # type: ignore[attr-defined]
-    crops = [asked[place].prompt.crops()[0] for place in range(cell.steps * cell.prompts)]
+    crops = [asked[index].prompt.crops()[0] for index in range(cell.steps * cell.prompts)]
     handles = list(dict.fromkeys(images.handle(crop) for crop in crops))
     model.model.bank.patches(handles, model.model.encoder)
 
 
 def rows_of(asked: PromptSource, cell: Cell) -> Iterator[dict[str, Any]]:
     """Yield the stream's prompts as trl takes them."""
-    for place in range(cell.steps * cell.prompts):
-        prompt = asked[place].prompt
+    for index in range(cell.steps * cell.prompts):
+        prompt = asked[index].prompt
         text = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
         images = [crop.uri() for crop in prompt.crops()]
         yield {"prompt": [{"role": "user", "content": text}], "images": images}

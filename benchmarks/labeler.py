@@ -64,13 +64,13 @@ def measure(labeler: Labeler, some: Sequence[Row]) -> dict[str, Any]:
     true = np.array([[labels[name] for name in CT_RATE_FINDINGS] for *_, labels in some])
     texts = [text for _, text, _ in some]
     found: dict[str, Any] = {"findings": {}}
-    for place, name in enumerate(CT_RATE_FINDINGS):
-        hit, wrong = told[:, place] & true[:, place], told[:, place] != true[:, place]
+    for index, name in enumerate(CT_RATE_FINDINGS):
+        hit, wrong = told[:, index] & true[:, index], told[:, index] != true[:, index]
         interval = ratio_interval(2.0 * hit, 2.0 * hit + wrong, texts, draws=DRAWS)
         found["findings"][name] = {
-            "reports": int(true[:, place].sum()),
-            "precision": float(hit.sum() / max(1, told[:, place].sum())),
-            "recall": float(hit.sum() / max(1, true[:, place].sum())),
+            "reports": int(true[:, index].sum()),
+            "precision": float(hit.sum() / max(1, told[:, index].sum())),
+            "recall": float(hit.sum() / max(1, true[:, index].sum())),
             "f1": interval.value,
             "low": interval.low,
             "high": interval.high,
@@ -78,7 +78,7 @@ def measure(labeler: Labeler, some: Sequence[Row]) -> dict[str, Any]:
                 errors(
                     [one.get(name) for one in said],
                     [one.get(name) for one in by_name],
-                    true[:, place],
+                    true[:, index],
                 )
             ),
         }

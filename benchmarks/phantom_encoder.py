@@ -54,12 +54,12 @@ def measure(seed: int, steps: int, supervision: tuple[Any, ...], folder: Path) -
     learn_zones, learn_patches, learn_seen, learn = features(encoder, train, PATCH_CASES)
     judge_zones, judge_patches, _, judge = features(encoder, test, len(test))
     rows: list[dict[str, Any]] = []
-    for place, name in enumerate(CT_RATE_FINDINGS):
-        whole = probe(learn_zones, learn[:, place]).decision_function(judge_zones)
-        sample = patch_sample(learn_seen[:, place], seed)
-        patch = probe(learn_patches[sample], learn_seen[sample, place]).decision_function(judge_patches)
+    for index, name in enumerate(CT_RATE_FINDINGS):
+        whole = probe(learn_zones, learn[:, index]).decision_function(judge_zones)
+        sample = patch_sample(learn_seen[:, index], seed)
+        patch = probe(learn_patches[sample], learn_seen[sample, index]).decision_function(judge_patches)
         best = patch.reshape(len(test), -1).max(axis=1)
-        truth = judge[:, place]
+        truth = judge[:, index]
         rows.append({
             "finding": name,
             "probe": round(float(roc_auc_score(truth, whole)), 3),

@@ -80,7 +80,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
         planned: Sft | Grpo
         if kind == "sft":
             planned = Sft(kind="sft", **common)
-            rows = [(len(asked[place].prompt.parts), gold(asked, place, processor)) for place in range(16)]
+            rows = [(len(asked[index].prompt.parts), gold(asked, index, processor)) for index in range(16)]
             lengths = Lengths(
                 prompt_tokens=192, answer_tokens=max(row[1] for row in rows), volumes=1, ground="counted"
             )

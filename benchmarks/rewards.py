@@ -32,7 +32,7 @@ class Prepared(Reward):
     """Gives scores made beforehand, with a part each."""
 
     def __init__(self, count: int) -> None:
-        self.scores = [Score(value=place % 5 / 4, parts={"letters": place / count}) for place in range(count)]
+        self.scores = [Score(value=index % 5 / 4, parts={"letters": index / count}) for index in range(count)]
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Any]) -> list[Score]:
         """Hand them out."""
@@ -58,7 +58,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         asked = rollouts(Path(name))
     count = len(asked)
-    rewards = [NamedReward(name=f"reward-{place}", reward=Prepared(count)) for place in range(3)]
+    rewards = [NamedReward(name=f"reward-{index}", reward=Prepared(count)) for index in range(3)]
     rewards[2] = dataclasses.replace(rewards[2], gate="reward-0")
     found = []
     for several in (rewards[:1], rewards):

@@ -70,7 +70,7 @@ class Announcer:
             PluginError: if an observer's method has no such event, or takes an argument that the event lacks.
         """
         self.failed: dict[str, str] = {}
-        self._recorders = _manager({str(place): item for place, item in enumerate(recorders)})
+        self._recorders = _manager({str(index): item for index, item in enumerate(recorders)})
         self._observers = _manager(observers or {})
 
     @classmethod

@@ -291,8 +291,8 @@ def test_every_installed_stage_keeps_its_contract(tmp_path):
     recipe = load(tmp_path / "stages.toml")
     assert {stage.kind for stage in recipe.stages} == {offer.name for offer in offers("stage")}
     assembly, before = Assembly(recipe), StageOutputs()
-    for place, stage in enumerate(recipe.stages):
-        name = recipe.stage_name(place)
+    for index, stage in enumerate(recipe.stages):
+        name = recipe.stage_name(index)
         (tmp_path / name).mkdir()
         context = Context(assembly, name, before=before, folder=tmp_path / name, announce=Silent())
         testing.check_stage(stage, context)

@@ -37,15 +37,15 @@ def test_precision_recall_and_f1_are_those_of_scikit_learn(script):
     rows, told, true = made()
     found = script.measure(Phrases(), rows)
     precision, recall, f1, support = precision_recall_fscore_support(true, told)
-    for place, name in enumerate(CT_RATE_FINDINGS):
+    for index, name in enumerate(CT_RATE_FINDINGS):
         one = found["findings"][name]
-        assert one["precision"] == pytest.approx(precision[place])
-        assert one["recall"] == pytest.approx(recall[place])
-        assert one["f1"] == pytest.approx(f1[place])
-        assert one["reports"] == support[place]
+        assert one["precision"] == pytest.approx(precision[index])
+        assert one["recall"] == pytest.approx(recall[index])
+        assert one["f1"] == pytest.approx(f1[index])
+        assert one["reports"] == support[index]
         assert one["low"] < one["f1"] < one["high"]
-        assert one["errors"].get("false alarm", 0) == (told[:, place] & ~true[:, place]).sum()
-        assert one["errors"].get("denied", 0) == (~told[:, place] & true[:, place]).sum()
+        assert one["errors"].get("false alarm", 0) == (told[:, index] & ~true[:, index]).sum()
+        assert one["errors"].get("denied", 0) == (~told[:, index] & true[:, index]).sum()
     assert found["macro_f1"] == pytest.approx(f1_score(true, told, average="macro"))
     assert found["low"] < found["macro_f1"] < found["high"]
 

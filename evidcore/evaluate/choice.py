@@ -273,7 +273,7 @@ def option_log_likelihoods(
     counts = [len(prompt.reference["options"]) for prompt in prompts]
     bare = [[f"<answer>{letter}</answer>" for letter in LETTERS[:count]] for count in counts]
     whole = [
-        [task.gold(as_if(prompt, place))[0] for place in range(count)]
+        [task.gold(as_if(prompt, index))[0] for index in range(count)]
         for prompt, count in zip(prompts, counts, strict=True)
     ]
     direct = policy.log_likelihoods(prompts, bare)

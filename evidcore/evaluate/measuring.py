@@ -155,22 +155,22 @@ def measure(metrics: Iterable[NamedMetric], texts: Sequence[Written], kind: Text
         taken = dict(sources)
         if len(found) != len(texts):
             raise ContractError(f"{offer}: must measure each text, got {len(found)} for {len(texts)}.")
-        for place, one in enumerate(found):
+        for index, one in enumerate(found):
             if isinstance(one, Unscored):
-                unscored[place][label] = one.reason
+                unscored[index][label] = one.reason
                 continue
-            for bare, figure in _checked(one, str(offer), texts[place]).items():
+            for bare, figure in _checked(one, str(offer), texts[index]).items():
                 name = named.prefix + bare
                 if name in taken:
                     raise ContractError(
                         f"{offer}: gives {name!r}, which metric {taken[name]!r} of this stage gives too. "
                         "Give one of the two a name = '…' in the recipe."
                     )
-                figures[place][name] = figure
+                figures[index][name] = figure
                 sources.setdefault(name, label)
                 units.setdefault(name, _unit(named.metric, figure))
                 notes.setdefault(name, said.get(bare, ""))
-            remarks[place] |= {named.prefix + bare: text for bare, text in one.remarks.items()}
+            remarks[index] |= {named.prefix + bare: text for bare, text in one.remarks.items()}
     parts = zip(figures, remarks, unscored, strict=True)
     return Measurement(
         texts=tuple(TextFigures(figures=one, remarks=two, unscored=three) for one, two, three in parts),

@@ -162,7 +162,7 @@ def _perfect(prompt: Prompt) -> float:
 
 def _expected(prompt: Prompt, prefer: Preference) -> float:
     """Return the accuracy of taking the option that is liked most, ties broken by a fair coin."""
-    liking = [prefer(prompt, option, place) for place, option in enumerate(prompt.reference["options"])]
+    liking = [prefer(prompt, option, index) for index, option in enumerate(prompt.reference["options"])]
     most = max(liking)
     return 1 / liking.count(most) if liking[answer_place(prompt)] == most else 0.0
 

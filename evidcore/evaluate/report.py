@@ -137,7 +137,7 @@ class ReportEvaluation(Evaluation[Answer]):
         self,
         *,
         labeler: Labeler = {"use": "negation-rules"},  # type: ignore[assignment]  # noqa: B006  # a recipe's table
-        metric: tuple[Metric, ...] = ({"use": "abnormal-recall"},),  # type: ignore[assignment]
+        metric: tuple[Metric, ...] = (),
     ) -> None:
         self.labeler = labeler
         self.metrics = named_metrics(metric)

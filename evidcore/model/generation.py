@@ -350,7 +350,7 @@ def _collect(
         if forced is not None:
             length = len(forced[row])
         elif ended:
-            length = next(place for place, one in enumerate(ids) if one in ends) + 1
+            length = next(index for index, one in enumerate(ids) if one in ends) + 1
         elif stops is not None and len(written[row]) < len(ids):
             length = len(written[row])
         else:

@@ -87,12 +87,12 @@ def _lane(row: Lane, start: float, stop: float, unit: Unit) -> Html:
 def _axis(start: float, stop: float, unit: Unit) -> Html:
     ticks = [start + (stop - start) * share for share in (0, 0.25, 0.5, 0.75, 1)]
     marks = []
-    for place, value in enumerate(ticks):
-        anchor = "start" if place == 0 else "end" if place == len(ticks) - 1 else "middle"
+    for index, value in enumerate(ticks):
+        anchor = "start" if index == 0 else "end" if index == len(ticks) - 1 else "middle"
         text = f"{100 * value:.0f}".replace("-", MINUS) + (" %" if unit == "rate" and value == stop else "")
         if unit not in ("rate", "score", "points"):
             text = written(value, unit)
-        marks.append(tag("text", text, x=f"{25 * place}%", y=12, text_anchor=anchor))
+        marks.append(tag("text", text, x=f"{25 * index}%", y=12, text_anchor=anchor))
     return tag("svg", *marks, height=16, width="100%", class_="axis", aria_hidden="true")
 
 
@@ -141,9 +141,9 @@ def curves(title: str, rows: Sequence[Curve], *, unit: Unit = "plain", note: str
         said = f"step {step}" if step == first else step
         x = f"{x_at(step):.1f}"
         marks.append(tag("text", said, x=x, y=_CURVE_HEIGHT - 8, text_anchor=anchor))
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         points = [(s, v) for s, v in zip(row.steps, row.values, strict=True) if math.isfinite(v)]
-        tone = f"s{place}"
+        tone = f"s{index}"
         thin = len(points) > 30
         if thin:
             marks.append(_path(_thinned(points), x_at, y_at, f"raw {tone}"))
@@ -212,8 +212,8 @@ def _tick(value: float, unit: Unit) -> str:
 def _running_mean(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     width = max(len(points) // 20, 5)
     out = []
-    for place, (step, _) in enumerate(points):
-        near = points[max(0, place - width // 2) : place + width // 2 + 1]
+    for index, (step, _) in enumerate(points):
+        near = points[max(0, index - width // 2) : index + width // 2 + 1]
         out.append((step, sum(value for _, value in near) / len(near)))
     return out
 

@@ -149,8 +149,8 @@ def document(
         ("tables", "All figures", _tables(record)),
         ("time", "Time", _time(record)),
         *(
-            (f"observer-{place}", section.title, tag("div", Html(section.html)))
-            for place, section in enumerate(sections)
+            (f"observer-{index}", section.title, tag("div", Html(section.html)))
+            for index, section in enumerate(sections)
         ),
         ("record", "Record", _record(record, failed or {})),
     ]

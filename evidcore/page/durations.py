@@ -40,7 +40,7 @@ def stage_time(lines: Sequence[Line]) -> Html | None:
     total = sum(seconds for _, seconds in rows)
     if total <= 0:
         return None
-    tones = {label: f"s{min(place, _GREY)}" for place, (label, _) in enumerate(rows)}
+    tones = {label: f"s{min(index, _GREY)}" for index, (label, _) in enumerate(rows)}
     keys = [
         tag(
             "li",
@@ -68,7 +68,7 @@ def _columns(lines: Sequence[Line], tones: Mapping[str, str]) -> Html:
     room = _HEIGHT - _TOP - _BOTTOM
     pace = (_WIDTH - _LEFT) / len(means)
     marks: list[Html] = []
-    for place, parts in enumerate(means):
+    for index, parts in enumerate(means):
         y = float(_HEIGHT - _BOTTOM)
         for label, tone in tones.items():
             height = room * parts.get(label, 0.0) / highest
@@ -76,7 +76,7 @@ def _columns(lines: Sequence[Line], tones: Mapping[str, str]) -> Html:
             if height >= 0.05:
                 marks.append(
                     tag(
-                        "rect", x=f"{_LEFT + place * pace:.1f}", y=f"{y:.1f}", width=f"{0.88 * pace:.1f}",
+                        "rect", x=f"{_LEFT + index * pace:.1f}", y=f"{y:.1f}", width=f"{0.88 * pace:.1f}",
                         height=f"{height:.1f}", class_=tone,
                     )
                 )  # fmt: skip

@@ -64,7 +64,7 @@ def group_card(
         tag("h4", f"{len(rollouts)} rollouts, best first"),
         tag(
             "ol",
-            *(_rollout(place, item, widest) for place, item in enumerate(rollouts, start=1)),
+            *(_rollout(index, item, widest) for index, item in enumerate(rollouts, start=1)),
             class_="rollouts",
             tabindex="0",
             aria_label="Rollouts of this group",
@@ -350,9 +350,9 @@ def _groups(
                 gallery,
                 known.get(str(item.line["case_id"])),
                 show_reports=show_reports,
-                is_open=place == 0,
+                is_open=index == 0,
             )
-            for place, item in enumerate(found)
+            for index, item in enumerate(found)
         ]
     return join(blocks)
 

@@ -101,8 +101,8 @@ def render(
     }
     outlines = {
         name: {
-            place: outline(reduced)
-            for place, z in enumerate(chosen.tolist())
+            index: outline(reduced)
+            for index, z in enumerate(chosen.tolist())
             if (reduced := np.asarray(_blocks(mask[z][None], factor).any(axis=(2, 4)))[0]).any()
         }
         for name, mask in masks.items()
@@ -350,10 +350,10 @@ def viewer_figure(number: int, name: str, drawn: Slices, start: int, note: str) 
         )
         for label in drawn.windows
     ]
-    keys = [tag("span", mask, class_=f"key s{place}") for place, mask in enumerate(drawn.outlines)]
+    keys = [tag("span", mask, class_=f"key s{index}") for index, mask in enumerate(drawn.outlines)]
     outlines = [
-        tag("path", d=paths[start], class_=f"s{place}")  # the script draws them anew on other slices
-        for place, paths in enumerate(drawn.outlines.values())
+        tag("path", d=paths[start], class_=f"s{index}")  # the script draws them anew on other slices
+        for index, paths in enumerate(drawn.outlines.values())
         if start in paths
     ]
     grid = f"0 0 {drawn.width_px} {drawn.height_px}"

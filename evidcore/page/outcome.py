@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,49 +20,32 @@ from evidcore.page.tables import (
 )
 
 Row = Mapping[str, Any]
-_DECILE = "abnormal_recall/decile "
-_DIFFERENCE = "abnormal_recall_late_minus_early"
+_DECILE = re.compile(r"(?P<figure>.+)/decile (?P<number>\d\d)")
 
 
-def recall_by_place(rows: Sequence[Row]) -> Html | None:
-    """Return a chart for each task whose reports were measured so; None where none was.
+def by_place(rows: Sequence[Row]) -> Html | None:
+    """Return a chart for each figure that is given by tenths of the reports; None where none is.
 
     Args:
-        rows: of one stage, those with a value.
+        rows: of one stage, those with a value; a tenth's metric is called `<figure>/decile 01` and so on.
     """
-    drawn = []
-    for name in dict.fromkeys(str(row.get("name")) for row in rows):
-        own = [row for row in rows if str(row.get("name")) == name]
-        deciles = [row for row in own if str(row.get("metric")).startswith(_DECILE)]
-        if not deciles:
-            continue
-        marks = [
-            Lane(
-                label=_label(str(row["metric"])),
-                value=float(row["value"]),
-                low=row.get("low"),
-                high=row.get("high"),
-            )
-            for row in deciles
-        ]
-        late = next((row for row in own if row.get("metric") == _DIFFERENCE), None)
-        drawn.append(lanes(marks, start=0.0, stop=1.0, unit="rate", caption=_caption(name, late)))
-    return join(drawn) if drawn else None
-
-
-def _label(metric: str) -> str:
-    decile = int(metric.removeprefix(_DECILE))
-    return f"{10 * (decile - 1)} to {10 * decile} % of the report"
-
-
-def _caption(name: str, late: Row | None) -> Html:
-    said = f"Abnormal sentences of the reference whose findings the reports of {name} affirm, by their place."
-    if late is None:
-        return tag("span", said)
-    pieces = [said, " Second half minus first: ", number(late["value"], "points"), " points"]
-    if late.get("low") is not None:
-        pieces += [" (", interval(late["low"], late.get("high"), "points"), ")"]
-    return tag("span", *pieces, ".")
+    drawn: dict[tuple[str, str], list[Lane]] = {}
+    for row in rows:
+        if found := _DECILE.fullmatch(str(row.get("metric"))):
+            last = 10 * int(found["number"])
+            lane = Lane(
+                label=f"{last - 10} to {last} % of the report", value=float(row["value"]),
+                low=row.get("low"), high=row.get("high"),
+            )  # fmt: skip
+            drawn.setdefault((str(row.get("name")), found["figure"]), []).append(lane)
+    charts = [
+        lanes(
+            marks, start=0.0, stop=1.0, unit="rate",
+            caption=tag("span", f"{figure.replace('_', ' ').capitalize()} of {name}, by place."),
+        )
+        for (name, figure), marks in drawn.items()
+    ]  # fmt: skip
+    return join(charts) if charts else None
 
 
 _TONES = {"own": "own", "other-patient": "other", "blank": "blank"}
@@ -91,7 +75,7 @@ def headline(record: RunRecord) -> Html:
             firsts = {row.get("name"): row.get("metric") for row in reversed(rows) if is_accuracy(row)}
             drawn = _charts(rows, result, _named, functools.partial(_tone, firsts))
             title = tag("h3", stage_title(record, str(result.get("stage", ""))))
-            blocks.append(tag("div", title, *drawn, recall_by_place(measured)))
+            blocks.append(tag("div", title, *drawn, by_place(measured)))
     if not blocks:
         return tag("p", "No evaluation has finished yet.", class_="empty")
     return join([_sentence(record), tag("div", *blocks, class_="pair")])

@@ -174,7 +174,7 @@ def _other_patients(cases: Sequence[Case], seed: int, name: str) -> dict[str, Ca
     random.Random(f"{seed}/{name}/other-patient").shuffle(patients)
     following = dict(zip(patients, patients[1:] + patients[:1], strict=True))
     return {
-        case.id: by_patient[following[patient]][place % len(by_patient[following[patient]])]
+        case.id: by_patient[following[patient]][index % len(by_patient[following[patient]])]
         for patient, own in by_patient.items()
-        for place, case in enumerate(own)
+        for index, case in enumerate(own)
     }

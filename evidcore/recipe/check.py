@@ -75,7 +75,7 @@ def section(raw: Mapping[str, Any], path: Path) -> str:
         kinds = [item.get("kind") if isinstance(item, Mapping) else None for item in _list(raw.get("stage"))]
         kind = kinds[path[1]] if path[1] < len(kinds) else None
         if isinstance(kind, str):
-            twins = [place for place, other in enumerate(kinds) if other == kind]
+            twins = [index for index, other in enumerate(kinds) if other == kind]
             number = f"[{twins.index(path[1])}]" if len(twins) > 1 else ""
             return f"stage.{kind}{number}{show(path[2:])}"
     return show(path).lstrip(".") or "recipe"
@@ -183,8 +183,8 @@ class Walk:
             if not isinstance(value, list | tuple) or not value:
                 self._say(path, f"must be a list with at least one entry, got {value!r}.")
                 return
-            for place, item in enumerate(value):
-                self.value(inner[0], item, (*path, place))
+            for index, item in enumerate(value):
+                self.value(inner[0], item, (*path, index))
         elif origin is Mapping and len(inner) == 2 and not _is_plain(inner[1]):
             if not isinstance(value, Mapping):
                 self._say(path, f"must be a table of named tables, got {value!r}.")
@@ -246,13 +246,13 @@ class Walk:
     def _named_components(self, kind: str, value: Any, path: Path) -> None:
         """Check what the core reads itself in a list of tables: their own keys, and that they differ."""
         before: list[tuple[Any, Any]] = []
-        for place, table in enumerate(_list(value) if kind in shape.OWN_KEYS else ()):
+        for index, table in enumerate(_list(value) if kind in shape.OWN_KEYS else ()):
             if isinstance(table, Mapping):
-                self._own_keys(kind, table, (*path, place))
+                self._own_keys(kind, table, (*path, index))
                 called = (table.get("use"), table.get("name") or "")
                 if called in before:
                     text = f"{kind} {called[0]!r} comes twice under one name."
-                    self._say((*path, place), f"{text} Give this one a name = '…' of its own.")
+                    self._say((*path, index), f"{text} Give this one a name = '…' of its own.")
                 before.append(called)
 
     def _own_keys(self, kind: str, table: Mapping[str, Any], path: Path) -> None:
@@ -280,10 +280,10 @@ class Walk:
             around = self.stages.get(str(self.raw["stage"][path[1]].get("kind")))
             homes = [home for home in homes if home[0] is around and len(path) > 2] or homes
             rewards = _list(self.raw["stage"][path[1]].get("reward"))
-            for place, item in enumerate(rewards):
+            for index, item in enumerate(rewards):
                 if key not in own_keys("reward") and isinstance(item, Mapping) and _has(item, key):
                     return (
-                        f" It is an option of {section(self.raw, path[:2])}.reward[{place}] ({item['use']})."
+                        f" It is an option of {section(self.raw, path[:2])}.reward[{index}] ({item['use']})."
                     )
         names = " or ".join(name for _, name in homes)
         return f" It belongs in {names}." if names else ""

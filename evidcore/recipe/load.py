@@ -133,7 +133,7 @@ def _stage_place(raw: Mapping[str, Any], steps: list[str | int]) -> list[str | i
     if len(steps) < 2 or steps[0] != "stage" or isinstance(steps[1], int):
         return steps
     kinds = [stage.get("kind") for stage in raw.get("stage", [])]
-    twins = [place for place, kind in enumerate(kinds) if kind == steps[1]]
+    twins = [index for index, kind in enumerate(kinds) if kind == steps[1]]
     if not twins:
         known = sorted({str(kind) for kind in kinds})
         raise ValueError(f"the recipe has no {steps[1]} stage; it has {', '.join(known) or 'none'}.")
@@ -144,7 +144,7 @@ def _stage_place(raw: Mapping[str, Any], steps: list[str | int]) -> list[str | i
             )
         return ["stage", twins[steps[2]], *steps[3:]]
     if len(twins) > 1:
-        choices = ", ".join(f"stage.{steps[1]}[{place}]" for place in range(len(twins)))
+        choices = ", ".join(f"stage.{steps[1]}[{index}]" for index in range(len(twins)))
         raise ValueError(f"the recipe has {len(twins)} {steps[1]} stages; say which: {choices}.")
     return ["stage", twins[0], *steps[2:]]
 

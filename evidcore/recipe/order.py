@@ -33,8 +33,8 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
     yield from _observers(raw)
     around = Surroundings(raw, services)
     yield from _language(around)
-    for place, table in enumerate(_tables(raw.get("stage"))):
-        at: Path = ("stage", place)
+    for index, table in enumerate(_tables(raw.get("stage"))):
+        at: Path = ("stage", index)
         form: Any = stages.get(str(table.get("kind")))
         if form is None:
             continue
@@ -49,12 +49,12 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
 
 def _observers(raw: Mapping[str, Any]) -> Found:
     names = raw.get("observers")
-    for place, name in enumerate(names if isinstance(names, list) else ()):
+    for index, name in enumerate(names if isinstance(names, list) else ()):
         try:
             if isinstance(name, str):
                 find("observer", name)
         except PluginError as cause:
-            yield ("observers", place), str(cause)
+            yield ("observers", index), str(cause)
 
 
 def _language(around: Surroundings) -> Found:
@@ -85,8 +85,8 @@ def _data(around: Surroundings, stage: Mapping[str, Any], form: Any, at: Path) -
     kind = stage.get("kind")
     view = around.table("model", "view").get("use")
     asked: set[str] = set()
-    for place, use in enumerate(_tables(stage.get("data"))):
-        here: Path = (*at, "data", place)
+    for index, use in enumerate(_tables(stage.get("data"))):
+        here: Path = (*at, "data", index)
         dataset, task, split = use.get("dataset"), use.get("task"), use.get("split")
         known = around.table("dataset")
         if isinstance(dataset, str) and dataset not in known:

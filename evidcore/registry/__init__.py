@@ -144,7 +144,7 @@ def _offers(places: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
             for entry in entries
             if entry.group.startswith(_PREFIX)
         ]  # fmt: skip
-    order = {name: place for place, name in enumerate(KIND_NAMES)}
+    order = {name: index for index, name in enumerate(KIND_NAMES)}
     rows.sort(key=lambda row: (order.get(row.kind, len(order)), row.name, row.package))
     return tuple(rows)
 

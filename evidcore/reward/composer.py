@@ -250,16 +250,16 @@ def record(
             "reference": dict(prompt.reference),
             "rollouts": [
                 {
-                    "text": rollouts[place].text,
-                    "total": totals[place],
-                    "malformed": rollouts[place].answer.malformed,
-                    "actions": [dataclasses.asdict(action) for action in rollouts[place].actions],
+                    "text": rollouts[index].text,
+                    "total": totals[index],
+                    "malformed": rollouts[index].answer.malformed,
+                    "actions": [dataclasses.asdict(action) for action in rollouts[index].actions],
                     "rewards": {
-                        name: _line(judgement.verdicts[name][place], judgement.counted[name][place])
+                        name: _line(judgement.verdicts[name][index], judgement.counted[name][index])
                         for name in judgement.verdicts
                     },
                 }
-                for place in range(start, min(start + answers_per_prompt, len(rollouts)))
+                for index in range(start, min(start + answers_per_prompt, len(rollouts)))
             ],
         })  # fmt: skip
     return lines

@@ -90,8 +90,8 @@ def run(
         announcer = Announcer.from_names(own, recipe.observers if is_first else ())
         try:
             check_splits(assembly)
-            for place, stage in enumerate(recipe.stages):
-                context = Context(assembly, recipe.stage_name(place))
+            for index, stage in enumerate(recipe.stages):
+                context = Context(assembly, recipe.stage_name(index))
                 stage.check(context)
                 stage.ready(context)
             Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer).all()

@@ -144,7 +144,7 @@ def tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
         (f"{section}.{name}", table) for section, tables in sections.items() for name, table in tables.items()
     ]
     waiting += [
-        (f"stage.{recipe.stage_name(place)}", stage_table(stage)) for place, stage in enumerate(recipe.stages)
+        (f"stage.{recipe.stage_name(index)}", stage_table(stage)) for index, stage in enumerate(recipe.stages)
     ]
     while waiting:
         where, value = waiting.pop(0)
@@ -225,8 +225,8 @@ def dry_run(recipe: Recipe) -> DryRun:
         processor = None if tokenizer is None else models.processor(assembly, tokenizer, encoder)
     except EvidError as cause:
         wrong.append(str(cause))
-    for place, stage in enumerate(recipe.stages):
-        name = recipe.stage_name(place)
+    for index, stage in enumerate(recipe.stages):
+        name = recipe.stage_name(index)
         context = Context(assembly, name)
         try:
             stage.check(context)
@@ -299,14 +299,14 @@ def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
 
 
 def _stage_weights(recipe: Recipe, made: Shapes) -> Iterator[StageWeights]:
-    for place, stage in enumerate(recipe.stages):
+    for index, stage in enumerate(recipe.stages):
         load = stage.workload()
         if load.trains_whole_model:
             trained, whole = made.trained(load), made.whole()
             if load.lora_rank is not None and whole is not None and made.text is not None:
                 whole += adapter_parameters(made.text, load.lora_rank)
             frozen = None if trained is None or whole is None else whole - trained
-            yield StageWeights(stage=recipe.stage_name(place), trained=trained, frozen=frozen)
+            yield StageWeights(stage=recipe.stage_name(index), trained=trained, frozen=frozen)
 
 
 def _entry(

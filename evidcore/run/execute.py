@@ -90,9 +90,9 @@ def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dic
     """Return the inputs of every stage of a recipe, by stage name, without running any."""
     found: dict[str, dict[str, Any]] = {}
     upstream: Hashes = {}
-    for place, stage in enumerate(assembly.recipe.stages):
+    for index, stage in enumerate(assembly.recipe.stages):
         inputs = hashed_inputs(assembly, stage, lock, upstream)
-        found[assembly.recipe.stage_name(place)] = inputs
+        found[assembly.recipe.stage_name(index)] = inputs
         upstream = after(stage, inputs_hash(inputs), upstream)
     return found
 
@@ -158,9 +158,9 @@ class Execution:
     def all(self) -> None:
         """Run every stage, then the training controls where they were asked for."""
         started_from: dict[int, tuple[StageOutputs, dict[str, str]]] = {}
-        for place, stage in enumerate(self.recipe.stages):
-            started_from[place] = (self.before, self.upstream)
-            key = self.stage(self.recipe.stage_name(place), stage)
+        for index, stage in enumerate(self.recipe.stages):
+            started_from[index] = (self.before, self.upstream)
+            key = self.stage(self.recipe.stage_name(index), stage)
             self.upstream = after(stage, key, self.upstream)
             self.before = self.before.after(stage, self.folder.store / key / "checkpoint")
             self.before.load_services(self.assembly)
@@ -311,8 +311,8 @@ def final_outputs(folder: RunFolder, recipe: Recipe) -> StageOutputs:
         RunError: if a stage that trains has not finished.
     """
     found = StageOutputs()
-    for place, stage in enumerate(recipe.stages):
-        name = recipe.stage_name(place)
+    for index, stage in enumerate(recipe.stages):
+        name = recipe.stage_name(index)
         checkpoint = folder.path / "checkpoints" / name
         if stage.output is not None:
             if not checkpoint.exists():

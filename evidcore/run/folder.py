@@ -229,7 +229,7 @@ def _are_tables(values: list[Any]) -> bool:
 
 
 def _by_place(key: str, tables: list[Any]) -> dict[str, Any]:
-    return {f"{key}[{place}]": item for place, item in enumerate(tables)}
+    return {f"{key}[{index}]": item for index, item in enumerate(tables)}
 
 
 def _shown(value: Any) -> str:

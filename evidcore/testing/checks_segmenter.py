@@ -126,10 +126,10 @@ def _together(
     with raises_nothing(segmenter, clause, f"{len(requests)} requests"):
         answered = session.masks(requests)
     require(len(answered) == len(requests), segmenter, clause, f"{len(answered)} masks for {len(requests)}")
-    for place, (request, mask) in enumerate(zip(requests, answered, strict=True)):
+    for index, (request, mask) in enumerate(zip(requests, answered, strict=True)):
         alone = session.mask(request.prompts, request.z_window)
         apart = int((mask != alone).sum()) if mask.shape == alone.shape else alone.size
-        require(apart <= ROUNDING * alone.size, segmenter, clause, f"request {place}: {apart} voxels differ")
+        require(apart <= ROUNDING * alone.size, segmenter, clause, f"request {index}: {apart} voxels differ")
     union = np.logical_or.reduce([session.mask([prompt]) for prompt in both])
     apart = int((session.mask(both) != union).sum())
     clause = "the objects of one call are OR-ed"

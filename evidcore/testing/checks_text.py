@@ -154,7 +154,7 @@ def check_scorer(
     """
     left = [one for one in texts for _ in texts]
     right = [other for _ in texts for other in texts]
-    asked = [QUESTIONS[place % len(QUESTIONS)] for place in range(len(left))]
+    asked = [QUESTIONS[index % len(QUESTIONS)] for index in range(len(left))]
     with raises_nothing(scorer, "questions may be told", f"{len(left)} pairs with a question each"):
         scores = list(scorer(left, right, asked))
     told = f"got {len(scores)} scores for {len(left)} pairs"

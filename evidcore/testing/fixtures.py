@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,8 +17,6 @@ from evidcore.contracts import Written
 
 if TYPE_CHECKING:
     from click.testing import Result
-
-SMALL = Path(__file__).parent / "small.toml"
 
 
 @pytest.fixture(scope="session")
@@ -35,25 +32,6 @@ def evid() -> Callable[..., Result]:
         return result
 
     return command
-
-
-@pytest.fixture(scope="session")
-def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run on phantoms, made in seconds; its model has learnt a few words."""
-    from evidcore.recipe import load
-    from evidcore.run import run, start
-
-    folder = start(load(SMALL), tmp_path_factory.mktemp("small") / "runs")
-    run(folder)
-    return folder.path
-
-
-@pytest.fixture
-def copied_run(small_run: Path, tmp_path: Path) -> Path:
-    """A copy of the finished run to change."""
-    root = tmp_path / "copied" / "small"
-    shutil.copytree(small_run.parent, root, symlinks=True)
-    return root / small_run.name
 
 
 @pytest.fixture(scope="session")
@@ -97,12 +75,12 @@ def written() -> Callable[..., list[Written]]:
     def make(*pairs: tuple[str, str | None], spans: Sequence[Span] = ()) -> list[Written]:
         return [
             Written(
-                case=Case(id=f"c{place}", patient=f"p{place}", volumes=()),
+                case=Case(id=f"c{index}", patient=f"p{index}", volumes=()),
                 asked="Write the report.",
                 text=text,
                 reference=None if reference is None else Report(text=reference, spans=tuple(spans)),
             )
-            for place, (text, reference) in enumerate(pairs)
+            for index, (text, reference) in enumerate(pairs)
         ]
 
     return make

@@ -1,9 +1,8 @@
-"""Tiny models that are real: random weights, real files, milliseconds a pass; parts, and a whole VLM."""
+"""Tiny models that are real: random weights, real files, milliseconds a pass."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -12,46 +11,9 @@ from torch import Tensor, nn
 
 import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
-from evidcore.model import assemble
-from evidcore.model.processor import VolumeProcessor
-from evidcore.model.vlm import VolumeVLM
-from evidcore.registry import factory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-
-ENCODER = MappingProxyType({
-    "use": "vit3d", "size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24, "heads": 2, "stem": "patch",
-})  # fmt: skip
-BRIDGE = MappingProxyType({"use": "projection", "pool_zyx": [1, 1, 2]})
-VIEW = MappingProxyType({"use": "volume"})
-
-
-def tiny_vlm(language_folder: Path, *, sharpness: float = 1.0) -> tuple[VolumeVLM, VolumeProcessor]:
-    """Give a model of random weights that shows a volume in 4 tokens, and its processor; the same each time.
-
-    Its encoder is `vit3d`, which evidcore-plugin-encoders brings.
-
-    Args:
-        language_folder: what `tiny_language` wrote.
-        sharpness: times the language model's matrices. Random weights of the usual size say nearly the same
-            whatever they see.
-    """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    language = AutoModelForCausalLM.from_pretrained(language_folder)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        encoder = factory.build("encoder", dict(ENCODER), given={}, where="tiny_vlm")
-        for weight in language.parameters():
-            if weight.dim() > 1:
-                weight.mul_(sharpness)
-    tokenizer = AutoTokenizer.from_pretrained(language_folder)
-    return assemble.assemble(
-        language, tokenizer, encoder, encoder_table=dict(ENCODER), bridge_table=dict(BRIDGE),
-        view_table=dict(VIEW),
-    )  # fmt: skip
 
 
 QwenVL = Literal["qwen2_5_vl", "qwen3_vl"]

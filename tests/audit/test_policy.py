@@ -23,7 +23,7 @@ def population(count, *, first=0, seed=0, prior=0.0):
     rng = random.Random(seed)
     cases = []
     for number in range(first, first + count):
-        chances = [0.25 + prior * (6 - place) / 24 for place in range(len(NAMES))]
+        chances = [0.25 + prior * (6 - index) / 24 for index in range(len(NAMES))]
         states = ["present" if rng.random() < chance else "absent" for chance in chances]
         cases.append(
             Case(
@@ -59,7 +59,7 @@ class Looker(Policy):
         (crop,) = prompt.crops()
         seen = set() if crop.blank else self.shows[crop.volume.path]
         options = prompt.reference["options"]
-        fitting = [place for place, name in enumerate(options) if name in seen] or range(len(options))
+        fitting = [index for index, name in enumerate(options) if name in seen] or range(len(options))
         return "ABCD"[random.Random(f"{prompt.id}{crop.uri()}").choice(list(fitting))]
 
     def log_likelihoods(self, prompts, completions):

@@ -47,8 +47,8 @@ def questions(count=24, task=None):
             patient=f"p{number // 2}",
             volumes=(VolumeRef(path=f"{number}.nii"),),
             findings=tuple(
-                Finding(name=name, state="present" if place == right else "absent")
-                for place, name in enumerate(NAMES)
+                Finding(name=name, state="present" if index == right else "absent")
+                for index, name in enumerate(NAMES)
             ),
             questions=(Question(id="q", text="Which?", options=NAMES, answer=right, true_options=(right,)),),
         )

@@ -46,10 +46,10 @@ def rows_of(small, *, answers, longest, volumes=1, prompts=4, seed=0):
     encoded = [
         small.processor.encode(
             dataclasses.replace(
-                prompt, parts=(*(shown[place - extra] for extra in range(1, volumes)), *prompt.parts)
+                prompt, parts=(*(shown[index - extra] for extra in range(1, volumes)), *prompt.parts)
             )
         )
-        for place, prompt in enumerate(small.prompts[:prompts])
+        for index, prompt in enumerate(small.prompts[:prompts])
     ]
     before = max(len(one.ids) for one in encoded)
     ids = torch.tensor([[0] * (before - len(one.ids)) + list(one.ids) for one in encoded])

@@ -15,7 +15,7 @@ def by_hand(small, prompt, text):
     ids = torch.tensor([[*encoded.ids, *answer]])
     with torch.no_grad():
         log_probs = small.model(input_ids=ids, pixel_values=handles).logits[0].log_softmax(-1)
-    return sum(float(log_probs[len(encoded.ids) - 1 + place, token]) for place, token in enumerate(answer))
+    return sum(float(log_probs[len(encoded.ids) - 1 + index, token]) for index, token in enumerate(answer))
 
 
 def test_log_likelihoods_are_sums_over_plain_logits(small):

@@ -79,7 +79,7 @@ def tokenizer_of(template: str) -> PreTrainedTokenizerFast:
     """Give a byte-level tokenizer with the control tokens that a template writes."""
     special = sorted({*CONTROL.findall(template), "<bos>", "<eos>"})
     pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={piece: place for place, piece in enumerate(pieces)}, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(special)

@@ -67,7 +67,7 @@ def test_many_steps_are_drawn_as_means_of_some():
 
 
 def test_the_key_gives_seconds_and_shares_and_small_parts_share_a_colour():
-    parts = {f"part{place}_s": 8.0 - place for place in range(8)}
+    parts = {f"part{index}_s": 8.0 - index for index in range(8)}
     drawn = stage_time([line(1, **parts, step_s=36.0), line(2, **parts, step_s=36.0)])
     assert re.findall(r'class="key (s\d)"', drawn) == ["s0", "s1", "s2", "s3", "s4", "s5", "s5", "s5"]
     assert "16.0 s" in drawn

@@ -39,8 +39,8 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
         assert len(one.seeds) >= 3
         recipe = one.cell_recipe(one.reference, one.seeds[0])
         shown = {metric.stage for metric in one.metrics}
-        for place, stage in enumerate(recipe.stages):
-            if stage.kind == "evaluate" and recipe.stage_name(place) in shown:
+        for index, stage in enumerate(recipe.stages):
+            if stage.kind == "evaluate" and recipe.stage_name(index) in shown:
                 assert all(use.limit == 0 or use.limit >= 100 for use in stage.data)
 
 
@@ -52,19 +52,19 @@ def test_all_arms_of_all_tables_share_both_fits(ablations):
         for arm in one.arms:
             recipe = one.cell_recipe(arm.name, 17)
             assembly = Assembly(recipe)
-            for place, own in enumerate(keys):
-                own.add(inputs_hash(hashed_inputs(assembly, recipe.stages[place], LOCK, {})))
+            for index, own in enumerate(keys):
+                own.add(inputs_hash(hashed_inputs(assembly, recipe.stages[index], LOCK, {})))
     assert [len(own) for own in keys] == [1, 1]
 
 
 def test_each_reward_of_medvol_is_left_out_by_the_arm_of_its_name(ablations):
     one = next(one for one in ablations if one.name == "medvol_rewards")
     whole = one.cell_recipe("all", 17).stages[4].reward
-    for place, reward in enumerate(whole):
+    for index, reward in enumerate(whole):
         name = reward["name"] or reward["use"]
         left = one.cell_recipe(f"no-{name}", 17).stages[4].reward
         assert [each["weight"] for each in left] == [
-            0.0 if at == place else each["weight"] for at, each in enumerate(whole)
+            0.0 if at == index else each["weight"] for at, each in enumerate(whole)
         ]
 
 

@@ -68,8 +68,8 @@ class Agrees(Reward):
 def check(path):
     """Ask every stage of a recipe as a run does before the first."""
     assembly = Assembly(load(path))
-    for place, stage in enumerate(assembly.recipe.stages):
-        context = Context(assembly, assembly.recipe.stage_name(place))
+    for index, stage in enumerate(assembly.recipe.stages):
+        context = Context(assembly, assembly.recipe.stage_name(index))
         stage.check(context)  # builds alone: `evid check` runs where no weights are
         stage.ready(context)
 

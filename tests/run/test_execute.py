@@ -203,10 +203,10 @@ def test_equal_inputs_have_equal_hashes(recipe):
 
 
 def test_what_a_stage_depends_on_changes_its_hash(recipe):
-    for place in range(5):
-        assert key(recipe, place) != key(changed(recipe, seed=3), place)
-        assert key(recipe, place) != key(recipe, place, fingerprint="g")
-        assert key(recipe, place) != key(recipe, place, salt="run")
+    for index in range(5):
+        assert key(recipe, index) != key(changed(recipe, seed=3), index)
+        assert key(recipe, index) != key(recipe, index, fingerprint="g")
+        assert key(recipe, index) != key(recipe, index, salt="run")
     assert key(recipe, 3) != key(recipe, 3, upstream={"model": "x"})
 
 
@@ -228,9 +228,9 @@ def test_a_fit_depends_on_its_own_component_alone(recipe):
 def test_no_stage_depends_on_those_below_it(recipe):
     """But for the words of a tiny tokenizer that no stage has fitted, which have a test of their own."""
     stands = [{}, {"encoder": "x"}, {"encoder": "x", "language": "y"}, *[{"language": "y", "model": "z"}] * 2]
-    for place in range(5):
-        above = changed(recipe, stages=recipe.stages[: place + 1])
-        assert key(recipe, place, upstream=stands[place]) == key(above, place, upstream=stands[place])
+    for index in range(5):
+        above = changed(recipe, stages=recipe.stages[: index + 1])
+        assert key(recipe, index, upstream=stands[index]) == key(above, index, upstream=stands[index])
 
 
 def test_a_service_counts_where_it_is_named(recipe):
@@ -261,7 +261,7 @@ def test_another_segmenter_of_an_evaluation_trains_nothing_again(recipe):
     )
     coarse = changed(by_service, services={"grower": {**grower, "reach": 0.2}})
     for other in (by_service, by_table, coarse):
-        assert all(key(known, place) == key(other, place) for place in range(4))
+        assert all(key(known, index) == key(other, index) for index in range(4))
     assert len({key(one, 4) for one in (known, by_service, by_table, coarse)}) == 4
 
 
@@ -301,19 +301,19 @@ def test_a_fit_of_the_language_model_depends_on_the_findings_of_every_data_set(r
 
 @pytest.mark.parametrize("module", ["context", "assembly", "model"])
 def test_what_lies_between_recipe_and_stage_counts_for_every_stage(recipe, monkeypatch, tmp_path, module):
-    before = [key(recipe, place) for place in range(5)]
+    before = [key(recipe, index) for index in range(5)]
     real = code._file
     edited = tmp_path / f"{module}.py"
     edited.write_text("changed = True\n")
     monkeypatch.setattr(
         code, "_file", lambda name: edited if name == f"evidcore.run.{module}" else real(name)
     )
-    edited_keys = [key(recipe, place) for place in range(5)]
+    edited_keys = [key(recipe, index) for index in range(5)]
     assert not any(one == other for one, other in zip(before, edited_keys, strict=True))
 
 
 def test_what_stands_after_a_stage(recipe):
     found = {}
-    for place, stage in enumerate(recipe.stages):
-        found = after(stage, str(place), found)
+    for index, stage in enumerate(recipe.stages):
+        found = after(stage, str(index), found)
     assert found == {"encoder": "0", "language": "1", "model": "3"}

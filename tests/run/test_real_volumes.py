@@ -61,12 +61,12 @@ def test_real_volumes_go_through_every_stage_and_onto_the_page(real_data, tmp_pa
         table = csv.writer(file)
         table.writerow(["id", "volume", "patient", "split", "report", *FINDINGS])
         scans = sorted((real_data / "ibsi_validation").glob("STS_*/CT_image.nii.gz"))[:8]
-        for place, scan in enumerate(scans):
-            states = [(place + number) % 2 for number in range(len(FINDINGS))]
+        for index, scan in enumerate(scans):
+            states = [(index + number) % 2 for number in range(len(FINDINGS))]
             text = " ".join(
                 f"{'There is' if on else 'No'} {name}." for name, on in zip(FINDINGS, states, strict=True)
             )
-            split = "train" if place < 4 else "test"
+            split = "train" if index < 4 else "test"
             table.writerow([scan.parent.name, scan, scan.parent.name, split, text, *states])
     recipe = tmp_path / "real.toml"
     recipe.write_text(RECIPE, encoding="utf-8")
@@ -101,12 +101,12 @@ def test_questions_from_masks_of_real_ct_train_and_are_answered_by_held_out_pati
         ";".join(f"{name}={organs}#{label}" for name, label in named.items()),
     ]]  # fmt: skip
     scans = sorted((real_data / "ibsi_validation").glob("STS_*/CT_image.nii.gz"))[:6]
-    for place, scan in enumerate(scans):
+    for index, scan in enumerate(scans):
         patient = scan.parent.name
         labels = tmp_path / f"{patient}.nii.gz"
         label_map(scan, scan.with_name("CT_mask.nii.gz"), labels)
         masks = f"tumour={labels}#1;bone={labels}#2;fat={labels}#3"
-        rows.append([patient, scan, patient, "train" if place < 3 else "test", masks])
+        rows.append([patient, scan, patient, "train" if index < 3 else "test", masks])
     with (tmp_path / "cases.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["id", "volume", "patient", "split", "masks"], *rows])
     recipe = Path(__file__).parents[2] / "recipes" / "real_ct.toml"

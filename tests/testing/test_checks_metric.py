@@ -87,7 +87,7 @@ class Moody(Shared):
 
 class FirstIsBest(Shared):
     def __call__(self, texts):
-        return [Measured(figures={"shared": 1.0 / (1 + place)}) for place, _ in enumerate(texts)]
+        return [Measured(figures={"shared": 1.0 / (1 + index)}) for index, _ in enumerate(texts)]
 
 
 class NeedsAReference(Shared):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
 from transformers.utils import logging
 
 from evidcore.case import Case, Score
@@ -17,7 +18,7 @@ from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
 from evidcore.testing.data import volume_case
-from evidcore.testing.models import VIEW, tiny_language, tiny_vlm
+from evidcore.testing.models import tiny_language
 from evidcore.train.settings import GrpoSettings, SftSettings
 
 logging.disable_progress_bar()

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import torch
+from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
 from transformers.utils import logging
 
 from evidcore.builtin.rollouts import Plain
@@ -14,7 +15,6 @@ from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
 from evidcore.testing.data import volume_case
-from evidcore.testing.models import VIEW, tiny_vlm
 from evidcore.train.settings import GrpoSettings, SftSettings
 from evidcore.train.trl.grpo import grpo
 from evidcore.train.trl.sft import sft

@@ -40,12 +40,12 @@ def rollouts(bench):
     source = bench.source()
     return [
         Rollout(
-            prompt=source[place // 3].prompt,
-            group=place // 3,
-            text=str(place),
-            answer=Answer(text=str(place)),
+            prompt=source[index // 3].prompt,
+            group=index // 3,
+            text=str(index),
+            answer=Answer(text=str(index)),
         )
-        for place in range(6)
+        for index in range(6)
     ]
 
 

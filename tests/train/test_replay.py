@@ -51,7 +51,7 @@ def test_gold_answers_teach_nothing_where_the_rewards_do_not(bench, kit):
 def told(bench, model, processor):
     """The log-probability of each token of the gold answers of eight replayed rows."""
     batch = Targets(processor, bench.source(bench.set_of("report"))).batch([
-        {"prompt": str(place)} for place in range(8)
+        {"prompt": str(index)} for index in range(8)
     ])
     labels = batch.pop("labels")[:, 1:]
     with torch.no_grad():

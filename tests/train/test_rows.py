@@ -37,7 +37,7 @@ def test_an_epoch_asks_every_case_once_and_the_next_asks_anew(bench):
 
 def test_another_seed_is_another_stream(bench):
     one, other = bench.source(seed=1), bench.source(seed=2)
-    assert [one[place].prompt for place in range(8)] != [other[place].prompt for place in range(8)]
+    assert [one[index].prompt for index in range(8)] != [other[index].prompt for index in range(8)]
 
 
 def test_the_task_has_the_name_of_the_recipe(bench):
@@ -59,7 +59,7 @@ def test_the_wrong_volume_is_always_that_of_another_patient_and_always_the_same(
         shown[prompt.case.id].add(crop)
     assert {len(crops) for crops in shown.values()} == {1}
     own = bench.source(bench.set_of(cases=twice))
-    assert [own[place].prompt.case for place in range(8)] == [source[place].prompt.case for place in range(8)]
+    assert [own[index].prompt.case for index in range(8)] == [source[index].prompt.case for index in range(8)]
 
 
 def test_one_patient_has_no_other(bench):
@@ -90,7 +90,7 @@ def test_a_task_that_asks_nothing_is_named(bench):
 def test_cases_without_a_question_are_left_out(bench):
     mixed = [bench.cases[0], dataclasses.replace(bench.cases[1], findings=(), questions=()), bench.cases[2]]
     source = bench.source(bench.set_of(cases=mixed))
-    assert {source[place].prompt.case.id for place in range(6)} == {"case-0", "case-2"}
+    assert {source[index].prompt.case.id for index in range(6)} == {"case-0", "case-2"}
 
 
 def test_nothing_to_draw_from_is_an_error(bench):

@@ -21,7 +21,7 @@ def sampler_of(bench, model, processor, prompts, **changed):
 @pytest.fixture
 def parts(bench):
     model, processor = bench.model()
-    prompts = [bench.source()[place].prompt for place in range(2)]
+    prompts = [bench.source()[index].prompt for index in range(2)]
     return model, processor, prompts
 
 

@@ -13,7 +13,7 @@ from evidcore.train.trl.sft import make_trainer, sft
 
 class Rising(Reweighter):
     def __call__(self, text, spans, offsets):
-        return [0.5 + 0.01 * place for place in range(len(offsets))]
+        return [0.5 + 0.01 * index for index in range(len(offsets))]
 
 
 def run(bench, kit, name="run", reweighter=None, source=None, model=None, **changed):
@@ -41,8 +41,8 @@ def plain_loss(bench, reweighter, loss_per="token"):
     model, processor = bench.model()
     targets = Targets(processor, bench.source(bench.set_of("report")), reweighter)
     total = weight = 0.0
-    for place in range(4):
-        row = targets.row(place)
+    for index in range(4):
+        row = targets.row(index)
         ids = torch.tensor([[*row.prompt_ids, *row.answer_ids]])
         with torch.no_grad():
             logits = model(input_ids=ids, pixel_values=torch.tensor([row.handles])).logits[0]
@@ -75,7 +75,7 @@ def test_the_loss_per_row_is_the_weighted_sum_over_a_row(bench, kit, rows_per_fo
 def test_a_sum_is_a_mean_at_a_higher_learning_rate(bench, kit):
     """One step of plain gradient descent: the sum's is the mean's, times the weight of a row."""
     targets = Targets(bench.model()[1], bench.source(bench.set_of("report")), Rising())
-    weight = sum(sum(targets.row(place).weights) for place in range(4)) / 4
+    weight = sum(sum(targets.row(index).weights) for index in range(4)) / 4
     changed = {"reweighter": Rising(), "steps": 1}
     still = {"optim": "sgd", "max_grad_norm": 0.0}
     one, _ = run(bench, kit, "sum", loss_per="row", learning_rate=1e-4, trl=still, **changed)
@@ -89,7 +89,7 @@ def test_padding_does_not_dilute_the_mean_as_in_the_released_code(bench, kit):
     """There padding weighs 1 and has a loss of 0: with rows of unequal length the mean is smaller."""
     _, processor = bench.model()
     targets = Targets(processor, bench.source(bench.set_of("report")), Rising())
-    batch = targets.batch([{"prompt": str(place)} for place in range(4)])
+    batch = targets.batch([{"prompt": str(index)} for index in range(4)])
     padding = int((batch["attention_mask"] == 0).sum())
     weight = float(batch["weights"].sum())
     assert padding > 0

@@ -47,7 +47,7 @@ def test_weights_follow_the_characters_of_their_tokens(bench):
     source = bench.source(bench.set_of("report"))
     row = Targets(processor, source, Capitals()).row(0)
     # one byte is one token in this tokenizer, and these reports are plain ASCII
-    assert row.weights == tuple(float(place + 1) for place in range(len(row.answer_ids)))
+    assert row.weights == tuple(float(index + 1) for index in range(len(row.answer_ids)))
 
 
 def test_the_spans_of_the_gold_answer_arrive(bench):
@@ -63,7 +63,7 @@ def test_prompts_and_padding_have_no_label_and_no_weight(bench):
     _, processor = bench.model()
     source = bench.source(bench.set_of(), bench.set_of("report"))
     batch = Targets(processor, source, Given(3.0)).batch([{"prompt": "0"}, {"prompt": "1"}])
-    rows = [Targets(processor, source).row(place) for place in range(2)]
+    rows = [Targets(processor, source).row(index) for index in range(2)]
     assert len({len(row.prompt_ids) + len(row.answer_ids) for row in rows}) == 2
     for number, row in enumerate(rows):
         start, stop = len(row.prompt_ids), len(row.prompt_ids) + len(row.answer_ids)

@@ -60,9 +60,9 @@ def test_damage_anywhere_is_found(tmp_path):
             return None
 
     assert outcome(right) == (VALUES.tobytes(), FACTS)
-    for place in range(len(right)):
-        found = outcome(right[:place] + bytes([right[place] ^ 1]) + right[place + 1 :])
+    for index in range(len(right)):
+        found = outcome(right[:index] + bytes([right[index] ^ 1]) + right[index + 1 :])
         padding = found == (VALUES.tobytes(), FACTS)
-        assert found is None or padding, f"byte {place} gives {found}"
+        assert found is None or padding, f"byte {index} gives {found}"
     for length in range(len(right)):
         assert outcome(right[:length]) is None, f"the first {length} bytes pass"

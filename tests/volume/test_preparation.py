@@ -61,8 +61,8 @@ def test_shrinking_counts_every_voxel():
     np.testing.assert_allclose(resize(line, (1, 1, 4))[0, 0], [0, 1, 3, 0], atol=1e-6)
     for axis in range(3):
         spike = torch.zeros(8, 8, 8)
-        spike[tuple(5 if place == axis else slice(None) for place in range(3))] = 8.0
-        small = resize(spike, tuple(2 if place == axis else 8 for place in range(3)))
+        spike[tuple(5 if index == axis else slice(None) for index in range(3))] = 8.0
+        small = resize(spike, tuple(2 if index == axis else 8 for index in range(3)))
         assert small.sum() > 0, "a thin sheet must not vanish"
 
 
@@ -254,7 +254,7 @@ def test_an_input_larger_than_its_voxels_is_not_kept(shown):
 def test_what_this_fill_wrote_makes_no_room_for_the_rest_of_it(write, monkeypatch):
     monkeypatch.setenv("EVID_CACHE_GB", "0.0012")  # one of two
     refs = [VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))) for shift in range(2)]
-    asked = [Wanted(case=str(place), volumes=(ref,), shown=()) for place, ref in enumerate(refs)]
+    asked = [Wanted(case=str(index), volumes=(ref,), shown=()) for index, ref in enumerate(refs)]
     for _ in range(2):
         outcomes = [filler()(one).outcome for one in asked]
         assert outcomes[1] == "no_room"

@@ -71,7 +71,7 @@ class Replay:
         """Return the rows of pass `number` of a step's `passes`, over all processes; both count from 0."""
         rows = self.rows_per_step // passes
         first = step * self.rows_per_step + number * rows
-        return self.targets.batch([{"prompt": str(first + place)} for place in range(rows)])
+        return self.targets.batch([{"prompt": str(first + index)} for index in range(rows)])
 
 
 class ReplayTrainer(GroupTrainer):

@@ -61,11 +61,11 @@ def run_strategy(
             f"rollout {name}: must give {answers_per_prompt} answers to each of {len(prompts)} prompts, got "
             f"{len(episodes)} in place of {wanted}."
         )
-    for place, episode in enumerate(episodes):
-        prompt = prompts[place // answers_per_prompt]
+    for index, episode in enumerate(episodes):
+        prompt = prompts[index // answers_per_prompt]
         if episode.prompt is not prompt or not episode.ids:
             raise ContractError(
-                f"rollout {name}: answer {place} must be one to prompt {prompt.id!r} and hold a token, got "
+                f"rollout {name}: answer {index} must be one to prompt {prompt.id!r} and hold a token, got "
                 f"{len(episode.ids)} tokens to prompt {episode.prompt.id!r}."
             )
     return episodes
@@ -76,8 +76,8 @@ def read_answers(
 ) -> list[Rollout]:
     """Have each task read the answers to its prompts."""
     rollouts = []
-    for place, episode in enumerate(episodes):
-        group = place // answers_per_prompt
+    for index, episode in enumerate(episodes):
+        group = index // answers_per_prompt
         row, text = rows[group], sampler.text(episode)
         answer = row.task.parse(row.prompt, text)
         rollouts.append(

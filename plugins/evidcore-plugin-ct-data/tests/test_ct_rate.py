@@ -107,7 +107,7 @@ def test_labels_become_findings_in_their_order(chest):
     case = chest.cases("test")["valid_1_a_1"]
     assert tuple(item.name for item in case.findings) == CT_RATE_FINDINGS
     expected = [
-        name for place, name in enumerate(CT_RATE_FINDINGS) if (place + NUMBERS["valid_1_a_1"]) % 5 == 0
+        name for index, name in enumerate(CT_RATE_FINDINGS) if (index + NUMBERS["valid_1_a_1"]) % 5 == 0
     ]
     assert list(case.present()) == expected
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,14 +8,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_dicom import phantom
 
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder of real volumes; never copied from, quoted or printed."""
-    folder = Path(os.environ.get("EVID_SHARED_DATA", Path(__file__).parents[3] / "../shared/data")).resolve()
-    if not folder.is_dir():
-        pytest.skip("no real volumes here: set EVID_SHARED_DATA to their folder")
-    return folder
+from evidcore.testing.fixtures import real_data as real_data
 
 
 @pytest.fixture

@@ -236,8 +236,8 @@ def test_masks_of_the_smaller_of_two_legs_and_of_a_lung_cut_open_are_no_fault(ho
 
 def test_a_label_map_is_read_the_same_label_by_label_or_at_once(home, tools):
     labels = np.zeros(tools.SHAPE, np.uint8)
-    for number, place in enumerate(tools.ORGANS.values(), 1):
-        labels[tools.ellipsoid(*place)] = number
+    for number, index in enumerate(tools.ORGANS.values(), 1):
+        labels[tools.ellipsoid(*index)] = number
     home.mask("labels", labels)
     home.add(
         "a",

@@ -59,7 +59,7 @@ def test_organs_in_their_places_contradict_nothing():
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_an_axis_that_runs_backwards_is_named(axis):
     flipped = {
-        name: tuple(-value if place == axis else value for place, value in enumerate(at))
+        name: tuple(-value if index == axis else value for index, value in enumerate(at))
         for name, at in PLACES.items()
     }
     (said,) = found(flipped)

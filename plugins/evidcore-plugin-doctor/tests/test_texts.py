@@ -9,7 +9,7 @@ NORMAL = (
 
 def told(number: int) -> str:
     """A report of its own: 30 words that nobody else has."""
-    return " ".join(f"word{number}x{place}" for place in range(30)) + " " + NORMAL
+    return " ".join(f"word{number}x{index}" for index in range(30)) + " " + NORMAL
 
 
 def pairs(reports, patients=None):

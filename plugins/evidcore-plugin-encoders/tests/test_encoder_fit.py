@@ -70,14 +70,14 @@ def test_targets_say_what_the_cases_say(train):
     names = finding_names(train)
     known = read_targets(train, encoder(), names, masks=True)
     for row, case in enumerate(train):
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             (finding,) = [item for item in case.findings if item.name == name]
             is_present = finding.state == "present"
-            assert known.findings[row, place] == is_present
+            assert known.findings[row, index] == is_present
             expected = (
                 (0, 0) if not is_present else {"right": (1, 0), "left": (0, 1), None: (-1, -1)}[finding.side]
             )
-            assert tuple(known.sides[row, :, place].tolist()) == expected
+            assert tuple(known.sides[row, :, index].tolist()) == expected
         pixels = known.batch(torch.tensor([row]), torch.device("cpu")).pixels()[0]
         exact = prepare(Crop(volume=case.volumes[0]), encoder().input)
         assert (pixels - exact).abs().max() <= 1.01 / 255  # half a step of 2/255
@@ -89,10 +89,10 @@ def test_patch_shares_are_what_a_loop_counts(train):
     for row, case in enumerate(train[:4]):
         for name, ref in case.masks.items():
             mask = read_mask(ref, read(case.volumes[0]))
-            for place in range(64):
-                z, y, x = place // 16, place // 4 % 4, place % 4
+            for index in range(64):
+                z, y, x = index // 16, index // 4 % 4, index % 4
                 share = mask[8 * z : 8 * z + 8, 16 * y : 16 * y + 16, 16 * x : 16 * x + 16].mean()
-                assert known.patches[row, names.index(name), place] == math.ceil(share * 255)
+                assert known.patches[row, names.index(name), index] == math.ceil(share * 255)
 
 
 def test_structures_are_asked_for_by_patch_where_a_case_has_their_mask(train):

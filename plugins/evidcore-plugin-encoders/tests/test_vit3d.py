@@ -67,21 +67,21 @@ def test_patches_are_in_raster_order():
     torch.manual_seed(0)
     encoder = ViT3D(**(TINY | {"layers": 0}), stem="patch").eval()
     plain = volumes(1)
-    for place in range(8):
-        z, y, x = place // 4, place // 2 % 2, place % 2
+    for index in range(8):
+        z, y, x = index // 4, index // 2 % 2, index % 2
         changed = plain.clone()
         changed[:, :, 4 * z : 4 * z + 4, 8 * y : 8 * y + 8, 8 * x : 8 * x + 8] += 0.5
         moved = (encoder(changed).features - encoder(plain).features).abs().sum(-1)[0]
-        assert moved.nonzero().flatten().tolist() == [place]
+        assert moved.nonzero().flatten().tolist() == [index]
 
 
 def test_centres_are_where_a_loop_finds_them():
     encoder = ViT3D(**TINY, spacing_mm_zyx=(3.0, 1.5, 1.5))
     centres = encoder(volumes()).centres_mm
-    for place in range(8):
-        z, y, x = place // 4, place // 2 % 2, place % 2
+    for index in range(8):
+        z, y, x = index // 4, index // 2 % 2, index % 2
         expected = [(z - 0.5) * 4 * 3.0, (y - 0.5) * 8 * 1.5, (x - 0.5) * 8 * 1.5]
-        assert centres[place].tolist() == pytest.approx(expected)
+        assert centres[index].tolist() == pytest.approx(expected)
 
 
 def test_every_weight_gets_a_gradient(tiny):

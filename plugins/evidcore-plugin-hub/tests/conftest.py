@@ -1,3 +1,4 @@
-from evidcore.testing.fixtures import copied_run as copied_run
+from evidcore_plugin_phantoms.testing import copied_run as copied_run
+from evidcore_plugin_phantoms.testing import small_run as small_run
+
 from evidcore.testing.fixtures import evid as evid
-from evidcore.testing.fixtures import small_run as small_run

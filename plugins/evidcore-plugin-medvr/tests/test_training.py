@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+from evidcore_plugin_encoders.testing import tiny_vlm
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
@@ -13,7 +14,6 @@ from evidcore.contracts import Reward
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.testing import tiny_language, volume_case
-from evidcore.testing.models import tiny_vlm
 from evidcore.train.grpo import grpo
 from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings, Silent
 from evidcore.train.sft import sft

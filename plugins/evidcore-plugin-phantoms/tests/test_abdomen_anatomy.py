@@ -72,8 +72,8 @@ def inner(region):
 
 def lesions(phantoms):
     for phantom in phantoms:
-        for place, lesion in enumerate(phantom.facts.lesions, start=1):
-            yield phantom, lesion, phantom.lesions == place
+        for index, lesion in enumerate(phantom.facts.lesions, start=1):
+            yield phantom, lesion, phantom.lesions == index
 
 
 def scan(phantom):
@@ -285,8 +285,8 @@ def test_scans_begin_higher_or_lower_and_nothing_else_changes():
             assert abs(x_mm) < 4
             moved_mm.append(z_mm)
         assert np.ptp(moved_mm[-3:]) < 10
-        for place, lesion in enumerate(moved.facts.lesions, start=1):
-            at = ndimage.center_of_mass(moved.lesions == place)[0]
+        for index, lesion in enumerate(moved.facts.lesions, start=1):
+            at = ndimage.center_of_mass(moved.lesions == index)[0]
             assert lesion.centre_mm[0] == pytest.approx((at - 19.5) * SPACING[0], abs=1e-3)
     assert 45 < np.ptp(moved_mm) < 100
     assert max(np.abs(moved_mm)) < 50

@@ -93,7 +93,7 @@ def test_questions_are_balanced_on_disk_as_they_are_in_theory(cases):
     assert set(letters.values()) == {len(asked) // 4}
     assert len({question.id for _, question in asked}) == len(asked)
     for case, question in asked:
-        held = [place for place, option in enumerate(question.options) if option in case.present()]
+        held = [index for index, option in enumerate(question.options) if option in case.present()]
         assert held == [question.answer] == list(question.true_options)
 
 

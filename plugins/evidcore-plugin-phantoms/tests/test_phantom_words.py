@@ -133,7 +133,7 @@ def test_each_letter_is_right_equally_often_over_all_and_for_each_finding(items)
 def test_one_option_is_true_and_three_are_absent(items, present):
     for item in items:
         states = [option in present[item.case] for option in item.options]
-        assert states == [place == item.answer for place in range(4)]
+        assert states == [index == item.answer for index in range(4)]
         assert len(set(item.options)) == 4
 
 

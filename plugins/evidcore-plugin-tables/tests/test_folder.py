@@ -62,7 +62,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def changed(number: int, **cells: str) -> list[dict[str, str]]:
-    return [row | cells if place == number else row for place, row in enumerate(ROWS)]
+    return [row | cells if index == number else row for index, row in enumerate(ROWS)]
 
 
 def refusal(dataset: Folder, split: str = "train") -> str:

@@ -72,7 +72,7 @@ def ask(source: Folder, split: str = "train", **options):
     return [
         (
             case.id, question.kind, question.text, question.options[question.answer],
-            {option for place, option in enumerate(question.options) if place != question.answer},
+            {option for index, option in enumerate(question.options) if index != question.answer},
         )
         for case in dataset.cases(split)
         for question in case.questions

@@ -64,7 +64,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def changed(number: int, **cells: Any) -> list[dict[str, Any]]:
-    return [row | cells if place == number else row for place, row in enumerate(ROWS)]
+    return [row | cells if index == number else row for index, row in enumerate(ROWS)]
 
 
 def refusal(dataset: Table, split: str = "train") -> str:
@@ -278,7 +278,7 @@ def test_a_patient_in_two_splits_is_refused(home):
 
 
 def test_reports_of_one_image_must_agree_and_are_not_quoted(home):
-    home.csv([row | {"report": f"Secret {place}."} for place, row in enumerate(ROWS)])
+    home.csv([row | {"report": f"Secret {index}."} for index, row in enumerate(ROWS)])
     said = refusal(home.dataset(report_column="report"))
     assert "line 3, case 'a.nii.gz': column 'report' says another text" in said
     assert "Secret" not in said

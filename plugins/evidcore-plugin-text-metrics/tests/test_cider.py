@@ -11,8 +11,8 @@ from evidcore.text.sentences import words
 
 
 def test_cider_d_is_that_of_the_captioning_tools_of_coco(written, pairs):
-    theirs = {place: [" ".join(words(said))] for place, (_, said) in enumerate(pairs)}
-    ours = {place: [" ".join(words(text))] for place, (text, _) in enumerate(pairs)}
+    theirs = {index: [" ".join(words(said))] for index, (_, said) in enumerate(pairs)}
+    ours = {index: [" ".join(words(text))] for index, (text, _) in enumerate(pairs)}
     _, expected = CocoCider().compute_score(theirs, ours)
     found = [one.figures["cider_d"] for one in Cider()(written(*pairs))]
     assert found == pytest.approx(list(expected))

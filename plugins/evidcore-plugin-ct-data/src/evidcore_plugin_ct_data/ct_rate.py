@@ -248,7 +248,7 @@ def _axes(orientation: Iterable[float]) -> tuple[str, float]:
 def _in_body(axes: str, steps_mm: tuple[float, float, float]) -> tuple[float, float, float]:
     """Order the steps along a stored array's axes as z, y, x of the body."""
     z, y, x = (
-        steps_mm[next(place for place, axis in enumerate(axes) if axis in pair)]
+        steps_mm[next(index for index, axis in enumerate(axes) if axis in pair)]
         for pair in ("IS", "AP", "RL")
     )
     return z, y, x

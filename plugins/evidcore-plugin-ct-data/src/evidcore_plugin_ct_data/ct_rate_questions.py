@@ -31,8 +31,8 @@ def read_questions(path: Path) -> Mapping[str, tuple[Question, ...]]:
             f"{path}: must be a list of questions, got a {type(rows).__name__}. Fetch the file again."
         )
     found: dict[str, list[Question]] = {}
-    for place, row in enumerate(rows):
-        where = f"{path}: entry {place}"
+    for index, row in enumerate(rows):
+        where = f"{path}: entry {index}"
         if not isinstance(row, dict):
             raise DataError(f"{where}: must be a table, got {row!r}. Fetch the file again.")
         volume = str(row.get("image") or row.get("VolumeName") or "")
@@ -40,7 +40,7 @@ def read_questions(path: Path) -> Mapping[str, tuple[Question, ...]]:
         if not name:
             raise DataError(f"{where}: names no volume, its keys are {', '.join(row)}. Fetch the file again.")
         try:
-            asked = list(_asked(row, place))
+            asked = list(_asked(row, index))
         except Unanswerable as cause:
             raise DataError(f"{where}, volume {name!r}: {cause}. Correct or drop the entry.") from cause
         found.setdefault(name, []).extend(asked)
@@ -70,7 +70,7 @@ def _asked(row: Mapping[str, Any], place: int) -> Iterator[Question]:
 def _parts(text: str) -> tuple[str, dict[str, str]]:
     """Split a question from the options that follow it in the same text, "(a) … (b) …"."""
     marks = list(_OPTION.finditer(text))
-    first = next((place for place, mark in enumerate(marks) if mark[1].upper() == "A"), None)
+    first = next((index for index, mark in enumerate(marks) if mark[1].upper() == "A"), None)
     if first is None:
         return text.strip(), {}
     marks = marks[first:]

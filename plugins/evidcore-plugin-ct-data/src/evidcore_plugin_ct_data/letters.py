@@ -53,7 +53,7 @@ def question(
         options=tuple(kept.values()),
         answer=names.index(right),
         true_options=tuple(
-            place for place, name in enumerate(names) if _plain(kept[name]) == _plain(kept[right])
+            index for index, name in enumerate(names) if _plain(kept[name]) == _plain(kept[right])
         ),
     )
 

@@ -77,8 +77,8 @@ class M3dCap(PublishedSet):
         file = self._files.table(LIST)
         known = read_json(file)
         homes = _homes(known, self._lists, file)
-        for place, pair in enumerate(known[self._lists[split]]):
-            where = f"{file}: entry {place} of {self._lists[split]!r}"
+        for index, pair in enumerate(known[self._lists[split]]):
+            where = f"{file}: entry {index} of {self._lists[split]!r}"
             image, text = _paths(pair, where)
             found = locate(image, self._files, self._cache_folder, self._axes, where)
             text_name = _text_name(text, self._files, where)
@@ -114,8 +114,8 @@ def _homes(known: Any, lists: Mapping[Split, str], file: Path) -> dict[str, Spli
                 f"{file}: has no list {lists[split]!r}; it holds {held}. Correct test_list, or fetch the "
                 f"file again."
             )
-        for place, pair in enumerate(pairs):
-            name = tail(_paths(pair, f"{file}: entry {place} of {lists[split]!r}")[0])
+        for index, pair in enumerate(pairs):
+            name = tail(_paths(pair, f"{file}: entry {index} of {lists[split]!r}")[0])
             homes[(name or "").rpartition("/")[0]] = split
     return homes
 

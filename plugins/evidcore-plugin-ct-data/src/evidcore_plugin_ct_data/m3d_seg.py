@@ -98,8 +98,8 @@ class M3dSeg(PublishedSet):
                 f"are unknown. Look at one, then set on the dataset what is true, such as "
                 f'axes = {{ {code} = "LPS" }}.'
             )
-        for place, pair in enumerate(pairs):
-            image, label = _paths(pair, f"{file}: entry {place} of {split!r}")
+        for index, pair in enumerate(pairs):
+            image, label = _paths(pair, f"{file}: entry {index} of {split!r}")
             case_id = _case_id(image)
             if split != "test" and split != drawn_split(case_id, validation_share=self._validation_share):
                 continue
@@ -139,7 +139,7 @@ class M3dSeg(PublishedSet):
 def _inside(member: str) -> str | None:
     """Return a path from its code on: archives and lists put folders of their makers before it."""
     parts = member.split("/")
-    start = next((place for place, part in enumerate(parts) if _CODE.fullmatch(part)), None)
+    start = next((index for index, part in enumerate(parts) if _CODE.fullmatch(part)), None)
     return None if start is None else "/".join(parts[start:])
 
 

@@ -33,9 +33,9 @@ class Stack:
 def tail(path: str) -> str | None:
     """Return a path from `ct_case` or `ct_quizze` on, None where neither is in it."""
     parts = path.split("/")
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if found := _ROOT.fullmatch(part):
-            return "/".join((f"ct_{found[1]}", *parts[place + 1 :]))
+            return "/".join((f"ct_{found[1]}", *parts[index + 1 :]))
     return None
 
 

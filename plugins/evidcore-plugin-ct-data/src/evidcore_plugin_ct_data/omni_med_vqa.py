@@ -166,10 +166,10 @@ class OmniMedVqa(PublishedSet):
                 f"{file}: must be a list of questions, got a {type(rows).__name__}. Fetch it again."
             )
         found: dict[str, list[dict[str, Any]]] = {}
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if not isinstance(row, dict) or not row.get("image_path") or "gt_answer" not in row:
                 raise DataError(
-                    f"{file}: entry {place} must name image_path and gt_answer, got {row!r}. Fetch it again."
+                    f"{file}: entry {index} must name image_path and gt_answer, got {row!r}. Fetch it again."
                 )
             facts = {**row, "modality_type": row.get("modality_type") or row.get("modality") or ""}
             if all(not kept or facts.get(key) in kept for key, kept in self._kept.items()):
@@ -184,5 +184,5 @@ def _origins(name: str) -> Sequence[Origin]:
 def _inside(member: str) -> str | None:
     """Return a member's name from Images or QA_information on."""
     parts = PurePosixPath(member).parts
-    start = next((place for place, part in enumerate(parts) if part in ("Images", QUESTIONS)), None)
+    start = next((index for index, part in enumerate(parts) if part in ("Images", QUESTIONS)), None)
     return None if start is None else "/".join(parts[start:])

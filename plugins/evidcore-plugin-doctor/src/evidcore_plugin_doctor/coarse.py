@@ -50,7 +50,7 @@ def interpolate(values: Grid, places: Places, axis: int) -> Grid:
     places = np.clip(places, 0, last)
     before = np.minimum(np.floor(places).astype(np.intp), max(last - 1, 0))
     share = (places - before).astype(np.float32)
-    share = share.reshape([-1 if place == axis else 1 for place in range(values.ndim)])
+    share = share.reshape([-1 if index == axis else 1 for index in range(values.ndim)])
     low = values.take(before, axis).astype(np.float32)
     mixed: Grid = low + share * (values.take(np.minimum(before + 1, last), axis) - low)
     return mixed

@@ -146,14 +146,14 @@ def densities(
         marks.append(tag("text", value, x=_LEFT - 6, y=f"{y_at(value) + 3.5:.1f}", class_="y"))
     marks.append(tag("text", start, x=_LEFT, y=_HEIGHT - 8, text_anchor="start"))
     marks.append(tag("text", stop, x=_WIDTH - _RIGHT, y=_HEIGHT - 8, text_anchor="end"))
-    for place, values in enumerate(rows.values()):
+    for index, values in enumerate(rows.values()):
         bins = len(values)
         corners = [
             f"{x_at(end / bins):.1f} {y_at(value):.1f}"
             for number, value in enumerate(values)
             for end in (number, number + 1)
         ]
-        marks.append(tag("path", d="M" + "L".join(corners), class_=f"mean s{place}"))
+        marks.append(tag("path", d="M" + "L".join(corners), class_=f"mean s{index}"))
     drawn = tag("svg", *marks, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=_spoken(title, rows))
     keys = tag(
         "span", *(tag("span", label, class_=f"key s{i}") for i, label in enumerate(rows)), class_="keys"

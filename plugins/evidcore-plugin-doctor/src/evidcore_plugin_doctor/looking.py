@@ -70,8 +70,8 @@ def look(files: Files) -> Looked:
     faults: list[Fault] = []
     prints: list[Print] = []
     voxels: Mapping[str, int] = {}
-    for place, ref in enumerate(files.volumes):
-        masks = files.masks if place == 0 else {}  # masks lie on the grid of the first volume
+    for index, ref in enumerate(files.volumes):
+        masks = files.masks if index == 0 else {}  # masks lie on the grid of the first volume
         try:
             volume = read(ref)
         except DataError as error:
@@ -94,7 +94,7 @@ def look(files: Files) -> Looked:
             for check, severity, file, text in said
         ]
         prints.append(_print(ref, volume, coarse))
-        voxels = seen.voxels if place == 0 else voxels
+        voxels = seen.voxels if index == 0 else voxels
     return Looked(faults=tuple(faults), prints=tuple(prints), mask_voxels=voxels)
 
 

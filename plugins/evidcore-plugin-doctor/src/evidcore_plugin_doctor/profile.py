@@ -144,5 +144,5 @@ def _grid(ref: VolumeRef) -> Geometry | None:
 
 def _by_axis(triples: Sequence[Sequence[float]]) -> dict[str, Any]:
     return {
-        axis: sentences.quantiles([triple[place] for triple in triples]) for place, axis in enumerate("zyx")
+        axis: sentences.quantiles([triple[index] for triple in triples]) for index, axis in enumerate("zyx")
     }

@@ -236,8 +236,8 @@ def probe_auc(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, 
     unseen = encode(encoder, held_out, len(held_out.reports))
     held = torch.cat([pooled(part, grid)[:, 0] for part in unseen]).numpy()
     found: dict[str, float | None] = {}
-    for place, name in enumerate(known.names):
-        truth, asked = known.findings[:rows, place].numpy(), held_out.findings[:, place].numpy()
+    for index, name in enumerate(known.names):
+        truth, asked = known.findings[:rows, index].numpy(), held_out.findings[:, index].numpy()
         learn, judge = truth >= 0, asked >= 0
         if len(set(truth[learn])) < 2 or len(set(asked[judge])) < 2:
             found[name] = None

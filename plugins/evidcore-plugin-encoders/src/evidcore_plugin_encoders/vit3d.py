@@ -73,7 +73,7 @@ def halvings(patch_zyx: Grid) -> list[Grid]:
         )
     halves = [side.bit_length() - 1 for side in patch_zyx]
     stages = max(1, *halves)
-    chosen = [{round(place * (stages - 1) / max(1, count - 1)) for place in range(count)} for count in halves]
+    chosen = [{round(index * (stages - 1) / max(1, count - 1)) for index in range(count)} for count in halves]
     return [
         (1 + (step in chosen[0]), 1 + (step in chosen[1]), 1 + (step in chosen[2])) for step in range(stages)
     ]

@@ -187,7 +187,7 @@ def _dataset(name: str, table: Any, lock: dict[str, Any]) -> DatasetFacts:
 
 def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:
     """Return the results of the stages that measured the last model, in order: those after its training."""
-    trained = max(place for place, stage in enumerate(recipe.stages, 1) if stage.output == "model")
+    trained = max(index for index, stage in enumerate(recipe.stages, 1) if stage.output == "model")
     found = []
     for path in sorted((folder.path / "results").glob("*.json")):
         number = path.stem.partition("-")[0]

@@ -2,8 +2,7 @@ import json
 import shutil
 
 import pytest
-
-from evidcore.testing.fixtures import SMALL
+from evidcore_plugin_phantoms.testing import SMALL
 
 
 @pytest.fixture

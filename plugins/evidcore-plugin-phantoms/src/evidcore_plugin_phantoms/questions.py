@@ -46,7 +46,7 @@ def balanced_items(
     for name in asked:
         order = rng.permutation(cases_with[name])
         pairs += [(int(order[number % len(order)]), name) for number in range(per_finding)]
-    slots = {name: _letters(place, per_finding, rng) for place, name in enumerate(asked)}
+    slots = {name: _letters(index, per_finding, rng) for index, name in enumerate(asked)}
     items = []
     # the most constrained cases choose their distractors first, while every finding is still owed
     tight = sorted(rng.permutation(len(pairs)), key=lambda number: -len(present[pairs[number][0]]))

@@ -31,11 +31,11 @@ def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer
     total, weight = 0.0, 0.0
     for one in documents:  # one by one, without padding
         logs = model(torch.tensor([one.ids])).logits[0].log_softmax(-1)
-        for place, (token, told) in enumerate(
+        for index, (token, told) in enumerate(
             zip(one.answer_ids, one.is_abnormal, strict=True), len(one.prompt_ids)
         ):
             gain = weights[token].item() * (3.0 if told else 1.0)
-            total -= logs[place - 1, token].item() * gain
+            total -= logs[index - 1, token].item() * gain
             weight += gain
     assert together.item() == pytest.approx(total / weight, rel=1e-5)
 

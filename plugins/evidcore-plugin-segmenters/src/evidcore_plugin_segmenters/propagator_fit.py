@@ -163,8 +163,8 @@ def _cut_out(
     frame = Frame.around(box, (dy, dx), size)
     held = np.flatnonzero(areas)
     first, last = max(0, int(held[0]) - BEYOND), min(len(part), int(held[-1]) + 1 + BEYOND)
-    images = torch.stack([shown(volume, place, frame, windows) for place in range(first, last)])
-    masks = torch.stack([frame.cut_mask(part[place]) for place in range(first, last)])
+    images = torch.stack([shown(volume, index, frame, windows) for index in range(first, last)])
+    masks = torch.stack([frame.cut_mask(part[index]) for index in range(first, last)])
     inside = np.zeros(part.shape[1:], dtype=np.float32)
     inside[box.y0 : box.y1, box.x0 : box.x1] = 1.0
     return Known(

@@ -69,7 +69,7 @@ def question_of(record: Record, columns: QuestionColumns, identity: str, where: 
             f"{where}: a question has 2 to {len(LETTERS)} options, got {len(options)}: "
             f"{_all_shown(options)}. Correct the options, or drop the row."
         )
-    same = next((option for place, option in enumerate(options) if option in options[:place]), None)
+    same = next((option for index, option in enumerate(options) if option in options[:index]), None)
     if same is not None:
         raise DataError(f"{where}: option {shown(same)} stands twice. Correct one, or drop the row.")
     answer = _answer(record[columns.answer_column], options, columns, where)

@@ -90,8 +90,8 @@ class EmbeddingF1(Scorer):
         is_word = [torch.tensor(row) == 0 for row in rows["special_tokens_mask"]]
         read = dict(self.encoder.states(rows["input_ids"], self.layer))
         pieces: list[list[States]] = [[] for _ in texts]
-        for place, owner in enumerate(rows["overflow_to_sample_mapping"]):
-            pieces[owner].append(read[place][is_word[place]])
+        for index, owner in enumerate(rows["overflow_to_sample_mapping"]):
+            pieces[owner].append(read[index][is_word[index]])
         return [torch.nn.functional.normalize(torch.cat(piece), dim=-1) for piece in pieces]
 
 

@@ -65,9 +65,9 @@ def atlas(folder: Path) -> None:
     for number, name in enumerate(ATLAS):
         has_lesion = number % 2 == 0
         nifti(folder / "image_only" / name / "ct.nii.gz", volume(number), "RPS")
-        for place, organ in enumerate(ORGANS):
+        for index, organ in enumerate(ORGANS):
             there = has_lesion or not organ.endswith("lesion")
-            found = mask(number + place) if there else np.zeros_like(mask(0))
+            found = mask(number + index) if there else np.zeros_like(mask(0))
             nifti(
                 folder / "mask_only" / name / "segmentations" / f"{organ}.nii.gz",
                 found.astype(np.uint8),

@@ -90,8 +90,8 @@ def cap(folder: Path) -> None:
 
 def _pictures(folder: Path, array: Array) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for place, picture in enumerate(array):
-        Image.fromarray(picture).save(folder / f"{place * 5}.png")  # 0, 5, 10, 15: not in the order of names
+    for index, picture in enumerate(array):
+        Image.fromarray(picture).save(folder / f"{index * 5}.png")  # 0, 5, 10, 15: not in the order of names
     Image.fromarray(array[0][:2]).save(folder / "99.png")  # a scout
 
 
@@ -119,7 +119,7 @@ def _row(name: str, number: int) -> dict[str, str]:
     choices = (
         ("Axial", "Coronal", "Sagittal", "None") if number == 0 else ("CT", "MRI", "X-ray", "Ultrasound")
     )
-    answer = next((place for place, choice in enumerate(choices) if number == 0 and choice in name), 0)
+    answer = next((index for index, choice in enumerate(choices) if number == 0 and choice in name), 0)
     return {
         "Image Path": f"M3D_Cap_npy/{name}.npy",
         "Text": "Generated.",

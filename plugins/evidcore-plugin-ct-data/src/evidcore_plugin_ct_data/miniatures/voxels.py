@@ -42,10 +42,10 @@ def affine(axes: str, spacing_mm_zyx: Sequence[float] = SPACING_MM_ZYX) -> Array
     """Return an affine (RAS, mm) of a file whose axes run to `axes`."""
     found = np.eye(4)
     found[:3, :3] = 0
-    for place, letter in enumerate(axes):
+    for index, letter in enumerate(axes):
         row = next(row for row, pair in enumerate(("RL", "AP", "SI")) if letter in pair)
         step = spacing_mm_zyx[2 - row]
-        found[row, place] = step if letter in "RAS" else -step
+        found[row, index] = step if letter in "RAS" else -step
     return found
 
 

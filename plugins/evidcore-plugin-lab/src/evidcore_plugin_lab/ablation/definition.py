@@ -151,9 +151,9 @@ def _disagreements(raw: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
         yield ("name",), _bad_name(raw["name"])
     if not raw["seeds"]:
         yield ("seeds",), "must hold at least one seed, got []."
-    for place, seed in enumerate(raw["seeds"]):
-        if seed in raw["seeds"][:place]:
-            yield ("seeds", place), f"names seed {seed!r} twice. Leave one out."
+    for index, seed in enumerate(raw["seeds"]):
+        if seed in raw["seeds"][:index]:
+            yield ("seeds", index), f"names seed {seed!r} twice. Leave one out."
     arms, factors = raw.get("arm", {}), raw.get("factor", {})
     for name in arms:
         if not _NAME.fullmatch(name):
@@ -220,9 +220,9 @@ def _problem(ablation: Ablation, overrides: Overrides) -> str:
 
 def _stages(ablation: Ablation, recipe: Recipe) -> Iterator[tuple[Key, str]]:
     """Yield the metrics whose stage measures nothing."""
-    known = {recipe.stage_name(place): stage for place, stage in enumerate(recipe.stages) if stage.measures}
-    for place, metric in enumerate(ablation.metrics):
+    known = {recipe.stage_name(index): stage for index, stage in enumerate(recipe.stages) if stage.measures}
+    for index, metric in enumerate(ablation.metrics):
         if metric.stage not in known:
             hint = did_you_mean(metric.stage, known)
             text = f"must be a stage that measures, got {metric.stage!r}.{hint}"
-            yield ("metrics", place, "stage"), f"{text} This recipe has: {', '.join(known) or 'none'}."
+            yield ("metrics", index, "stage"), f"{text} This recipe has: {', '.join(known) or 'none'}."

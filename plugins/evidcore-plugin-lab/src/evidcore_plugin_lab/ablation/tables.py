@@ -58,8 +58,8 @@ def latex(found: Found) -> str:
         out += [r"\begin{table}", r"\centering", _caption(found, one)]
         out += [r"\begin{tabular}{l" + "r" * (len(one.heads) - 1) + "}", r"\toprule"]
         out += [_ampersands(one.heads), r"\midrule"]
-        for place, row in enumerate(one.rows):
-            out += [r"\midrule"] if one.rule and place == one.rule else []
+        for index, row in enumerate(one.rows):
+            out += [r"\midrule"] if one.rule and index == one.rule else []
             out.append(_ampersands(row))
         out += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
     return "\n".join(out)

@@ -63,8 +63,8 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
     }
     stages = []
-    for place, stage in enumerate(recipe.stages):
-        name, load = recipe.stage_name(place), stage.workload()
+    for index, stage in enumerate(recipe.stages):
+        name, load = recipe.stage_name(index), stage.workload()
         asks = all(use.task for use in stage.data) and (load.trains_whole_model or not load.train)
         rows = None
         if asks and made.text is not None:

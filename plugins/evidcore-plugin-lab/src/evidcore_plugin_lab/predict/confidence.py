@@ -34,16 +34,16 @@ def option_rows(policy: Policy, prompt: Prompt, task: Task) -> list[dict[str, An
     told = letters if wholes is None else wholes
     shares = [_shares(row) for row in told]
     rows: list[dict[str, Any]] = []
-    for place, option in enumerate(prompt.reference["options"]):
+    for index, option in enumerate(prompt.reference["options"]):
         scan, blank = (
             {
-                "log_likelihood": letters[side][place],
-                "verdict_log_likelihood": None if wholes is None else wholes[side][place],
-                "share": shares[side][place],
+                "log_likelihood": letters[side][index],
+                "verdict_log_likelihood": None if wholes is None else wholes[side][index],
+                "share": shares[side][index],
             }
             for side in (0, 1)
         )
-        rows.append({"letter": LETTERS[place], "option": option, **scan, "blank": blank})
+        rows.append({"letter": LETTERS[index], "option": option, **scan, "blank": blank})
     return rows
 
 

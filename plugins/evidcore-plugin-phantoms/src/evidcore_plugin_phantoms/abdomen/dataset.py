@@ -112,13 +112,13 @@ class PhantomAbdomen(Phantoms[Population]):
         return [
             tuple(
                 Query(
-                    id=f"query-{place}",
+                    id=f"query-{index}",
                     text=text_of(referent, stream, indication if told else None),
                     masks=referent.masks,
                     among=referent.among,
                     kind=referent.kind,
                 )
-                for place, referent in enumerate(referents)
+                for index, referent in enumerate(referents)
             )
             for referents, stream, indication in zip(asked, streams, indications, strict=True)
         ]

@@ -71,8 +71,8 @@ def draw(population: Population, split: str, number: int) -> Phantom:
     grown = grow(rng, scene, patient.wishes)
     facts = measure(scene, grown)
     lesions, findings = np.zeros_like(scene.organs), np.zeros_like(scene.organs)
-    for place, each in enumerate(grown, start=1):
-        lesions[each.box][each.region] = place
+    for index, each in enumerate(grown, start=1):
+        lesions[each.box][each.region] = index
         findings[each.box][each.region] = FINDINGS.index(each.finding) + 1
     return Phantom(
         hu=_scanned(population.stream(split, number, NOISE), scene, population.subtlety),

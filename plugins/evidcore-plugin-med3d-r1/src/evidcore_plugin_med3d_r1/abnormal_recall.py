@@ -65,7 +65,7 @@ class AbnormalRecall(Metric):
         said = f"{judged} abnormal sentences"
         if self._counts[None]:
             said += f"; {self._counts[None]} more affirm no finding that the labeler knows"
-        by_decile = {_decile(place): f"{self._counts[place]} abnormal sentences" for place in range(DECILES)}
+        by_decile = {_decile(index): f"{self._counts[index]} abnormal sentences" for index in range(DECILES)}
         return {"abnormal_recall": said, _LATE_MINUS_EARLY: "second half of reports minus first"} | by_decile
 
     def _read(self, texts: Sequence[str]) -> dict[str, tuple[Finding, ...] | Unread]:

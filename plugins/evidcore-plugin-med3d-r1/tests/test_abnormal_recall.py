@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from evidcore_plugin_med3d_r1.abnormal_recall import AbnormalRecall
 
-from evidcore.builtin.abnormal_recall import AbnormalRecall
 from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Span
 from evidcore.contracts import Labeler, Unread
@@ -72,8 +72,8 @@ def test_recall_over_reports_agrees_with_a_count_sentence_by_sentence(written):
     names = ("emphysema", "lung nodule", "atelectasis", "pericardial effusion", "hiatal hernia")
     pairs = []
     for number in range(40):
-        present = [name for place, name in enumerate(names) if number >> place & 1]
-        said = [name for place, name in enumerate(names) if (number * 7 + 3) >> place & 1]
+        present = [name for index, name in enumerate(names) if number >> index & 1]
+        said = [name for index, name in enumerate(names) if (number * 7 + 3) >> index & 1]
         pairs.append((
             " ".join(f"There is {name}." for name in said) or "Clear.",
             " ".join(f"There is {'' if name in present else 'no '}{name}." for name in names),

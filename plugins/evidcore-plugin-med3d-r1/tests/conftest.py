@@ -1,0 +1,1 @@
+from evidcore.testing.fixtures import written as written
