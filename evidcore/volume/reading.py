@@ -15,7 +15,7 @@ from evidcore.formats import Geometry, Stored, Volume, refuse_flat, refuse_not_f
 from evidcore.volume.cache import fetch, store
 from evidcore.volume.content import READING
 from evidcore.volume.files import file_state, open_volume, reader_mark
-from evidcore.volume.geometry import Placement, resample
+from evidcore.volume.geometry import Placement, place, resample
 
 AIR_HU = -1000.0
 
