@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -128,9 +127,9 @@ class AskingStage(Stage):
         )  # fmt: skip
         return self.ask(policy, asking, context)
 
-    @abstractmethod
     def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
-        """Ask and measure; write the answers."""
+        """Ask and measure; write the answers. A stage without a policy has a `run` of its own."""
+        raise NotImplementedError
 
     def prompts(self, use: DataUse, context: StageContext) -> list[Prompt]:
         """Return a data entry's questions.
