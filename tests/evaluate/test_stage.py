@@ -100,21 +100,8 @@ def test_rows_and_lines_of_a_stage_hold_what_its_metrics_say(recipe, tmp_path):
     assert all("<report>" in body["messages"][1]["content"] for body in server.requests)
 
 
-def test_the_default_metric_measures_without_being_named(recipe, tmp_path):
+def test_a_stage_measures_by_no_metric_that_it_does_not_name(recipe, tmp_path):
     folder = start(recipe(), tmp_path / "runs")
-    run(folder)
-    result = json.loads((folder.path / "results" / "01-evaluate.json").read_text())
-    rows = {row["metric"]: row for row in result["rows"] if row["name"] == "report"}
-    for metric in ("findings_f1_micro", "abnormal_recall"):
-        assert rows[metric]["value"] is not None, metric
-        assert rows[metric]["questions"] == 4
-    assert "bleu_4_corpus" not in rows
-    assert rows["abnormal_recall"]["note"].startswith("4 abnormal sentences")
-    assert sum(metric.startswith("abnormal_recall/decile") for metric in rows) == 10
-
-
-def test_a_stage_may_measure_by_no_metric(recipe, tmp_path):
-    folder = start(recipe("metric = []"), tmp_path / "runs")
     run(folder)
     rows = json.loads((folder.path / "results" / "01-evaluate.json").read_text())["rows"]
     found = {row["metric"] for row in rows if row["name"] == "report"}

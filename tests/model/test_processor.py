@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from evidcore_plugin_encoders.testing import BRIDGE, ENCODER
 from transformers import AutoTokenizer
 
 from evidcore.builtin.views import Volume
@@ -10,7 +11,6 @@ from evidcore.errors import DataError, RunError
 from evidcore.model.parts import build_bridge
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.registry import factory
-from evidcore.testing.models import BRIDGE, ENCODER
 from evidcore.volume import prepare
 
 

@@ -305,13 +305,12 @@ ASKED_REPORTS = 'task = "report", split = "test" }]'
 REPORTS = (LAST, ASKED_REPORTS)
 
 
-def test_an_evaluate_stage_has_the_cores_metric_unless_it_names_some(write):
+def test_an_evaluate_stage_has_the_metrics_that_it_names(write):
     stage = load(write(REPORTS)).stages[-1]
-    assert [table["use"] for table in stage.options["metric"]] == ["abnormal-recall"]
+    assert stage.options["metric"] == []
     named = '[[stage.metric]]\nuse = "scorer"\nname = "words"\nscorer = "judge"'
     own = load(write((LAST, f"{ASKED_REPORTS}\n{named}"))).stages[-1]
     assert own.options["metric"] == [{"use": "scorer", "name": "words", "scorer": "judge"}]
-    assert load(write((LAST, f"{ASKED_REPORTS}\nmetric = []"))).stages[-1].options["metric"] == []
 
 
 def test_a_resolved_recipe_keeps_its_metrics(write, tmp_path):

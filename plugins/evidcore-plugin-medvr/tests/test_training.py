@@ -13,10 +13,11 @@ from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
+from evidcore.reward.composer import NamedReward
 from evidcore.testing import tiny_language, volume_case
-from evidcore.train.grpo import grpo
-from evidcore.train.settings import GrpoSettings, NamedReward, SftSettings, Silent
-from evidcore.train.sft import sft
+from evidcore.train.settings import GrpoSettings, SftSettings, Silent
+from evidcore.train.trl.grpo import grpo
+from evidcore.train.trl.sft import sft
 
 CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 1000, 1000]}}</tool_call>'
 
