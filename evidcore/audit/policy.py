@@ -1,28 +1,29 @@
-"""Were the answers earned by the volume? The same questions over the right, the wrong and no volume.
+"""The evidence ladder: what a policy scores over its own volumes beside what each other showing is worth.
 
-*Grounding margin*: the evaluation's headline over the case's own volumes minus that over another patient's,
-question by question. A policy that answers from priors has a margin of 0 however high its score. Beside it
-stands the score over another patient's volumes minus the best blind rule of the same questions: without the
-right volume a policy can know no more than the priors, so a positive difference means that questions or
-prompts give the answers away.
+The claim is *own minus the best that does not look*: the headline over the cases' own volumes against the
+best blind rule, and against every showing in which what is asked cannot be seen (air, scrambled voxels). It
+holds where the policy beats each of them: choosing the best on the same questions helps nobody. Where the
+same patients can be shown without what is asked, the score must fall (*own minus twin*), and where nothing
+that matters has changed, it must stay. What is lost over another patient's volumes, the *grounding margin*,
+says how far a wrong scan misleads, and is no proof of sight: a weak policy may be misled and gain nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Ge
+from scipy import stats
 
-from evidcore.case import Crop, Prompt
+from evidcore.case import Prompt
 from evidcore.contracts import (
     Answers,
     Asking,
     Audit,
     Audited,
     Blind,
+    Condition,
     Evaluation,
     Policy,
     Row,
@@ -30,85 +31,208 @@ from evidcore.contracts import (
     Task,
 )
 from evidcore.errors import DataError
-from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
-from evidcore.evaluate.reference_lines import cluster_of, row
+from evidcore.evaluate.answered import asked
+from evidcore.evaluate.bootstrap import Interval, holm, mean_interval, paired_interval
+from evidcore.evaluate.reference_lines import row
+from evidcore.evaluate.sealed import Sealed
+from evidcore.registry.factory import offer_of
 
-CONDITIONS: Mapping[str, str] = {  # what results call them
-    "own": "own volumes", "other-patient": "another patient's volumes", "blank": "blank volumes",
-}  # fmt: skip
+OWN = "own"
+OTHER = "other-patient"
+BLIND_RULE = "blind-rule"
+LEVEL = 0.05
+KEPT_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
+_POWER = 2.8  # standard errors from 0 at which a two-sided test of 5 % finds 80 %
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One showing, or the best blind rule, and what own volumes score above it on the same questions."""
+
+    name: str
+    says: str
+    role: str
+    above: Interval  # own minus this
+    differences: tuple[float, ...]  # of each question asked both ways
+    clusters: tuple[str, ...]
+    findings: tuple[str, ...]  # empty where they are not known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyAudited(Audited):
-    """What a policy scores with the right volume, with another patient's and with none."""
+    """What a policy scores over its own volumes and on every other rung."""
 
     name: str
     evaluation: Evaluation[Any]
-    results: Mapping[str, tuple[Scored, ...]]  # by condition; "other-patient" holds one per exchange
+    results: Mapping[str, tuple[Scored, ...]]  # by condition; one for each repeat
+    conditions: Mapping[str, Condition]
+    rungs: tuple[Rung, ...]
     blind: Blind | None  # the best rule that does not look, where the evaluation has one
-    margin: Interval  # own minus other patient
-    over_blind: Interval | None  # other patient minus the best blind rule
+    over_blind: Interval | None  # another patient's volumes minus the best blind rule
+    missing: tuple[str, ...]  # conditions that no question could be shown under
+    prompts: Sequence[Prompt]
 
     @property
     def clusters(self) -> tuple[str, ...]:
         """Return the patient of each question."""
-        return self.results["own"][0].clusters
+        return self.results[OWN][0].clusters
+
+    @property
+    def gain(self) -> Rung | None:
+        """Return the rung of those that do not look which own volumes beat least; None without any."""
+        return min(self._of("blind"), key=lambda rung: rung.above.value, default=None)
+
+    @property
+    def margin(self) -> Interval | None:
+        """Return own minus another patient's volumes, where that was asked."""
+        return next((rung.above for rung in self.rungs if rung.name == OTHER), None)
 
     def score(self, condition: str, metric: str = "") -> Interval:
-        """Return a metric under a condition, the headline if none is named, averaged over exchanges."""
-        return mean_interval(
-            _mean(self.results[condition], metric or self.evaluation.headline), self.clusters
-        )
+        """Return a metric under a condition, the headline if none is named, averaged over repeats."""
+        some = self.results[condition]
+        return mean_interval(_mean(some, metric or self.evaluation.headline), some[0].clusters)
+
+    def _of(self, role: str) -> list[Rung]:
+        return [rung for rung in self.rungs if rung.role == role]
 
     def verdict(self) -> str:
         """Return in words what the figures say, and what they cannot."""
-        return verdict(self.margin, self.over_blind, self.evaluation.points)
+        what = self.evaluation.points
+        gain = self.gain
+        if gain is None:
+            return "Undecided: nothing that does not look was measured."
+        found = f"{_points(gain.above)} {what} over {gain.says}, {_spread(gain.above)}"
+        if _ends(gain.above) is None:
+            return f"Undecided: {found}."
+        lowest = min(_ends(rung.above) or (0.0, 0.0) for rung in self._of("blind"))[0]
+        if lowest <= 0:
+            high = (_ends(gain.above) or (0.0, 0.0))[1]
+            if high < 0:
+                return f"It scores below the best that does not look: {found}. {self._misled()}".strip()
+            missed = (
+                "" if gain.above.is_tied else f" A gain under {100 * _detectable(gain):.1f} would be missed."
+            )
+            return f"No sign that looking helps: {found}.{missed} {self._misled()}".strip()
+        return f"{self._seen(gain, found)} {self._misled()}".strip()
+
+    def _seen(self, gain: Rung, found: str) -> str:
+        """Say what a policy that beats all that do not look rests on."""
+        what = self.evaluation.points
+        for rung in self._of("kept"):
+            ends = _ends(rung.above)
+            if ends is not None and ends[0] > 0 and rung.above.value > KEPT_SHARE * gain.above.value:
+                lost = f"{100 * rung.above.value:.1f} {what} are lost over {rung.says}"
+                return f"Not told: {found}, but {lost}, where the answers should stay."
+        removed = self._of("removed")
+        if not removed:
+            weaker = (
+                "No showing without what is asked could be made, so what in the scan is seen is not known."
+            )
+            return f"The volume is used: {found}. {weaker}"
+        last = next((rung for rung in removed if rung.name == "twin"), removed[0])
+        fell = f"{_points(last.above)} over {last.says}, {_spread(last.above)}"
+        if all((_ends(rung.above) or (0.0, 0.0))[0] > 0 for rung in removed):
+            weaker = (
+                "" if last.name == "twin" else " No twins could be made: patients differ in more than that."
+            )
+            return f"What is asked is seen: {found}; {fell}.{weaker}"
+        return f"The volume is used, but no sign that what is asked is seen: {found}; {fell}."
+
+    def _misled(self) -> str:
+        """Say what another patient's volumes do, where they were shown."""
+        if self.over_blind is not None and (_ends(self.over_blind) or (0.0, 0.0))[0] > 0:
+            over = f"{_points(self.over_blind)}, {_spread(self.over_blind)}"
+            gives = "something else gives answers away"
+            return f"Over another patient's volumes it still beats the best blind rule ({over}): {gives}."
+        if self.margin is None:
+            return ""
+        return f"Over another patient's volumes it loses {100 * self.margin.value:.1f}."
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines of every condition."""
-        return [line for some in self.results.values() for result in some for line in result.lines()]
+        """Return the lines of every condition, and what the best blind rule scores on each question."""
+        found = [line for some in self.results.values() for result in some for line in result.lines()]
+        if self.blind is not None:
+            for prompt, value in zip(self.prompts, self.blind.values, strict=True):
+                line = {**asked(prompt), "condition": BLIND_RULE, "text": "", "malformed": None}
+                found.append({**line, "figures": {self.evaluation.headline: value}})
+        return found
 
     def reference_lines(self) -> Mapping[str, float | None]:
         """Return what blind rules score."""
         return {} if self.blind is None else self.blind.figures
 
     def rows(self) -> list[Row]:
-        """Return the results rows: each condition, the differences, then the blind rules."""
-        found = []
+        """Return the results rows: each rung, the differences, those by finding, then the blind rules."""
+        headline, found = self.evaluation.headline, []
         for condition, some in self.results.items():
-            note = f"mean over {len(some)} exchanges of volumes" if len(some) > 1 else ""
-            for metric in (self.evaluation.headline, *self.evaluation.beside):
+            says = "own volumes" if condition == OWN else self.conditions[condition].says
+            repeats = f"mean over {len(some)} exchanges of volumes" if len(some) > 1 else ""
+            for metric in (headline, *self.evaluation.beside):
                 found.append(
                     row(
-                        CONDITIONS[condition], metric, self.score(condition, metric),
-                        note=note if metric == self.evaluation.headline else "",
-                        unit=some[0].unit(metric), task=self.name, condition=condition,
-                        is_headline=metric == self.evaluation.headline,
+                        says, metric, self.score(condition, metric),
+                        note=repeats if metric == headline else "", unit=some[0].unit(metric),
+                        task=self.name, condition=condition, is_headline=metric == headline,
                     )
                 )  # fmt: skip
         what = self.evaluation.points.removeprefix("points").removeprefix(" of ")
         what = f"{what}, " if what else ""
-        note = f"{what}own minus another patient's"
-        of = {"of": self.evaluation.headline}
-        found.append(row(self.name, "grounding_margin", self.margin, note=note, extra=of))
+        if (gain := self.gain) is not None:
+            note = f"{what}own minus the best that does not look: {gain.says}"
+            found.append(self._difference("own_minus_blind", gain, note))
+        for rung in self.rungs:
+            metric = "grounding_margin" if rung.name == OTHER else f"own_minus_{rung.name.replace('-', '_')}"
+            found.append(self._difference(metric, rung, f"{what}own minus {rung.says}"))
         if self.blind is not None and self.over_blind is not None:
             note = f"{what}another patient's minus the best blind rule ({self.blind.rule})"
-            metric = f"other_patient_minus_{self.blind.label}"
-            found.append(row(self.name, metric, self.over_blind, note=note))
-            found += self.blind.rows
+            found.append(
+                row(self.name, f"other_patient_minus_{self.blind.label}", self.over_blind, note=note)
+            )
+        found += self._by_finding()
+        return found if self.blind is None else [*found, *self.blind.rows]
+
+    def _difference(self, metric: str, rung: Rung, note: str) -> Row:
+        extra = {"of": self.evaluation.headline, "against": rung.name}
+        return row(self.name, metric, rung.above, note=note, extra=extra)
+
+    def _by_finding(self) -> list[Row]:
+        """Return own minus the best that does not look for each finding, marked where Holm's test says so."""
+        gain = self.gain
+        if gain is None or not gain.findings:
+            return []
+        of_finding = {
+            finding: [index for index, one in enumerate(gain.findings) if one == finding]
+            for finding in sorted(set(gain.findings))
+        }
+        chances = [_chance(gain, indices) for indices in of_finding.values()]
+        found = []
+        for (finding, indices), p in zip(of_finding.items(), holm(chances), strict=True):
+            values = [gain.differences[index] for index in indices]
+            interval = paired_interval(
+                values, [0.0] * len(values), [gain.clusters[index] for index in indices]
+            )
+            sign = "" if interval.value > 0 and p < LEVEL else "no sign of looking"
+            extra = {"of": self.evaluation.headline, "against": gain.name, "p_holm": round(p, 6)}
+            found.append(row(self.name, f"own_minus_blind/{finding}", interval, note=sign, extra=extra))
         return found
 
 
 class PolicyAudit(Audit):
-    """Ask over own, exchanged and blank volumes.
+    """Ask the same questions over own volumes and under conditions; compare with the best that does not look.
 
     Args:
-        exchanges: how often volumes are exchanged between patients, each time otherwise; more make the
-            margin's interval narrower.
+        conditions: other showings, each a component; one that no question can be shown under is left out.
     """
 
-    def __init__(self, *, exchanges: Annotated[int, Ge(1)] = 3) -> None:
-        self.exchanges = exchanges
+    def __init__(
+        self,
+        *,
+        conditions: tuple[Condition, ...] = (
+            {"use": "blank"}, {"use": "scrambled"}, {"use": "other-patient"}, {"use": "perturbed"},
+            {"use": "twin"}, {"use": "sham"}, {"use": "matched"}, {"use": "same-answer"},
+        ),  # type: ignore[assignment]  # tables of a recipe
+    ) -> None:  # fmt: skip
+        self.conditions = conditions
 
     def __call__(
         self,
@@ -126,76 +250,80 @@ class PolicyAudit(Audit):
             DataError: if volumes cannot be exchanged; names the patient.
         """
         asking = dataclasses.replace(asking, headline_only=True)
+        sealed, conditions = Sealed(policy), {offer_of(one).name: one for one in self.conditions}
+        shown = {OWN: [[*enumerate(prompts)]], **self.shown(prompts, asking)}
         given = [
-            Answers(some, evaluation.answer(policy, some, task, asking), condition)
-            for condition, variants in self.shown(prompts, asking.seed).items()
-            for some in variants
+            (indices, Answers(some, evaluation.answer(sealed, some, task, asking), condition))
+            for condition, repeats in shown.items()
+            for indices, some in (zip(*repeat, strict=True) for repeat in repeats if repeat)
         ]
-        scored, blind = evaluation.score_beside_blind(given, prompts, training, task, name)
+        whole = [answers for indices, answers in given if len(indices) == len(prompts)]
+        scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
+        measured = dict(zip(map(id, whole), scored, strict=True))
         results: dict[str, tuple[Scored, ...]] = {}
-        for one, result in zip(given, scored, strict=True):
-            results[one.condition] = (*results.get(one.condition, ()), result)
-        clusters = results["own"][0].clusters
-        right, wrong = (_mean(results[side], evaluation.headline) for side in ("own", "other-patient"))
+        places: dict[str, list[tuple[int, ...]]] = {}
+        for indices, answers in given:
+            result = measured.get(id(answers)) or evaluation.score([answers], task, name)[0]
+            results[answers.condition] = (*results.get(answers.condition, ()), result)
+            places.setdefault(answers.condition, []).append(indices)
+        own = results[OWN][0]
+        values = own.values(evaluation.headline)
+        rungs = [
+            _rung(
+                condition, conditions[condition], values, own, places[condition][0], some, evaluation.headline
+            )
+            for condition, some in results.items()
+            if condition != OWN
+        ]
+        over_blind = None
+        if blind is not None:
+            above = paired_interval(values, blind.values, own.clusters)
+            differences = tuple(mine - theirs for mine, theirs in zip(values, blind.values, strict=True))
+            rungs.insert(0, Rung(
+                name=BLIND_RULE, says=f"the best blind rule ({blind.rule})", role="blind", above=above,
+                differences=differences, clusters=tuple(own.clusters), findings=own.asked_about,
+            ))  # fmt: skip
+            if OTHER in results:
+                wrong = _mean(results[OTHER], evaluation.headline)
+                over_blind = paired_interval(wrong, blind.values, own.clusters)
         return PolicyAudited(
-            name=name,
-            evaluation=evaluation,
-            results=results,
-            blind=blind,
-            margin=paired_interval(right, wrong, clusters),
-            over_blind=None if blind is None else paired_interval(wrong, blind.values, clusters),
-        )
+            name=name, evaluation=evaluation, results=results, conditions=conditions, rungs=tuple(rungs),
+            blind=blind, over_blind=over_blind, missing=tuple(conditions.keys() - results.keys()),
+            prompts=prompts,
+        )  # fmt: skip
 
-    def shown(self, prompts: Sequence[Prompt], seed: int) -> dict[str, list[Sequence[Prompt]]]:
-        """Return the prompts over own volumes, over those of each exchange, and over air."""
-        return {
-            "own": [prompts],
-            "other-patient": [exchanged(prompts, seed=seed + number) for number in range(self.exchanges)],
-            "blank": [[blanked(prompt) for prompt in prompts]],
-        }
+    def shown(self, prompts: Sequence[Prompt], asking: Asking) -> dict[str, list[list[tuple[int, Prompt]]]]:
+        """Return the questions that each condition can show, with their indices, once for each repeat.
 
-
-def exchanged(prompts: Sequence[Prompt], *, seed: int = 0) -> list[Prompt]:
-    """Show every question over another patient's volumes: nobody keeps his own.
-
-    Patients stand in a circle, in an order drawn from `seed`, and each gets the next one's volumes, so every
-    volume is shown about as often as before. Where the next patient shows another number of volumes, the one
-    after him is taken.
-
-    Raises:
-        DataError: if no other patient shows as many volumes; names the patient and the prompt.
-    """
-    scans: dict[str, list[tuple[Crop, ...]]] = {}
-    for prompt in prompts:
-        of_patient = scans.setdefault(cluster_of(prompt), [])
-        if prompt.crops() not in of_patient:
-            of_patient.append(prompt.crops())
-    circle = sorted(scans)
-    random.Random(f"exchange/{seed}").shuffle(circle)
-    place = {patient: number for number, patient in enumerate(circle)}
-    return [
-        prompt.showing(_of_another(prompt, scans, circle, place[cluster_of(prompt)])) for prompt in prompts
-    ]
+        Raises:
+            DataError: if a condition changes how many questions there are, or leaves out others in a repeat.
+        """
+        found: dict[str, list[list[tuple[int, Prompt]]]] = {}
+        for condition in self.conditions:
+            name = offer_of(condition).name
+            for number in range(condition.repeats):
+                some = condition.show(prompts, seed=asking.seed + number, dataset=asking.dataset)
+                if len(some) != len(prompts):
+                    raise DataError(f"{offer_of(condition)}: {len(some)} questions shown of {len(prompts)}.")
+                there = [(index, one) for index, one in enumerate(some) if one is not None]
+                found.setdefault(name, []).append(there)
+            if len({tuple(index for index, _ in repeat) for repeat in found[name]}) > 1:
+                raise DataError(f"{offer_of(condition)}: leaves out other questions when it is repeated.")
+        return found
 
 
-def blanked(prompt: Prompt) -> Prompt:
-    """Show the question over volumes of air."""
-    return prompt.showing([dataclasses.replace(crop, blank=True) for crop in prompt.crops()])
-
-
-def _of_another(
-    prompt: Prompt, scans: Mapping[str, list[tuple[Crop, ...]]], circle: Sequence[str], place: int
-) -> tuple[Crop, ...]:
-    own = scans[circle[place]].index(prompt.crops())
-    for step in range(1, len(circle)):
-        donor = scans[circle[(place + step) % len(circle)]]
-        fitting = [crops for crops in donor if len(crops) == len(prompt.crops())]
-        if fitting:
-            return fitting[own % len(fitting)]
-    raise DataError(
-        f"prompt {prompt.id!r} of {circle[place]!r} shows {len(prompt.crops())} volumes and no other of the "
-        f"{len(circle)} patients shows as many. Audit with at least two patients, seen in the same view."
-    )
+def _rung(
+    name: str, condition: Condition, values: Sequence[float], own: Scored, indices: Sequence[int],
+    some: Sequence[Scored], headline: str,
+) -> Rung:  # fmt: skip
+    """Compare own volumes with a condition, on the questions that it could show."""
+    mine, theirs = [values[index] for index in indices], _mean(some, headline)
+    clusters = tuple(own.clusters[index] for index in indices)
+    return Rung(
+        name=name, says=condition.says, role=condition.role, above=paired_interval(mine, theirs, clusters),
+        differences=tuple(one - other for one, other in zip(mine, theirs, strict=True)), clusters=clusters,
+        findings=tuple(own.asked_about[index] for index in indices) if own.asked_about else (),
+    )  # fmt: skip
 
 
 def _mean(results: Sequence[Scored], metric: str) -> tuple[float, ...]:
@@ -204,36 +332,37 @@ def _mean(results: Sequence[Scored], metric: str) -> tuple[float, ...]:
     return tuple(sum(some) / len(some) for some in each)
 
 
-def verdict(margin: Interval, over_blind: Interval | None, what: str = "points") -> str:
-    """Return in words what the margin and the difference from the best blind rule say."""
-    over = "" if over_blind is None else _on_blind(over_blind, what)
-    return f"{_on_margin(margin, what)} {over}".strip()
+def _error(differences: Sequence[float], clusters: Sequence[str]) -> tuple[float, int]:
+    """Return the standard error of a mean of clustered values, and the number of clusters."""
+    mean = sum(differences) / len(differences)
+    apart: dict[str, float] = {}
+    for value, owner in zip(differences, clusters, strict=True):
+        apart[owner] = apart.get(owner, 0.0) + value - mean
+    count = len(apart)
+    spread = sum(one * one for one in apart.values()) * count / max(count - 1, 1)
+    return float(spread**0.5 / len(differences)), count
 
 
-def _on_margin(margin: Interval, what: str) -> str:
-    points = f"{100 * margin.value:+.1f} {what}"
-    ends = _ends(margin)
-    if ends is None:
-        return f"Undecided: margin {points}, {margin.note}."
-    found = f"margin {points}, {_spread(margin)}"
-    if ends[0] > 0:
-        return f"The volume is used: {found}."
-    if ends[1] < 0:
-        return f"The right volume misleads: {found}."
-    return f"No sign that the volume is used: {found}."
+def _detectable(rung: Rung) -> float:
+    """Return the smallest difference that 80 % of such audits would find."""
+    return _POWER * _error(rung.differences, rung.clusters)[0]
 
 
-def _on_blind(over: Interval, what: str) -> str:
-    ends = _ends(over)
-    if ends is None:
-        return ""
-    spread = _spread(over).removeprefix("95 % interval ")
-    found = f"{100 * over.value:+.1f} {what} against the best blind rule ({spread})"
-    if ends[0] > 0:
-        return f"Without its volume it beats the blind rules, so something else gives answers away: {found}."
-    if ends[1] < 0:
-        return f"Without its volume it stays below the best blind rule: {found}."
-    return f"Without its volume it scores as the best blind rule does: {found}."
+def _chance(rung: Rung, indices: Sequence[int]) -> float:
+    """Return the two-sided p value of no difference on some questions, t over patients."""
+    values, owners = (
+        [rung.differences[index] for index in indices],
+        [rung.clusters[index] for index in indices],
+    )
+    error, count = _error(values, owners)
+    mean = sum(values) / len(values)
+    if count < 2:
+        return 1.0
+    return float(2 * stats.t.sf(abs(mean) / error, count - 1)) if error else float(mean == 0)
+
+
+def _points(interval: Interval) -> str:
+    return f"{100 * interval.value:+.1f}"
 
 
 def _ends(interval: Interval) -> tuple[float, float] | None:
@@ -244,6 +373,8 @@ def _ends(interval: Interval) -> tuple[float, float] | None:
 
 
 def _spread(interval: Interval) -> str:
-    if interval.low is None or interval.high is None:
+    if interval.is_tied:
         return "the same in every draw of patients"
+    if interval.low is None or interval.high is None:
+        return interval.note
     return f"95 % interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"

@@ -57,6 +57,7 @@ class AuditStage(AskingStage):
         answers: list[Mapping[str, Any]] = []
         lines, verdicts = {}, {}
         for use in self.data:
+            asking = dataclasses.replace(asking, dataset=context.dataset(use.dataset))
             found = audit(
                 policy, self.prompts(use, context), context.tasks[use.task], self.evaluation(use, context),
                 training(use, context), asking, use.task,

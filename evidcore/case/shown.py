@@ -108,9 +108,12 @@ class Unscored:
 Verdict = Score | Unscored
 
 
+Change = Literal["", "scrambled", "perturbed"]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Crop:
-    """What an encoder is given: a whole volume, a part of one, or an empty one of the same grid.
+    """What an encoder is given: a whole volume, a part of one, or an empty or changed one of the same grid.
 
     `uri()` is the string that travels through trainers in place of pixels.
     """
@@ -118,6 +121,7 @@ class Crop:
     volume: VolumeRef
     box_zyx: tuple[int, int, int, int, int, int] | None = None  # z0, z1, y0, y1, x0, x1 in voxels
     blank: bool = False  # every voxel air: the grounding audit's empty volume
+    change: Change = ""  # what an audit does to the voxels that an encoder is given
 
     def uri(self) -> str:
         """Return the string form; `parse_uri` is its inverse."""
@@ -126,6 +130,8 @@ class Crop:
             marks["box"] = ",".join(str(edge) for edge in self.box_zyx)
         if self.blank:
             marks["blank"] = "1"
+        if self.change:
+            marks["change"] = self.change
         return f"{self.volume.path}#{urlencode(marks, safe=',')}"
 
     @classmethod
@@ -144,7 +150,12 @@ class Crop:
             box = tuple(int(edge) for edge in marks["box"].split(",")) if "box" in marks else None
         except ValueError as cause:
             raise ValueError(f"not a crop: {uri!r} ({cause}); write it with Crop.uri()") from cause
-        return cls(volume=volume, box_zyx=cast(Any, box), blank="blank" in marks)
+        return cls(
+            volume=volume,
+            box_zyx=cast(Any, box),
+            blank="blank" in marks,
+            change=cast(Any, marks.get("change", "")),
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,3 +212,12 @@ class Prompt:
             VisualPart(crop=next(fresh)) if isinstance(part, VisualPart) else part for part in self.parts
         )
         return dataclasses.replace(self, parts=parts)
+
+    def blanked(self) -> Prompt:
+        """Return the same question over volumes of air."""
+        return self.showing([dataclasses.replace(crop, blank=True) for crop in self.crops()])
+
+    def sealed(self, number: int) -> Prompt:
+        """Return what a policy is given: text and pixels; no case, no reference, an id that says nothing."""
+        nobody = Case(id=f"case-{number}", patient=None, volumes=())
+        return Prompt(id=f"prompt-{number}", case=nobody, task=self.task, parts=self.parts)

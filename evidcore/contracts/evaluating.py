@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from evidcore.case import Evidence, Prompt, VolumeRef
 from evidcore.contracts.answering import Task
+from evidcore.contracts.data import Dataset
 from evidcore.contracts.model import Policy
 from evidcore.contracts.segmenting import Mask
 
@@ -82,6 +83,7 @@ class Asking:
     prompts_per_batch: int = 64
     headline_only: bool = False  # nothing that the headline does not need, as option likelihoods
     seed: int = 0  # of whatever an audit draws
+    dataset: Dataset | None = None  # gives other showings of its cases to an audit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +116,11 @@ class Scored(ABC):
         A line holds at least `prompt_id`, `case_id`, `patient`, `task`, `condition`, `prompt`, `text` and
         `malformed`; what a row sums over the prompts stands under `figures` as `{metric: number}`.
         """
+
+    @property
+    def asked_about(self) -> tuple[str, ...]:
+        """Return what each prompt asks about, for figures by finding; empty where that is not known."""
+        return ()
 
     @abstractmethod
     def values(self, metric: str) -> tuple[float, ...]:
@@ -206,6 +213,40 @@ class Evaluation(ABC, Generic[Said]):
             A mask (z, y, x) on the volume's grid; None where the evidence stands for no more than itself.
         """
         return None
+
+
+Role = Literal["blind", "removed", "kept", "other"]
+
+
+class Condition(ABC):
+    """The same questions over another showing: a rung of the evidence ladder. Core gives: nothing.
+
+    `role` says what follows from the answers:
+
+    - "blind": nothing of what is asked can be seen, so what it scores was not earned by looking;
+    - "removed": what is asked about is not there, so a score that rests on it must fall;
+    - "kept": nothing that the answer rests on has changed, so the score must stay;
+    - "other": it tells how a policy errs, and decides nothing.
+    """
+
+    says: ClassVar[str]  # what results call it: "another patient's volumes"
+    role: ClassVar[Role]
+    repeats: int = 1  # showings, each drawn with a seed of its own; results are their mean
+
+    @abstractmethod
+    def show(
+        self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None
+    ) -> Sequence[Prompt | None]:
+        """Return each question over another showing, changed in nothing else; None where there is none.
+
+        Args:
+            prompts: the questions, over the cases' own volumes.
+            seed: of whatever is drawn.
+            dataset: of the questions, where it is known.
+
+        Raises:
+            DataError: if the questions cannot be shown so for a reason that the data can mend.
+        """
 
 
 class Audited(ABC):

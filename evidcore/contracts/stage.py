@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts.answering import Task
-from evidcore.contracts.data import View
+from evidcore.contracts.data import Dataset, View
 from evidcore.contracts.evaluating import StageResult
 from evidcore.contracts.model import Language, Policy
 from evidcore.recipe.shape import DataUse, Surroundings, marked_kind
@@ -72,6 +72,10 @@ class StageContext(ABC):
     @abstractmethod
     def split(self, dataset: str, split: Split) -> Sequence[Case]:
         """Return the cases of a split."""
+
+    @abstractmethod
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set of the recipe."""
 
     @abstractmethod
     def cases(self, use: DataUse) -> Sequence[Case]:

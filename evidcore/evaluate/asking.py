@@ -14,6 +14,7 @@ from evidcore.contracts import Asking, Evaluation, Policy, Stage, StageContext, 
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError
 from evidcore.evaluate.reference_lines import training_prompts
+from evidcore.evaluate.sealed import Sealed
 from evidcore.recipe import Recipe
 from evidcore.recipe.fitting import made_class
 from evidcore.recipe.shape import DataUse, Surroundings, Table
@@ -125,7 +126,7 @@ class AskingStage(Stage):
             max_new_tokens=self.max_new_tokens, prompts_per_batch=self.prompts_per_batch,
             seed=context.recipe.seed,
         )  # fmt: skip
-        return self.ask(policy, asking, context)
+        return self.ask(Sealed(policy), asking, context)
 
     def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
         """Ask and measure; write the answers. A stage without a policy has a `run` of its own."""

@@ -101,6 +101,11 @@ class ChoiceResult(Scored):
         """Return whose question each is."""
         return tuple(answer.cluster for answer in self.answers)
 
+    @property
+    def asked_about(self) -> tuple[str, ...]:
+        """Return the finding that each question's right option stands for."""
+        return tuple(answer.finding for answer in self.answers)
+
     def correct(self, reading: str = "choice") -> tuple[float, ...]:
         """Return 1 or 0 per question.
 

@@ -31,8 +31,8 @@ def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
     """
     task, metric = row.get("task", row["name"]), row["metric"]
     own = [line for line in lines if line["task"] == task]
-    if metric == "grounding_margin":
-        sides = ("own", "other-patient")
+    if metric == "grounding_margin" or "against" in row:
+        sides = ("own", row.get("against", "other-patient"))
         return _difference(*(_items(_under(side, own), row.get("of", "strict_accuracy")) for side in sides))
     return _items(_under(row.get("condition"), own), metric)
 

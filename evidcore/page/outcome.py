@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.page.charts import Lane, lanes
-from evidcore.page.markup import Html, interval, join, number, tag
+from evidcore.page.markup import Html, join, tag
 from evidcore.page.record import Line, RunRecord
 from evidcore.page.tables import (
     REFERENCE_LINES,
@@ -114,40 +114,12 @@ def _charts(
 def _sentence(record: RunRecord) -> Html:
     """Say the last audit's outcome in words, where there is one."""
     said_ = [
-        _margin(task, rows) or tag("p", str((result.get("verdict") or {}).get(task, "")), class_="lead")
+        tag("p", tag("i", task), ": ", str((result.get("verdict") or {}).get(task, "")), class_="lead")
         for result in [one for one in record.results if _is_audit(one)][-1:]
-        for task, rows in _by_task(result).items()
+        for task in _by_task(result)
     ]
     nothing = "No grounding audit has run, so what the accuracy rests on is not known."
     return join(said_) if said_ else tag("p", nothing, class_="lead")
-
-
-def _margin(task: str, rows: Sequence[Row]) -> Html | None:
-    """Say a grounding margin with the figures that it is the difference of; None where there is none."""
-    own, other = (_under(rows, condition)[:1] for condition in ("own", "other-patient"))
-    margin = [row for row in rows if row.get("metric") == "grounding_margin"]
-    if not (own and other and margin):
-        return None
-    return tag(
-        "p",
-        tag("b", number(own[0]["value"], unit_of_row(own[0]))),
-        f" {said(str(own[0]['metric']))} on the cases' own volumes, ",
-        tag("b", number(other[0]["value"], unit_of_row(other[0]))),
-        " on another patient's: a grounding margin of ",
-        tag("b", number(margin[0]["value"], "points")),
-        " points (",
-        _spread(margin[0]),
-        ") on ",
-        tag("i", task),
-        ".",
-        class_="lead",
-    )
-
-
-def _spread(row: Row) -> object:
-    if row.get("low") is None:
-        return f"no interval: {row.get('note') or 'not measured'}"
-    return interval(row["low"], row.get("high"), "points")
 
 
 def _named(row: Row) -> Html:
@@ -182,7 +154,7 @@ def _line_key(rows: Sequence[Row], result: Line) -> Html:
 
 
 def audit(record: RunRecord) -> Html:
-    """Return the grounding audit: the same policy on its own, another patient's and blank volumes."""
+    """Return the audits: what each showing of the same questions is worth, and what own volumes add to it."""
     blocks = [
         _audit(record, result, task, rows)
         for result in record.results
@@ -194,7 +166,7 @@ def audit(record: RunRecord) -> Html:
             "p",
             "No grounding audit has run. ",
             tag("code", f"evid audit policy {record.folder}"),
-            " asks the same questions over another patient's volumes and over blank ones.",
+            " asks the same questions over blank, scrambled, altered and other patients' volumes.",
             class_="empty",
         )
     return join(blocks)
@@ -202,8 +174,15 @@ def audit(record: RunRecord) -> Html:
 
 def _audit(record: RunRecord, result: Line, task: str, rows: Sequence[Row]) -> Html:
     conditions = [row for row in _headlines(rows) if row.get("condition")]
-    differences = [row for row in rows if unit_of_row(row) == "points" and not row.get("condition")]
-    caption = "Differences in points. A margin whose interval covers 0: no sign that it looks."
+    conditions.sort(key=lambda row: float(row["value"]))  # a staircase: which showing earned what
+    differences = [
+        row
+        for row in rows
+        if unit_of_row(row) == "points" and not row.get("condition") and "/" not in str(row["metric"])
+    ]
+    caption = (
+        "Differences in points. Where own minus the best that does not look covers 0: no sign that it looks."
+    )
     drawn = [
         *_charts(conditions, result, lambda row: row.get("name", ""), _condition_tone),
         *_charts(differences, result, _difference, lambda row: "own", caption),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
     "rollout", "tool", "reader", "labeler", "scorer", "metric", "format",
-    "evaluation", "audit", "language", "stage", "observer",
+    "evaluation", "audit", "condition", "language", "stage", "observer",
     "command",
 )  # fmt: skip
 _PREFIX = "evidcore."

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.case import Case, Prompt, Split
-from evidcore.contracts import Announce, Encoder, Language, Policy, StageContext
+from evidcore.contracts import Announce, Dataset, Encoder, Language, Policy, StageContext
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -49,6 +49,10 @@ class Context(StageContext):
     def split(self, dataset: str, split: Split) -> Sequence[Case]:
         """Return the cases of a split."""
         return self._assembly.split(dataset, split)
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set of the recipe."""
+        return self._assembly.datasets[name]
 
     def cases(self, use: DataUse) -> Sequence[Case]:
         """Return the cases of a data entry."""

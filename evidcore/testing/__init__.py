@@ -2,6 +2,7 @@
 
 from evidcore.testing.checks_dataset import check_dataset as check_dataset
 from evidcore.testing.checks_evaluation import check_audit as check_audit
+from evidcore.testing.checks_evaluation import check_condition as check_condition
 from evidcore.testing.checks_evaluation import check_evaluation as check_evaluation
 from evidcore.testing.checks_fit import check_fit as check_fit
 from evidcore.testing.checks_format import check_format as check_format

@@ -1,4 +1,4 @@
-"""The checks of evaluations and audits."""
+"""The checks of evaluations, audits and their conditions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
-from evidcore.audit.policy import blanked
 from evidcore.case import Prompt
-from evidcore.contracts import Answers, Asking, Audit, Evaluation, Policy, Row, Scored, Task
+from evidcore.contracts import (
+    Answers,
+    Asking,
+    Audit,
+    Condition,
+    Dataset,
+    Evaluation,
+    Policy,
+    Row,
+    Scored,
+    Task,
+)
+from evidcore.contracts.evaluating import Role
 from evidcore.evaluate.reference_lines import cluster_of
+from evidcore.evaluate.sealed import Sealed
 from evidcore.testing.clauses import raises_nothing, require
 
 _LINE = ("prompt_id", "case_id", "patient", "task", "condition", "prompt", "text", "malformed")
@@ -89,7 +101,7 @@ def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[
     require(best > worst, evaluation, clause, f"{evaluation.headline}: {best} for gold, {worst} for empty")
     blind, unseen = (
         evaluation.references(some, lambda: prompts, task, "name")
-        for some in (prompts, [blanked(prompt) for prompt in prompts])
+        for some in (prompts, [prompt.blanked() for prompt in prompts])
     )
     if blind is not None and unseen is not None:
         _values_are_sound(evaluation, blind.values, len(prompts))
@@ -100,6 +112,36 @@ def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[
         )
 
 
+def check_condition(condition: Condition, prompts: Sequence[Prompt], dataset: Dataset | None = None) -> None:
+    """Assert the contract of an audit's condition.
+
+    The clauses:
+
+    - it names itself and its role;
+    - each question has its showing, or none;
+    - only what is shown changes;
+    - some question is shown otherwise;
+    - equal seeds give equal showings.
+
+    Args:
+        condition: the component under test.
+        prompts: of several patients.
+        dataset: of the prompts.
+    """
+    is_named = bool(condition.says) and condition.role in get_args(Role) and condition.repeats >= 1
+    require(is_named, condition, "it names itself and its role", f"{condition.says!r}, {condition.role!r}")
+    with raises_nothing(condition, "it shows questions", f"{len(prompts)} prompts"):
+        shown, again = (condition.show(prompts, seed=1, dataset=dataset) for _ in range(2))
+    clause = "each question has its showing, or none"
+    require(len(shown) == len(prompts), condition, clause, f"{len(shown)} for {len(prompts)}")
+    for before, after in zip(prompts, shown, strict=True):
+        is_same = after is None or after == before.showing(after.crops())
+        require(is_same, condition, "only what is shown changes", f"not so for {before.id!r}")
+    moved = [one for one, own in zip(shown, prompts, strict=True) if one is not None and one != own]
+    require(bool(moved), condition, "some question is shown otherwise", f"none of {len(prompts)}")
+    require(list(shown) == list(again), condition, "equal seeds give equal showings", "they differ")
+
+
 def check_audit(audit: Audit, evaluation: Evaluation[Any], task: Task, prompts: Sequence[Prompt]) -> None:
     """Assert the contract of an audit, on a policy that never looks.
 
@@ -107,7 +149,7 @@ def check_audit(audit: Audit, evaluation: Evaluation[Any], task: Task, prompts: 
 
     - it asks over the case's own volumes, and over something else;
     - only what is shown differs between conditions;
-    - rows are sound, and lines of each condition hold every question;
+    - rows are sound, and lines over own volumes hold every question;
     - its verdict says something, and the reference lines are numbers;
     - equal calls give equal rows.
 
@@ -117,27 +159,31 @@ def check_audit(audit: Audit, evaluation: Evaluation[Any], task: Task, prompts: 
         task: asked `prompts`.
         prompts: of several patients, each showing as many volumes.
     """
-    policy = Repeats(task)
+    text, _ = task.gold(prompts[0])
+    policy = Repeats(task, text)
     with raises_nothing(audit, "any policy is audited", f"{len(prompts)} prompts"):
         found, again = (
-            audit(one, prompts, task, evaluation, lambda: prompts, _ASKING, "name")
-            for one in (policy, Repeats(task))
+            audit(Sealed(one), prompts, task, evaluation, lambda: prompts, _ASKING, "name")
+            for one in (policy, Repeats(task, text))
         )
-    own = {prompt.id: prompt for prompt in prompts}
-    seen = {(prompt.id, prompt.crops()) for prompt in policy.shown}
-    is_own = all((prompt.id, prompt.crops()) in seen for prompt in prompts)
+    own = {prompt.id for prompt in prompts}
+    words = {(prompt.task, prompt.written()) for prompt in prompts}
+    seen = {id(prompt.parts) for prompt in policy.shown}
+    is_own = {id(prompt.parts) for prompt in prompts} <= seen
     clause = "it asks over the case's own volumes, and over something else"
     require(is_own and len(seen) > len(prompts), audit, clause, f"{len(seen)} for {len(prompts)} prompts")
     for prompt in policy.shown:
-        is_same = prompt.id in own and prompt.showing(own[prompt.id].crops()) == own[prompt.id]
-        require(is_same, audit, "only what is shown differs between conditions", f"not so for {prompt.id!r}")
+        is_same = (prompt.task, prompt.written()) in words
+        require(is_same, audit, "only what is shown differs between conditions", f"asks {prompt.written()!r}")
     rows_are_sound(audit, found.rows(), len(prompts))
     lines = found.lines()
     _lines_are_sound(audit, lines)
-    for condition in {line["condition"] for line in lines} | {"own"}:
-        asked = {line["prompt_id"] for line in lines if line["condition"] == condition}
-        clause = "lines of each condition hold every question"
-        require(asked == own.keys(), audit, clause, f"{condition!r} lacks {sorted(own.keys() - asked)}")
+    asked = {line["prompt_id"] for line in lines if line["condition"] == "own"}
+    strange = {line["prompt_id"] for line in lines} - own
+    clause = "lines over own volumes hold every question"
+    require(
+        asked == own and not strange, audit, clause, f"they lack {sorted(own - asked)}; {sorted(strange)}"
+    )
     require(bool(found.verdict().strip()), audit, "its verdict says something", f"{found.verdict()!r}")
     lines_ = found.reference_lines()
     is_known = all(value is None or math.isfinite(value) for value in lines_.values())

@@ -67,6 +67,7 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
         "reading": READING,
         "spec": dataclasses.asdict(spec) | {"size_zyx": size_zyx or spec.size_zyx, "any_depth": None},
         "blank": crop.blank,
+        **({"change": crop.change} if crop.change else {}),
         "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
         "box_zyx": None if crop.blank else crop.box_zyx,
         "file": None if crop.blank else content_hash(crop.volume.path),

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.case import Crop, VolumeRef
+from evidcore.case import Change, Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
 from evidcore.formats import Array, Geometry
@@ -101,7 +101,7 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
         )
     if crop.blank:
         return _windowed(torch.full(size, AIR_HU if spec.windows else -1.0), spec.windows or ((-1.0, 1.0),))
-    held = get_input(crop, spec, size)
+    held = None if crop.change else get_input(crop, spec, size)
     if held is not None:
         return torch.from_numpy(held.copy())
     region, geometry = _region(crop)
@@ -113,7 +113,23 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
         scale = zip(values.shape, geometry.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
         z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
         values = _centred(resize(values, (z, y, x)), size, fill=AIR_HU if spec.windows else windows[0][0])
+    if crop.change:
+        rng = torch.Generator().manual_seed(content_key(crop, spec, size))
+        values = _changed(values, crop.change, windows, rng)
     return _windowed(values, windows)
+
+
+def _changed(
+    values: Float[Tensor, "z y x"],
+    change: Change,
+    windows: Sequence[tuple[float, float]],
+    rng: torch.Generator,
+) -> Float[Tensor, "z y x"]:
+    """Return the voxels permuted, or moved by one along each axis with noise of 1 % of the widest window."""
+    if change == "scrambled":
+        return values.flatten()[torch.randperm(values.numel(), generator=rng)].reshape(values.shape)
+    moved = functional.pad(values[None, None, :-1, :-1, :-1], (1, 0, 1, 0, 1, 0), mode="replicate")[0, 0]
+    return moved + 0.01 * max(high - low for low, high in windows) * torch.randn(values.shape, generator=rng)
 
 
 def resize(values: Float[Tensor, "z y x"], size_zyx: Grid) -> Float[Tensor, "z2 y2 x2"]:

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidcore.audit.policy import blanked
 from evidcore.case import Answer, Case, Prompt, Span, TextPart
 from evidcore.contracts import (
     Answers,
@@ -147,7 +146,7 @@ class OwnAgainstBlank(Audit):
         name: str,
     ) -> Compared:
         """Ask twice, and compare the headline."""
-        sides = {"own": prompts, "blank": [blanked(prompt) for prompt in prompts]}
+        sides = {"own": prompts, "blank": [prompt.blanked() for prompt in prompts]}
         given = [
             Answers(some, evaluation.answer(policy, some, task, asking), condition)
             for condition, some in sides.items()

@@ -150,9 +150,9 @@ def test_three_reference_lines_stand_beside_every_accuracy(page):
 
 def test_audit_is_said_in_words_and_drawn(page):
     text = Elements(page).text
-    assert "76.2 % strict accuracy on the cases' own volumes, 24.5 % on another patient's" in text
-    assert "a grounding margin of +51.7 points (+47.2 to +56.2) on choice" in text
-    assert "The volume is used: margin +51.7 points" in text
+    assert text.count("choice: The volume is used: margin +51.7 points") == 1
+    staircase = [text.index(f"{name} volumes") for name in ("another patient's", "blank", "own")]
+    assert staircase == sorted(staircase)
 
 
 def test_too_few_patients_are_said_where_an_interval_would_stand(fake_run):
@@ -162,7 +162,6 @@ def test_too_few_patients_are_said_where_an_interval_would_stand(fake_run):
         row |= {"low": None, "high": None, "note": "too few patients (5 of at least 20)"}
     path.write_text(json.dumps(result))
     text = Elements(written(fake_run)).text
-    assert "+51.7 points (no interval: too few patients (5 of at least 20)) on choice" in text
     assert "No intervals: too few patients (5 of at least 20)." in text
 
 

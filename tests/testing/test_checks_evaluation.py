@@ -10,7 +10,7 @@ from evidcore.builtin.views import Volume
 from evidcore.contracts import Answers, Blind, Evaluation
 from evidcore.evaluate.figured import Figured, figured
 from evidcore.registry.factory import build
-from evidcore.testing import check_audit, check_evaluation, volume_case
+from evidcore.testing import check_audit, check_condition, check_evaluation, volume_case
 
 TASK = build("task", {"use": "report"}, given={}, where="test")
 
@@ -46,7 +46,9 @@ def prompts(tmp_path_factory):
 
 def test_right_ones_pass(prompts):
     check_evaluation(Length(), TASK, prompts)
-    check_audit(PolicyAudit(), Length(), TASK, prompts)
+    check_audit(Audit(), Length(), TASK, prompts)
+    for condition in CONDITIONS:
+        check_condition(condition, prompts)
 
 
 class Refuses(Length):
@@ -150,25 +152,33 @@ def test_a_broken_evaluation_is_caught_by_its_clause(broken, clause, prompts):
         check_evaluation(broken(), TASK, prompts)
 
 
-class OwnAlone(PolicyAudit):
-    def shown(self, prompts, seed):
-        own = super().shown(prompts, seed)["own"]
-        return {"own": own, "other-patient": own, "blank": own}
+CONDITIONS = tuple(
+    build("condition", {"use": name}, given={}, where="test") for name in ("blank", "other-patient")
+)
 
 
-class NeverOwn(PolicyAudit):
-    def shown(self, prompts, seed):
-        found = super().shown(prompts, seed)
-        return {**found, "own": found["blank"]}
+class Audit(PolicyAudit):
+    def __init__(self):
+        super().__init__(conditions=CONDITIONS)
 
 
-class OtherWords(PolicyAudit):
-    def shown(self, prompts, seed):
-        found = super().shown(prompts, seed)
-        return {**found, "blank": [[dataclasses.replace(one, task="other") for one in prompts]]}
+class OwnAlone(Audit):
+    def shown(self, prompts, asking):
+        return {name: [[*enumerate(prompts)]] for name in super().shown(prompts, asking)}
 
 
-class MovesOn(PolicyAudit):
+class NeverOwn(Audit):
+    def shown(self, prompts, asking):
+        return {**super().shown(prompts, asking), "own": [[*enumerate(one.blanked() for one in prompts)]]}
+
+
+class OtherWords(Audit):
+    def shown(self, prompts, asking):
+        others = [[*enumerate(dataclasses.replace(one, task="other") for one in prompts)]]
+        return {**super().shown(prompts, asking), "blank": others}
+
+
+class MovesOn(Audit):
     seeds = itertools.count()
 
     def __call__(self, policy, prompts, task, evaluation, training, asking, name):
@@ -180,7 +190,7 @@ def audited_by(**changes):
     """Return an audit whose findings have these members instead."""
     form = type("Changed", (PolicyAudited,), changes)
 
-    class Changed(PolicyAudit):
+    class Changed(Audit):
         def __call__(self, *given):
             right = super().__call__(*given)
             return form(**{item.name: getattr(right, item.name) for item in dataclasses.fields(right)})
@@ -193,10 +203,10 @@ def audited_by(**changes):
     [
         (OwnAlone, "over the case's own volumes, and over something else"),
         (NeverOwn, "over the case's own volumes, and over something else"),
-        (OtherWords, "only what is shown differs between conditions.* 'case-0:report'"),
+        (OtherWords, "only what is shown differs between conditions"),
         (MovesOn, "equal calls give equal rows"),
         (audited_by(rows=lambda self: []), "rows are sound: there is one"),
-        (audited_by(lines=lambda self: PolicyAudited.lines(self)[1:]), "hold every question.*'own' lacks"),
+        (audited_by(lines=lambda self: PolicyAudited.lines(self)[1:]), "hold every question.*they lack"),
         (audited_by(verdict=lambda self: " "), "its verdict says something"),
         (
             audited_by(reference_lines=lambda self: {"chance": float("nan")}),
@@ -207,3 +217,35 @@ def audited_by(**changes):
 def test_a_broken_audit_is_caught_by_its_clause(broken, clause, prompts):
     with pytest.raises(AssertionError, match=rf"(?s){clause}"):
         check_audit(broken(), Length(), TASK, prompts)
+
+
+def shows(show=None, **changes):
+    """Return a condition over air with these members instead."""
+    blank = type(CONDITIONS[0])
+    if show is not None:
+        changes["show"] = lambda self, prompts, *, seed, dataset: show(prompts)
+    return type("Changed", (blank,), changes)()
+
+
+COUNT = itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("broken", "clause"),
+    [
+        (shows(says=""), "it names itself and its role"),
+        (shows(role="rung"), "it names itself and its role"),
+        (shows(lambda prompts: prompts[1:]), "each question has its showing, or none"),
+        (shows(lambda prompts: [one.sealed(0) for one in prompts]), "only what is shown changes"),
+        (shows(lambda prompts: [None] * len(prompts)), "some question is shown otherwise"),
+        (shows(list), "some question is shown otherwise"),
+        (
+            shows(lambda prompts: [one.blanked() if next(COUNT) % 3 else None for one in prompts]),
+            "equal seeds give equal showings",
+        ),
+        (shows(lambda prompts: 1 / 0), "it shows questions"),
+    ],
+)
+def test_a_broken_condition_is_caught_by_its_clause(broken, clause, prompts):
+    with pytest.raises(AssertionError, match=rf"(?s){clause}"):
+        check_condition(broken, prompts)

@@ -1,0 +1,222 @@
+"""Conditions of the evidence ladder: the same questions over no, changed, other and altered volumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
+
+from annotated_types import Ge
+
+from evidcore.case import Case, Change, Crop, Prompt, VolumeRef
+from evidcore.contracts import Condition, Dataset
+from evidcore.errors import DataError
+from evidcore.evaluate.reference_lines import cluster_of
+
+
+class Blank(Condition):
+    """Show air on the grid of each volume: what header and text alone are worth."""
+
+    says = "blank volumes"
+    role = "blind"
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return every question over air."""
+        return [prompt.blanked() for prompt in prompts]
+
+
+class Scrambled(Condition):
+    """Show the volume's own voxels in another order: what header and intensities alone are worth."""
+
+    says = "own voxels in another order"
+    role = "blind"
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return every question over scrambled volumes."""
+        return [_changed(prompt, "scrambled") for prompt in prompts]
+
+
+class Perturbed(Condition):
+    """Move the volume by one voxel and add faint noise: what was seen stays, what was remembered may not."""
+
+    says = "own volumes, moved by a voxel, with noise"
+    role = "kept"
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return every question over perturbed volumes."""
+        return [_changed(prompt, "perturbed") for prompt in prompts]
+
+
+class OtherPatient(Condition):
+    """Show another patient's volumes: nobody keeps their own.
+
+    Patients stand in a circle, in an order drawn from the seed, and each gets the next one's volumes, so
+    every volume is shown about as often as before. Where the next patient shows another number of volumes,
+    the one after is taken. The difference says how far a wrong scan misleads; a policy that loses by it may
+    still gain nothing by looking.
+
+    Args:
+        exchanges: how often volumes are exchanged, each time otherwise; more make the interval narrower.
+    """
+
+    says = "another patient's volumes"
+    role = "other"
+
+    def __init__(self, *, exchanges: Annotated[int, Ge(1)] = 3) -> None:
+        self.repeats = exchanges
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return every question over another patient's volumes.
+
+        Raises:
+            DataError: if no other patient shows as many volumes; names the patient and the prompt.
+        """
+        scans: dict[str, list[tuple[Crop, ...]]] = {}
+        for prompt in prompts:
+            of_patient = scans.setdefault(cluster_of(prompt), [])
+            if prompt.crops() not in of_patient:
+                of_patient.append(prompt.crops())
+        circle = sorted(scans)
+        random.Random(f"exchange/{seed}").shuffle(circle)
+        places = {patient: number for number, patient in enumerate(circle)}
+        return [
+            prompt.showing(_of_another(prompt, scans, circle, places[cluster_of(prompt)]))
+            for prompt in prompts
+        ]
+
+
+class Matched(Condition):
+    """Show another patient who lacks what is asked about, and is otherwise as like as can be.
+
+    Of the patients without the asked finding the one whose other findings differ least is taken. It stands in
+    for a twin where the data have none: scanner and anatomy differ too.
+    """
+
+    says = "like patients without what is asked"
+    role = "removed"
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return the questions whose right answer is a finding of the case, over a matched patient."""
+
+        def fits(donor: Case, finding: str, others: Iterable[str]) -> bool:
+            return donor.state_of(finding) == "absent"
+
+        return _over_donors(prompts, fits, seed)
+
+
+class SameAnswer(Condition):
+    """Show another patient with the asked finding and none of the other options: the answer must stay."""
+
+    says = "other patients with the same answer"
+    role = "kept"
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return the questions whose right answer is a finding of the case, over a patient with the same."""
+
+        def fits(donor: Case, finding: str, others: Iterable[str]) -> bool:
+            return donor.state_of(finding) == "present" and all(
+                donor.state_of(other) == "absent" for other in others
+            )
+
+        return _over_donors(prompts, fits, seed)
+
+
+class Twin(Condition):
+    """Show the same patient without the asked finding, where the data set can (`Dataset.without`)."""
+
+    says = "the same patients without what is asked"
+    role = "removed"
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return the questions whose right answer is a finding of the case, over its twin."""
+        return [_without(prompt, _asked(prompt), dataset) for prompt in prompts]
+
+
+class Sham(Condition):
+    """Show the same patient without a finding that is not asked about: the answer must stay."""
+
+    says = "the same patients without something else"
+    role = "kept"
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return the questions of cases with another finding, over the case without it."""
+        return [_without(prompt, _other(prompt, seed), dataset) for prompt in prompts]
+
+
+def _changed(prompt: Prompt, change: Change) -> Prompt:
+    return prompt.showing([dataclasses.replace(crop, change=change) for crop in prompt.crops()])
+
+
+def _asked(prompt: Prompt) -> str | None:
+    """Return the finding that the right answer stands for, if the case has it."""
+    finding = prompt.reference.get("finding")
+    return str(finding) if finding is not None and prompt.case.state_of(str(finding)) == "present" else None
+
+
+def _others(prompt: Prompt) -> list[str]:
+    """Return the options that are not the asked finding."""
+    return [
+        str(one) for one in prompt.reference.get("options") or () if one != prompt.reference.get("finding")
+    ]
+
+
+def _other(prompt: Prompt, seed: int) -> str | None:
+    """Draw a finding that the case has and the question does not name."""
+    named = {_asked(prompt), *_others(prompt)}
+    free = [finding for finding in prompt.case.present() if finding not in named]
+    return random.Random(f"sham/{seed}/{prompt.id}").choice(free) if free else None
+
+
+def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Prompt | None:
+    """Return the question over the case's volumes without a finding."""
+    if finding is None or dataset is None:
+        return None
+    volumes = dataset.without(prompt.case, finding)
+    if volumes is None:
+        return None
+    own: Mapping[VolumeRef, VolumeRef] = dict(zip(prompt.case.volumes, volumes, strict=True))
+    return prompt.showing([dataclasses.replace(crop, volume=own[crop.volume]) for crop in prompt.crops()])
+
+
+def _over_donors(
+    prompts: Sequence[Prompt], fits: Callable[[Case, str, Iterable[str]], bool], seed: int
+) -> list[Prompt | None]:
+    """Show each question over the most alike patient that fits, ties broken by a draw."""
+    donors = {prompt.case.id: prompt for prompt in prompts}
+    order = list(donors.values())
+    random.Random(f"donors/{seed}").shuffle(order)
+    found: list[Prompt | None] = []
+    for prompt in prompts:
+        finding = _asked(prompt)
+        fitting = [
+            donor
+            for donor in (order if finding is not None else ())
+            if cluster_of(donor) != cluster_of(prompt)
+            and len(donor.crops()) == len(prompt.crops())
+            and fits(donor.case, str(finding), _others(prompt))
+        ]
+        best = min(fitting, key=lambda donor: _apart(prompt.case, donor.case), default=None)
+        found.append(None if best is None else prompt.showing(best.crops()))
+    return found
+
+
+def _apart(one: Case, other: Case) -> int:
+    """Return in how many findings two cases differ."""
+    states = {finding.name: finding.state for finding in other.findings}
+    return sum(states.get(finding.name) != finding.state for finding in one.findings)
+
+
+def _of_another(
+    prompt: Prompt, scans: Mapping[str, list[tuple[Crop, ...]]], circle: Sequence[str], place: int
+) -> tuple[Crop, ...]:
+    own = scans[circle[place]].index(prompt.crops())
+    for step in range(1, len(circle)):
+        donor = scans[circle[(place + step) % len(circle)]]
+        fitting = [crops for crops in donor if len(crops) == len(prompt.crops())]
+        if fitting:
+            return fitting[own % len(fitting)]
+    raise DataError(
+        f"prompt {prompt.id!r} of {circle[place]!r} shows {len(prompt.crops())} volumes and no other of the "
+        f"{len(circle)} patients shows as many. Audit with at least two patients, seen in the same view."
+    )

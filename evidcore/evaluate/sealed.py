@@ -1,0 +1,32 @@
+"""A policy that is handed text and pixels alone: no case, no report, no key, no id that means anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evidcore.case import Prompt
+from evidcore.contracts import Policy
+
+
+class Sealed(Policy):
+    """Stands before a policy that is measured, so that nothing but its eyes can give it the answer."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Take the policy; one that is sealed already is taken as it is."""
+        self._policy: Policy = policy._policy if isinstance(policy, Sealed) else policy
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return what the policy writes."""
+        return self._policy.generate(_sealed(prompts), max_new_tokens=max_new_tokens, temperature=temperature)
+
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Return what the policy thinks of the completions."""
+        return self._policy.log_likelihoods(_sealed(prompts), completions)
+
+
+def _sealed(prompts: Sequence[Prompt]) -> list[Prompt]:
+    return [prompt.sealed(number) for number, prompt in enumerate(prompts)]

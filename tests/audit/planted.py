@@ -1,0 +1,193 @@
+"""A world of scans that planted policies read, each in its own way, and audits of them.
+
+A scan is a path that names who it is of and what was removed; what can be read from it is looked up, as eyes
+would. A blank one still has its header, a scrambled one its header and its intensities.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Finding, VolumeRef
+from evidcore.contracts import Asking, Dataset, Policy
+from evidcore.registry import factory
+
+NAMES = tuple(f"finding {letter}" for letter in "abcdefghijkl")
+EVALUATION = factory.build("evaluation", {"use": "choice"}, given={}, where="test")
+ASKING = Asking(max_new_tokens=8)
+
+
+class World(Dataset):
+    """Patients of two kinds, each with its prevalences; the spacing of a scan tells the kind, no text."""
+
+    def __init__(self, patients, *, seed=0, confounded=0.0, prior=0.0, questions=2):
+        """Draw patients.
+
+        Args:
+            patients: how many.
+            seed: of the draw.
+            confounded: how much the kinds differ, 0 to 1.
+            prior: how much likelier the first findings are.
+            questions: asked about each, as far as there are findings.
+        """
+        rng = random.Random(f"world/{seed}")
+        self.task = Choice(think=False, questions_per_case=questions)
+        self.kind, self._cases = {}, []
+        for number in range(patients):
+            kind = rng.randrange(2)
+            chances = [
+                0.25 + prior * (6 - index) / 24 + confounded * (0.22 if index % 2 == kind else -0.22)
+                for index in range(len(NAMES))
+            ]
+            findings = [
+                Finding(name=name, state="present" if rng.random() < chance else "absent")
+                for name, chance in zip(NAMES, chances, strict=True)
+            ]
+            case = Case(
+                id=f"c{seed}-{number}", patient=f"p{seed}-{number}", findings=tuple(findings),
+                volumes=(VolumeRef(path=f"{seed}-{number}.nii"),),
+            )  # fmt: skip
+            self.kind[case.volumes[0].path] = kind
+            self._cases.append(case)
+        self.shows = {case.volumes[0].path: set(case.present()) for case in self._cases}
+
+    def cases(self, split):
+        return self._cases
+
+    def fingerprint(self):
+        return "world"
+
+    def without(self, case, finding):
+        (ref,) = case.volumes
+        twin = dataclasses.replace(ref, path=f"{ref.path} without {finding}")
+        self.shows[twin.path] = self.shows[ref.path] - {finding}
+        self.kind[twin.path] = self.kind[ref.path]
+        return (twin,)
+
+    def prompts(self, seed=1):
+        return [prompt for case in self._cases for prompt in self.task.prompts(case, Volume(), seed)]
+
+
+class Planted(Policy):
+    """Chooses among the options by what its way of reading gives; ties are broken by a fixed draw."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        return [f"<answer>{self.letter(prompt)}</answer>" for prompt in prompts]
+
+    def log_likelihoods(self, prompts, completions):
+        return [
+            [0.0 if self.letter(prompt) in text else -1.0 for text in some]
+            for prompt, some in zip(prompts, completions, strict=True)
+        ]
+
+    def letter(self, prompt):
+        options = re.findall(r"^[A-D]\) (.*)$", prompt.words(), re.MULTILINE)
+        (crop,) = prompt.crops()
+        liking = [self.liking(option, crop, prompt) for option in options]
+        best = [index for index, one in enumerate(liking) if one == max(liking)]
+        return "ABCD"[random.Random(f"{prompt.words()}{crop.volume.path}").choice(best)]
+
+    def liking(self, option, crop, prompt):
+        return 0.0
+
+    def seen(self, crop):
+        """Return what voxels in their places show."""
+        return set() if crop.blank or crop.change == "scrambled" else self.world.shows[crop.volume.path]
+
+
+class TextOnly(Planted):
+    """Takes the finding that is most common."""
+
+    def liking(self, option, crop, prompt):
+        return -NAMES.index(option)
+
+
+class HeaderOnly(Planted):
+    """Reads the spacing, which is there on a blank volume too."""
+
+    def liking(self, option, crop, prompt):
+        return NAMES.index(option) % 2 == self.world.kind[crop.volume.path]
+
+
+class Histogram(Planted):
+    """Reads intensities without a place: scrambled voxels have them too."""
+
+    def liking(self, option, crop, prompt):
+        return not crop.blank and option in self.world.shows[crop.volume.path]
+
+
+class Company(Planted):
+    """Reads the kind of patient from all findings but the one that it is asked about."""
+
+    def liking(self, option, crop, prompt):
+        others = {name for name in self.seen(crop) if name not in prompt.words()}
+        even = sum(1 if NAMES.index(name) % 2 == 0 else -1 for name in others)
+        return even if NAMES.index(option) % 2 == 0 else -even
+
+
+class Memory(Planted):
+    """Knows scans by their exact bits and their answers by heart: test labels that leaked into training."""
+
+    def liking(self, option, crop, prompt):
+        known = {case.volumes[0].path for case in self.world.cases("test")}
+        is_known = crop.volume.path in known and not crop.change and not crop.blank
+        return is_known and option in self.world.shows[crop.volume.path]
+
+
+class KeyReader(Planted):
+    """Reads the key where it is handed one."""
+
+    def letter(self, prompt):
+        return prompt.reference.get("letter") or super().letter(prompt)
+
+
+class SwapDetector(Planted):
+    """Reads the key where the volume is the case's own."""
+
+    def letter(self, prompt):
+        is_own = [crop.volume for crop in prompt.crops()] == list(prompt.case.volumes)
+        found = prompt.reference.get("letter") if is_own else None
+        return found or super().letter(prompt)
+
+
+class Looker(Planted):
+    """Sees a finding with some chance, and with some chance one that is not there."""
+
+    def __init__(self, world, hit=1.0, false=0.0):
+        super().__init__(world)
+        self.hit, self.false = hit, false
+
+    def liking(self, option, crop, prompt):
+        draw = random.Random(f"{crop.volume.path.split(' without ')[0]}/{option}").random()
+        if crop.blank or crop.change == "scrambled":
+            return False
+        return draw < (self.hit if option in self.seen(crop) else self.false)
+
+
+class Contrary(Looker):
+    """Avoids what it sees."""
+
+    def liking(self, option, crop, prompt):
+        return not super().liking(option, crop, prompt)
+
+
+NEVER = (TextOnly, HeaderOnly, Histogram, Company, Memory, KeyReader, SwapDetector)
+SEEN = "What is asked is seen"
+
+
+def audited(policy, world, training, *, conditions=None, seed=0, prompts=None):
+    """Audit a planted policy over a world."""
+    table = {"use": "policy"} | ({} if conditions is None else {"conditions": conditions})
+    audit = factory.build("audit", table, given={}, where="test")
+    asking = dataclasses.replace(ASKING, seed=seed, dataset=world)
+    return audit(
+        policy, world.prompts() if prompts is None else prompts, world.task, EVALUATION, training.prompts,
+        asking, "choice",
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+import dataclasses
+
+import pytest
+import torch
+
+from evidcore.builtin.conditions import Matched, OtherPatient, Perturbed, SameAnswer, Scrambled, Sham
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Crop, Finding, VolumeRef
+from evidcore.contracts import EncoderInput
+from evidcore.errors import DataError
+from evidcore.registry import factory
+from evidcore.testing import volume_case
+from evidcore.volume import prepare
+
+TASK = factory.build("task", {"use": "choice", "questions_per_case": 2}, given={}, where="test")
+NAMES = "abcdefgh"
+
+
+def case(number, present, patient=None, volumes=None):
+    return Case(
+        id=f"c{number}", patient=patient or f"p{number}",
+        volumes=tuple(VolumeRef(path=path) for path in volumes or (f"{number}.nii",)),
+        findings=tuple(Finding(name=one, state="present" if one in present else "absent") for one in NAMES),
+    )  # fmt: skip
+
+
+CASES = [case(number, {NAMES[number % 8], NAMES[(number // 8) % 8]}) for number in range(64)]
+
+
+def asked(cases):
+    return [prompt for one in cases for prompt in TASK.prompts(one, Volume(), 1)]
+
+
+def shown(condition, cases, seed=0, dataset=None):
+    prompts = asked(cases)
+    return list(zip(prompts, condition.show(prompts, seed=seed, dataset=dataset), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_keeps_their_own_volume_and_everyone_gives_theirs_once(seed):
+    donors = {}
+    for before, after in shown(OtherPatient(), CASES, seed):
+        assert after.crops() != before.crops()
+        assert (after.id, after.case, after.reference) == (before.id, before.case, before.reference)
+        donors.setdefault(before.case.patient, set()).add(after.crops())
+    assert all(len(given) == 1 for given in donors.values())
+    assert len({given for some in donors.values() for given in some}) == len(donors)
+
+
+def test_two_scans_of_one_patient_are_never_exchanged_with_each_other():
+    cases = [dataclasses.replace(one, patient=f"p{number // 2}") for number, one in enumerate(CASES)]
+    owner = {one.volumes[0].path: one.patient for one in cases}
+    for before, after in shown(OtherPatient(), cases):
+        assert owner[after.crops()[0].volume.path] != before.case.patient
+
+
+def test_prompts_of_another_number_of_volumes_are_passed_over():
+    pair, twin = (
+        case(number, {"a"}, volumes=names) for number, names in ((90, ("x", "y")), (91, ("v", "w")))
+    )
+    moved = {
+        before.case.id: after.crops() for before, after in shown(OtherPatient(), [pair, twin, *CASES[2:8]])
+    }
+    assert [crop.volume.path for crop in moved[pair.id]] == ["v", "w"]
+    with pytest.raises(DataError, match=r"of 'p90' shows 2 volumes and no other of the 7 patients"):
+        shown(OtherPatient(), [pair, *CASES[2:8]])
+    with pytest.raises(DataError, match="no other of the 1 patients"):
+        shown(OtherPatient(), CASES[:1])
+
+
+def test_a_matched_patient_lacks_the_asked_finding_and_differs_least():
+    by_path = {one.volumes[0].path: one for one in CASES}
+    for before, after in shown(Matched(), CASES):
+        finding = before.reference["finding"]
+        donor = by_path[after.crops()[0].volume.path]
+        assert donor.state_of(finding) == "absent"
+        others = set(before.case.present()) - {finding}
+        assert len(others ^ set(donor.present())) <= 1 + len(others)
+
+
+def test_the_same_answer_is_right_over_its_donor():
+    by_path = {one.volumes[0].path: one for one in CASES}
+    pairs = [(before, after) for before, after in shown(SameAnswer(), CASES) if after is not None]
+    assert pairs
+    for before, after in pairs:
+        donor = by_path[after.crops()[0].volume.path]
+        assert donor.patient != before.case.patient
+        assert [one for one in before.reference["options"] if donor.state_of(one) == "present"] == [
+            before.reference["finding"]
+        ]
+
+
+def test_a_sham_removes_what_no_option_names():
+    class Data:
+        def __init__(self):
+            self.removed = []
+
+        def without(self, one, finding):
+            self.removed.append((one.id, finding))
+            return tuple(dataclasses.replace(ref, path=f"{ref.path}-") for ref in one.volumes)
+
+    data = Data()
+    pairs = shown(Sham(), CASES, dataset=data)
+    done = iter(data.removed)
+    for before, after in pairs:
+        free = set(before.case.present()) - set(before.reference["options"])
+        assert (after is not None) == bool(free)
+        if after is not None:
+            assert next(done)[1] in free
+            assert after.crops()[0].volume.path.endswith("-")
+    assert all(after is None for _, after in shown(Sham(), CASES))  # no data set
+
+
+@pytest.fixture
+def crop(tmp_path):
+    return Crop(volume=volume_case(tmp_path, 0).volumes[0])
+
+
+SPEC = EncoderInput(size_zyx=(8, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
+
+
+def test_scrambled_voxels_are_the_same_in_another_order(crop):
+    whole = prepare(crop, SPEC)
+    moved = prepare(dataclasses.replace(crop, change="scrambled"), SPEC)
+    assert not torch.equal(moved, whole)
+    torch.testing.assert_close(moved.flatten().sort()[0], whole.flatten().sort()[0])
+    assert torch.equal(moved, prepare(dataclasses.replace(crop, change="scrambled"), SPEC))
+
+
+def test_a_perturbed_volume_is_moved_by_a_voxel_and_nearly_the_same(crop):
+    whole = prepare(crop, SPEC)
+    moved = prepare(dataclasses.replace(crop, change="perturbed"), SPEC)
+    apart = moved[:, 1:, 1:, 1:] - whole[:, :-1, :-1, :-1]
+    assert 0.001 < apart.abs().mean() < 0.05
+
+
+@pytest.mark.parametrize("condition", [Scrambled(), Perturbed()])
+def test_a_change_survives_the_string_form_of_a_crop(condition):
+    for before, after in shown(condition, CASES[:2]):
+        assert [Crop.parse_uri(one.uri()) for one in after.crops()] == list(after.crops())
+        assert after.crops() != before.crops()
