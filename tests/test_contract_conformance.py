@@ -472,6 +472,11 @@ def conform_evaluation(name, build, world):
     testing.check_evaluation(build(), *asked_by(name, world))
 
 
+def conform_condition(name, build, world):
+    _, prompts = asked_by("choice", world)
+    testing.check_condition(build(), prompts, world)
+
+
 def conform_audit(name, build, world):
     for measured in TASKS:
         table, given = {"use": measured}, world.given("evaluation")

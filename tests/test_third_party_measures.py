@@ -188,7 +188,8 @@ def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
     differences = [item.sums.numbers for item in row_items(lines_of(done, "05-audit"), margin).values()]
     assert sum(moved for moved, _ in differences) / 22 == pytest.approx(margin["value"])
     assert rows["another patient's volumes", "exact_match"]["questions"] == 22
-    assert "exact match on the cases' own volumes" in text_of((done / "page" / "index.html").read_text())
+    assert "No sign that looking helps" in said or "The volume is used" in said or "Undecided" in said
+    assert "own volumes" in text_of((done / "page" / "index.html").read_text())
 
 
 def test_the_run_is_said_and_listed_and_locked(done, evid):

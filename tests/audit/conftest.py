@@ -1,4 +1,4 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # `planted` is shared with a benchmark
+sys.path.insert(0, str(Path(__file__).parent))  # the planted policies

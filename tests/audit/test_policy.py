@@ -5,7 +5,18 @@ import json
 
 import planted
 import pytest
-from planted import ASKING, EVALUATION, NEVER, SEEN, Contrary, Looker, Memory, TextOnly, World, audited
+from planted import (
+    ASKING,
+    EVALUATION,
+    NEVER,
+    SEEN,
+    Contrary,
+    Looker,
+    Memory,
+    TextOnly,
+    World,
+    audited,
+)
 
 from evidcore.case import Finding
 from evidcore.contracts import Answers, Condition

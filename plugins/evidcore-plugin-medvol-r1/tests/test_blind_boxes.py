@@ -8,10 +8,10 @@ import pytest
 from evidcore_plugin_medvol_r1.blind_boxes import blind_answers
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 
-from evidcore.audit.policy import PolicyAudit
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Asking, Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import DataError
+from evidcore.registry import factory
 from evidcore.registry.factory import build
 
 SHAPE = (6, 12, 20)
@@ -74,13 +74,6 @@ class Looker(Policy):
         raise NotImplementedError("boxes are read, not weighed")
 
 
-class Rememberer(Looker):
-    """Boxes what the case's own volume shows, whatever is shown."""
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return [" ".join(map(str, self.shown[prompt.case.volumes[0].path])) for prompt in prompts]
-
-
 @pytest.fixture
 def segmenter(offered):
     offered("evid-block", "[evidcore.segmenter]\nblock = evid_block:It\n", It=Blocks)
@@ -124,9 +117,10 @@ def asked(cases):
     ]
 
 
-def audited(policy, cases, segmenter, **options):
+def audited(policy, cases, segmenter, *, exchanges):
     evaluation, asking = SegmentationEvaluation(segmenter=segmenter), Asking(max_new_tokens=8)
-    audit = PolicyAudit(**options)
+    conditions = [{"use": "blank"}, {"use": "other-patient", "exchanges": exchanges}]
+    audit = factory.build("audit", {"use": "policy", "conditions": conditions}, given={}, where="test")
     return audit(policy, asked(cases), Boxed(), evaluation, lambda: asked(cases), asking, "boxed")
 
 
@@ -154,13 +148,6 @@ def test_each_volume_is_opened_once_and_no_mask_made_twice(cases, segmenter):
     assert len(segmenter.sessions) == len(cases)
     for made in segmenter.sessions:
         assert len(made) == len(set(made))
-
-
-def test_a_policy_that_never_looks_has_no_margin_and_is_caught_beating_the_blind_rules(cases, segmenter):
-    found = audited(Rememberer(cases), cases, segmenter, exchanges=1)
-    assert found.margin.value == 0.0
-    assert found.over_blind.value > 0.3
-    assert "something else gives answers away" in found.verdict()
 
 
 def test_the_best_blind_rule_goes_by_the_words(cases, segmenter):

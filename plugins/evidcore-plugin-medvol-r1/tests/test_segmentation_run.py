@@ -87,7 +87,7 @@ segmenter = { use = "region-growing" }
 kind = "audit"
 data = [{ dataset = "chest", task = "reasoning", split = "test" }]
 max_new_tokens = 64
-exchanges = 1
+conditions = [{ use = "blank" }, { use = "other-patient", exchanges = 1 }]
 """
 
 
