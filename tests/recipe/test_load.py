@@ -33,7 +33,10 @@ def test_a_recipe_is_read_with_every_default(write):
         "name": "",
         "reading": "strict",
     }
-    assert grpo.trl == {"loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, "scale_rewards": "group"}
+    assert grpo.trl == {
+        "loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, "scale_rewards": "group",
+        "use_bias_correction_kl": False,
+    }  # fmt: skip
     assert recipe.services == {"judge": {"kind": "scorer", "use": "findings-f1", **recipe.services["judge"]}}
     assert recipe.tasks["direct"]["think"] is False
     assert recipe.tasks["choice"]["think"] is True
