@@ -140,6 +140,7 @@ class Stage(ABC):
 
     needs_tasks: ClassVar[bool] = True  # every data entry names what is asked
     trains: ClassVar[bool] = False  # may not see the test split, and mixes its data by `share`
+    validates: ClassVar[bool] = False  # also reads the validation cases of its data sets, to choose
     measures: ClassVar[bool] = False  # writes rows
     is_distributed: ClassVar[bool] = False  # runs in every process; others in the first alone
 

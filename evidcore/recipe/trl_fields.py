@@ -22,6 +22,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "beta": 0.0,
         "epsilon": 0.2,
         "scale_rewards": "group",
+        "use_bias_correction_kl": False,  # trl's default weighs the KL term by the ratio; the papers do not
     },
     "sft": {},
 }

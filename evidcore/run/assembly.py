@@ -173,7 +173,7 @@ class Assembly:
 
 
 def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
-    """Refuse a data set in which a patient is in two of the splits that the recipe uses.
+    """Refuse data in which a patient is in two of the splits that the recipe uses, of any of its data sets.
 
     Args:
         assembly: of the recipe.
@@ -182,18 +182,22 @@ def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
     Raises:
         DataError: naming the patient, a case of his in each, and the splits.
     """
-    read = {(use.dataset, use.split) for stage in assembly.recipe.stages for use in stage.data_uses()}
-    for dataset in assembly.datasets.keys() - set(leaving_out):
-        where: dict[str, tuple[str, str]] = {}
-        for split in sorted(split for name, split in read if name == dataset):
-            for case in assembly.split(dataset, split):
-                patient = case.patient or case.id
-                other, case_id = where.setdefault(patient, (split, case.id))
-                if other != split:
-                    raise DataError(
-                        f"dataset.{dataset}: patient {patient!r} is in {other} (case {case_id!r}) and in "
-                        f"{split} (case {case.id!r}). Move or drop one: a patient may be in one split only."
-                    )
+    stages = assembly.recipe.stages
+    read = {(use.dataset, use.split) for stage in stages for use in stage.data_uses()}
+    read |= {(use.dataset, "validation") for stage in stages if stage.validates for use in stage.data}
+    where: dict[tuple[str, str], tuple[str, Split, str]] = {}
+    for dataset, split in sorted(pair for pair in read if pair[0] not in leaving_out):
+        for case in assembly.split(dataset, split):
+            patient = case.patient or case.id
+            key = ("" if case.patient else dataset, patient)  # names of patients hold over data sets
+            other, other_split, case_id = where.setdefault(key, (dataset, split, case.id))
+            if other_split != split:
+                of = "" if other == dataset else f" of dataset.{other}"
+                raise DataError(
+                    f"dataset.{dataset}: patient {patient!r} is in {other_split}{of} (case {case_id!r}) and "
+                    f"in {split} (case {case.id!r}). Move or drop one: a patient may be in one split only, "
+                    "over all data sets. If these are two patients, name them apart."
+                )
 
 
 def _place(patient: str, seed: int) -> float:

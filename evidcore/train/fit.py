@@ -29,6 +29,7 @@ class Fit(Stage):
 
     needs_tasks: ClassVar[bool] = False
     trains: ClassVar[bool] = True
+    validates: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

@@ -68,16 +68,18 @@ def test_prompts_computed_once_give_what_a_cache_per_row_gives(small, prefixes, 
         assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
-def test_tokens_come_as_often_as_the_model_says(small, prefixes):
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+def test_tokens_come_as_often_as_the_model_says(small, prefixes, temperature):
     rows = [prefixes[0]] * 4000
-    found = continue_rows(small.model, rows, sampling(small, max_new_tokens=1), seeds=range(4000))
+    settings = sampling(small, max_new_tokens=1, temperature=temperature)
+    found = continue_rows(small.model, rows, settings, seeds=range(4000))
     counts = collections.Counter(one.ids[0] for one in found)
     with torch.no_grad():
         logits = small.model(
             input_ids=torch.tensor([prefixes[0].ids]), pixel_values=torch.tensor([prefixes[0].handles])
         ).logits[0, -1]
     logits[small.processor.image_token_id] = -torch.inf
-    chances = logits.softmax(-1)
+    chances = (logits / temperature).softmax(-1)
     for token, count in counts.most_common(5):
         expected = 4000 * float(chances[token])
         assert abs(count - expected) < 4 * expected**0.5 + 1

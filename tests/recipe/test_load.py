@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 
 from evidcore.cli.show import recipe_schema
+from evidcore.contracts import Stage
 from evidcore.errors import RecipeError
 from evidcore.evaluate.stage import Evaluate
 from evidcore.recipe import load, to_toml
+from evidcore.registry import offers
 from evidcore.train.grpo import Grpo
 from evidcore.train.sft import Sft
 
@@ -33,7 +35,10 @@ def test_a_recipe_is_read_with_every_default(write):
         "name": "",
         "reading": "strict",
     }
-    assert grpo.trl == {"loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, "scale_rewards": "group"}
+    assert grpo.trl == {
+        "loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, "scale_rewards": "group",
+        "use_bias_correction_kl": False,
+    }  # fmt: skip
     assert recipe.services == {"judge": {"kind": "scorer", "use": "findings-f1", **recipe.services["judge"]}}
     assert recipe.tasks["direct"]["think"] is False
     assert recipe.tasks["choice"]["think"] is True
@@ -85,6 +90,44 @@ def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
         "  line 41, stage.grpo.reward[1].use: no reward is called 'choice-acuracy'. "
         "Did you mean 'choice-accuracy'? Installed: "
     )
+
+
+FIT = '[[stage]]\nkind = "fit"\ncomponent = "model.encoder"\ndata = [{ dataset = "chest"%s }]\n\n'
+REPLAY = '[stage.replay]\ndata = [{ dataset = "chest", task = "report"%s }]\n[[stage.reward]]\nuse = "format"'
+TEST = ', split = "test"'
+TRAINING = {
+    "stage.fit.data[0]": ('[[stage]]\nkind = "sft"', FIT + '[[stage]]\nkind = "sft"'),
+    "stage.fit.data[0] of the language": (
+        '[[stage]]\nkind = "sft"', FIT.replace("model.encoder", "model.language") + '[[stage]]\nkind = "sft"',
+    ),
+    "stage.sft.data[1]": ('"direct", share = 0.5', '"direct"%s'),
+    "stage.grpo.data[0]": ('"choice" }]\nsteps = 2', '"choice"%s }]\nsteps = 2'),
+    "stage.grpo.replay.data[0]": ('[[stage.reward]]\nuse = "format"', REPLAY),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", TRAINING)
+def test_nothing_that_trains_may_see_the_test_split(write, entry):
+    old, new = TRAINING[entry]
+    load(write((old, new % "")))
+    where = entry.partition(" of ")[0]
+    complaint = f"{where}.split: a stage that trains may not see the test split, got 'test'. Use 'train'."
+    assert [complaint] == [line.partition(", ")[2] for line in mistakes(write((old, new % TEST)))[1:]]
+
+
+def test_every_stage_that_leaves_weights_is_one_that_trains():
+    for offer in offers("stage"):
+        kind = offer.load()
+        leaves_weights = kind.output is not Stage.output
+        assert kind.trains == leaves_weights, offer.name
+        assert kind.trains != kind.measures, offer.name
+
+
+def test_rewards_that_all_weigh_nothing_are_refused(write):
+    weightless = ('gate = "format"', 'gate = "format"\nweight = 0')
+    load(write(weightless))
+    _, mistake = mistakes(write(weightless, ("weight = 0.5", "weight = 0.0")))
+    assert "stage.grpo.reward: every weight is 0, so nothing would be learnt." in mistake
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Components built once, cases and prompts as stages use them, from a data set of this module."""
 
+import dataclasses
+import re
 from typing import ClassVar
 
 import pytest
@@ -15,7 +17,7 @@ from evidcore.run.context import Context
 class Listed(Dataset):
     """Cases named `<patient>-<number>`."""
 
-    patients: ClassVar = {"train": range(40), "validation": (), "test": range(40, 50)}
+    patients: ClassVar = {"train": range(40), "validation": range(50, 54), "test": range(40, 50)}
     twice = False
 
     def cases(self, split):
@@ -39,11 +41,12 @@ def assembled(tmp_path, offered, recipe_text):
     """Return a function that builds what the recipe names over `Listed`, changed as asked."""
     package = offered("evid-listed", "[evidcore.dataset]\nlisted = evid_listed:It\n")
 
-    def make(**attributes):
-        package.It = type("It", (Listed,), attributes)
+    def make(change=str, base=Listed, **attributes):
+        package.It = type("It", (base,), attributes)
         table = recipe_text[recipe_text.index("[dataset.chest]") : recipe_text.index("[model]")]
         path = tmp_path / "r.toml"
-        path.write_text(recipe_text.replace(table, '[dataset.chest]\nuse = "listed"\n\n'), encoding="utf-8")
+        text = recipe_text.replace(table, '[dataset.chest]\nuse = "listed"\n\n')
+        path.write_text(change(text), encoding="utf-8")
         return Assembly(load(path))
 
     return make
@@ -73,7 +76,9 @@ def test_a_limit_counts_cases(assembled):
 
 def test_an_empty_split_is_named(assembled):
     with pytest.raises(DataError, match=r"dataset.chest: the validation split has no cases"):
-        assembled().cases(DataUse(dataset="chest", split="validation"))
+        assembled(patients={**Listed.patients, "validation": ()}).cases(
+            DataUse(dataset="chest", split="validation")
+        )
 
 
 def test_a_case_that_comes_twice_blames_the_data_set(assembled):
@@ -83,12 +88,62 @@ def test_a_case_that_comes_twice_blames_the_data_set(assembled):
         assembled(twice=True).cases(DataUse(dataset="chest"))
 
 
-def test_a_patient_in_two_splits_is_named_with_both_cases(assembled):
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"test": range(39, 50)}, "'39' is in test (case 'test-39-0') and in train (case 'train-39-0')"),
+        ({"validation": (45,)}, "'45' is in test (case 'test-45-0') and in validation (case 'validation-"),
+        ({"validation": (7,)}, "'7' is in train (case 'train-7-0') and in validation (case 'validation-7-"),
+    ],
+)
+def test_a_patient_in_two_splits_is_named_with_both_cases(assembled, changed, said):
     check_splits(assembled())
-    with pytest.raises(
-        DataError, match=r"patient '39' is in test \(case 'test-39-0'\) and in train \(case 'train-39-0'\)"
-    ):
-        check_splits(assembled(patients={"train": range(40), "validation": (), "test": range(39, 50)}))
+    with pytest.raises(DataError, match=re.escape(f"dataset.chest: patient {said}")):
+        check_splits(assembled(patients={**Listed.patients, **changed}))  # a fit chooses on validation cases
+
+
+REPLAY = """
+[stage.replay]
+data = [{ dataset = "old", task = "choice" }]
+"""
+
+
+def with_second_set(text):
+    """Replay cases of a second data set, on which nothing else depends."""
+    place = text.index('[[stage.reward]]\nuse = "random"')
+    return text[:place] + REPLAY + text[place:] + '\n[dataset.old]\nuse = "listed"\nis_second = true\n'
+
+
+class Two(Listed):
+    """Two data sets of other patients."""
+
+    second: ClassVar = {"train": range(60, 70), "validation": (), "test": ()}
+
+    def __init__(self, *, is_second: bool = False):
+        self.patients = self.second if is_second else Listed.patients
+
+
+def test_a_patient_of_two_data_sets_may_be_in_one_split_only(assembled):
+    check_splits(assembled(with_second_set, base=Two))
+    check_splits(assembled(with_second_set, base=Two, second={**Two.second, "train": range(20)}))  # of both
+    said = (
+        "dataset.old: patient '40' is in test of dataset.chest (case 'test-40-0') and in train (case "
+        "'train-40-0'). Move or drop one: a patient may be in one split only, over all data sets."
+    )
+    seen = assembled(with_second_set, base=Two, second={**Two.second, "train": range(40, 50)})
+    with pytest.raises(DataError, match=re.escape(said)):
+        check_splits(seen)
+    check_splits(seen, leaving_out=["old"])
+
+
+def test_cases_without_a_patient_are_compared_within_their_data_set(assembled):
+    def nameless(self, split):
+        return [dataclasses.replace(case, patient=None, id="7") for case in Listed().cases(split)][:1]
+
+    second = assembled(with_second_set, base=Two, cases=nameless)
+    with pytest.raises(DataError, match=r"dataset.chest: patient '7' is in test"):
+        check_splits(second)
+    check_splits(second, leaving_out=["chest"])
 
 
 def test_a_data_set_that_raises_is_blamed(assembled):

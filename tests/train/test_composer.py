@@ -85,6 +85,21 @@ def test_a_gate_without_verdict_is_filled_like_a_missing_verdict(rollouts):
     assert RewardComposer([gate, gated])(rollouts).counted["gated"][:3] == pytest.approx([0.6, 0.4, 0.8])
 
 
+def test_a_missing_verdict_behind_an_open_gate_counts_the_mean_of_its_group(rollouts):
+    gate = named([1.0, 1.0, 1.0, 0.0, 1.0, 1.0], "gate")
+    gated = named([0.9, None, 0.5, 0.6, 0.8, None], "gated", gate="gate")
+    counted = RewardComposer([gate, gated])(rollouts).counted["gated"]
+    assert counted == pytest.approx([0.9, 0.7, 0.5, 0.0, 0.8, 0.4])  # the closed one counts as the 0 it is
+
+
+def test_the_recorded_total_weighs_a_gated_reward_too(rollouts):
+    gate = named([1.0] * 6, "gate", weight=0.5)
+    gated = named([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "gated", weight=0.25, gate="gate")
+    lines = record(RewardComposer([gate, gated])(rollouts), [gate, gated], rollouts, 3)
+    totals = [one["total"] for line in lines for one in line["rollouts"]]
+    assert totals == pytest.approx([0.525, 0.55, 0.575, 0.6, 0.625, 0.65])
+
+
 def test_each_reward_sees_the_verdicts_before_it(rollouts):
     first, second = named([1.0] * 6, "first"), named([None] * 6, "second")
     third = named([0.0] * 6, "third")
@@ -133,6 +148,7 @@ def test_a_part_that_is_no_number_names_package_reward_prompt_and_part(rollouts,
         ([1.0, 1.0, 1.0, 1.0, math.nan, 1.0], "must be a finite number, got nan"),
         ([1.0, 1.0, 1.0, math.inf, 1.0, 1.0], "must be a finite number, got inf"),
         ([1.0, 1.0, 1.0, 1.5, 1.0, 1.0], "the value 1.5 lies outside the declared bounds 0 to 1"),
+        ([1.0, 1.0, 1.0, -5.0, 1.0, 1.0], "the value -5.0 lies outside the declared bounds 0 to 1"),
         ([1.0, 1.0, 1.0, "high", 1.0, 1.0], "must give a Score, an Unscored or None, got str 'high'"),
     ],
 )

@@ -11,7 +11,6 @@ from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
 from evidcore.reward.composer import NamedReward
 from evidcore.train.settings import Lora
-from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import grpo, make_trainer
 
 
@@ -77,56 +76,6 @@ def test_all_groups_at_once_are_some_at_a_time(bench, kit, prompts_per_forward):
     torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-6)
 
 
-def by_hand(bench, kit, lines, epsilon=0.2):
-    """The gradient of the first update, written out: answers' means of tokens' means of -A log p."""
-    model, processor = bench.model()
-    model.train_only(["bridge", "language"])
-    source = bench.source()
-    loss = 0.0
-    for number, line in enumerate(lines):
-        prompt = source[number].prompt
-        assert line["prompt_id"] == prompt.id
-        encoded = processor.encode(prompt)
-        handles = torch.tensor([[processor.image_processor.handle(crop) for crop in encoded.crops]])
-        rewards = torch.tensor([one["total"] for one in line["rollouts"]])
-        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
-        for one, advantage in zip(line["rollouts"], advantages, strict=True):
-            assert one["advantage"] == pytest.approx(float(advantage), abs=1e-4)
-            ids = line["ids"][line["rollouts"].index(one)]
-            whole = torch.tensor([[*encoded.ids, *ids]])
-            logits = model(input_ids=whole, pixel_values=handles).logits[0]
-            log_probs = logits.log_softmax(-1)[len(encoded.ids) - 1 : -1]
-            chosen = log_probs.gather(-1, torch.tensor(ids)[:, None])[:, 0]
-            loss = loss - advantage * chosen.mean()
-    (loss / 16).backward()
-    return model
-
-
-def test_the_first_update_follows_the_formula(bench, kit):
-    model, processor = bench.model()
-    heard = kit.heard()
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters()], kit.grpo_settings(steps=1), bench.folder, seed=3,
-        strategy=Plain(), announce=heard,
-    )  # fmt: skip
-    gradients = {}
-
-    def keep(*_):
-        gradients.update({
-            name: weight.grad.clone() for name, weight in model.named_parameters() if weight.requires_grad
-        })
-
-    trainer._clip_grad_norm = lambda model: keep() or torch.tensor(0.0)
-    stage.train(trainer, bench.folder, resume=False)
-    [lines] = heard.groups
-    for number, line in enumerate(lines):
-        line["ids"] = [list(episode.ids) for episode in trainer.episodes[4 * number : 4 * number + 4]]
-    reference = by_hand(bench, kit, lines)
-    for name, weight in reference.named_parameters():
-        if weight.requires_grad:
-            assert (gradients[name] - weight.grad).norm() <= 1e-3 * weight.grad.norm() + 1e-7, name
-
-
 def test_the_penalty_is_measured_from_the_model_at_the_start(bench, kit):
     free, _ = run(bench, kit, "free", steps=3, learning_rate=5e-3)
     held, heard = run(bench, kit, "held", steps=3, learning_rate=5e-3, trl={"beta": 5.0})
@@ -136,7 +85,7 @@ def test_the_penalty_is_measured_from_the_model_at_the_start(bench, kit):
     moved = {
         name: (kit.flat(model) - kit.flat(start)).norm() for name, model in (("free", free), ("held", held))
     }
-    assert moved["held"] != moved["free"]
+    assert moved["held"] < moved["free"]
 
 
 def test_lora_trains_and_is_merged_and_its_reference_is_the_model_without(bench, kit):
@@ -256,4 +205,5 @@ def test_the_losses_of_the_papers_are_explicit(bench, kit):
     )  # fmt: skip
     args = trainer.args
     assert (args.loss_type, args.beta, args.epsilon, args.scale_rewards) == ("grpo", 0.0, 0.2, "group")
+    assert not args.use_bias_correction_kl
     assert not args.bf16 or torch.cuda.is_available()

@@ -1,8 +1,10 @@
+import collections
 import dataclasses
 
 import pytest
 import torch
 
+from evidcore.builtin.rollouts import Plain
 from evidcore.case import Episode, TextPart, VisualPart
 from evidcore.contracts import RolloutStrategy
 from evidcore.model.policy import sampling_of
@@ -125,6 +127,45 @@ def test_an_answer_that_would_outgrow_the_context_is_finished(bench, parts):
     extended = sampler.extend(episode, (TextPart(text="x" * 2000),))
     assert extended.finished
     assert extended.ids == episode.ids
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"), [(0.6, 1.0, 0), (1.0, 0.7, 0), (0.6, 0.7, 0), (1.0, 1.0, 5)]
+)
+def test_a_stage_samples_with_the_temperature_and_the_tail_of_its_recipe(
+    bench, kit, temperature, top_p, top_k
+):
+    model, processor = bench.model()
+    settings = kit.grpo_settings(
+        max_new_tokens=1, temperature=temperature, trl={"top_p": top_p, "top_k": top_k}
+    )
+    trainer = make_trainer(
+        model, processor, bench.source(), [kit.letters()], settings, bench.folder, seed=3,
+        strategy=Plain(), announce=kit.heard(),
+    )  # fmt: skip
+    prompt = bench.source()[0].prompt
+    model.eval()
+    sampler = trainer.make_sampler(model, [prompt], [0])
+    drawn = collections.Counter(one.ids for one in sampler.sample([Episode(prompt=prompt)] * 3000))
+    encoded = sampler.prefix(Episode(prompt=prompt))
+    with torch.no_grad():
+        logits = model(
+            input_ids=torch.tensor([encoded.ids]), pixel_values=torch.tensor([encoded.handles])
+        ).logits[0, -1]
+    logits[processor.image_token_id] = -torch.inf
+    chances = (logits / temperature).softmax(-1)
+    order = chances.argsort(descending=True)[: top_k or None]
+    before = chances[order].cumsum(0) - chances[order]
+    kept = order[before < top_p]  # the fewest tokens that together reach top_p
+    expected = torch.zeros_like(chances)
+    expected[kept] = chances[kept] / chances[kept].sum()
+    found = torch.zeros_like(chances)
+    for (token,), count in drawn.items():
+        found[token] = count / 3000
+    assert {token for (token,) in drawn} <= set(kept.tolist())
+    spread = (expected * (1 - expected) / 3000).sqrt()
+    assert ((found - expected).abs() <= 5 * spread + 1e-3).all()
+    assert (found - expected).abs().sum() < 3 * spread.sum()
 
 
 class Looks(RolloutStrategy):

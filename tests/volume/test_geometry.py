@@ -9,8 +9,9 @@ from nibabel.processing import resample_from_to
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
+from evidcore.formats import FileGrid
 from evidcore.volume import Geometry, Volume, read, read_geometry, read_mask
-from evidcore.volume.geometry import tilt_degrees
+from evidcore.volume.geometry import place, tilt_degrees
 
 
 def geometry(shape=(4, 5, 6), spacing=(3.0, 2.0, 1.0), origin=(10.0, 20.0, 30.0)) -> Geometry:
@@ -84,6 +85,43 @@ def test_leaning_axes_are_resampled_as_nibabel_does(tmp_path, affine):
     assert whole.mean() > 0.3
     np.testing.assert_allclose(volume.array[whole], values[whole], atol=1)
     assert (volume.array[~whole] == -1000).any()
+
+
+@pytest.mark.parametrize("affine", [SHEAR, turned(9.0), turned(-30.0)], ids=["shear", "9", "30"])
+def test_a_given_spacing_counts_along_the_voxel_axes_wherever_they_point(tmp_path, affine):
+    path = save(tmp_path / "a.nii.gz", smooth(), affine)
+    grid = FileGrid(shape=SHAPE, affine=np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine)
+    given = (5.0, 3.0, 2.0)
+    stated, found = (
+        place(grid, VolumeRef(path=path, tilted="resample", spacing_mm_zyx=spacing)).meant
+        for spacing in (None, given)
+    )
+    assert found.spacing_mm_zyx == pytest.approx(given)
+    for axis in range(3):  # a step along a voxel axis is as long as given, and points where it did
+        before = stated.affine[:3, axis]
+        expected = before / np.linalg.norm(before) * given[axis]
+        np.testing.assert_allclose(found.affine[:3, axis], expected, atol=1e-9)
+    np.testing.assert_allclose(found.affine[:3, 3], stated.affine[:3, 3])
+
+
+@pytest.mark.parametrize("affine", [SHEAR, turned(-30.0)], ids=["shear", "30 degrees"])
+def test_a_mask_on_the_leaning_grid_is_at_each_voxel_what_the_nearest_one_says(tmp_path, affine):
+    labels = (np.random.default_rng(4).random(SHAPE) < 0.3).astype(np.uint8)
+    path = save(tmp_path / "a.nii.gz", smooth(), affine)
+    volume = read(VolumeRef(path=path, tilted="resample"))
+    mask = read_mask(MaskRef(path=save(tmp_path / "m.nii.gz", labels, affine)), volume)
+    to_file = (
+        np.linalg.inv(np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine) @ np.eye(4)[[2, 1, 0, 3]] @ volume.affine
+    )
+    at = np.moveaxis(np.indices(volume.shape_zyx), 0, -1) @ to_file[:3, :3].T + to_file[:3, 3]
+    nearest = np.round(at).astype(int)
+    inside = ((nearest >= 0) & (nearest < SHAPE)).all(-1)
+    expected = np.zeros(volume.shape_zyx, dtype=bool)
+    expected[inside] = labels[tuple(nearest[inside].T)] > 0
+    is_clear = (np.abs(at - nearest) < 0.49).all(-1)  # between two voxels either is right
+    assert is_clear.mean() > 0.9
+    assert expected.any()
+    np.testing.assert_array_equal(mask[is_clear], expected[is_clear])
 
 
 def test_a_point_stays_where_it_lies(tmp_path):

@@ -68,6 +68,15 @@ def test_what_is_only_doubted_or_normal_is_not_looked_for(written):
     assert metric.notes()["abnormal_recall"].startswith("0 abnormal sentences; 1 more")
 
 
+def test_a_finding_that_the_report_only_doubts_is_not_recalled(written):
+    for said, recall in (("There is", 1.0), ("Possible", 0.0), ("No", 0.0)):
+        found = figures(
+            AbnormalRecall(NegationRules()), written((f"{said} emphysema.", "There is emphysema."))
+        )
+        assert found["abnormal_recall"] == recall, said
+    assert {item.state for item in NegationRules()("Possible emphysema.")} == {"uncertain"}
+
+
 def test_recall_over_reports_agrees_with_a_count_sentence_by_sentence(written):
     names = ("emphysema", "lung nodule", "atelectasis", "pericardial effusion", "hiatal hernia")
     pairs = []

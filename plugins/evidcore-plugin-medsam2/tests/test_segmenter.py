@@ -168,6 +168,22 @@ def test_features_outlive_the_process_where_the_recipe_says_so(home, tmp_path):
     assert len(list((tmp_path / "medsam2").iterdir())) == 5  # each sees something else
 
 
+def test_features_of_another_checkpoint_are_not_taken_for_ones_own(home, tmp_path):
+    other = seeded_model(small_config())
+    with torch.no_grad():
+        for weight in other.vision_encoder.parameters():
+            weight.mul_(-1.0)
+    other.save_pretrained(tmp_path / "other")
+
+    def mask(**options):
+        return MedSam2(home, tmp_path, **options).session(scan(home)).mask([BOX], (3, 4))
+
+    mask(folder="small", disk_gb=1.0)
+    wanted = mask(folder=str(tmp_path / "other"))
+    assert (wanted != mask(folder="small")).any()
+    np.testing.assert_array_equal(mask(folder=str(tmp_path / "other"), disk_gb=1.0), wanted)
+
+
 def test_a_damaged_file_is_made_again_and_told(home, tmp_path, caplog):
     def mask():
         return MedSam2(home, tmp_path, folder="small", disk_gb=1.0).session(scan(home)).mask([BOX], (3, 4))

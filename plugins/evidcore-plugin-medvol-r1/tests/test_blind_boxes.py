@@ -171,6 +171,57 @@ def test_a_blind_answer_is_the_median_gold_box_on_the_grid_of_the_case(cases):
     assert (box.x0, box.x1) == (2, 8)
 
 
+class TwoBoxed(Boxed):
+    """Its gold answers name a box of 20 voxels and a speck, in either order."""
+
+    def __init__(self, places):
+        self.places = places
+
+    def parse(self, prompt, completion):
+        found = super().parse(prompt, completion).evidence
+        [large] = found.boxes
+        both = [large, Box(z=large.z, y0=0, y1=1, x0=0, x1=19)]  # wider, but smaller
+        return Answer(
+            text="", evidence=Evidence(slice=large.z, boxes=tuple(both[place] for place in self.places))
+        )
+
+
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)])
+def test_of_several_gold_boxes_the_largest_is_where_a_thing_lies(cases, places):
+    prompts = asked(cases)
+    several, single = (blind_answers(prompts, prompts, task) for task in (TwoBoxed(places), Boxed()))
+    for rule, answers in single.items():
+        assert [one.evidence for one in several[rule]] == [one.evidence for one in answers]
+
+
+class Nothing(Blocks):
+    """A segmenter that draws nothing."""
+
+    def session(self, volume):
+        return Blank()
+
+
+class Blank(SegmenterSession):
+    def mask(self, prompts, z_window=None):
+        return np.zeros(SHAPE, dtype=bool)
+
+
+def test_a_figure_that_cannot_be_measured_counts_0_in_the_margin(cases, offered, tmp_path):
+    np.savez(tmp_path / "empty.npz", block=np.zeros(SHAPE, dtype=bool))
+    empty = MaskRef(path=str(tmp_path / "empty.npz"), key="block")
+    some = [
+        dataclasses.replace(case, masks={"block": empty} if number < 6 else case.masks)
+        for number, case in enumerate(cases)
+    ]
+    offered("evid-nothing", "[evidcore.segmenter]\nnothing = evid_nothing:It\n", It=Nothing)
+    drawing_nothing = build("segmenter", {"use": "nothing"}, given={}, where="test")
+    found = audited(Looker(some), some, drawing_nothing, exchanges=1)
+    [own] = found.results["own"]
+    assert own.values("dsc") == (0.0,) * 24
+    assert [name for name in own.measured.texts[0].unscored if "dsc" in name] == ["dsc", "oracle_dsc"]
+    assert found.margin.value == 0.0
+
+
 def test_the_query_alone_is_what_words_are_not_the_numbers_of_the_slices(cases):
     def numbered(number, prompt):
         tag = TextPart(text=f"slice {number}:")

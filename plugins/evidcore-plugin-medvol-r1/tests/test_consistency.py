@@ -97,6 +97,18 @@ def test_a_box_far_from_the_target_out_of_which_nothing_grows_earns_nothing_thou
     assert score.value == 0.0  # a mask where no target is
 
 
+def test_without_keys_it_is_the_released_reward_but_for_the_pay_for_nothing(asked):
+    _, answered = asked()
+    said = [
+        answered(18, (0, 0, 100, 100)), answered(12, LEFT_BOX, RIGHT_BOX), answered(5, LEFT_BOX),
+    ]  # fmt: skip
+    usual = judged(VolumeConsistency(segmenter=Prisms()), *said)
+    stated = {"delta": 5, "around": "predicted", "empty": "nothing"}
+    assert usual == judged(VolumeConsistency(segmenter=Prisms(), **stated), *said)
+    for key, other in (("delta", 4), ("around", "gold"), ("empty", "full")):
+        assert usual != judged(VolumeConsistency(segmenter=Prisms(), **{**stated, key: other}), *said)
+
+
 def test_an_answer_without_slice_or_box_earns_nothing_and_asks_for_nothing(asked):
     _, answered = asked()
     segmenter = Prisms()

@@ -57,9 +57,12 @@ def test_the_strict_format_is_one_object_bare_or_in_an_array(text):
             '{"slice": 9, "bbox_2d_list": [[1, 2, 3, 4], [5, 0, 5, 9]]}',
             "the box [5, 0, 5, 9] must have 0 <= x0 < x1 <= 1000 and 0 <= y0 < y1 <= 1000",
         ),
-        (
-            '{"slice": 9, "bbox_2d_list": [[1, 2, 3, 1001]]}',
-            "the box [1, 2, 3, 1001] must have 0 <= x0 < x1 <= 1000 and 0 <= y0 < y1 <= 1000",
+        *(
+            (
+                f'{{"slice": 9, "bbox_2d_list": [{box}]}}',
+                f"the box {box} must have 0 <= x0 < x1 <= 1000 and 0 <= y0 < y1 <= 1000",
+            )
+            for box in ([1, 2, 3, 1001], [1, 2, 1001, 4], [-1, 2, 3, 4], [1, -1, 3, 4], [3, 2, 1, 4])
         ),
         ('{"slice": 9, "bbox_2d_list": [[1.5, 2, 3, 4]]}', "the box [1.5, 2, 3, 4] must be of whole numbers"),
         (

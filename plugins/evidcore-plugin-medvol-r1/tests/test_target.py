@@ -122,6 +122,18 @@ def test_what_was_measured_is_kept_and_measured_again_where_the_file_is_broken(c
         assert kept.read_bytes() == whole
 
 
+def test_an_edited_mask_is_measured_again_by_the_next_process(case, tmp_path):
+    cache = tmp_path / "cache"
+    before = measure(case, ["stone"], RULE, cache)
+    masks = dict(np.load(tmp_path / "masks.npz"))
+    masks["stone"] = np.roll(masks["stone"], (3, 5, 7), axis=(0, 1, 2))
+    np.savez(tmp_path / "masks.npz", **masks)
+    _kept.cache_clear()
+    after = measure(case, ["stone"], RULE, cache)
+    assert before.boxes == {1: (Box(z=1, y0=3, y1=4, x0=7, x1=8),)}
+    assert after.boxes == {4: (Box(z=4, y0=8, y1=9, x0=14, x1=15),)}
+
+
 def test_a_mask_that_cannot_be_read_is_named_with_its_case(case, tmp_path):
     case.masks["liver"] = MaskRef(path=str(tmp_path / "none.npz"), key="liver")
     with pytest.raises(DataError, match=r"none\.npz.*\(case 'c7'\)"):
