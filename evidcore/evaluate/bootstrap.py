@@ -1,14 +1,16 @@
-"""The one bootstrap: seeds are resampled, then patients with all that was asked about them.
+"""The one bootstrap: patients are resampled with all that was asked about them; seeds enter by a t.
 
 Questions about one patient are alike, and intervals that take them for independent are too narrow. A draw
-picks as many seeds as there are, then as many patients of each; every arm sees the same draw, so what arms
-share cancels. A figure is computed anew from the sums of a draw, so a ratio is resampled like a mean. One
-sample without arms is the case of one seed and one arm.
+picks as many patients as there are; every arm sees the same draw, so what arms share cancels. A figure is
+computed anew from the sums of a draw, so a ratio is resampled like a mean. One sample has the percentiles of
+its draws. Several seeds have a t: their values differ by the seeds and by what each seed's patients add, and
+the draws give the variance of the patients whom seeds share (`over_seeds`).
 
 1. A patient whose sums are all 0 adds nothing to a figure: he is not drawn and does not count.
 2. Fewer than `FEWEST_PATIENTS` patients give no interval, because none could be trusted.
 3. Ties: where every draw gives the same, there is no spread to tell an interval from, so there is none. A
    share of 0 or of all, in one sample, has the exact binomial bound over patients instead.
+4. Fewer than `FEWEST_SEEDS` seeds give no p value: an interval, and "no test".
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from evidcore.contracts import Sums
 from evidcore.evaluate.pooling import Array, Figure, Pool, columns_of, kind_of, pool_of, pooled
 
 FEWEST_PATIENTS = 20
+FEWEST_SEEDS = 5
 DRAWS = 4000
 LEVEL = 0.95  # share of intervals that hold the truth
 POWER = 0.8
@@ -45,6 +48,7 @@ class Interval:
     patients: int
     note: str = ""
     is_tied: bool = False  # every draw gave `value`
+    standard_error: float | None = None  # of the draws; None where there is no interval from them
 
     def covers(self, value: float) -> bool:
         """Tell whether `value` lies inside; False where there is no interval."""
@@ -67,7 +71,8 @@ class Contrast:
     high: float | None = None
     by_seed: Mapping[int, float]
     standard_error: float | None = None
-    p_value: float | None = None  # two-sided, against 0
+    degrees_of_freedom: float | None = None  # of the t over seeds; None for one seed
+    p_value: float | None = None  # two-sided, against 0; None under `FEWEST_SEEDS` seeds
     items: int = 0  # over all seeds
     patients: int = 0
     note: str = ""
@@ -77,20 +82,18 @@ class Contrast:
         return dataclasses.replace(self, note="; ".join(part for part in (self.note, note) if part))
 
     def detectable(self, *, tests: int = 1) -> float | None:
-        """Return the smallest true value that would be found in 80 % of such experiments.
+        """Return the smallest true value that would be found: `detectable` with the t of the seeds."""
+        return detectable(self.standard_error, tests=tests, degrees_of_freedom=self.degrees_of_freedom)
 
-        (z(1 - α/2m) + z(0.8)) · standard error, for a two-sided test at α = 5 % that m tests share as in
-        Holm's first step.
 
-        Source:
-            Bloom 1995, Minimum detectable effects, Evaluation Review 19.
-        """
-        from scipy import stats
+class Spread(NamedTuple):
+    """What is known of an estimate's error."""
 
-        if self.standard_error is None:
-            return None
-        alpha = (1 - LEVEL) / tests
-        return float(stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(POWER)) * self.standard_error
+    low: float
+    high: float
+    standard_error: float
+    degrees_of_freedom: float | None = None
+    p_value: float | None = None
 
 
 class Arms:
@@ -117,17 +120,15 @@ class Arms:
         self._draws, self._seed = draws, seed
 
     def contrast(self, weights: Mapping[str, float]) -> Contrast:
-        """Estimate the mean over seeds of the weighted sum of the arms' values.
+        """Estimate the mean over seeds of the weighted sum of the arms' values, paired by seed and patient.
 
         A difference from a reference, a main effect and an interaction are such sums; a mean is the sum with
-        one weight of 1. Seeds in which one of the arms is missing are left out.
+        one weight of 1. Seeds in which one of the arms is missing are left out. One seed has the percentiles
+        of its patients' draws and no test; several have `over_seeds`.
 
         Raises:
             ValueError: if two of the arms hold different items under one seed (tells how many), figures are
                 of different kinds, or shared patients are missing from a seed.
-
-        Source:
-            Davison & Hinkley 1997, Bootstrap Methods and their Application, section 3.8.
         """
         arms = tuple(sorted(weights))
         seeds = tuple(sorted(set.intersection(*(set(self._items[arm]) for arm in arms))))
@@ -162,11 +163,95 @@ class Arms:
             for sample, own in zip(samples, informative, strict=True)
         ]
         drawn = _draw(drawn_from, patients_shared=self._shared, draws=self._draws, seed=self._seed) @ share
-        spread = _Spread.of(drawn)
+        if len(seeds) == 1:
+            spread = _percentiles(drawn[:, 0])
+            missed = "1 seed: patients alone, no test"
+        else:
+            known = drawn[np.isfinite(drawn).all(axis=1)]
+            if len(known) < 2:
+                return found.noted("no interval: nothing to divide by in nearly every draw")
+            covariance = np.cov(known, rowvar=False)
+            if not self._shared:
+                covariance = np.diag(np.diag(covariance))
+            spread = over_seeds(np.array(measured), covariance, patient_degrees=len(union) - 1)
+            missed = f"{len(seeds)} seeds: no test" if len(seeds) < FEWEST_SEEDS else ""
         if spread is None:
-            return found.noted(TIED)
-        whole = dataclasses.replace(found, **spread._asdict())
-        return whole if len(seeds) > 1 else whole.noted("1 seed: its training alone is in the interval")
+            return found.noted(TIED if np.ptp(drawn) < _SAME else "no interval: every seed gives the same")
+        return dataclasses.replace(found, **spread._asdict()).noted(missed)
+
+
+def over_seeds(
+    values: Float[np.ndarray[Any, Any], " seed"],
+    covariance: Float[np.ndarray[Any, Any], "seed seed"],
+    *,
+    patient_degrees: int,
+) -> Spread | None:
+    """Estimate the mean of one value a seed by a t with Satterthwaite's degrees of freedom.
+
+    The variance of the mean is s² / seeds, where s² is the variance of the values, plus the part of the
+    patients' variance that seeds share, which does not show in s²: the mean covariance of two seeds. With
+    patients of their own that part is 0, and this is the t test of the values.
+
+    Few seeds often agree by chance, which would add degrees of freedom where they are needed least. So in
+    the degrees s² counts twice, and is at least what patients alone explain: simulated, a false star stays
+    as rare as 5 % (tests/evaluate/test_bootstrap.py).
+
+    Args:
+        values: a seed's paired difference, say.
+        covariance: of the values, when patients alone are resampled; 0 between seeds with patients of
+            their own.
+        patient_degrees: patients whom the seeds share, minus 1.
+
+    Returns:
+        The interval, with a p value from `FEWEST_SEEDS` seeds on; None where no seed differs from another.
+
+    Source:
+        Satterthwaite 1946, An approximate distribution of estimates of variance components, Biometrics 2.
+    """
+    from scipy import stats
+
+    seeds = len(values)
+    own = float(np.trace(covariance)) / seeds
+    common = max(0.0, (float(covariance.sum()) - seeds * own) / (seeds * (seeds - 1)))
+    between = float(np.var(values, ddof=1))
+    error, mean = (common + between / seeds) ** 0.5, float(np.mean(values))
+    if error < _SAME:
+        return None
+    cautious = 2 * max(between, own - common) / seeds
+    degrees = (common + cautious) ** 2 / (cautious**2 / (seeds - 1) + common**2 / patient_degrees)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, degrees)) * error
+    p_value = 2 * float(stats.t.sf(abs(mean) / error, degrees)) if seeds >= FEWEST_SEEDS else None
+    return Spread(mean - reach, mean + reach, error, degrees, p_value)
+
+
+def detectable(
+    of: Interval | float | None,
+    *,
+    power: float = POWER,
+    tests: int = 1,
+    degrees_of_freedom: float | None = None,
+) -> float | None:
+    """Return the smallest true difference from 0 that would be found in a share `power` of such experiments.
+
+    (z(1 - α/2m) + z(power)) · standard error, for a two-sided test at α = 5 % that m tests share as in Holm's
+    first step: 2.80 standard errors for one test at 80 %.
+
+    Args:
+        of: a paired difference, or its standard error; None and ties give None.
+        power: share of experiments.
+        tests: m.
+        degrees_of_freedom: of a t in place of z.
+
+    Source:
+        Bloom 1995, Minimum detectable effects, Evaluation Review 19.
+    """
+    from scipy import stats
+
+    error = of.standard_error if isinstance(of, Interval) else of
+    if error is None:
+        return None
+    reference = stats.norm if degrees_of_freedom is None else stats.t(degrees_of_freedom)
+    return float(reference.ppf(1 - (1 - LEVEL) / (2 * tests)) + reference.ppf(power)) * error
 
 
 def mean_interval(values: Values, patients: Sequence[Hashable], *, draws: int = DRAWS) -> Interval:
@@ -320,22 +405,13 @@ class _Sample:
         return np.stack([self.pool(table) for table in sums], axis=1)
 
 
-class _Spread(NamedTuple):
-    low: float
-    high: float
-    standard_error: float
-    p_value: float
-
-    @classmethod
-    def of(cls, drawn: Array) -> Self | None:
-        """Return what draws say; None where all that are known give the same."""
-        drawn = drawn[np.isfinite(drawn)]
-        if not len(drawn) or np.ptp(drawn) < _SAME:
-            return None
-        low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        beyond = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-        p_value = min(1.0, 2 * (1 + beyond) / (1 + len(drawn)))
-        return cls(float(low), float(high), float(drawn.std(ddof=1)), p_value)
+def _percentiles(drawn: Array) -> Spread | None:
+    """Return what draws of one sample tell; None where all that are known give the same."""
+    drawn = drawn[np.isfinite(drawn)]
+    if not len(drawn) or np.ptp(drawn) < _SAME:
+        return None
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Spread(float(low), float(high), float(drawn.std(ddof=1)))
 
 
 def _paired(items: Sequence[Mapping[str, Item]], arms: Sequence[str], seed: int) -> tuple[_Sample, int]:
@@ -377,29 +453,21 @@ def _interval(value: float, values: int, sample: _Sample, *, draws: int = DRAWS)
     found = Interval(value=value, low=None, high=None, values=values, patients=patients)
     if patients < FEWEST_PATIENTS:
         return dataclasses.replace(found, note=_too_few(patients))
-    spread = _Spread.of(_draw([sample], patients_shared=True, draws=draws)[:, 0])
+    spread = _percentiles(_draw([sample], patients_shared=True, draws=draws)[:, 0, 0])
     if spread is None:
         return dataclasses.replace(found, note=TIED, is_tied=True)
-    return dataclasses.replace(found, low=spread.low, high=spread.high)
+    return dataclasses.replace(found, low=spread.low, high=spread.high, standard_error=spread.standard_error)
 
 
 def _draw(samples: Sequence[_Sample], *, patients_shared: bool, draws: int, seed: int = 0) -> Array:
-    """Return the arms' values in each draw: (draw, arm). Equal for equal seeds."""
+    """Return each seed's values when patients are resampled: (draw, seed, arm). Equal for equal seeds."""
     rng = np.random.default_rng(seed)
-    chosen = rng.integers(len(samples), size=(draws, len(samples)))  # (draw, position) -> sample
+    if not patients_shared:
+        return np.stack([sample.pooled(_resampled(sample.sums, draws, rng)) for sample in samples], axis=1)
     arms = len(samples[0].sums)
-    tables = [table for sample in samples for table in sample.sums]
-    common = _resampled(tables, draws, rng) if patients_shared else None
-    total = np.zeros((draws, arms))
-    for position in range(len(samples)):
-        for index, sample in enumerate(samples):
-            here = chosen[:, position] == index
-            if common is None:
-                sums = _resampled(sample.sums, int(here.sum()), rng)
-            else:
-                sums = [table[here] for table in common[index * arms : (index + 1) * arms]]
-            total[here] += sample.pooled(sums)
-    return total / len(samples)
+    common = _resampled([table for sample in samples for table in sample.sums], draws, rng)
+    parts = [common[start : start + arms] for start in range(0, len(common), arms)]
+    return np.stack([sample.pooled(part) for sample, part in zip(samples, parts, strict=True)], axis=1)
 
 
 def _resampled(tables: Sequence[Array], draws: int, rng: np.random.Generator) -> list[Array]:

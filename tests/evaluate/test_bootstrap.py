@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import statistics
 
 import numpy as np
 import pytest
@@ -13,9 +15,11 @@ from evidcore.evaluate.bootstrap import (
     Arms,
     Interval,
     Item,
+    detectable,
     figure_interval,
     holm,
     mean_interval,
+    over_seeds,
     paired_interval,
     ratio_interval,
 )
@@ -333,23 +337,38 @@ def figure(pooling, numbers):
 
 
 def looped_over_seeds(found, weights, draws, *, pooling="ratio", patients_shared=False):
-    """The hierarchical bootstrap in plain loops: draw seeds, then patients of each, and pool their items."""
+    """The t over seeds and patients in plain loops: the ends of its interval."""
     rng, drawn = random.Random(5), []
     seeds = sorted(found["a"])
+    patients = {seed: sorted({item.patient for item in found["a"][seed].values()}) for seed in seeds}
+
+    def value(seed, picked):
+        total = 0.0
+        for arm, weight in weights.items():
+            own = {name: [] for name in patients[seed]}
+            for item in found[arm][seed].values():
+                own[item.patient].append(item.sums.numbers)
+            pooled = [numbers for patient in picked for numbers in own[patient]]
+            total += weight * figure(pooling, [sum(side) for side in zip(*pooled, strict=True)])
+        return total
+
     for _ in range(draws):
-        total, picked = 0.0, None
-        for seed in rng.choices(seeds, k=len(seeds)):
-            patients = sorted({item.patient for item in found["a"][seed].values()})
+        draw, picked = [], None
+        for seed in seeds:
             if picked is None or not patients_shared:
-                picked = rng.choices(patients, k=len(patients))
-            for arm, weight in weights.items():
-                own = {name: [] for name in patients}
-                for item in found[arm][seed].values():
-                    own[item.patient].append(item.sums.numbers)
-                pooled = [numbers for patient in picked for numbers in own[patient]]
-                total += weight * figure(pooling, [sum(side) for side in zip(*pooled, strict=True)])
-        drawn.append(total / len(seeds))
-    return np.quantile(drawn, [0.025, 0.975])
+                picked = rng.choices(patients[seed], k=len(patients[seed]))
+            draw.append(value(seed, picked))
+        drawn.append(draw)
+    columns = list(zip(*drawn, strict=True))
+    k, values = len(seeds), [value(seed, patients[seed]) for seed in seeds]
+    own = sum(statistics.variance(column) for column in columns) / k
+    pairs = list(itertools.combinations(columns, 2)) if patients_shared else []
+    common = max(0.0, sum(statistics.covariance(*pair) for pair in pairs) / len(pairs)) if pairs else 0.0
+    between = statistics.variance(values)
+    variance = common + between / k
+    seen, free = 2 * max(between, own - common) / k, len(patients[seeds[0]]) - 1
+    free = (common + seen) ** 2 / (seen**2 / (k - 1) + common**2 / free)
+    return stats.t.interval(0.95, free, loc=sum(values) / k, scale=math.sqrt(variance))
 
 
 def test_a_ratio_agrees_with_a_bootstrap_loop():
@@ -402,7 +421,7 @@ def test_every_pooling_over_seeds_agrees_with_a_bootstrap_loop(pooling, patients
 
 @pytest.mark.parametrize("patients_shared", [True, False])
 def test_means_over_seeds_agree_with_a_bootstrap_loop(patients_shared):
-    found = over_seeds([0.5, 0.6, 0.8], own_patients=not patients_shared)
+    found = trainings([0.5, 0.6, 0.8], own_patients=not patients_shared)
     ours = Arms(found, patients_shared=patients_shared).contrast({"a": 1.0})
     low, high = looped_over_seeds(found, {"a": 1.0}, 3000, patients_shared=patients_shared)
     means = [np.mean([item.sums.numbers[0] for item in found["a"][seed].values()]) for seed in range(3)]
@@ -413,7 +432,7 @@ def test_means_over_seeds_agree_with_a_bootstrap_loop(patients_shared):
     assert ours.patients == (25 if patients_shared else 75)
 
 
-def over_seeds(effects, *, own_patients, patients=25, questions=2):
+def trainings(effects, *, own_patients, patients=25, questions=2):
     """Return an arm whose seeds differ by their effects and whose patients in how hard they are."""
     rng = np.random.default_rng(0)
     hard = rng.normal(0, 0.1, patients)
@@ -434,7 +453,7 @@ def over_seeds(effects, *, own_patients, patients=25, questions=2):
 
 def test_an_interval_widens_with_the_spread_between_seeds():
     calm, wild = (
-        Arms(over_seeds(effects, own_patients=False), patients_shared=True).contrast({"a": 1.0})
+        Arms(trainings(effects, own_patients=False), patients_shared=True).contrast({"a": 1.0})
         for effects in ([0.6, 0.6, 0.6], [0.4, 0.6, 0.8])
     )
     assert width(wild) > 2 * width(calm)
@@ -493,44 +512,145 @@ def test_main_effects_and_interaction_are_their_hand_values():
     assert arms.contrast(both).value == pytest.approx(((20 - 10) - (8 - 5)) / 25)
 
 
-def test_a_p_value_falls_below_5_percent_where_the_interval_leaves_0_out():
-    clear = Arms(cells({"a": [0.3] * 3, "b": [0.7] * 3}), patients_shared=False).contrast({"b": 1, "a": -1})
+def test_over_seeds_with_patients_of_their_own_it_is_the_t_test_of_the_paired_differences():
+    values = [0.139, 0.022, 0.084, 0.051, 0.117]
+    found = over_seeds(np.array(values), np.diag([0.018**2] * 5), patient_degrees=99)
+    theirs = stats.ttest_1samp(values, 0)
+    ends = theirs.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((ends.low, ends.high))
+    assert (found.p_value, found.degrees_of_freedom) == pytest.approx((theirs.pvalue, 4))
+    assert found.standard_error == pytest.approx(stats.sem(values))
+
+
+def test_patients_of_their_own_are_within_the_spread_of_the_seeds():
+    values, apart = np.array([0.139, 0.022, 0.084, 0.051, 0.117]), np.diag([0.3**2] * 5)
+    found = over_seeds(values, apart, patient_degrees=99)
+    assert found == over_seeds(values, 0 * apart, patient_degrees=99)
+    assert over_seeds(np.full(5, 0.1), apart, patient_degrees=99) is None
+
+
+def test_seeds_that_give_the_same_by_chance_have_no_interval():
+    found = {"a": {0: flat(12), 1: flat(12)}, "b": {0: flat(15), 1: flat(15)}}
+    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
+    assert (contrast.low, contrast.note) == (None, "no interval: every seed gives the same")
+
+
+def test_patients_that_seeds_share_do_not_average_out():
+    """Against the analysis of variance of seeds crossed with patients, one paired difference a cell."""
+    rng = np.random.default_rng(4)
+    k, n = 5, 60
+    table = 0.05 + rng.normal(0, 0.08, (k, 1)) + rng.normal(0, 0.3, (1, n)) + rng.normal(0, 0.4, (k, n))
+    rows, columns, mean = table.mean(axis=1), table.mean(axis=0), table.mean()
+    by_seed = n * ((rows - mean) ** 2).sum() / (k - 1)
+    by_patient = k * ((columns - mean) ** 2).sum() / (n - 1)
+    rest = ((table - rows[:, None] - columns + mean) ** 2).sum() / ((k - 1) * (n - 1))
+    assert by_seed > rest
+    found = {
+        arm: {
+            seed: {f"q{at}": answered(f"p{at}", number * sign, 1.0) for at, number in enumerate(row)}
+            for seed, row in enumerate(table)
+        }
+        for arm, sign in (("a", 0.0), ("b", 1.0))
+    }
+    contrast = Arms(found, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
+    expected = math.sqrt((by_seed + by_patient - rest) / (k * n))
+    assert contrast.standard_error == pytest.approx(expected, rel=0.02)
+    apart = Arms(found, patients_shared=False).contrast({"b": 1.0, "a": -1.0})
+    assert apart.standard_error == pytest.approx(math.sqrt(by_seed / (k * n)), rel=0.02)
+    assert apart.degrees_of_freedom == pytest.approx(4)
+    assert contrast.degrees_of_freedom > 4
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 4, 5])
+def test_under_five_seeds_there_is_no_test(seeds):
+    found = cells({"a": [0.3] * seeds, "b": [0.6] * seeds})
+    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
+    noted = "1 seed: patients alone, no test" if seeds == 1 else f"{seeds} seeds: no test"
+    assert contrast.note == (noted if seeds < 5 else "")
+    assert (contrast.p_value is None) == (seeds < 5)
+    assert contrast.low < contrast.value < contrast.high
+
+
+def test_p_is_below_5_percent_where_the_interval_leaves_0_out_and_has_no_floor():
+    clear = Arms(cells({"a": [0.3] * 5, "b": [0.7] * 5}), patients_shared=False).contrast({"b": 1, "a": -1})
     assert clear.low > 0
-    assert clear.p_value == pytest.approx(2 / 4001)  # no draw reached 0
-    same = Arms(cells({"a": [0.5] * 3, "b": [0.5] * 3}), patients_shared=False).contrast({"b": 1, "a": -1})
-    assert same.low < 0 < same.high
-    assert same.p_value > 0.05
+    assert clear.p_value < 1 / 4001  # of as many draws
+    same = cells({"a": [0.5, 0.4, 0.6, 0.5, 0.5], "b": [0.5, 0.6, 0.4, 0.5, 0.5]})
+    unsure = Arms(same, patients_shared=False).contrast({"b": 1, "a": -1})
+    assert unsure.low < 0 < unsure.high
+    assert unsure.p_value > 0.05
 
 
-def test_p_values_of_equal_arms_are_spread_evenly():
-    """Under no difference, a tenth of the p values lies below 0.1; here over patients of one seed."""
-    found = []
-    for seed in range(200):
-        pair = {"a": {0: drawn(0.5, seed=seed)}, "b": {0: drawn(0.5, seed=10_000 + seed)}}
-        arms = Arms(pair, patients_shared=True, draws=400, seed=seed)
-        found.append(arms.contrast({"b": 1, "a": -1}).p_value)
-    below = sum(p < 0.1 for p in found)
-    assert stats.binom.cdf(below, 200, 0.1) > 1e-3
-    assert stats.binom.sf(below - 1, 200, 0.1) > 1e-3
-    assert 0.4 < np.mean(found) < 0.6
+def null_experiments(rng, *, count, spread, patients_shared, seeds=5, patients=150, questions=3):
+    """Experiments of two arms that do not differ: each seed's paired difference and its covariances.
+
+    Answers are right or wrong; patients differ in how hard they are and in which arm suits them, trainings
+    by `spread`, the standard deviation of the difference between the arms of a seed.
+    """
+    shape = (count, 1 if patients_shared else seeds, patients, 1)
+    hard, suits = rng.normal(0.5, 0.2, shape), rng.normal(0, 0.15, shape)
+    trained = rng.normal(0, spread, (count, seeds, 1, 1))
+    right = [
+        rng.random((count, seeds, patients, questions), dtype=np.float32)
+        < hard + side * (suits + trained) / 2
+        for side in (-1, 1)
+    ]
+    by_patient = (right[1].mean(axis=3) - right[0].mean(axis=3)).astype(np.float64)
+    values = by_patient.mean(axis=2)
+    apart = by_patient - values[:, :, None]
+    covariance = apart @ apart.transpose(0, 2, 1) / patients**2
+    return values, covariance if patients_shared else covariance * np.eye(seeds)
 
 
-@pytest.mark.parametrize(("spread", "fewest", "most"), [(0.0, 96, 100), (1.0, 88, 99), (3.0, 62, 85)])
-def test_intervals_over_three_seeds_are_too_narrow_where_trainings_differ_much(spread, fewest, most):
-    """`spread`: between trainings, in standard errors of one seed's patients. docs/ablations.md quotes it."""
-    rng = np.random.default_rng(0)
-    sigma, patients, held = 0.5, 60, 0
-    for number in range(100):
-        found = {"a": {}, "b": {}}
-        for seed in range(3):
-            moved = rng.normal(rng.normal(0, spread * sigma / np.sqrt(patients)), sigma, patients)
-            found["a"][seed] = {f"q{at}": answered(f"{seed}p{at}", 0.0, 1.0) for at in range(patients)}
-            found["b"][seed] = {
-                f"q{at}": answered(f"{seed}p{at}", value, 1.0) for at, value in enumerate(moved)
-            }
-        contrast = Arms(found, patients_shared=False, draws=400, seed=number).contrast({"b": 1, "a": -1})
+@pytest.mark.parametrize("patients_shared", [True, False])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
+def test_a_star_is_false_in_one_of_20_and_95_percent_hold_the_truth(spread, patients_shared):
+    rng = np.random.default_rng(11)
+    count, patients = 4000, 150
+    values, covariance = null_experiments(rng, count=count, spread=spread, patients_shared=patients_shared)
+    found = [
+        over_seeds(value, shared, patient_degrees=patients - 1)
+        for value, shared in zip(values, covariance, strict=True)
+    ]
+    p_values = [one.p_value for one in found]
+    assert np.mean([p < 0.05 for p in p_values]) <= 0.06
+    assert 0.93 <= np.mean([one.low <= 0 <= one.high for one in found]) <= 0.97
+    tables = [min(holm(p_values[start : start + 4])) for start in range(0, count, 4)]
+    assert np.mean([p < 0.05 for p in tables]) <= 0.07  # 1000 tables of four rows: the error is 0.007
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patients_shared", [True, False])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
+@pytest.mark.parametrize("seeds", [5, 8])
+def test_whole_ablations_without_a_difference_earn_a_star_in_one_of_20(spread, patients_shared, seeds):
+    rng = np.random.default_rng(3)
+    stars = held = 0
+    experiments, patients = 600, 120
+    for number in range(experiments):
+        shape = (1 if patients_shared else seeds, patients, 1)
+        hard, suits = rng.normal(0.5, 0.2, shape), rng.normal(0, 0.15, shape)
+        trained = rng.normal(0, spread, (seeds, 1, 1))
+        found = {}
+        for arm, side in (("a", -1), ("b", 1)):
+            right = rng.random((seeds, patients, 2)) < hard + side * (suits + trained) / 2
+            found[arm] = {
+                seed: {
+                    f"q{patient}-{question}": answered(
+                        f"p{patient}" if patients_shared else f"{seed}p{patient}",
+                        float(right[seed, patient, question]), 1.0,
+                    )
+                    for patient in range(patients)
+                    for question in range(2)
+                }
+                for seed in range(seeds)
+            }  # fmt: skip
+        arms = Arms(found, patients_shared=patients_shared, draws=300, seed=number)
+        contrast = arms.contrast({"b": 1, "a": -1})
+        stars += contrast.p_value < 0.05
         held += contrast.low <= 0 <= contrast.high
-    assert fewest <= held <= most
+    assert stats.binom.sf(stars - 1, experiments, 0.05) > 1e-3
+    assert 0.92 * experiments <= held <= 0.98 * experiments
 
 
 def test_the_detectable_difference_is_found_in_4_of_5_experiments():
@@ -538,25 +658,45 @@ def test_the_detectable_difference_is_found_in_4_of_5_experiments():
     sigma, patients = 0.5, 100
 
     def experiment(effect):
-        base = rng.random(patients)
-        moved = base + effect + rng.normal(0, sigma, patients)
-        pair = {
-            "a": {0: {f"q{at}": answered(f"p{at}", value, 1.0) for at, value in enumerate(base)}},
-            "b": {0: {f"q{at}": answered(f"p{at}", value, 1.0) for at, value in enumerate(moved)}},
-        }
-        return Arms(pair, patients_shared=True, draws=1000).contrast({"b": 1, "a": -1})
+        return paired_interval(
+            effect + rng.normal(0, sigma, patients), np.zeros(patients), list(range(patients))
+        )
 
-    reach = experiment(0.0).detectable()
+    reach = detectable(experiment(0.0))
     assert reach == pytest.approx((1.959964 + 0.841621) * sigma / np.sqrt(patients), rel=0.15)  # by hand
-    found = sum(experiment(2.801585 * sigma / 10).p_value < 0.05 for _ in range(200))
+    found = sum(experiment(2.801585 * sigma / 10).low > 0 for _ in range(200))
     assert stats.binom.cdf(found, 200, 0.8) > 1e-3
     assert stats.binom.sf(found - 1, 200, 0.8) > 1e-3
 
 
+def test_over_seeds_the_detectable_difference_is_found_in_4_of_5_experiments():
+    rng = np.random.default_rng(1)
+    error, seeds = 0.03, 6
+    reach = detectable(error / math.sqrt(seeds), degrees_of_freedom=seeds - 1)
+    values = rng.normal(reach, error, (2000, seeds))
+    p_values = [over_seeds(row, np.zeros((seeds, seeds)), patient_degrees=99).p_value for row in values]
+    assert np.mean([p < 0.05 for p in p_values]) == pytest.approx(0.8, abs=0.04)
+
+
+def test_the_detectable_difference_of_an_interval_is_that_of_its_standard_error():
+    values, owners = clustered()
+    found = paired_interval(values, np.zeros(len(values)), owners)
+    means = [values[np.array(owners) == owner].mean() for owner in range(60)]
+    assert found.standard_error == pytest.approx(np.std(means) / math.sqrt(60), rel=0.05)
+    assert detectable(found) == detectable(found.standard_error)
+    assert detectable(0.01) == pytest.approx(0.02801585)
+    assert detectable(0.01, power=0.9) == pytest.approx(0.01 * (1.959964 + 1.281552))
+    assert detectable(None) is None
+    assert detectable(mean_interval([1.0] * 30, list(range(30)))) is None
+
+
 def test_more_tests_make_the_detectable_difference_larger():
     contrast = Arms(cells(ONE_BY_TWO), patients_shared=False).contrast({"b": 1, "a": -1})
-    ratio = contrast.detectable(tests=5) / contrast.detectable()
-    assert ratio == pytest.approx((stats.norm.ppf(0.995) + 0.841621) / (1.959964 + 0.841621), rel=1e-5)
+    t = stats.t(contrast.degrees_of_freedom)
+    assert contrast.detectable(tests=5) == pytest.approx(
+        (t.ppf(0.995) + t.ppf(0.8)) * contrast.standard_error
+    )
+    assert contrast.detectable(tests=5) > contrast.detectable()
 
 
 def test_a_seed_that_an_arm_lacks_is_left_out():
@@ -590,10 +730,20 @@ def test_other_questions_are_refused():
 
 
 def test_holm_by_hand():
-    # sorted 0.01, 0.02, 0.03, 0.6 times 4, 3, 2, 1, never falling
-    assert holm([0.03, 0.01, 0.6, 0.02]) == pytest.approx([0.06, 0.04, 0.6, 0.06])
+    # sorted 0.01, 0.02, 0.025, 0.6 times 4, 3, 2, 1: 0.04, 0.06, 0.05, 0.6, and never falling
+    assert holm([0.025, 0.01, 0.6, 0.02]) == pytest.approx([0.06, 0.04, 0.6, 0.06])
     assert holm([0.4, 0.9]) == pytest.approx([0.8, 0.9])
     assert holm([]) == []
+
+
+def test_a_smaller_p_is_never_adjusted_to_a_larger_one():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        p_values = rng.random(7).tolist()
+        adjusted = holm(p_values)
+        order = np.argsort(p_values)
+        assert (np.diff(np.array(adjusted)[order]) >= 0).all()
+        assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
 
 
 def test_holm_rejects_what_the_step_down_rule_rejects():

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Finding, Prompt, Question
-from evidcore.evaluate.reference_lines import cluster_of, reference_lines, training_prompts
+from evidcore.evaluate.reference_lines import best_rule, cluster_of, reference_lines, training_prompts
 
 
 def prompt(options, letter, *, true=None, name="a", patient="p", states=None):
@@ -69,12 +70,14 @@ def test_a_rule_that_cannot_decide_tosses_a_coin():
 
 
 def test_right_when_offered_differs_from_right_most_often():
-    training = [prompt(["a", "b"], "A")] * 3 + [prompt(["a", "c"], "B")] * 5 + [prompt(["b", "d"], "B")] * 2
+    asked = [(["a", "b"], "A")] * 3 + [(["a", "c"], "B")] * 5 + [(["b", "d"], "B")] * 2
+    training = [
+        prompt(*one, patient=f"p{at}-{number}") for number in range(4) for at, one in enumerate(asked)
+    ]
     # a: right 3 of 8 offered; d: right 2 of 2
     lines = reference_lines([prompt(["a", "d"], "B")], training)
     assert lines.rules["most often right in training"] == 0.0
     assert lines.rules["most often right when offered"] == 1.0
-    assert lines.prior_rule == "most often right when offered"
 
 
 def test_prevalence_counts_each_training_case_once():
@@ -85,11 +88,104 @@ def test_prevalence_counts_each_training_case_once():
     assert lines.rules["most often right in training"] == 0.0
 
 
-def test_the_best_rule_is_the_ceiling():
+def test_the_best_rule_is_chosen_without_the_test_questions():
     questions = [prompt(["h", "e"], "A"), prompt(["h", "n"], "A")]
-    lines = reference_lines(questions, TRAINING)
-    assert lines.prior_rule == "letter most often right"
-    assert lines.figures()["prior_only"] == max(lines.rules.values()) == 1.0
+    training = [
+        prompt(["e", *pair], "A", patient=f"p{number}")
+        for number in range(5)
+        for pair in (["n", "c"], ["c", "h"], ["h", "n"])
+    ] + [prompt(["n", "e", "c"], "B", patient=f"p{number}") for number in range(5)]
+    lines = reference_lines(questions, training)
+    assert lines.prior_rule == best_rule(training) == "most often right in training"  # e, always
+    assert lines.prior_only == (0.0, 0.5)  # h was never right, nor was n
+    assert lines.rules["letter most often right"] == 1.0 > lines.figures()["prior_only"]
+
+
+def test_a_rule_is_judged_on_patients_it_has_not_learnt_from():
+    """Every patient is asked in words of his own: who knows them by heart knows nothing of another one."""
+    training = [
+        worded(f"Which one is it, {number}?", ["same", f"other {number}", f"third {number}"], letter, number)
+        for number in range(10)
+        for letter in ("ABCABBA"[number % 7],) * 3
+    ]
+    assert best_rule(training) != "most often right to the same words"
+
+
+def worded(question, options, letter, patient):
+    asked = prompt(options, letter, patient=f"p{patient}", name=f"c{patient}")
+    return dataclasses.replace(asked, reference={**asked.reference, "question": question})
+
+
+def test_with_one_patient_the_rules_are_judged_by_their_own_questions():
+    lines = reference_lines(TRAINING, TRAINING)
+    assert lines.rules[best_rule(TRAINING)] == max(lines.rules.values())
+
+
+WORDS = ("nodule", "fluid", "clot", "large", "basal", "left", "small", "lower", "dense", "round")
+
+
+def drawn(rng, patients, questions, *, longest=None, start=0):
+    """Questions of random words; the longest of four options is right in the share `longest`, else any is."""
+    found = []
+    for patient in range(start, start + patients):
+        for _ in range(questions):
+            options = [" ".join(rng.sample(WORDS, size)) for size in rng.sample(range(1, 7), 4)]
+            place = rng.randrange(4)
+            if longest is not None:
+                most = max(range(4), key=lambda at: len(options[at]))
+                is_most = rng.random() < longest
+                place = most if is_most else rng.choice([at for at in range(4) if at != most])
+            found.append(worded(f"Which is seen, {rng.choice(WORDS)}?", options, "ABCD"[place], patient))
+    return found
+
+
+def test_the_longest_option_gives_itself_away():
+    rng = random.Random(3)
+    lines = reference_lines(drawn(rng, 100, 3, longest=0.7), drawn(rng, 100, 3, longest=0.7, start=1000))
+    assert lines.figures()["prior_only"] == pytest.approx(0.7, abs=0.05)
+    assert lines.rules["longest option"] == pytest.approx(0.7, abs=0.05)
+    assert lines.rules["shortest option"] < 0.2
+
+
+def test_words_that_the_option_shares_with_the_question_give_it_away():
+    def asked(number):
+        organ, place = WORDS[number % 5], number % 4
+        options = [f"the {word}" for word in WORDS[5:9]]
+        options[place] = f"the {organ}"
+        return worded(f"How large is the {organ}?", options, "ABCD"[place], number)
+
+    lines = reference_lines([asked(number) for number in range(40)], [asked(number) for number in range(60)])
+    assert lines.rules["option with most words of the question"] == 1.0
+    assert lines.figures()["prior_only"] == 1.0
+
+
+def test_the_regression_learns_which_option_belongs_to_which_words_of_a_question():
+    def asked(number, rng):
+        organ, filler = rng.choice(["liver", "spleen"]), rng.sample(WORDS, 3)
+        letter = "AB"[organ == "spleen"]
+        return worded(f"{' '.join(filler)}: where is the {organ}?", ["right", "left"], letter, number)
+
+    rng = random.Random(1)
+    train, test = ([asked(number, rng) for number in some] for some in (range(80), range(80, 160)))
+    lines = reference_lines(test, train)
+    assert lines.rules["regression on the words"] == 1.0
+    assert lines.rules["most often right to the same words"] < 0.8  # hardly any words come twice
+    assert lines.figures()["prior_only"] == 1.0
+    again = reference_lines(test, train)
+    assert (again.rules, again.prior_only) == (lines.rules, lines.prior_only)
+
+
+@pytest.mark.parametrize(("patients", "simulations"), [(25, 40), (60, 24), (200, 8)])
+def test_without_a_signal_the_line_is_chance(patients, simulations):
+    """The best of the rules on the test questions themselves would be 2 to 5 points above it."""
+    values, highest = [], []
+    for seed in range(simulations):
+        rng = random.Random(seed)
+        lines = reference_lines(drawn(rng, patients, 5), drawn(rng, 30, 3, start=1000))
+        values.append(lines.figures()["prior_only"])
+        highest.append(max(lines.rules.values()))
+    assert sum(values) / simulations == pytest.approx(0.25, abs=0.01)
+    assert sum(highest) / simulations > 0.265
 
 
 def test_balanced_questions_leave_the_blind_rules_at_chance():

@@ -73,7 +73,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Html:
     ]
     keys = [
         tag("span", "uniform chance", class_="line-key"),
-        tag("span", "prior-only ceiling", class_="line-key prior-only"),
+        tag("span", "best blind rule", class_="line-key prior-only"),
         tag("span", "perfect perception", class_="line-key perfect-perception"),
     ]
     caption = join(["The dot is the best blind rule, with its interval by patient. ", *keys])

@@ -1,3 +1,4 @@
+import pytest
 from evidcore_plugin_lab.ablation.tables import escape, latex, markdown, summary
 
 METRIC = {
@@ -13,12 +14,14 @@ F1 = {"stage": "03-evaluate", "name": "report", "metric": "findings_f1_micro", "
 def row(metric, value, low, high, **more):
     measured = {key: metric[key] for key in ("stage", "name", "metric", "unit")}
     spread = {"value": value, "low": low, "high": high, "note": "", "items": 90, "patients": 40}
-    return {**measured, **spread, "by_seed": {"1": value - 0.01, "2": value + 0.01}, **more}
+    by_seed = {str(seed): value + (seed - 3) / 200 for seed in range(1, 6)}
+    return {**measured, **spread, "by_seed": by_seed, **more}
 
 
 FOUND = {
     "ablation": "gate", "about": "Gate, 50 % open", "command": "evid ablate gate_1.toml", "recipe": "r.toml",
-    "phantoms": ["chest"], "seeds": [1, 2], "overrides": ["stage.sft.steps=3"], "reference": "shut",
+    "phantoms": ["chest"], "seeds": [1, 2, 3, 4, 5], "intervals": "95 % intervals of a t",
+    "overrides": ["stage.sft.steps=3"], "reference": "shut",
     "metrics": [METRIC, F1], "factors": {}, "arms": {"shut": [], "open|wide": ["model.bridge.gate=1"]},
     "rows": [
         row(METRIC, 0.4, 0.35, 0.45, arm="shut"), row(METRIC, 0.5, 0.45, 0.55, arm="open|wide"),
@@ -28,7 +31,7 @@ FOUND = {
         row(METRIC, 0.1, 0.02, 0.18, arm="open|wide", p_holm=0.0004, detectable=0.081),
         row(F1, 0.077, None, None, arm="open|wide", p_holm=None, detectable=None, note="too few patients"),
     ],
-    "effects": [], "missing": ["shut/seed-3"], "accepted": [], "failed": [],
+    "effects": [], "missing": ["shut/seed-6"], "accepted": [], "failed": [],
     "reference_lines": [
         {"line": "uniform_chance", **METRIC, "value": 0.25}
     ],
@@ -46,33 +49,51 @@ def test_markdown_says_figures_in_their_units():
     assert "| shut (reference) | 40.0 [35.0, 45.0] | 0.123 |" in text
     assert r"| open\|wide | 50.0 [45.0, 55.0] | 0.200 [0.100, 0.300] |" in text
     assert "| one option at random | 25.0 |  |" in text
-    assert "| +10.0 | +2.0 to +18.0 | +9.0 to +11.0 | < 0.001 | 8.1 |" in text
+    assert "| +10.0 | +2.0 to +18.0 | +9.0 to +11.0 | *< 0.001 | 8.1 |" in text
     assert "| +0.077 | too few patients | +0.067 to +0.087 |  |  |" in text
     assert "- right & strict, %: after `03-evaluate`, 90 answers about 40 patients" in text
-    assert "Not finished:\n\n- shut/seed-3\n" in text
+    assert "Not finished:\n\n- shut/seed-6\n" in text
     assert "evidcore 0.1.0, torch 2.15.0, on 2 CPU cores; 1 cell in 2 minutes." in text
 
 
 def test_the_summary_is_made_to_be_quoted():
     effect = row(METRIC, -0.02, -0.05, 0.01, effect="gate: wide minus shut", p_holm=0.3, detectable=0.04)
     assert summary({**FOUND, "effects": [effect]}) == (
-        "phantom numbers, Gate, 50 % open; means over seeds 1, 2\n"
+        "phantom numbers, Gate, 50 % open; means over seeds 1, 2, 3, 4, 5\n"
         "right & strict, %\n"
         "  shut                     40.0\n"
-        "  open|wide                50.0  +10.0* (+2.0 to +18.0), detectable 8.1\n"
-        "  gate: wide minus shut          -2.0  (-5.0 to +1.0), detectable 4.0\n"
+        "  open|wide                50.0  +10.0* (+2.0 to +18.0), below 8.1 would be missed\n"
+        "  gate: wide minus shut          -2.0  (-5.0 to +1.0), below 4.0 would be missed\n"
         "report, findings f1 micro\n"
         "  shut                    0.123\n"
         "  open|wide               0.200  +0.077 (too few patients)\n"
-        "differences from shut, 95 % intervals, * where p after Holm is below 0.05\n"
-        "not finished: shut/seed-3\n"
+        "differences from shut, 95 % intervals of a t; * where p after Holm is below 0.05\n"
+        "not finished: shut/seed-6\n"
     )
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(1, "1 seed: no test"), (3, "3 seeds: no test")])
+def test_under_five_seeds_nothing_has_a_star_whatever_the_file_holds(seeds, said):
+    """Files of earlier versions hold p values of three seeds, and intervals that were drawn otherwise."""
+    few = row(METRIC, 0.1, 0.02, 0.18, arm="open|wide", p_holm=0.0004, detectable=0.081)
+    few["by_seed"] = {str(seed): 0.1 for seed in range(seeds)}
+    found = {**FOUND, "seeds": list(range(seeds)), "differences": [few]}
+    del found["intervals"]
+    text, short = markdown(found), summary(found)
+    assert f"| {said} | 8.1 |" in text
+    assert f"{said}, so no star (at least 5)" in text
+    assert f"{said}, so no star (at least 5)" in short
+    assert "*" not in short
+    assert "95 % percentile intervals over resampled seeds and patients, too narrow" in text
 
 
 def test_latex_is_set_with_booktabs_and_escaped():
     text = latex(FOUND)
     assert text.startswith("% made by `evid ablate gate_1.toml`")
-    assert r"\caption{Gate, 50 \% open: arms. Phantom numbers. Means over 2 seeds, 95 \% intervals" in text
+    assert (
+        r"\caption{Gate, 50 \% open: arms. Phantom numbers. Means over 5 seeds, 95 \% intervals of a t"
+        in text
+    )
     assert r"arm & right \& strict, \% & report, findings f1 micro \\" in text
     assert r"open\textbar{}wide & 50.0 [45.0, 55.0] & 0.200 [0.100, 0.300] \\" in text
     assert r"\textless{} 0.001" in text
@@ -81,8 +102,8 @@ def test_latex_is_set_with_booktabs_and_escaped():
     assert text.count(r"\toprule") == text.count(r"\bottomrule") == 3
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     columns = [line for line in text.splitlines() if line.startswith(r"\begin{tabular}")]
-    assert [len(line.split("{")[-1]) - 1 for line in columns] == [3, 7, 4]
-    assert {line.replace(r"\&", "").count("&") for line in body} == {2, 6, 3}
+    assert [len(line.split("{")[-1]) - 1 for line in columns] == [3, 7, 7]
+    assert {line.replace(r"\&", "").count("&") for line in body} == {2, 6}
 
 
 def test_every_letter_that_latex_reads_is_escaped():

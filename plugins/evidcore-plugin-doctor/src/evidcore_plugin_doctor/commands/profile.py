@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LINES = {
     "uniform_chance": "uniform chance",
-    "prior_only": "prior-only ceiling",
+    "prior_only": "best blind rule",
     "perfect_perception": "perfect perception",
 }
 

@@ -1,7 +1,8 @@
 """What an ablation found: arms, differences from the reference and effects of factors, as one JSON object.
 
-Every figure is the mean over seeds. Differences are paired by item and resampled by seed, then by patient;
-p values are adjusted after Holm over all of one table (all differences of all metrics, or all effects).
+Every figure is the mean over seeds. Differences are paired by seed and item; intervals and p values are those
+of a t over seeds and patients. Under five seeds nothing is tested. p values are adjusted after Holm over all
+of one table (all differences of all metrics, or all effects).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.errors import RunError, did_you_mean
-from evidcore.evaluate.bootstrap import Arms, Contrast, Item, holm
+from evidcore.evaluate.bootstrap import Arms, Contrast, Item, detectable, holm
 from evidcore.evaluate.items import row_items
 from evidcore.page.record import is_phantom
 from evidcore.run.record import read_lines
@@ -21,6 +22,7 @@ from evidcore_plugin_lab.ablation.cells import Cell
 from evidcore_plugin_lab.ablation.definition import Ablation, Metric
 
 Row = dict[str, Any]
+INTERVALS = "95 % intervals of a t over seeds and patients"
 LINES = ("uniform_chance", "prior_only", "perfect_perception")
 
 
@@ -57,7 +59,7 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
     return {
         "ablation": ablation.name, "about": ablation.about, "recipe": str(ablation.recipe),
         "phantoms": _phantoms(cells), "seeds": list(ablation.seeds), "overrides": list(ablation.overrides),
-        "reference": ablation.reference, "metrics": metrics,
+        "reference": ablation.reference, "intervals": INTERVALS, "metrics": metrics,
         "factors": {name: list(levels) for name, levels in ablation.factors.items()},
         "arms": {arm.name: list(arm.overrides) for arm in ablation.arms},
         "rows": arms, "differences": _adjusted(differences), "effects": _adjusted(effects),
@@ -113,7 +115,8 @@ class _Measured:
             **about, "stage": self.metric.stage, "name": self.metric.name, "metric": self.metric.metric,
             "unit": self.unit, "value": found.value, "low": found.low, "high": found.high,
             "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
-            "standard_error": found.standard_error, "p_value": found.p_value,
+            "standard_error": found.standard_error, "degrees_of_freedom": found.degrees_of_freedom,
+            "p_value": found.p_value,
             "items": found.items, "patients": found.patients, "note": found.note,
         }  # fmt: skip
 
@@ -198,8 +201,9 @@ def _adjusted(rows: list[Row]) -> list[Row]:
     for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
         row["p_holm"] = adjusted
     for row in rows:
-        error = Contrast(value=None, by_seed={}, standard_error=row["standard_error"])
-        row["detectable"] = error.detectable(tests=max(len(tested), 1))
+        row["detectable"] = detectable(
+            row["standard_error"], tests=max(len(tested), 1), degrees_of_freedom=row["degrees_of_freedom"]
+        )
     return rows
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.cli.summary import is_fraction
+from evidcore.evaluate.bootstrap import FEWEST_SEEDS
 
 Found = Mapping[str, Any]  # what `outcome` returns, with `command`
 _LINES = {
     "uniform_chance": "one option at random",
-    "prior_only": "prior-only ceiling",
+    "prior_only": "best blind rule",
     "perfect_perception": "perfect perception",
 }
 _LATEX = {
@@ -22,8 +23,9 @@ _LATEX = {
 SIGNIFICANT = 0.05
 DETECTABLE = (
     "Detectable is the smallest true difference that these seeds and patients would have shown with 80 % "
-    "power, two-sided at 5 % shared among all rows of its table."
+    "power, two-sided at 5 % shared among all rows tested in its table: smaller ones would be missed."
 )
+RESAMPLED = "95 % percentile intervals over resampled seeds and patients, too narrow where seeds differ much"
 NO_ANSWERS = "Tables without answers: intervals cannot be recomputed from this folder."
 
 
@@ -82,9 +84,7 @@ def summary(found: Found) -> str:
             told = _compared(_row(found["effects"], metric, effect=effect))
             lines += [f"  {effect:{width}}        {told}"] if told else []
     if found["differences"]:
-        lines.append(
-            f"differences from {found['reference']}, 95 % intervals, * where p after Holm is below 0.05"
-        )
+        lines.append(f"differences from {found['reference']}, {_intervals(found)}; {_stars(found)}")
     lines += [f"not finished: {', '.join(found['missing'])}"] if found["missing"] else []
     return "\n".join(lines) + "\n"
 
@@ -95,8 +95,8 @@ def _compared(row: Found | None) -> str:
         return ""
     if row["low"] is None:
         return f"  {_signed(row, row['value'])} ({row['note']})"
-    star = "*" if (row.get("p_holm") or 1.0) < SIGNIFICANT else " "
-    reach = "" if row["detectable"] is None else f", detectable {_figure(row, row['detectable'])}"
+    star = "*" if _is_tested(row) and row["p_holm"] < SIGNIFICANT else " "
+    reach = "" if row["detectable"] is None else f", below {_figure(row, row['detectable'])} would be missed"
     value, low, high = (_signed(row, row[key]) for key in ("value", "low", "high"))
     return f"  {value}{star} ({low} to {high}){reach}"
 
@@ -146,8 +146,8 @@ def _told(found: Found) -> Iterator[str]:
     phantom = f"Phantom numbers: {data} holds generated scans, not patients. " if data else ""
     seeds = ", ".join(map(str, found["seeds"]))
     yield (
-        f"{phantom}Means over seeds {seeds} with 95 % intervals, resampled by seed, then by patient; "
-        f"differences are paired by question or report. Made by `{found['command']}`."
+        f"{phantom}Means over seeds {seeds} with {_intervals(found)}; differences are paired by seed, and "
+        f"by question or report; {_stars(found)}. Made by `{found['command']}`."
     )
     if "locks" in found:
         yield f"\n{NO_ANSWERS}"
@@ -172,10 +172,34 @@ def _tested(row: Found) -> list[str]:
     values = [value for value in row["by_seed"].values() if value is not None]
     seeds = f"{_signed(row, min(values))} to {_signed(row, max(values))}" if values else ""
     interval = "" if row["low"] is None else f"{_signed(row, row['low'])} to {_signed(row, row['high'])}"
-    p = row.get("p_holm")
-    told = "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+    told = _p(row)
     reach = "" if row["detectable"] is None else _figure(row, row["detectable"])
     return [_signed(row, row["value"]), interval or row["note"], seeds, told, reach]
+
+
+def _is_tested(row: Found) -> bool:
+    return row.get("p_holm") is not None and len(row["by_seed"]) >= FEWEST_SEEDS
+
+
+def _p(row: Found) -> str:
+    """Return the p value after Holm; too few seeds are not tested, whatever a file holds."""
+    if _is_tested(row):
+        p: float = row["p_holm"]
+        return f"{'*' if p < SIGNIFICANT else ''}{'< 0.001' if p < 0.001 else f'{p:.3f}'}"
+    seeds = len(row["by_seed"])
+    few = row["low"] is not None and seeds < FEWEST_SEEDS
+    return f"{seeds} seed{'s' if seeds != 1 else ''}: no test" if few else ""
+
+
+def _intervals(found: Found) -> str:
+    return str(found.get("intervals", RESAMPLED))
+
+
+def _stars(found: Found) -> str:
+    if len(found["seeds"]) < FEWEST_SEEDS:
+        seeds = len(found["seeds"])
+        return f"{seeds} seed{'s' if seeds != 1 else ''}: no test, so no star (at least {FEWEST_SEEDS})"
+    return "* where p after Holm is below 0.05"
 
 
 def _row(rows: Sequence[Found], metric: Found, **own: str) -> Found | None:
@@ -216,7 +240,7 @@ def _signed(row: Found, value: float | None) -> str:
 def _caption(found: Found, table: Table) -> str:
     phantom = "Phantom numbers. " if found["phantoms"] else ""
     title = f"{found['about'] or found['ablation']}: {table.title.lower()}. {phantom}"
-    seeds = f"Means over {len(found['seeds'])} seeds, 95 % intervals resampled by seed and patient."
+    seeds = f"Means over {len(found['seeds'])} seeds, {_intervals(found)}; {_stars(found)}."
     return rf"\caption{{{escape(title + seeds)}}}"
 
 
