@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
-from evidcore.case import Box, Case, Part, Split, VisualPart
+from evidcore.case import Box, Case, Part, Split, VisualPart, VolumeRef
 from evidcore.contracts.model import EncoderInput, Grid
 
 
@@ -35,6 +35,13 @@ class Dataset(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short hash that changes whenever any case would."""
+
+    def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
+        """Return the volumes of `case`, in their order, with `finding` removed; None where this set cannot.
+
+        Grids and all else in the volumes stay as they are. Where the finding is absent nothing changes.
+        """
+        return None
 
 
 class View(ABC):
