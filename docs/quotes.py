@@ -1,7 +1,7 @@
 """Write what pages quote into them, from files and from the code: `make docs`.
 
 A fenced block names behind its language what it quotes: `file=PATH` a file, `component=KIND/NAME`
-the class that a component's entry point names, `object=MODULE:NAME` a class or function.
+the class that a component's entry point names, `object=MODULE:NAME` a class, function or method.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import textwrap
+from operator import attrgetter
 from pathlib import Path
 
 from evidcore.registry import find
@@ -29,7 +31,7 @@ def quoted(kind: str, name: str) -> str:
     if kind == "component":
         return inspect.getsource(find(*name.split("/")).load())
     module, _, attribute = name.partition(":")
-    return inspect.getsource(getattr(importlib.import_module(module), attribute))
+    return textwrap.dedent(inspect.getsource(attrgetter(attribute)(importlib.import_module(module))))
 
 
 def refreshed(page: str) -> str:

@@ -37,7 +37,10 @@ class Dataset(ABC):
         """Return a short hash that changes whenever any case would."""
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
-        """Return the case's volumes, in order, without a finding and else as they are; None: it cannot."""
+        """Return the volumes of `case`, in their order, with `finding` removed; None where this set cannot.
+
+        Grids and all else in the volumes stay as they are. Where the finding is absent nothing changes.
+        """
         return None
 
 

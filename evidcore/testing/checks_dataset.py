@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from evidcore.case import Case, Split
 from evidcore.contracts import Dataset
 from evidcore.testing.clauses import raises_nothing, require
@@ -23,12 +25,14 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
     - answers lie among their options;
     - queries have ids of their own and mean masks of their case;
     - volumes can be read and masks lie on their grid;
+    - without a finding a case has other voxels if it was present, the same ones if it was absent, on the same
+      grids and twice the same;
     - the fingerprint is a text that stays, and another one for other cases.
 
     Args:
         dataset: the component under test.
         other: one that holds other cases; its fingerprint must differ.
-        volumes_per_split: of how many cases the volumes and masks are read.
+        volumes_per_split: of how many cases the volumes and masks are read, with and without findings.
     """
     before = dataset.fingerprint()
     require(bool(before) and isinstance(before, str), dataset, "the fingerprint is a text", f"got {before!r}")
@@ -58,6 +62,9 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
             _case_is_sound(dataset, case)
         for case in cases[:volumes_per_split]:
             _volumes_are_readable(dataset, case)
+            absent = [each.name for each in case.findings if each.state == "absent"]
+            for finding in (*case.present()[:2], *absent[:1]):
+                _a_finding_is_removed(dataset, case, finding)
     require(bool(homes), dataset, "there are cases", "got none in any split")
     after = dataset.fingerprint()
     require(before == after, dataset, "the fingerprint stays", f"{before!r}, then {after!r}")
@@ -100,3 +107,31 @@ def _volumes_are_readable(dataset: Dataset, case: Case) -> None:
     for name, ref in case.masks.items():
         with raises_nothing(dataset, "masks lie on the grid of their volume", f"mask {name!r} of {where}"):
             read_mask(ref, like=volumes[0])
+
+
+def _a_finding_is_removed(dataset: Dataset, case: Case, finding: str) -> None:
+    where = f"(case {case.id!r} without {finding!r})"
+    with raises_nothing(dataset, "a finding is removed or cannot be", where):
+        refs = dataset.without(case, finding)
+        if refs is None:
+            return
+        own = [read(ref) for ref in case.volumes]
+        volumes = [read(ref) for ref in refs]
+        again = [read(ref) for ref in dataset.without(case, finding) or ()]
+    found = f"got {len(volumes)} for {len(own)} {where}"
+    require(len(volumes) == len(own), dataset, "without a finding there are as many volumes", found)
+    changed = False
+    for number, (one, other) in enumerate(zip(own, volumes, strict=True)):
+        same = one.shape_zyx == other.shape_zyx and np.allclose(one.affine, other.affine, atol=1e-4)
+        found = f"volume {number}: {other.geometry}, the case's {one.geometry} {where}"
+        require(same, dataset, "without a finding the grid stays", found)
+        found = f"got {other.intensity!r}, the case has {one.intensity!r} {where}"
+        require(one.intensity == other.intensity, dataset, "without a finding the intensity stays", found)
+        changed = changed or not np.array_equal(one.array, other.array)
+    present = case.state_of(finding) == "present"
+    found = f"{'all' if present else 'not all'} voxels are the case's {where}"
+    require(changed == present, dataset, "voxels change where the finding is present, and only there", found)
+    same = len(again) == len(volumes) and all(
+        np.array_equal(one.array, other.array) for one, other in zip(volumes, again, strict=True)
+    )
+    require(same, dataset, "a finding is removed twice the same", f"voxels differ {where}")

@@ -1,11 +1,13 @@
 import dataclasses
 import itertools
 
+import nibabel
 import numpy as np
 import pytest
 
 from evidcore.case import Finding, MaskRef, Query, Question, Report, Span, VolumeRef
 from evidcore.testing import TinyDataset, check_dataset
+from evidcore.volume import read, read_mask
 
 
 class Eager(TinyDataset):
@@ -118,12 +120,65 @@ class FixedFingerprint(TinyDataset):
         return "tiny"
 
 
+class Removable(TinyDataset):
+    """Every finding can be taken out of the volumes: its voxels become water."""
+
+    def without(self, case, finding):
+        if case.state_of(finding) != "present":
+            return case.volumes
+        volume = read(case.volumes[0])
+        mask = read_mask(case.masks[finding], like=volume)
+        return (self.written(case, np.where(mask, 0, volume.array)),)
+
+    def written(self, case, array, step_mm=5.0):
+        path = self.folder / f"{case.id}-without-{next(counts)}.nii.gz"
+        nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-2.0, -2.0, step_mm, 1.0])), path)
+        return VolumeRef(path=str(path))
+
+
+class FewerVolumes(Removable):
+    def without(self, case, finding):
+        return super().without(case, finding)[1:]
+
+
+class MovedGrid(Removable):
+    def written(self, case, array):
+        return super().written(case, array, step_mm=4.0)
+
+
+class OtherIntensity(Removable):
+    def without(self, case, finding):
+        return tuple(dataclasses.replace(ref, intensity="arbitrary") for ref in case.volumes)
+
+
+class NothingRemoved(Removable):
+    def without(self, case, finding):
+        return case.volumes
+
+
+class AbsentRemoved(Removable):
+    def without(self, case, finding):
+        return (self.written(case, read(case.volumes[0]).array - 1),)
+
+
+class OtherNoise(Removable):
+    def written(self, case, array):
+        return super().written(case, array + next(counts))
+
+
+counts = itertools.count()
+
+
 def check(mutant, folder):
     check_dataset(mutant(folder), other=mutant(folder, train=9))
 
 
 def test_a_sound_dataset_passes(tmp_path):
     check(TinyDataset, tmp_path)
+
+
+def test_a_dataset_that_removes_findings_passes(tmp_path):
+    check(Removable, tmp_path)
 
 
 def test_cases_without_patients_pass(tmp_path):
@@ -154,6 +209,12 @@ def test_cases_without_patients_pass(tmp_path):
         (Empty, "there are cases. got none in any split"),
         (NoFingerprint, "the fingerprint is a text. got ''"),
         (MovingFingerprint, "the fingerprint stays. '0', then '1'"),
+        (FewerVolumes, r"as many volumes. got 0 for 1 \(case 'case-0' without 'lung nodule'\)"),
+        (MovedGrid, r"the grid stays. volume 0: .* of 4x2x2 mm .*the case's .* of 5x2x2 mm"),
+        (OtherIntensity, "the intensity stays. got 'arbitrary', the case has 'hu'"),
+        (NothingRemoved, r"and only there. all voxels are the case's .* without 'lung nodule'"),
+        (AbsentRemoved, r"and only there. not all voxels are the case's .* without 'pleural effusion'"),
+        (OtherNoise, r"removed twice the same. voxels differ \(case 'case-0' without 'lung nodule'\)"),
         (FixedFingerprint, "other cases have another fingerprint. both are 'tiny'"),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_phantoms.implant.dataset import Implant
 from evidcore_plugin_phantoms.implant.kinds import KINDS, KindName
-from evidcore_plugin_phantoms.implant.planting import Wish, plant
+from evidcore_plugin_phantoms.implant.planting import Wish, _Site, _Stroke, plant
 from evidcore_plugin_phantoms.implant.shape import Ellipsoid, box_around, draw, filled
 from evidcore_plugin_phantoms.implant.sharpness import point_spread_mm
 from evidcore_plugin_phantoms.implant.texture import TooLittleTissue, autocovariance, noise_like
@@ -471,6 +471,61 @@ def test_zero_contrast_exchanges_noise_alone(home):
     assert (volume.array != source.array)[mask].mean() > 0.9
     assert abs(volume.array[mask].mean() - source.array[mask].mean()) < 12  # noise of 20 HU, correlated
     assert volume.array[mask].std() == pytest.approx(20.0, rel=0.35)
+
+
+def test_a_scan_without_its_only_lesion_is_the_source_s(home):
+    dataset = home.dataset(prevalence=1.0, kinds=("stone",))
+    for case, source in zip(dataset.cases("train"), dataset.source.cases("train"), strict=True):
+        (ref,) = dataset.without(case, "stone")
+        before, after = read(ref), read(case.volumes[0])
+        assert np.array_equal(before.array, read(source.volumes[0]).array)
+        assert before.array.dtype == after.array.dtype
+        assert np.array_equal(before.affine, after.affine)
+        changed = np.flatnonzero((before.array != after.array).any((1, 2)))
+        assert 0 < len(changed) < SIZE[0]
+        assert dataset.without(case, "stone") == (ref,)
+
+
+def test_of_several_lesions_the_others_stay(home):
+    kinds = ("lung nodule", "hypodense lesion", "stone")
+    dataset = home.dataset(prevalence=1.0, kinds=kinds)
+    (case, *_) = dataset.cases("train")
+    (source, *_) = dataset.source.cases("train")
+    base, all_of_them = read(source.volumes[0]).array, read(case.volumes[0]).array
+    masks = {kind: read_mask(case.masks[kind], like=read(case.volumes[0])) for kind in kinds}
+    for kind in kinds:
+        left = read(dataset.without(case, kind)[0]).array
+        assert np.array_equal(left[masks[kind]], base[masks[kind]])
+        near = ndimage.distance_transform_edt(~masks[kind], SPACING) < 8
+        assert np.array_equal(left[~near], all_of_them[~near])
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32])
+def test_where_lesions_overlap_the_other_is_drawn_as_if_it_were_alone(dtype):
+    """Two strokes over one voxel each and one shared, by hand: 0.5 v + 10, then 0.25 v + 40."""
+    geometry = Geometry(shape_zyx=(1, 1, 3), affine=np.eye(4))
+    site = object.__new__(_Site)
+    site.volume = Volume(array=np.full((1, 1, 3), 100, dtype), geometry=geometry, intensity="hu")
+    site.strokes = {
+        "first": _Stroke(at=np.array([0, 1]), kept=np.full(2, 0.5), added=np.full(2, 10.0)),
+        "second": _Stroke(at=np.array([1, 2]), kept=np.full(2, 0.25), added=np.full(2, 40.0)),
+    }
+    at, hu = site.before("first")
+    assert (at.tolist(), hu.tolist()) == ([0, 1], [100, 65])
+    at, hu = site.before("second")
+    assert (at.tolist(), hu.tolist()) == ([1, 2], [60, 100])
+    assert hu.dtype == dtype
+
+
+def test_what_the_patient_himself_has_cannot_be_removed(home):
+    source = {"findings": ("nodule",)}
+    dataset = home.dataset(source=source, prevalence=1.0, kinds=("stone",))
+    (healthy, ill) = dataset.cases("train")
+    assert dataset.without(ill, "nodule") is None
+    assert dataset.without(healthy, "nodule") == healthy.volumes
+    assert dataset.without(healthy, "broken leg") is None
+    both = dataclasses.replace(ill, notes={"implant": {**ill.notes["implant"], "own": ["stone"]}})
+    assert dataset.without(both, "stone") is None
 
 
 def test_a_volume_that_is_not_in_hu_is_refused(home):

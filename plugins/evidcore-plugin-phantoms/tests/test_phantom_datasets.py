@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nibabel
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from evidcore_plugin_phantoms import render, store
 from evidcore_plugin_phantoms.abdomen import render as abdomen_render
 
 from evidcore.testing.checks_dataset import check_dataset
-from evidcore.volume import read
+from evidcore.volume import read, read_mask
 
 POPULATIONS = {
     "chest": render.Population(seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.2),
@@ -72,9 +74,43 @@ def test_a_volume_lies_in_the_body_as_declared(region, cases):
     assert image.header.get_zooms() == pytest.approx(spacing_mm)
     assert image.get_data_dtype() == np.int16
     volume = read(cases[0].volumes[0])
-    drawn = {"chest": lambda *case: render.draw(*case)[0], "abdomen": abdomen_render.draw}[region]
+    drawn = {"chest": render.draw, "abdomen": abdomen_render.draw}[region]
     assert np.array_equal(volume.array, drawn(POPULATIONS[region], "test", 0).hu)
     assert volume.spacing_mm_zyx == pytest.approx(spacing_mm[::-1])
+
+
+def test_a_case_can_be_shown_without_a_finding(phantoms, cases):
+    dataset, compared = phantoms(), 0
+    for case in cases[:8]:
+        own = read(case.volumes[0])
+        assert dataset.without(case, "broken leg") is None
+        for finding in case.findings:
+            refs = dataset.without(case, finding.name)
+            if finding.state == "absent":
+                assert refs == case.volumes
+                continue
+            (ref,) = refs
+            other, mask = read(ref), read_mask(case.masks[finding.name], like=own)
+            assert np.array_equal(other.affine, own.affine)
+            assert (other.array != own.array)[mask].mean() > 0.5
+            compared += 1
+    assert compared > 10
+
+
+def test_a_volume_without_a_finding_is_drawn_when_it_is_asked_for_and_kept(phantoms, tmp_path):
+    dataset = type(phantoms())(tmp_path, **phantoms.keywords)
+    case = next(case for case in dataset.cases("test") if case.present())
+    before = set(tmp_path.rglob("*.nii"))
+    (ref,) = dataset.without(case, case.present()[0])
+    assert set(tmp_path.rglob("*.nii")) - before == {Path(ref.path)}
+    written = Path(ref.path).stat()
+    assert dataset.without(case, case.present()[0]) == (ref,)
+    assert Path(ref.path).stat().st_mtime_ns == written.st_mtime_ns
+    Path(ref.path).unlink()
+    first = read(dataset.without(case, case.present()[0])[0]).array
+    elsewhere = type(phantoms())(tmp_path / "elsewhere", **phantoms.keywords)
+    same = next(other for other in elsewhere.cases("test") if other.id == case.id)
+    assert np.array_equal(first, read(elsewhere.without(same, case.present()[0])[0]).array)
 
 
 def test_splits_share_no_patient_and_no_picture(phantoms):

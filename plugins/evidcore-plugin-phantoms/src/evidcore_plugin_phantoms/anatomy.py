@@ -31,10 +31,10 @@ def healthy(
     """Draw a chest without lung signs.
 
     The size of the heart and of the airway walls belongs to the anatomy, so the two findings that are
-    nothing but a size are drawn here.
+    nothing but a size are drawn here. With or without them the stream gives as many numbers.
 
     Args:
-        rng: the phantom's own stream.
+        rng: the anatomy's own stream.
         large_heart: draw a heart beyond half of the chest's width.
         cardiomegaly: the finding's index, which the voxels of a large heart show.
         thick_airways: index of the finding "peribronchial thickening" if it is to be drawn.
@@ -155,7 +155,8 @@ def _airways(rng: np.random.Generator, body: Body, thick: int | None) -> None:
                 cy + rng.uniform(-5, 5),
                 cx + outward * (9 * body.scale + rng.uniform(-1, 1)),
             ])
+            thickened = rng.uniform(2.8, 3.4)
             if thick is None:
                 ring(body, at, 1.7, 1.0, -450)
             else:
-                ring(body, at, rng.uniform(2.8, 3.4), 1.1, -100, sign=thick, reach=2.2)
+                ring(body, at, thickened, 1.1, -100, sign=thick, reach=2.2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,8 @@ class Body:
     heart: Heart
     aorta_yx: tuple[float, float]
     aorta_radius: float
+    choices: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)  # of each sign, counted
+    chosen: Counter[int] = dataclasses.field(default_factory=Counter)
 
     def draw(self, sign: int, region: Region, hu: float | Volume, *, change_hu: float = 30.0) -> None:
         """Fill `region` with `hu`; voxels that change by more than `change_hu` show the sign."""
@@ -86,8 +90,19 @@ class Body:
         """Return the voxels that show the sign."""
         return np.asarray(self.owner == sign)
 
+    def choose(self, sign: int, worth: Sequence[float] | Region) -> int:
+        """Return the index of the greatest worth; a phantom that is drawn again keeps its `choices`.
+
+        All in which one sign heeds others goes through here: a sign stays where it is when another is left
+        out.
+        """
+        key = (sign, self.chosen[sign])
+        self.chosen[sign] += 1
+        return self.choices.setdefault(key, int(np.argmax(worth)))
+
     def spot(
         self,
+        sign: int,
         rng: np.random.Generator,
         side: int,
         height: tuple[float, float],
@@ -105,7 +120,7 @@ class Body:
         cells = np.clip(np.round(tries).astype(int), 0, np.array(SIZE_ZYX) - 1)
         z, y, x = cells.T
         good = self.air[z, y, x] & (self.owner[z, y, x] < 0) & (lung.level[z, y, x] < depth)
-        return np.asarray(tries[int(np.argmax(good))], dtype=np.float64)
+        return np.asarray(tries[self.choose(sign, good)], dtype=np.float64)
 
 
 def ring(

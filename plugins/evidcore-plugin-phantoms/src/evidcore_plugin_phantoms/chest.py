@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from evidcore.case import Case, MaskRef, Question, Split
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_phantoms.dataset import Phantoms
-from evidcore_plugin_phantoms.drawing import SPLITS
 from evidcore_plugin_phantoms.questions import Item, balanced_items
 from evidcore_plugin_phantoms.render import Population
 from evidcore_plugin_phantoms.wording import question
@@ -87,7 +85,7 @@ class PhantomChest(Phantoms[Population]):
     def _questions(self, split: str, known: list[dict[str, Any]]) -> dict[int, tuple[Question, ...]]:
         test_cases = self._counts["test"] or len(known)
         per_finding = round(self._questions_per_finding * len(known) / test_cases)
-        rng = np.random.default_rng([self._population.seed, SPLITS.index(split), 1 << 32])
+        rng = self._population.balancing(split)
         present = [[item["name"] for item in facts["findings"] if item["present"]] for facts in known]
         found: dict[int, tuple[Question, ...]] = {}
         for item in balanced_items(present, CT_RATE_FINDINGS, per_finding, rng):

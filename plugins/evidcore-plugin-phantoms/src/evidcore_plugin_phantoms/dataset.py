@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from evidcore.case import Finding, Report, Span, VolumeRef
+from evidcore.case import Case, Finding, Report, Span, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore_plugin_phantoms.drawing import Population
-from evidcore_plugin_phantoms.store import ensure, source_hash
+from evidcore_plugin_phantoms.store import ensure, source_hash, twin
 
 Drawable = TypeVar("Drawable", bound=Population)
 
@@ -40,6 +40,16 @@ class Phantoms(Dataset, Generic[Drawable]):
             "source": source_hash(self._population),
         }
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+
+    def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
+        """Return the volume of the same patient without `finding`, drawn when it is first asked for."""
+        state = case.state_of(finding)
+        if state != "present":
+            return None if state is None else case.volumes
+        split, _, number = case.id.partition("-")
+        root = self._cache_folder / self.folder_name
+        path = twin(root, self._population, split, int(number), finding)
+        return (dataclasses.replace(case.volumes[0], path=str(path)),)
 
     def _drawn(self, split: str) -> tuple[Path, list[dict[str, Any]]]:
         """Return a split's folder and what is known about its cases; draw it if it is not in the cache."""

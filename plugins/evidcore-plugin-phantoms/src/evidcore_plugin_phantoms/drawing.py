@@ -45,8 +45,22 @@ class Population(ABC):
         """Return what a case takes on disk, in MB."""
 
     @abstractmethod
-    def drawn(self, split: str, number: int) -> Drawn:
-        """Draw one phantom; no other number, split or seed shares its random streams."""
+    def drawn(self, split: str, number: int, *, without: str | None = None) -> Drawn:
+        """Draw one phantom; no other number, split or seed shares its random streams.
+
+        Args:
+            split: of the case.
+            number: of the case in its split.
+            without: a finding that is left out; all else is drawn as if it were there.
+        """
+
+    def stream(self, split: str, number: int, *part: int) -> np.random.Generator:
+        """Return one of a phantom's own random streams."""
+        return np.random.default_rng([self.seed, SPLITS.index(split), number, *part])
+
+    def balancing(self, split: str) -> np.random.Generator:
+        """Return the stream that decides what is asked about a split."""
+        return self.stream(split, 1 << 32, 1)  # two words and one more: no phantom's
 
 
 def affine(
@@ -59,6 +73,14 @@ def affine(
     return matrix
 
 
+def nifti(drawn: Drawn) -> nibabel.Nifti1Image:
+    """Return a phantom's volume as it is written."""
+    z, y, x = drawn.hu.shape
+    image = nibabel.Nifti1Image(drawn.hu.transpose(2, 1, 0), affine((z, y, x), drawn.spacing_mm_zyx))
+    image.header.set_xyzt_units("mm")
+    return image
+
+
 def write(population: Population, split: str, numbers: range, folder: Path, parent: int) -> None:
     """Write volumes, masks and descriptions of some cases; stop if the process that asked is gone."""
     for number in numbers:
@@ -66,10 +88,7 @@ def write(population: Population, split: str, numbers: range, folder: Path, pare
             return
         drawn = population.drawn(split, number)
         stem = folder / f"{number:05d}"
-        z, y, x = drawn.hu.shape
-        image = nibabel.Nifti1Image(drawn.hu.transpose(2, 1, 0), affine((z, y, x), drawn.spacing_mm_zyx))
-        image.header.set_xyzt_units("mm")
-        stem.with_suffix(".nii").write_bytes(image.to_bytes())
+        stem.with_suffix(".nii").write_bytes(nifti(drawn).to_bytes())
         _write_arrays(stem.with_suffix(".npz"), drawn.arrays)
         stem.with_suffix(".json").write_text(json.dumps(drawn.known), encoding="utf-8")
 

@@ -10,11 +10,13 @@ import numpy as np
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_phantoms import drawing
 from evidcore_plugin_phantoms.anatomy import healthy
-from evidcore_plugin_phantoms.canvas import SIZE_ZYX, SPACING_MM_ZYX
+from evidcore_plugin_phantoms.canvas import SIZE_ZYX, SPACING_MM_ZYX, Body
 from evidcore_plugin_phantoms.population import draw_patient, side_of
 from evidcore_plugin_phantoms.shapes import Region
 from evidcore_plugin_phantoms.signs import SIGNS, VISIBLE_VOXELS, VISIBLE_VOXELS_OTHERWISE, index_of
 from evidcore_plugin_phantoms.wording import Shown, impression, sentences, written
+
+PATIENT, ANATOMY, SIGN, NOISE, WORDS = range(5)  # streams of a phantom; each sign's is SIGN with its index
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,14 +32,14 @@ class Population(drawing.Population):
         """Return what a case takes on disk, in MB."""
         return 0.3
 
-    def drawn(self, split: str, number: int) -> drawing.Drawn:
+    def drawn(self, split: str, number: int, *, without: str | None = None) -> drawing.Drawn:
         """Draw one phantom with its words."""
-        phantom, rng = draw(self, split, number)
+        phantom = draw(self, split, number, without=without)
         return drawing.Drawn(
             hu=phantom.hu,
             spacing_mm_zyx=SPACING_MM_ZYX,
             arrays=phantom.masks,
-            known=describe(phantom, rng, names_absent=self.names_absent),
+            known=describe(phantom, self.stream(split, number, WORDS), names_absent=self.names_absent),
         )
 
 
@@ -51,42 +53,80 @@ class Phantom:
     indication: str
 
 
-def stream(population: Population, split: str, number: int) -> np.random.Generator:
-    """Return a phantom's own random stream: no other case of any split or seed shares it."""
-    return np.random.default_rng([population.seed, drawing.SPLITS.index(split), number])
+def draw(population: Population, split: str, number: int, *, without: str | None = None) -> Phantom:
+    """Draw one phantom, each sign from a stream of its own.
+
+    A sign that others hide is not drawn, so what is drawn is what is labelled. A twin, without a finding that
+    the phantom shows, differs in that finding's voxels; without a large heart also in what lies on it.
+    """
+    patient = draw_patient(
+        population.stream(split, number, PATIENT),
+        prevalence=population.prevalence,
+        prior_strength=population.prior_strength,
+    )
+    wanted = [name for name, flag in zip(CT_RATE_FINDINGS, patient.present, strict=True) if flag]
+    choices: dict[tuple[int, int], int] = {}
+
+    def painted(names: list[str]) -> tuple[Body, dict[str, float | None]]:
+        return _painted(population, split, number, patient.sides, names, choices)
+
+    body, sizes = painted(wanted)
+    while hidden := [name for name in wanted if not _shows(body, name)]:
+        wanted = [name for name in wanted if name not in hidden]
+        body, sizes = painted(wanted)
+    if without in wanted:
+        wanted.remove(without)
+        body, sizes = painted(wanted)
+    shown = [
+        Shown(name=name, side=side_of(name, patient.sides[index_of(name)]), size_mm=sizes.get(name))
+        for name in wanted
+    ]
+    return Phantom(
+        hu=_scanned(population.stream(split, number, NOISE), body, population.subtlety),
+        masks={name: body.visible(index_of(name)) for name in wanted},
+        shown=tuple(shown),
+        indication=patient.indication,
+    )
 
 
-def draw(population: Population, split: str, number: int) -> tuple[Phantom, np.random.Generator]:
-    """Draw one phantom; the stream that is returned goes on with its words."""
-    rng = stream(population, split, number)
-    patient = draw_patient(rng, prevalence=population.prevalence, prior_strength=population.prior_strength)
-    wanted = {name for name, flag in zip(CT_RATE_FINDINGS, patient.present, strict=True) if flag}
+def _painted(
+    population: Population,
+    split: str,
+    number: int,
+    sides: tuple[int, ...],
+    names: list[str],
+    choices: dict[tuple[int, int], int],
+) -> tuple[Body, dict[str, float | None]]:
+    """Draw the chest with its signs; return it with the sizes of the signs, in mm."""
     airways = index_of("peribronchial thickening")
     body = healthy(
-        rng,
-        large_heart="cardiomegaly" in wanted,
+        population.stream(split, number, ANATOMY),
+        large_heart="cardiomegaly" in names,
         cardiomegaly=index_of("cardiomegaly"),
-        thick_airways=airways if "peribronchial thickening" in wanted else None,
+        thick_airways=airways if "peribronchial thickening" in names else None,
     )
+    body.choices = choices
     sizes: dict[str, float | None] = {}
     for name, sign in SIGNS.items():
-        if name in wanted:
+        if name in names:
             index = index_of(name)
-            sizes[name] = sign(body, index, rng, patient.sides[index])
-    masks, shown = {}, []
-    voxels = np.bincount(body.owner.reshape(-1) + 1, minlength=len(CT_RATE_FINDINGS) + 1)[1:]
-    for index, name in enumerate(CT_RATE_FINDINGS):
-        if name in wanted and voxels[index] >= VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE):
-            masks[name] = body.visible(index)
-            side = side_of(name, patient.sides[index])
-            shown.append(Shown(name=name, side=side, size_mm=sizes.get(name)))
-    noise_hu = rng.uniform(12, 22) * population.subtlety
+            sizes[name] = sign(body, index, population.stream(split, number, SIGN, index), sides[index])
+    return body, sizes
+
+
+def _shows(body: Body, name: str) -> bool:
+    """Tell whether enough of a sign can be seen."""
+    voxels = np.count_nonzero(body.visible(index_of(name)))
+    return bool(voxels >= VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE))
+
+
+def _scanned(rng: np.random.Generator, body: Body, subtlety: float) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Return the body with the noise of a scanner."""
+    noise_hu = rng.uniform(12, 22) * subtlety
     noisy = rng.standard_normal(SIZE_ZYX, dtype=np.float32)
     noisy *= noise_hu
     noisy += body.hu
-    hu = np.clip(noisy, -1024, 3071, out=noisy).astype(np.int16)
-    phantom = Phantom(hu=hu, masks=masks, shown=tuple(shown), indication=patient.indication)
-    return phantom, rng
+    return np.clip(noisy, -1024, 3071, out=noisy).astype(np.int16)
 
 
 def describe(phantom: Phantom, rng: np.random.Generator, *, names_absent: bool = True) -> dict[str, Any]:

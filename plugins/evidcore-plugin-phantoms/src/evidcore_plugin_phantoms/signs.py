@@ -60,7 +60,7 @@ def _emphysema(body: Body, sign: int, rng: Rng, side: int) -> None:
 
 
 def _opacity(body: Body, sign: int, rng: Rng, side: int) -> None:
-    at = body.spot(rng, side, (-0.5, 0.7))
+    at = body.spot(sign, rng, side, (-0.5, 0.7))
     edge = 1 + 0.5 * smooth_field(rng, (8, 14, 14))
     patch = (ball(at, rng.uniform(26, 36), 1.2) < edge) & body.air
     hazy = np.maximum(body.hu, np.float32(rng.uniform(-620, -520)))
@@ -68,7 +68,7 @@ def _opacity(body: Body, sign: int, rng: Rng, side: int) -> None:
 
 
 def _consolidation(body: Body, sign: int, rng: Rng, side: int) -> None:
-    at = body.spot(rng, side, (-0.7, 0.3))
+    at = body.spot(sign, rng, side, (-0.7, 0.3))
     edge = 1 + 0.5 * smooth_field(rng, (8, 14, 14))
     patch = (ball(at, rng.uniform(26, 36), 1.2) < edge) & body.air
     airways = rng.random(SIZE_ZYX, dtype=np.float32) < 0.06  # air bronchograms
@@ -79,8 +79,8 @@ def _nodule(body: Body, sign: int, rng: Rng, side: int) -> float:
     radius_mm = rng.uniform(12.5, 15.0)  # up to 30 mm across; larger would be a mass
     dense = rng.uniform(20, 70)
     clear = body.air & (body.owner < 0)
-    tries = [ball(body.spot(rng, side, (-0.6, 0.7)), radius_mm) < 1 for _ in range(6)]
-    region = max(tries, key=lambda inside: int((inside & clear).sum()))
+    tries = [ball(body.spot(sign, rng, side, (-0.6, 0.7)), radius_mm) < 1 for _ in range(6)]
+    region = tries[body.choose(sign, [int((inside & clear).sum()) for inside in tries])]
     body.draw(sign, region & body.air, dense)
     return float(2 * radius_mm)
 
@@ -115,7 +115,7 @@ def _pleural_effusion(body: Body, sign: int, rng: Rng, side: int) -> None:
 
 def _bronchiectasis(body: Body, sign: int, rng: Rng, side: int) -> None:
     for _ in range(4):
-        at = body.spot(rng, side, (-0.7, 0.2), spread=0.6)
+        at = body.spot(sign, rng, side, (-0.7, 0.2), spread=0.6)
         outer = rng.uniform(2.7, 3.4)
         ring(body, at, outer, outer - 0.9, rng.uniform(-350, -150), sign=sign, reach=2.0)
 

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from evidcore.errors import DataError
 from evidcore.text import findings
-from evidcore_plugin_phantoms.drawing import Population, write
+from evidcore_plugin_phantoms.drawing import Population, nifti, write
 
 SMALL = 48  # cases that are drawn sooner than a second process has started
 
@@ -70,6 +70,31 @@ def ensure(root: Path, population: Population, split: str, count: int) -> Path:
             f"folder."
         ) from cause
     return done
+
+
+def twin(root: Path, population: Population, split: str, number: int, finding: str) -> Path:
+    """Return the volume of a case without one of its findings; draw it if it is not there.
+
+    Raises:
+        DataError: if the disk is full or cannot be written; names the folder.
+    """
+    asked = {**dataclasses.asdict(population), "source": source_hash(population)}
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    path = root / f"{key}-twins" / f"{split}-{number:05d}-without-{finding.replace(' ', '-')}.nii"
+    if path.exists():
+        return path
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(nifti(population.drawn(split, number, without=finding)).to_bytes())
+        partial.replace(path)
+    except OSError as cause:
+        partial.unlink(missing_ok=True)
+        raise DataError(
+            f"{path}: the phantom without {finding!r} could not be written ({cause}). Free some space, or "
+            f"set EVID_CACHE to another folder."
+        ) from cause
+    return path
 
 
 def draw(population: Population, split: str, count: int, folder: Path, *, workers: int) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
 
 from evidcore.case import Case, MaskRef, Query, Split
@@ -22,7 +21,6 @@ from evidcore_plugin_phantoms.abdomen.referents import KINDS, QueryKind
 from evidcore_plugin_phantoms.abdomen.render import QUERIES, Population
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS, label_of
 from evidcore_plugin_phantoms.dataset import Phantoms
-from evidcore_plugin_phantoms.drawing import SPLITS
 
 
 class PhantomAbdomen(Phantoms[Population]):
@@ -106,7 +104,7 @@ class PhantomAbdomen(Phantoms[Population]):
 
     def _queries(self, split: str, facts: list[Facts], indications: list[str]) -> list[tuple[Query, ...]]:
         streams = [self._population.stream(split, number, QUERIES) for number in range(len(facts))]
-        balancing = np.random.default_rng([self._population.seed, SPLITS.index(split), 1 << 32])
+        balancing = self._population.balancing(split)
         asked = chosen(facts, self._kinds, self._queries_per_case, streams, balancing)
         told = self._population.prior_strength > 0
         return [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,11 +80,22 @@ class Grown:
     region: Region
 
 
-def grow(rng: Rng, scene: Scene, wishes: tuple[Wish, ...]) -> list[Grown]:
-    """Draw lesions into their organs, each where most of it fits; those that hardly show are left out."""
+def grow(
+    stream: Callable[[int, int], Rng], scene: Scene, wishes: tuple[Wish, ...], *, without: str | None = None
+) -> list[Grown]:
+    """Draw lesions into their organs, each where most of it fits; those that hardly show are left out.
+
+    Args:
+        stream: gives a lesion's own stream by the index of its finding and its number among them.
+        scene: the organs.
+        wishes: what is to grow.
+        without: a finding whose lesions keep their places and are not drawn.
+    """
     taken = np.zeros(scene.grid.size_zyx, np.bool_)
-    grown = []
+    grown, numbers = [], Counter[str]()
     for wish in wishes:
+        rng = stream(FINDINGS.index(wish.finding), numbers[wish.finding])
+        numbers[wish.finding] += 1
         dice = rng.random(TRIES)  # all that is drawn is drawn first: the same on every grid
         density, flat = rng.random(), rng.uniform(0.82, 1.0, 2)
         kind = KINDS[wish.finding]
@@ -93,8 +106,10 @@ def grow(rng: Rng, scene: Scene, wishes: tuple[Wish, ...]) -> list[Grown]:
         if spot is None:
             continue
         box, region = spot
-        scene.hu[box][region] = kind.density_hu(density, float(np.median(scene.hu[room])))
         taken[box] |= _with_neighbours(region)
+        if wish.finding == without:
+            continue
+        scene.hu[box][region] = kind.density_hu(density, float(np.median(scene.hu[room])))
         grown.append(Grown(finding=wish.finding, organ=wish.organ, box=box, region=region))
     return grown
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from evidcore_plugin_phantoms.shapes import Volume
 from evidcore_plugin_phantoms.wording import written
 
 Labels = np.ndarray[Any, np.dtype[np.uint8]]
-ANATOMY, NOISE, WORDS, QUERIES, RANGE = range(5)  # streams of a phantom: noise alone depends on the grid
+# streams of a phantom: noise alone depends on the grid; a lesion's is LESION with its finding and number
+ANATOMY, NOISE, WORDS, QUERIES, RANGE, LESION = range(6)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,13 +37,9 @@ class Population(drawing.Population):
         """Return what a case takes on disk, in MB."""
         return float(np.prod(self.size_zyx)) * 2.1e-6
 
-    def stream(self, split: str, number: int, part: int) -> np.random.Generator:
-        """Return one of a phantom's own random streams."""
-        return np.random.default_rng([self.seed, drawing.SPLITS.index(split), number, part])
-
-    def drawn(self, split: str, number: int) -> drawing.Drawn:
+    def drawn(self, split: str, number: int, *, without: str | None = None) -> drawing.Drawn:
         """Draw one phantom with its words."""
-        phantom = draw(self, split, number)
+        phantom = draw(self, split, number, without=without)
         return drawing.Drawn(
             hu=phantom.hu,
             spacing_mm_zyx=Grid(phantom.organs.shape).spacing_mm_zyx,
@@ -62,13 +60,19 @@ class Phantom:
     indication: str
 
 
-def draw(population: Population, split: str, number: int) -> Phantom:
-    """Draw one phantom; on another grid it is the same patient with other noise."""
+def draw(population: Population, split: str, number: int, *, without: str | None = None) -> Phantom:
+    """Draw one phantom; on another grid it is the same patient with other noise.
+
+    A twin, without a finding that the phantom shows, differs in the voxels of its lesions and where the
+    scanner's blur reaches from there.
+    """
     rng = population.stream(split, number, ANATOMY)
     patient = draw_patient(rng, prevalence=population.prevalence, prior_strength=population.prior_strength)
     higher_mm = population.scan_shift_mm * population.stream(split, number, RANGE).uniform(-1, 1)
     scene = healthy(rng, Grid(population.size_zyx, higher_mm), draw_tissue(rng))
-    grown = grow(rng, scene, patient.wishes)
+    grown = grow(
+        functools.partial(population.stream, split, number, LESION), scene, patient.wishes, without=without
+    )
     facts = measure(scene, grown)
     lesions, findings = np.zeros_like(scene.organs), np.zeros_like(scene.organs)
     for index, each in enumerate(grown, start=1):

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from evidcore.case import Case, Finding, MaskRef, Split
+from evidcore.case import Case, Finding, MaskRef, Split, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, RecipeError
 from evidcore.volume import Volume, content_hash, read, read_mask
 from evidcore_plugin_phantoms.implant.kinds import KINDS, KindName
 from evidcore_plugin_phantoms.implant.planting import Planted, Wish, plant
-from evidcore_plugin_phantoms.implant.store import Entry, ensure, source_hash
+from evidcore_plugin_phantoms.implant.store import Entry, ensure, source_hash, without
 from evidcore_plugin_phantoms.implant.wording import report
 
 log = logging.getLogger(__name__)
@@ -147,6 +147,17 @@ class Implant(Dataset):
         text = json.dumps(settings, sort_keys=True).encode()
         return hashlib.blake2b(text, digest_size=16).hexdigest()
 
+    def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
+        """Return the scan without a planted lesion, with the tissue that it replaced; others stay.
+
+        None for what the patient himself has: it is not known how he would look without.
+        """
+        told = case.notes["implant"]
+        if any(lesion["kind"] == finding for lesion in told["lesions"]) and finding not in told["own"]:
+            (ref,) = case.volumes
+            return (dataclasses.replace(ref, path=str(without(Path(ref.path), finding))),)
+        return case.volumes if case.state_of(finding) == "absent" else None
+
     def _names(self, case: Case) -> list[tuple[str, int]]:
         """Return what the copies of a case are called, with their numbers."""
         if self.copies == 1:
@@ -257,6 +268,7 @@ class Implant(Dataset):
         notes = {
             "lesions": [dataclasses.asdict(lesion) for lesion in entry.lesions],
             "no_place": dict(entry.no_place),
+            "own": [each.name for each in case.findings if each.state != "absent"],  # the patient's
         }
         return dataclasses.replace(
             case,

@@ -63,6 +63,7 @@ class Planted:
     masks: Mapping[str, Region]
     lesions: tuple[Lesion, ...]
     no_place: Mapping[str, str]
+    before: Mapping[str, tuple[Array, Array]]  # by kind: flat indices, and what is there without that lesion
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,26 @@ def plant(
         else:
             lesion, masks[wish.kind.name] = found
             lesions.append(lesion)
-    return Planted(array=site.finished(), masks=masks, lesions=tuple(lesions), no_place=no_place)
+    return Planted(
+        array=site.finished(site.array),
+        masks=masks,
+        lesions=tuple(lesions),
+        no_place=no_place,
+        before={kind: site.before(kind) for kind in masks},
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Stroke:
+    """What a lesion does to the voxels that it changes."""
+
+    at: Array  # flat indices, rising
+    kept: Array  # share of what was there
+    added: Array  # HU
+
+    def over(self, values: Array, part: Array | slice = slice(None)) -> Array:
+        """Return the values, of some of the voxels, with the lesion over them."""
+        return np.asarray(np.clip(self.kept[part] * values + self.added[part], *RANGE_HU))
 
 
 class _Site:
@@ -116,15 +136,24 @@ class _Site:
         self.middle_mm = midline_mm(volume, self.body)
         self.spread_mm, _ = point_spread_mm(volume)
         self.taken: list[Ellipsoid] = []
+        self.strokes: dict[str, _Stroke] = {}
         self.rooms: dict[tuple[Tissue, str], Array] = {}
         spacing, fine = np.array(self.blocks.spacing_mm_zyx), np.array(volume.spacing_mm_zyx)
         self.first_block_mm = (spacing - fine) / 2  # its centre, from the first voxel's centre
 
-    def finished(self) -> Array:
-        """Return the scan in the values' own type."""
-        if self.volume.array.dtype == np.int16:
-            return np.rint(self.array).astype(np.int16)
-        return self.array
+    def finished(self, values: Array) -> Array:
+        """Return values in the scan's own type."""
+        return np.rint(values).astype(np.int16) if self.volume.array.dtype == np.int16 else values
+
+    def before(self, kind: str) -> tuple[Array, Array]:
+        """Return the flat indices of the voxels that a lesion changed, and their values without it."""
+        at = self.strokes[kind].at
+        values = self.volume.array.reshape(-1)[at].astype(np.float32)
+        for other, stroke in self.strokes.items():
+            if other != kind:
+                _, here, there = np.intersect1d(at, stroke.at, assume_unique=True, return_indices=True)
+                values[here] = stroke.over(values[here], there)
+        return at, self.finished(values)
 
     def plant(
         self, wish: Wish, mask: Region | None, contrast: float, rng: np.random.Generator
@@ -187,10 +216,12 @@ class _Site:
         hu = surroundings_hu + contrast * (_density(wish.kind, surroundings_hu, rng) - surroundings_hu)
         spread = _spread(share, spacing, self.spread_mm)
         noise = noise_like(covariance, share.shape, rng)
-        kept = 1 - spread
-        planted = kept * self.array[box] + spread * hu + np.sqrt(1 - np.square(kept)) * noise
-        changed = spread > 0
-        self.array[box][changed] = np.clip(planted[changed], *RANGE_HU)
+        kept, changed = 1 - spread, spread > 0
+        added = spread * hu + np.sqrt(1 - np.square(kept)) * noise
+        index = np.arange(self.array.size).reshape(self.array.shape)[box][changed]
+        stroke = _Stroke(at=index, kept=kept[changed], added=added[changed])
+        self.strokes[wish.kind.name] = stroke
+        self.array[box][changed] = stroke.over(self.array[box][changed])
         mask = np.zeros(self.volume.shape_zyx, bool)
         mask[box] = share > 0.5
         z, y, x = (float(at) for at in shape.centre_mm / np.array(spacing))

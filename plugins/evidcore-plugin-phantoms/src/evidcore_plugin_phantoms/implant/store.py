@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from evidcore.volume import Volume
 from evidcore.volume.cache import naming_full_disk
 from evidcore_plugin_phantoms.implant.planting import Lesion, Planted
 
-VOLUME, MASKS, FACTS = "volume.nii.gz", "masks.npz", "lesions.json"
+VOLUME, MASKS, BEFORE, FACTS = "volume.nii.gz", "masks.npz", "before.npz", "lesions.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,11 +91,37 @@ def _write(folder: Path, volume: Volume, planted: Planted) -> None:
         nibabel.save(image, folder / VOLUME)
         arrays: dict[str, Any] = dict(planted.masks)
         np.savez_compressed(folder / MASKS, **arrays)
+        replaced: dict[str, Any] = {}
+        for kind, (at, hu) in planted.before.items():
+            replaced |= {f"{kind} at": at, f"{kind} hu": hu}
+        np.savez_compressed(folder / BEFORE, **replaced)
     facts = {
         "lesions": [dataclasses.asdict(lesion) for lesion in planted.lesions],
         "no_place": dict(planted.no_place),
     }
     (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def without(volume: Path, kind: str) -> Path:
+    """Return a planted scan without one of its lesions, beside it; written when it is first asked for.
+
+    Args:
+        volume: the scan of an entry.
+        kind: the lesion's.
+    """
+    path = volume.with_name(f"without-{kind.replace(' ', '-')}.nii.gz")
+    if path.exists():
+        return path
+    image = nibabel.nifti1.Nifti1Image.from_filename(volume)
+    stored = np.asanyarray(image.dataobj)
+    array = stored.transpose(2, 1, 0).copy()
+    with np.load(volume.with_name(BEFORE)) as replaced:
+        array.reshape(-1)[replaced[f"{kind} at"]] = replaced[f"{kind} hu"]
+    partial = path.with_name(f".{os.getpid()}-{path.name}")
+    with naming_full_disk(volume.parent):
+        nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), None, image.header), partial)
+        partial.replace(path)
+    return path
 
 
 def affine_ras(volume: Volume) -> np.ndarray[Any, np.dtype[np.float64]]:
