@@ -31,7 +31,7 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Crop, MaskRef, Score, VolumeRef
-from evidcore.contracts import KINDS, EncoderInput
+from evidcore.contracts import KINDS, Dataset, EncoderInput
 from evidcore.formats import Geometry
 from evidcore.formats import Volume as ScanVolume
 from evidcore.recipe import load
@@ -472,9 +472,22 @@ def conform_evaluation(name, build, world):
     testing.check_evaluation(build(), *asked_by(name, world))
 
 
+class Removes(Dataset):
+    """Shows a case without a finding as its volumes under another name."""
+
+    def cases(self, split):
+        return []
+
+    def fingerprint(self):
+        return "none"
+
+    def without(self, case, finding):
+        return tuple(dataclasses.replace(ref, path=f"{ref.path}-{finding}") for ref in case.volumes)
+
+
 def conform_condition(name, build, world):
     _, prompts = asked_by("choice", world)
-    testing.check_condition(build(), prompts, world)
+    testing.check_condition(build(), prompts, Removes())
 
 
 def conform_audit(name, build, world):

@@ -249,4 +249,4 @@ def test_words_that_training_never_used_get_the_usual_place(cases):
 
 def test_one_patient_cannot_be_exchanged(cases, segmenter):
     with pytest.raises(DataError, match="at least two patients"):
-        audited(Looker(cases[:1]), cases[:1], segmenter)
+        audited(Looker(cases[:1]), cases[:1], segmenter, exchanges=1)
