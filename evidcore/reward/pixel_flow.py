@@ -226,11 +226,12 @@ def _agree(
         first = [one[: len(row)] for one, row in zip(mine, cut, strict=True)]
         if not (far := _apart(first, cut)) <= most:
             stop(
-                where, f"{name} = {other}", f"the {name} and the {other} pass give prompt "
-                f"{prompt.id!r} log-probabilities that are {far:.1e} nats a token apart (at most {most:.1e}), though the "
-                "weights and answers are the same.", f"what the {name} pass is given: temperature, positions, "
-                "images, and which weights",
-            )  # fmt: skip
+                where,
+                f"{name} = {other}",
+                f"of the same answers to prompt {prompt.id!r}, by the same weights, the {name} and the {other} "
+                f"pass give log-probabilities {far:.1e} nats a token apart (at most {most:.1e}).",
+                f"what the {name} pass is given: temperature, positions, images, weights",
+            )
 
 
 def _reacted(
@@ -362,12 +363,11 @@ def _probes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
 @contextlib.contextmanager
 def _held(bank: FeatureBank) -> Iterator[None]:
     """Leave in a bank what was there: files of probes are gone afterwards."""
-    known, encoded = set(bank.handles()), bank.encoded
+    known = set(bank.handles())
     try:
         yield
     finally:
         bank.forget(set(bank.handles()) - known)
-        bank.encoded = encoded
 
 
 def _tokens(model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid) -> Tensor:

@@ -133,7 +133,9 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
 
         def objective() -> Tensor:
             trainer.proof, trainer._step = proof, micro
-            trainer.compute_loss(trainer.model_wrapped, batch)
+            with torch.random.fork_rng(devices=_devices()):
+                torch.manual_seed(0)
+                trainer.compute_loss(trainer.model_wrapped, batch)
             assert proof.policy is not None
             return (proof.policy * signs * mask).sum() / mask.sum().clamp(min=1)
 
@@ -186,7 +188,9 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
             return {"policy": _by_group(output.log_probs, output.label_mask.bool(), 1)}
 
         def objective() -> Tensor:
-            loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(list(prompts), prompts))
+            with torch.random.fork_rng(devices=_devices()):
+                torch.manual_seed(0)
+                loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(list(prompts), prompts))
             return loss
 
         tolerance = _tolerance(trainer)
@@ -305,6 +309,7 @@ class _Shown:
 
 KEPT = (
     "num_iterations",
+    "mask_truncated_completions",
     "_step",
     "_total_train_tokens",
     "episodes",
@@ -327,6 +332,7 @@ def undisturbed(trainer: Any) -> Iterator[None]:
     if "num_iterations" in kept:
         # answers are then used longer than one step, so trl computes the old policy's log-probabilities
         trainer.num_iterations += trainer.args.gradient_accumulation_steps
+        trainer.mask_truncated_completions = False  # the proof's answers all are
     try:
         with torch.random.fork_rng(devices=_devices()):
             yield

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 import time
 import types
 
@@ -15,7 +16,6 @@ from evidcore.model import assemble
 from evidcore.model.generation import Prefix
 from evidcore.model.policy import VLMPolicy
 from evidcore.registry import factory
-from evidcore.reward.composer import NamedReward
 from evidcore.reward.pixel_passes import prove_groups, prove_policy, prove_targets
 from evidcore.testing.models import tiny_vision_language
 from evidcore.train.settings import Lora, Replay
@@ -25,12 +25,12 @@ from evidcore.train.trl.sampler import PolicySampler
 SMALL = {"prompts_per_step": 2, "answers_per_prompt": 2, "max_new_tokens": 4, "steps": 1}
 
 
-def grpo_trainer(bench, kit, *, model=None, source=None, strategy=None, replay=None, rewards=None, **changed):
+def grpo_trainer(bench, kit, *, model=None, source=None, strategy=None, **changed):
     model, processor = model or bench.model()
     return grpo.make_trainer(
-        model, processor, source or bench.source(), rewards or [kit.letters()],
+        model, processor, source or bench.source(), [kit.letters()],
         kit.grpo_settings(**{**SMALL, **changed}), bench.folder, seed=3, strategy=strategy or Plain(),
-        announce=kit.heard(), replay=replay,
+        announce=kit.heard(),
     )  # fmt: skip
 
 
@@ -519,8 +519,7 @@ def test_a_healthy_policy_learns_on(bench, kit, watching, name):
     assert len(trainer.announce.steps) == steps
     assert len(watching.moved) == (steps if "prove_every_steps" in settings else 1)
     assert all({"rollout", "policy", "old policy"} <= one.keys() for one in watching.moved)
-    if name != "truncated answers left out":
-        assert all(1e-4 < one < 10 for moved in watching.moved for one in moved.values())
+    assert all(1e-4 < one < 10 for moved in watching.moved for one in moved.values())
     assert max(watching.seconds) < 20
 
 
@@ -552,18 +551,21 @@ def test_published_models_with_eyes_are_healthy(bench, kit, tmp_path, watching, 
     model = qwen(tmp_path / "published", kind)
     trainer = make(bench, kit, model=model, source=bench.source(), **WHOLE)
     stage.train(trainer, bench.folder, resume=False)
-    assert watching.moved[0]["policy"] > 1e-4
+    assert watching.moved[0]["policy"] > 1e-5
     prompts = [bench.source()[place].prompt for place in range(4)]
-    assert prove_policy(VLMPolicy(*model), prompts, "02-evaluate")["answer"] > 1e-4
+    assert prove_policy(VLMPolicy(*model), prompts, "02-evaluate")["answer"] > 1e-5
 
 
 def test_replay_is_healthy(bench, kit, watching):
     replay = Replay(data=(), rows_per_step=2, weight=1.0)
-    source = bench.source(bench.set_of("report"))
-    trainer = grpo_trainer(bench, kit, replay=source, **{"steps": 2, "prove_every_steps": 1})
-    assert trainer.replay is not None or replay
+    trainer = grpo.make_trainer(
+        *bench.model(), bench.source(), [kit.letters()],
+        kit.grpo_settings(**SMALL, replay=replay, prove_every_steps=1), bench.folder, seed=3,
+        strategy=Plain(), announce=kit.heard(), replay=bench.source(bench.set_of("report")),
+    )  # fmt: skip
     stage.train(trainer, bench.folder, resume=False)
-    assert len(watching.moved) == 2
+    assert trainer.announce.steps[0]["replay_kl"] < 1e-6
+    assert len(watching.moved) == 1
 
 
 def test_a_sure_model_is_healthy(bench, kit, watching):
@@ -600,11 +602,10 @@ def test_training_is_not_disturbed(bench, kit, monkeypatch, make):
     assert torch.equal(drawn, drawn_also)
     assert proven.state.num_input_tokens_seen == unproven.state.num_input_tokens_seen
     figures = [
-        [{key: value for key, value in one.items() if not key.endswith("_s")} for one in steps]
+        [{key: value for key, value in one.items() if not re.search(r"_s(/|$)", key)} for one in steps]
         for steps in (proven.announce.steps, unproven.announce.steps)
     ]
     assert figures[0] == figures[1]
-    assert proven.vlm.model.bank.encoded == unproven.vlm.model.bank.encoded
 
 
 def test_the_proof_draws_from_a_stream_of_its_own(bench, kit, monkeypatch):
