@@ -29,7 +29,7 @@ ANSWERS, PASS, STEP = "once for a batch of answers", "for each forward pass", "o
 CALLS = (
     Call("evidcore", "TimedTrainer.get_batch_samples", "positions in the stream of prompts", STEP),
     Call("TRL", "GRPOTrainer.training_step", "each pass of gradient accumulation", PASS),
-    Call("evidcore", "GroupTrainer._prepare_inputs", "at the first step: pixel-flow proof", PASS),
+    Call("evidcore", "GroupTrainer._prepare_inputs", "first, and every 100 steps: pixel-flow proof", PASS),
     Call("evidcore", "GroupTrainer._generate_and_score_completions", "calls TRL, then records", ANSWERS),
     Call("TRL", "GRPOTrainer._generate_and_score_completions", "order of sampling and scoring", ANSWERS),
     Call("evidcore", "GroupTrainer._generate", "cases, tasks, view: prompts", ANSWERS),

@@ -23,6 +23,7 @@ from evidcore.evaluate.asking import AskingStage, training
 from evidcore.evaluate.bootstrap import Interval, mean_interval
 from evidcore.evaluate.reference_lines import answer_place, cluster_of, row
 from evidcore.model.bank import FeatureBank
+from evidcore.reward.pixel_passes import prove_policy
 
 Features = Float[np.ndarray[Any, Any], "case feature"]
 Labels = np.ndarray[Any, Any]
@@ -193,6 +194,7 @@ class Evaluate(AskingStage):
         asked: list[Prompt] = []
         for use in self.data:
             prompts, task = self.prompts(use, context), context.tasks[use.task]
+            prove_policy(policy, prompts, context.where)
             evaluation = self.evaluation(use, context)
             said = evaluation.answer(policy, prompts, task, asking)
             [scored] = evaluation.score([Answers(prompts, said)], task, use.task)

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -197,6 +197,17 @@ class FeatureBank:
     def size_zyx(self, handle: int) -> Grid:
         """Return the voxel size at which the encoder is given what `handle` stands for."""
         return self._lookup(handle)[1]
+
+    def handles(self) -> list[int]:
+        """Return all handles that were made."""
+        return list(self._crops)
+
+    def forget(self, handles: Collection[int]) -> None:
+        """Forget handles and their features in memory."""
+        for handle in handles:
+            del self._crops[handle]
+            kept = self._kept.pop(handle, None)
+            self._bytes -= kept.features.nbytes if kept else 0
 
     def pixels(self, handles: Sequence[int]) -> Float[Tensor, "volume channel z y x"]:
         """Return encoder input for handles of one size."""

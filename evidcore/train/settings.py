@@ -55,6 +55,7 @@ class TrainingKeys:
     optimizer: Literal["adamw", "muon"] = "adamw"  # "muon": for matrices, AdamW for the rest
     momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # Muon's; None: torch's default
     save_every_steps: Annotated[int, Ge(1)] = 50
+    prove_every_steps: Annotated[int, Ge(0)] = 100  # repeats the pixel-flow proof; 0: at the start alone
     lora: Lora | None = None
     trl: Table = dataclasses.field(default_factory=dict)  # fields of SFTConfig or GRPOConfig
 

@@ -160,7 +160,7 @@ class Mixed(RolloutStrategy):
 
 def test_a_strategy_that_gives_no_whole_groups_is_named(bench, kit):
     one = {"train": ("language",)}
-    with pytest.raises(ContractError, match="rollout Short: must give 4 answers to each of 1 prompts, got 1"):
+    with pytest.raises(ContractError, match="rollout Short: must give 4 answers to each of 2 prompts, got"):
         run(bench, kit, strategy=Short(), **one)
     text_only = dataclasses.replace(bench.set_of(), view=NoPixels())
     with pytest.raises(ContractError, match="rollout Mixed: answer 1 must be one to prompt"):

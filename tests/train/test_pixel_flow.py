@@ -1,155 +1,584 @@
+import dataclasses
+import re
 import time
+import types
 
 import pytest
 import torch
+from evidcore_plugin_encoders.testing import VIEW
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from evidcore.builtin.rollouts import Plain
+from evidcore.builtin.views import Volume
+from evidcore.contracts import Patches
 from evidcore.errors import RunError
+from evidcore.model import assemble
 from evidcore.model.generation import Prefix
-from evidcore.reward.pixel_flow import prove
-from evidcore.train.trl import stage
-from evidcore.train.trl.grpo import make_trainer
+from evidcore.model.policy import VLMPolicy
+from evidcore.registry import factory
+from evidcore.reward.pixel_passes import prove_groups, prove_policy, prove_targets
+from evidcore.testing.models import tiny_vision_language
+from evidcore.train.settings import Lora, Replay
+from evidcore.train.trl import grpo, sft, stage
 from evidcore.train.trl.sampler import PolicySampler
-from evidcore.train.trl.trainer import GroupTrainer
+
+SMALL = {"prompts_per_step": 2, "answers_per_prompt": 2, "max_new_tokens": 4, "steps": 1}
 
 
-def same_for_all(pixel_values):
-    """What a pass sees that has lost its pixels: one volume for everyone, whatever is shown."""
-    return torch.full_like(pixel_values, SEEN[0])
-
-
-SEEN: list[int] = []
-
-
-class BlindPolicy(GroupTrainer):
-    def _compute_loss(self, model, inputs):
-        return super()._compute_loss(model, {**inputs, "pixel_values": same_for_all(inputs["pixel_values"])})
-
-
-class BlindOldPolicy(GroupTrainer):
-    def _get_per_token_logps_and_entropies(self, model, *args, **kwargs):
-        if (
-            not torch.is_grad_enabled()
-            and model is self.model
-            and self.proof is not None
-            and self.proof.policy is None
-        ):
-            kwargs["pixel_values"] = same_for_all(kwargs["pixel_values"])
-        return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
-
-
-class BlindReference(GroupTrainer):
-    def _get_per_token_logps_and_entropies(self, model, *args, **kwargs):
-        if model is self.ref_model:
-            kwargs["pixel_values"] = same_for_all(kwargs["pixel_values"])
-        return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
-
-
-class BlindSampler(PolicySampler):
-    is_sampling = False
-
-    def sample(self, episodes):
-        self.is_sampling = True
-        try:
-            return super().sample(episodes)
-        finally:
-            self.is_sampling = False
-
-    def score(self, episodes):
-        self.is_sampling = True
-        try:
-            return super().score(episodes)
-        finally:
-            self.is_sampling = False
-
-    def prefix(self, episode):
-        whole = super().prefix(episode)
-        return Prefix(whole.ids, (SEEN[0],) * len(whole.handles)) if self.is_sampling else whole
-
-
-class BlindRollout(GroupTrainer):
-    def make_sampler(self, vlm, prompts, positions):
-        sampler = super().make_sampler(vlm, prompts, positions)
-        blind = BlindSampler.__new__(BlindSampler)
-        vars(blind).update(vars(sampler))
-        return blind
-
-
-class CutOff(GroupTrainer):
-    """The bridge runs without gradients."""
-
-    def _compute_loss(self, model, inputs):
-        vlm = self.model
-        real = vlm.model._tokens
-        vlm.model._tokens = lambda patches: real(patches).detach()
-        try:
-            return super()._compute_loss(model, inputs)
-        finally:
-            del vlm.model._tokens
-
-
-def trainer_of(bench, kit, kind, **changed):
-    model, processor = bench.model()
-    settings = kit.grpo_settings(**{"trl": {"beta": 0.04}, **changed})
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters()], settings, bench.folder, seed=3,
-        strategy=Plain(), announce=kit.heard(), kind=kind,
+def grpo_trainer(bench, kit, *, model=None, source=None, strategy=None, **changed):
+    model, processor = model or bench.model()
+    return grpo.make_trainer(
+        model, processor, source or bench.source(), [kit.letters()],
+        kit.grpo_settings(**{**SMALL, **changed}), bench.folder, seed=3, strategy=strategy or Plain(),
+        announce=kit.heard(),
     )  # fmt: skip
-    crop = bench.source()[5].prompt.crops()[0]
-    SEEN[:] = [processor.image_processor.handle(crop)]
-    return trainer
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (BlindPolicy, "policy"),
-        (BlindOldPolicy, "old policy"),
-        (BlindReference, "reference"),
-        (BlindRollout, "rollout"),
-    ],
-)
-def test_a_pass_that_lost_its_pixels_is_named_before_the_first_step(bench, kit, kind, name):
-    trainer = trainer_of(bench, kit, kind)
+def sft_trainer(bench, kit, *, model=None, source=None, **changed):
+    model, processor = model or bench.model()
+    settings = kit.sft_settings(**{"steps": 1, **changed})
+    source = source or bench.source(bench.set_of("report"))
+    return sft.make_trainer(model, processor, source, settings, bench.folder, seed=3, announce=kit.heard())
+
+
+# --- what is planted: each takes a trainer, or a policy in evaluation, and breaks it
+
+
+def seen(kind):
+    """Break what the language model is given for all volumes of a pass."""
+
+    def plant(trainer):
+        body = trainer.vlm.model
+        real = body.get_image_features
+
+        def broken(pixel_values, *args, **kwargs):
+            output = real(pixel_values, *args, **kwargs)
+            output.pooler_output = kind(list(output.pooler_output), pixel_values)
+            return output
+
+        body.get_image_features = broken
+
+    return plant
+
+
+def rolled(tokens, handles):
+    return tokens[1:] + tokens[:1]
+
+
+def first_for_all(tokens, handles):
+    return [tokens[0]] * len(tokens)
+
+
+def of_handles(tokens, handles):
+    made = []
+    for one, handle in zip(tokens, handles.flatten().tolist(), strict=True):
+        noise = torch.randn(one.shape, generator=torch.Generator().manual_seed(handle % 2**31))
+        made.append(0.02 * noise + 0 * one)
+    return made
+
+
+def less_the_mean(tokens, handles):
+    mean = torch.stack(tokens).mean(0)
+    return [one - 0.5 * mean for one in tokens] if len(tokens) > 1 else tokens
+
+
+def not_finite(tokens, handles):
+    return [one * torch.nan for one in tokens]
+
+
+def first_token_alone(tokens, handles):
+    return [torch.cat([one[:1], 0 * one[1:]]) for one in tokens]
+
+
+def blind_in_training(tokens, handles):
+    return [0 * one if torch.is_grad_enabled() else one for one in tokens]
+
+
+def encoder_given(change):
+    """Break what the encoder is given."""
+
+    def plant(trainer):
+        encoder = trainer.vlm.model.encoder
+        real = encoder.forward
+        encoder.forward = lambda volumes: real(change(volumes.clone(), trainer.vlm.model))
+
+    return plant
+
+
+def half_of_slices(volumes, body):
+    volumes[:, :, volumes.shape[2] // 2 :] = -1
+    return volumes
+
+
+def one_slice_in_eight(volumes, body):
+    volumes[:, :, [place for place in range(volumes.shape[2]) if place % 8]] = -1
+    return volumes
+
+
+def flipped_in_training(axis):
+    return lambda volumes, body: volumes.flip(axis) if body.training else volumes
+
+
+def encoder_gives(change):
+    """Break the encoder's features."""
+
+    def plant(trainer):
+        encoder = trainer.vlm.model.encoder
+        real = encoder.forward
+
+        def broken(volumes):
+            found = real(volumes)
+            return dataclasses.replace(found, features=change(found.features))
+
+        encoder.forward = broken
+
+    return plant
+
+
+def one_patch(features):
+    return torch.cat([features[:, :1], 0 * features[:, 1:]], dim=1)
+
+
+def bridged(before=lambda features: features, after=lambda tokens: tokens):
+    """Break what the bridge is given, or gives."""
+
+    def plant(trainer):
+        body = trainer.vlm.model
+        real = body._tokens
+        body._tokens = lambda patches: after(
+            real(Patches(before(patches.features), patches.grid_zyx, patches.centres_mm))
+        )
+
+    return plant
+
+
+def mean_of_patches(features):
+    return features.mean(dim=1, keepdim=True).expand_as(features)
+
+
+def faint(tokens):
+    return 1e-4 * tokens
+
+
+def with_gradient(change):
+    return bridged(after=lambda tokens: tokens.detach() + change(tokens) - change(tokens).detach())
+
+
+def one_token_learns(tokens):
+    return torch.cat([tokens[:, :1], tokens[:, 1:].detach()], dim=1)
+
+
+def padding_shifts(trainer):
+    body = trainer.vlm.model
+    pad = body.config.text_config.pad_token_id
+    real = body._place
+
+    def broken(input_ids, *args):
+        shifted = torch.stack([row.roll(1) if row[0] == pad else row for row in input_ids])
+        return real(shifted, *args)
+
+    body._place = broken
+
+
+def kept_features(trainer):
+    """The bank serves features of an encoder that is trained."""
+    body = trainer.vlm.model
+    body.__class__ = type("Kept", (type(body),), {"encoder_is_frozen": True})
+
+
+def encoder_without_gradient(trainer):
+    encoder = trainer.vlm.model.encoder
+    encoder.forward = torch.no_grad()(encoder.forward)
+
+
+def infinite_gradient(trainer):
+    weight = next(trainer.vlm.model.bridge.parameters())
+    weight.register_hook(lambda gradient: gradient * torch.inf)
+
+
+def language_is_held(trainer):
+    for weight in trainer.vlm.model.language_model.parameters():
+        weight.requires_grad_(False)
+    trainer.vlm.lm_head.requires_grad_(False)
+
+
+def first_layer_alone(trainer):
+    """Image tokens are heard by the first layer and by no other."""
+    body = trainer.vlm.model
+    image = body.config.image_token_id
+    ids = []
+    body.register_forward_pre_hook(
+        lambda module, args, kwargs: ids.append(kwargs["input_ids"]), with_kwargs=True
+    )
+
+    def deaf(module, args, kwargs):
+        hidden = args[0]
+        if ids and ids[-1].shape == hidden.shape[:2]:
+            hidden = hidden.masked_fill((ids[-1] == image)[..., None], 0.0)
+        return (hidden, *args[1:]), kwargs
+
+    for layer in body.language_model.layers[1:]:
+        layer.register_forward_pre_hook(deaf, with_kwargs=True)
+
+
+def shown(change):
+    """Break the volumes that the policy's pass of GRPO is given."""
+
+    def plant(trainer):
+        real = trainer._compute_loss
+
+        def broken(model, inputs):
+            handles = inputs["pixel_values"]
+            other = trainer.source[5].prompt.crops()[0]
+            lost = torch.full_like(handles, trainer.processing_class.image_processor.handle(other))
+            return real(model, {**inputs, "pixel_values": change(trainer, handles.clone(), lost)})
+
+        trainer._compute_loss = broken
+
+    return plant
+
+
+def one_of_each_group(trainer, handles, lost):
+    is_first = torch.arange(len(handles)) % trainer.num_generations == 0
+    return torch.where(is_first[:, None], handles, lost)
+
+
+def lost_for_all(trainer, handles, lost):
+    return lost
+
+
+def first_micro_batch(trainer, handles, lost):
+    return lost if trainer._step % trainer.args.gradient_accumulation_steps else handles
+
+
+def first_step(trainer, handles, lost):
+    return handles if trainer.state.global_step == 0 else lost
+
+
+def scored_by(name):
+    """Break the volumes that one of GRPO's other passes is given."""
+
+    def plant(trainer):
+        real, passes = trainer._get_per_token_logps_and_entropies, trainer._compute_loss
+        in_loss = []
+
+        def loss(model, inputs):
+            in_loss.append(True)
+            try:
+                return passes(model, inputs)
+            finally:
+                in_loss.pop()
+
+        def broken(model, *args, **kwargs):
+            which = "reference" if model is trainer.ref_model else "policy" if in_loss else "old policy"
+            if which == name:
+                kwargs["pixel_values"] = torch.full_like(
+                    kwargs["pixel_values"], int(kwargs["pixel_values"][0])
+                )
+            return real(model, *args, **kwargs)
+
+        kind = type("Broken", (type(trainer),), {})
+        kind._get_per_token_logps_and_entropies = lambda self, *args, **kwargs: broken(*args, **kwargs)
+        trainer.__class__, trainer._compute_loss = kind, loss
+
+    return plant
+
+
+def sampled(change):
+    """Break GRPO's sampler."""
+
+    def plant(trainer):
+        real = trainer.make_sampler
+
+        def broken(*args):
+            sampler = real(*args)
+            change(sampler, trainer)
+            return sampler
+
+        trainer.make_sampler = broken
+
+    return plant
+
+
+def random_volumes(sampler, trainer):
+    real, handles = sampler.prefix, []
+
+    def broken(episode):
+        whole = real(episode)
+        if whole.handles:
+            handles.append(whole.handles[0])
+        return Prefix(whole.ids, tuple(handles[hash(whole.ids) % len(handles)] for _ in whole.handles))
+
+    sampler.score = lambda episodes: PolicySampler.score(
+        types.SimpleNamespace(model=sampler.model, sampling=sampler.sampling, prefix=broken), episodes
+    )
+
+
+def hotter(sampler, trainer):
+    sampler.sampling = dataclasses.replace(sampler.sampling, temperature=2 * sampler.sampling.temperature)
+
+
+def one_volume_for_all(trainer):
+    real = trainer.compute_loss
+
+    def broken(model, inputs, *args, **kwargs):
+        handles = inputs["pixel_values"]
+        return real(model, {**inputs, "pixel_values": handles[:1].expand_as(handles)}, *args, **kwargs)
+
+    trainer.compute_loss = broken
+
+
+WHOLE = {"train": ("encoder", "bridge", "language")}
+EYES = {"train": ("encoder", "bridge")}
+NEVER = {"share_prompts": "never"}
+BY_FOUR = {"prompts_per_step": 4, "prompts_per_forward": 1}
+
+PLANTED = {  # name -> trainer, settings, what is broken, the clauses of which one stops it
+    # the twenty of the review
+    "rows: permuted": (grpo_trainer, {}, seen(rolled), "own row|no other row"),
+    "rows: the first's for all": (grpo_trainer, {}, seen(first_for_all), "own row|no other row"),
+    "rows: left padding shifts": (grpo_trainer, NEVER, padding_shifts, "row alone"),
+    "rows: one of each group": (grpo_trainer, {}, shown(one_of_each_group), "own row"),
+    "features of handles": (grpo_trainer, {}, seen(of_handles), "pixels, not names"),
+    "half of the slices": (grpo_trainer, {}, encoder_given(half_of_slices), "every slab|every token"),
+    "one slice in eight": (grpo_trainer, {}, encoder_given(one_slice_in_eight), "every slab|every token"),
+    "one patch left": (grpo_trainer, {}, encoder_gives(one_patch), "every token|every slab|places"),
+    "mean of patches": (grpo_trainer, {}, bridged(mean_of_patches), "places"),
+    "faint": (grpo_trainer, {}, bridged(after=faint), "as loud as words"),
+    "z flipped in training": (grpo_trainer, EYES, encoder_given(flipped_in_training(2)), "orientation"),
+    "encoder trained, features kept": (grpo_trainer, WHOLE, kept_features, "gradient"),
+    "gradient x 1e-6": (grpo_trainer, {}, with_gradient(lambda one: 1e-6 * one), "slope"),
+    "one token learns": (grpo_trainer, {}, bridged(after=one_token_learns), "slope"),
+    "first micro-batch alone": (grpo_trainer, BY_FOUR, shown(first_micro_batch), "."),
+    "lost after step 1": (grpo_trainer, {"steps": 2, "prove_every_steps": 1}, shown(first_step), "own row"),
+    "SFT: one volume for all": (sft_trainer, {}, one_volume_for_all, "own row|no other row"),
+    "SFT: bridge detached": (sft_trainer, {}, bridged(after=lambda one: one.detach()), "gradient"),
+    "rollouts over other volumes": (grpo_trainer, {}, sampled(random_volumes), "own row|no other row|="),
+    # ours
+    "policy blind": (grpo_trainer, {}, shown(lost_for_all), "own row|="),
+    "old policy: one for all": (grpo_trainer, {}, scored_by("old policy"), "old policy = policy|row"),
+    "reference: one for all": (grpo_trainer, {"trl": {"beta": 0.1}}, scored_by("reference"), "row"),
+    "rollouts hotter": (grpo_trainer, {}, sampled(hotter), "rollout = policy"),
+    "y flipped in training": (
+        grpo_trainer,
+        EYES,
+        encoder_given(flipped_in_training(3)),
+        "orientation|training",
+    ),
+    "x flipped in training": (
+        sft_trainer,
+        EYES,
+        encoder_given(flipped_in_training(4)),
+        "orientation|training",
+    ),
+    "patches reversed": (sft_trainer, {}, bridged(lambda one: one.flip(1)), "places"),
+    "not finite": (sft_trainer, {}, seen(not_finite), "finite"),
+    "first token alone": (sft_trainer, {}, seen(first_token_alone), "every token"),
+    "less the batch's mean": (sft_trainer, {}, seen(less_the_mean), "no other row|row alone"),
+    "gradient turned round": (sft_trainer, {}, with_gradient(lambda one: -one), "slope"),
+    "gradient infinite": (sft_trainer, {}, infinite_gradient, "gradient"),
+    "encoder without gradient": (sft_trainer, WHOLE, encoder_without_gradient, "gradient"),
+    "language held": (sft_trainer, WHOLE, language_is_held, "gradient"),
+    "SFT: permuted": (sft_trainer, {}, seen(rolled), "own row|no other row"),
+    "SFT: features of handles": (sft_trainer, {}, seen(of_handles), "pixels, not names"),
+    "SFT: blind with gradients": (sft_trainer, {}, seen(blind_in_training), "gradient|slope"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_broken_is_named_before_it_is_trained_on(bench, kit, name):
+    make, settings, plant, clause = PLANTED[name]
+    trainer = make(bench, kit, **settings)
+    plant(trainer)
     before = kit.flat(trainer.model)
-    with pytest.raises(RunError, match=f"the {name} pass is blind: prompt .* {name} 0.0e"):
+    step = settings.get("steps", 1)
+    stage_name = "sft" if make is sft_trainer else "grpo"
+    message = f"stage.{stage_name}, step {step}: pixel-flow proof, clause '[^']*({clause})"
+    with pytest.raises(RunError, match=message):
         stage.train(trainer, bench.folder, resume=False)
-    assert trainer.announce.steps == []
-    assert torch.equal(kit.flat(trainer.model), before)
+    assert len(trainer.announce.steps) == step - 1
+    assert step > 1 or torch.equal(kit.flat(trainer.model), before)
 
 
-def test_a_bridge_without_gradient_is_named(bench, kit):
-    with pytest.raises(RunError, match=r"no gradient reaches any of the bridge's \d+ weights"):
-        stage.train(trainer_of(bench, kit, CutOff), bench.folder, resume=False)
+ASKED = {  # in an evaluation
+    "rows: permuted": (seen(rolled), "own row"),
+    "rows: the first's for all": (seen(first_for_all), "own row|no other row"),
+    "rows: left padding shifts": (padding_shifts, "row alone"),
+    "rows: less the batch's mean": (seen(less_the_mean), "no other row|row alone"),
+    "features of handles": (seen(of_handles), "pixels, not names"),
+    "half of the slices": (encoder_given(half_of_slices), "every slab|every token"),
+    "mean of patches": (bridged(mean_of_patches), "places"),
+    "faint": (bridged(after=faint), "as loud as words"),
+    "not finite": (seen(not_finite), "finite"),
+}
 
 
-def test_the_healthy_model_passes_and_its_training_is_not_disturbed(bench, kit, monkeypatch):
-    trainer = trainer_of(bench, kit, GroupTrainer)
-    seen = []
-    real = prove
+@pytest.mark.parametrize("name", ASKED)
+def test_what_is_broken_is_named_before_it_is_measured(bench, name):
+    plant, clause = ASKED[name]
+    model, processor = bench.model()
+    plant(types.SimpleNamespace(vlm=model))
+    prompts = [bench.source()[place].prompt for place in range(4)]
+    with pytest.raises(RunError, match=f"02-evaluate: pixel-flow proof, clause '[^']*({clause})"):
+        prove_policy(VLMPolicy(model, processor), prompts, "02-evaluate")
 
-    def timed(*args):
-        start = time.process_time()
-        seen.append(real(*args))
-        seen.append(time.process_time() - start)
 
-    monkeypatch.setattr("evidcore.train.trl.trainer.prove", timed)
+def test_image_tokens_that_the_first_layer_alone_hears_are_not_noticed(bench, kit):
+    """The one of the review's twenty that goes on: it would take a look into each layer."""
+    trainer = grpo_trainer(bench, kit, **NEVER)
+    first_layer_alone(trainer)
     stage.train(trainer, bench.folder, resume=False)
-    moved, seconds = seen
-    assert set(moved) == {"rollout", "policy", "old policy", "reference"}
-    assert min(moved.values()) > 1e-4
-    assert seconds < 20
-    monkeypatch.setattr("evidcore.train.trl.trainer.prove", lambda *_: None)
-    unproven = trainer_of(bench, kit, GroupTrainer)
-    stage.train(unproven, bench.folder, resume=False)
-    assert torch.equal(kit.flat(trainer.model), kit.flat(unproven.model))
-    assert trainer.state.num_input_tokens_seen == unproven.state.num_input_tokens_seen
-    assert [one["entropy"] for one in trainer.announce.steps] == [
-        one["entropy"] for one in unproven.announce.steps
+    assert len(trainer.announce.steps) == 1
+
+
+# --- what is healthy
+
+
+class NoPixels(Volume):
+    """A view that shows nothing."""
+
+    def render(self, case):
+        return ()
+
+
+def two_volumes(cases):
+    """Show each case beside another."""
+    return [
+        dataclasses.replace(one, volumes=one.volumes + other.volumes)
+        for one, other in zip(cases, cases[1:] + cases[:1], strict=True)
     ]
 
 
-class Drawing(GroupTrainer):
+def with_text_alone(bench):
+    """A stream whose first prompt shows nothing."""
+    text = dataclasses.replace(bench.set_of("report"), view=NoPixels())
+    found = bench.source(text, bench.set_of())
+    assert not found[0].prompt.crops()
+    return found
+
+
+def qwen(folder, kind):
+    language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
+    encoder = {"use": "native-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
+    vision = language.config.vision_config.to_dict()
+    built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
+    return assemble.assemble(
+        language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
+        bridge_table={"use": "native-merger"}, view_table=dict(VIEW),
+    )  # fmt: skip
+
+
+class Watching:
+    """Keeps what proofs gave, and how long they took."""
+
+    def __init__(self):
+        self.moved, self.seconds = [], []
+
+    def __call__(self, real):
+        def prove(*args, **kwargs):
+            start = time.process_time()
+            self.moved.append(real(*args, **kwargs))
+            self.seconds.append(time.process_time() - start)
+
+        return prove
+
+
+@pytest.fixture
+def watching(monkeypatch):
+    found = Watching()
+    monkeypatch.setattr("evidcore.train.trl.trainer.prove_groups", found(prove_groups))
+    monkeypatch.setattr("evidcore.train.trl.sft.prove_targets", found(prove_targets))
+    return found
+
+
+HEALTHY = {
+    "plain": {},
+    "all parts": WHOLE,
+    "the encoder alone": {"train": ("encoder",)},
+    "the language alone": {"train": ("language",)},
+    "LoRA": {"lora": Lora(rank=2, alpha=4.0)},
+    "shared prompts": {"share_prompts": "always"},
+    "colder": {"temperature": 0.6, "trl": {"top_k": 5, "beta": 0.04}},
+    "each step, in micro-batches": {**BY_FOUR, "steps": 3, "prove_every_steps": 1},
+    "two updates": {"steps": 4, "save_every_steps": 4, "prove_every_steps": 1, "trl": {"num_iterations": 2}},
+    "truncated answers left out": {"trl": {"mask_truncated_completions": True}},
+    "dropout": {"lora": Lora(rank=2, alpha=4.0), "dropout": 0.2},
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_policy_learns_on(bench, kit, watching, name):
+    settings = dict(HEALTHY[name])
+    dropout = settings.pop("dropout", 0.0)
+    model, processor = bench.model()
+    for layer in model.model.language_model.layers:
+        layer.self_attn.attention_dropout = dropout
+    trainer = grpo_trainer(bench, kit, model=(model, processor), **settings)
+    stage.train(trainer, bench.folder, resume=False)
+    steps = settings.get("steps", 1)
+    assert len(trainer.announce.steps) == steps
+    assert len(watching.moved) == (steps if "prove_every_steps" in settings else 1)
+    assert all({"rollout", "policy", "old policy"} <= one.keys() for one in watching.moved)
+    assert all(1e-4 < one < 10 for moved in watching.moved for one in moved.values())
+    assert max(watching.seconds) < 20
+
+
+@pytest.mark.parametrize("name", ["plain", "all parts", "the encoder alone", "LoRA"])
+def test_healthy_fine_tuning_goes_on(bench, kit, watching, name):
+    settings = {"train": ("bridge", "language"), **HEALTHY[name]}
+    trainer = sft_trainer(bench, kit, rows_per_forward=2, steps=2, prove_every_steps=1, **settings)
+    stage.train(trainer, bench.folder, resume=False)
+    assert len(watching.moved) == 2
+    assert all(one["policy"] > 1e-4 for one in watching.moved)
+
+
+@pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
+def test_several_volumes_a_prompt_and_prompts_without_any_are_healthy(bench, kit, watching, make):
+    several = bench.source(bench.set_of(cases=two_volumes(bench.cases)))
+    stage.train(make(bench, kit, source=several), bench.folder, resume=False)
+    stage.train(make(bench, kit, source=with_text_alone(bench)), bench.folder, resume=False)
+    assert len(watching.moved) == 2
+    assert all("policy" in one for one in watching.moved)
+    text = dataclasses.replace(bench.set_of("report"), view=NoPixels())
+    only_text = make(bench, kit, source=bench.source(text), train=("language",))
+    stage.train(only_text, bench.folder, resume=False)
+    assert watching.moved[2] == {}
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
+def test_published_models_with_eyes_are_healthy(bench, kit, tmp_path, watching, kind, make):
+    model = qwen(tmp_path / "published", kind)
+    trainer = make(bench, kit, model=model, source=bench.source(), **WHOLE)
+    stage.train(trainer, bench.folder, resume=False)
+    assert watching.moved[0]["policy"] > 1e-5
+    prompts = [bench.source()[place].prompt for place in range(4)]
+    assert prove_policy(VLMPolicy(*model), prompts, "02-evaluate")["answer"] > 1e-5
+
+
+def test_replay_is_healthy(bench, kit, watching):
+    replay = Replay(data=(), rows_per_step=2, weight=1.0)
+    trainer = grpo.make_trainer(
+        *bench.model(), bench.source(), [kit.letters()],
+        kit.grpo_settings(**SMALL, replay=replay, prove_every_steps=1), bench.folder, seed=3,
+        strategy=Plain(), announce=kit.heard(), replay=bench.source(bench.set_of("report")),
+    )  # fmt: skip
+    stage.train(trainer, bench.folder, resume=False)
+    assert trainer.announce.steps[0]["replay_kl"] < 1e-6
+    assert len(watching.moved) == 1
+
+
+def test_a_sure_model_is_healthy(bench, kit, watching):
+    """What it would say itself is certain, whatever it sees."""
+    trainer = grpo_trainer(bench, kit, model=bench.model(sharpness=12.0))
+    stage.train(trainer, bench.folder, resume=False)
+    assert min(watching.moved[0].values()) > 1e-4
+
+
+# --- what the proof leaves alone
+
+
+class Drawing(grpo.GroupTrainer):
     """Draws in its policy pass, as dropout does."""
 
     def _compute_loss(self, model, inputs):
@@ -157,23 +586,42 @@ class Drawing(GroupTrainer):
         return super()._compute_loss(model, inputs)
 
 
+@pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
+def test_training_is_not_disturbed(bench, kit, monkeypatch, make):
+    trained = []
+    for every in (1, 0):
+        if not every:
+            monkeypatch.setattr("evidcore.train.trl.trainer.prove_groups", lambda *_, **__: {})
+            monkeypatch.setattr("evidcore.train.trl.sft.prove_targets", lambda *_, **__: {})
+        forward = {"prompts_per_step": 4, "prompts_per_forward": 2} if make is grpo_trainer else {}
+        trainer = make(bench, kit, steps=3, prove_every_steps=every, **forward)
+        stage.train(trainer, bench.folder, resume=False)
+        trained.append((trainer, kit.flat(trainer.model), torch.rand(1)))
+    (proven, weights, drawn), (unproven, also, drawn_also) = trained
+    assert torch.equal(weights, also)
+    assert torch.equal(drawn, drawn_also)
+    assert proven.state.num_input_tokens_seen == unproven.state.num_input_tokens_seen
+    figures = [
+        [{key: value for key, value in one.items() if not re.search(r"_s(/|$)", key)} for one in steps]
+        for steps in (proven.announce.steps, unproven.announce.steps)
+    ]
+    assert figures[0] == figures[1]
+
+
 def test_the_proof_draws_from_a_stream_of_its_own(bench, kit, monkeypatch):
     states = []
 
-    def watched(*args):
+    def watched(*args, **kwargs):
         states.append(torch.get_rng_state())
-        prove(*args)
+        prove_groups(*args, **kwargs)
         states.append(torch.get_rng_state())
 
-    monkeypatch.setattr("evidcore.train.trl.trainer.prove", watched)
-    stage.train(trainer_of(bench, kit, Drawing, steps=1), bench.folder, resume=False)
+    monkeypatch.setattr("evidcore.train.trl.trainer.prove_groups", watched)
+    trainer = grpo_trainer(bench, kit)
+    trainer.__class__ = Drawing
+    stage.train(trainer, bench.folder, resume=False)
     assert torch.equal(*states)
 
 
-def test_without_a_reference_there_is_none_to_prove(bench, kit, monkeypatch):
-    trainer = trainer_of(bench, kit, GroupTrainer, trl={}, steps=1)
-    seen = []
-    real = prove
-    monkeypatch.setattr("evidcore.train.trl.trainer.prove", lambda *args: seen.append(real(*args)))
-    stage.train(trainer, bench.folder, resume=False)
-    assert set(seen[0]) == {"rollout", "policy", "old policy"}
+def test_another_kind_of_policy_is_left_alone():
+    assert prove_policy(types.SimpleNamespace(), [], "02-evaluate") == {}

@@ -98,7 +98,7 @@ def test_the_parts_of_an_sft_step_add_up_to_it(bench, kit):
     for step in heard.steps:
         assert sum(parts_of(step).values()) == step["step_s"] > 0
     assert set(parts_of(heard.steps[0])) == {
-        "data_s", "forward_backward_s", "encode_s", "optimizer_s", "other_s",
+        "data_s", "forward_backward_s", "encode_s", "optimizer_s", "proof_s", "other_s",
     }  # fmt: skip
 
 

@@ -277,6 +277,7 @@ def make_trainer(
             announce=announce,
             learning_rates=rates,
             optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
+            prove_every_steps=settings.prove_every_steps,
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
             **options,
         )

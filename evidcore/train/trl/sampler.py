@@ -89,11 +89,11 @@ class PolicySampler(Sampler):
             yield some
 
     def score(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
-        """Return the log-probability that sampling gives each token of each episode's first turn."""
+        """Return the log-probability of each token of each episode's first turn, as sampling computes it."""
         found = continue_rows(
             self.model,
             [self.prefix(Episode(prompt=episode.prompt)) for episode in episodes],
-            self.sampling,
+            dataclasses.replace(self.sampling, forbidden_ids=()),  # nothing is sampled
             forced=[_first_turn(episode) for episode in episodes],
         )
         return [one.log_probs for one in found]
@@ -191,12 +191,6 @@ class PolicySampler(Sampler):
 
     def _handles(self, crops: Sequence[Crop]) -> tuple[int, ...]:
         return tuple(self.processor.image_processor.handle(crop) for crop in crops)
-
-    def ordinary_ids(self) -> list[int]:
-        """Return the tokens that are words, in order."""
-        tokenizer = self.processor.tokenizer
-        special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-        return [number for number in range(len(tokenizer)) if number not in special]
 
     def _next_seed(self, prompt: Prompt) -> int:
         position = self.positions[id(prompt)]

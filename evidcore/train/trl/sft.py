@@ -21,6 +21,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import IGNORED, Targets
+from evidcore.reward.pixel_passes import prove_targets
 from evidcore.train.checks import check_start
 from evidcore.train.settings import SftSettings
 from evidcore.train.trl import stage
@@ -48,9 +49,12 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         learning_rates: Mapping[str, float],
         loss_per: Literal["token", "row"] = "token",
         optimizer_kind: OptimizerKind = ADAMW,
+        prove_every_steps: int = 0,
         peft_config: Any = None,
     ) -> None:
         """Take everything, resolved."""
+        self.targets, self.prove_every_steps = targets, prove_every_steps
+        self._micro_batch = 0
         self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
         self.loss_per = loss_per
         rows = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
@@ -75,7 +79,9 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
 
     @timed("forward_backward")
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Let trl compute a loss and its gradient."""
+        """Let trl compute a loss and its gradient, where the pixels are known to count."""
+        self.prove_pixels(prove_targets, self._micro_batch % self.args.gradient_accumulation_steps)
+        self._micro_batch += 1
         return super().training_step(*args, **kwargs)
 
     def compute_loss(
@@ -203,5 +209,6 @@ def make_trainer(
             learning_rates=rates,
             loss_per=settings.loss_per,
             optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
+            prove_every_steps=settings.prove_every_steps,
             peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
         )

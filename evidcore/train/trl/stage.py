@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,26 @@ class StageTrainer(TimedTrainer):
     learning_rates: Mapping[str, float]
     optimizer_kind: OptimizerKind
     optimizer: Any  # made by create_optimizer
+    prove_every_steps: int
+    _proven: int | None = None  # the last step whose passes were proven; set by prove_pixels
+
+    @property
+    def vlm(self) -> VolumeVLM:
+        """Return the model itself."""
+        return vlm_of(self.accelerator.unwrap_model(self.model))
+
+    def prove_pixels(self, prove: Callable[..., Mapping[str, float]], micro_batch: int) -> None:
+        """Run the pixel-flow proof where it is due: at the start, and before each Nth step.
+
+        Each time it is another micro-batch that it runs before.
+        """
+        step, every = self.state.global_step, self.prove_every_steps
+        turn = step // every if every else 0
+        is_first = self._proven is None
+        is_due = is_first or (every > 0 and step % every == 0 and step != self._proven)
+        if is_due and (is_first or micro_batch == turn % self.args.gradient_accumulation_steps):
+            self._proven = step
+            prove(self, turn, slopes=is_first)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Read the stream in order: its positions are shuffled already."""

@@ -37,7 +37,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
 from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, figures, record
-from evidcore.reward.pixel_flow import Proof, prove
+from evidcore.reward.pixel_passes import ANSWER_TOKENS, Proof, prove_groups
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.sampler import PolicySampler
@@ -174,6 +174,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         announce: Announce,
         learning_rates: Mapping[str, float],
         optimizer_kind: OptimizerKind = ADAMW,
+        prove_every_steps: int = 0,
         peft_config: Any = None,
     ) -> None:
         """Take everything, resolved.
@@ -189,6 +190,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             announce: told of steps and groups.
             learning_rates: for each trained part.
             optimizer_kind: AdamW, or Muon for matrices.
+            prove_every_steps: repeats the pixel-flow proof; 0: at the start alone.
             peft_config: LoRA, where it is used.
         """
         self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
@@ -197,8 +199,8 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
         self.rollouts: list[Rollout] = []
         self.judgement = Judgement({}, {})
+        self.prove_every_steps = prove_every_steps
         self.proof: Proof | None = None
-        self._is_proven = False
         self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
         beta, sync = args.beta, args.sync_ref_model
@@ -233,9 +235,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         """Sample and judge when a batch of answers is used up, and hand out whole groups."""
         if not self.model.training:
             return super()._prepare_inputs(generation_batch)
-        if not self._is_proven:
-            self._is_proven = True
-            prove(self, generation_batch[: self.num_generations])
+        self.prove_pixels(prove_groups, self._step % self.args.gradient_accumulation_steps)
         every = self.args.steps_per_generation * self.num_iterations
         if self._step % every == 0 or self._buffered_inputs is None:
             batch = split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
@@ -262,7 +262,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         positions = [int(position) for position in prompts[::answers]]
         with self.clock.part("data"):
             rows = [self.source[position] for position in positions]
-        shown = [row.prompt if self.proof is None else self.proof.show(row.prompt) for row in rows]
+        shown = [row.prompt for row in rows]
+        if self.proof is not None:
+            shown = [self.proof.shown[position] for position in positions]
         with self._unwrapped() as unwrapped:
             vlm = vlm_of(unwrapped)
             was_training = unwrapped.training
@@ -272,13 +274,10 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                 with self.clock.part("data"):
                     for prompt in shown:
                         sampler.prefix(Episode(prompt=prompt))  # which keeps it
-                if self.proof is not None and self.proof.answers:
-                    self.episodes = self.proof.under([prompt for prompt in shown for _ in range(answers)])
-                else:
+                if self.proof is None or not self.proof.answers:
                     self.episodes = run_strategy(self.strategy, sampler, shown, answers)
                 if self.proof is not None:
-                    if not self.proof.answers:
-                        self.episodes = self.proof.scramble(self.episodes, sampler.ordinary_ids())
+                    self.episodes = self.proof.episodes(positions, self.episodes)
                     self.proof.rollout = sampler.score(self.episodes)
             unwrapped.train(was_training)
         with self.clock.part("data"):
@@ -320,7 +319,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         sampling = sampling_of(
             vlm,
             self.processing_class,
-            max_new_tokens=self.max_completion_length,
+            max_new_tokens=min(self.max_completion_length, ANSWER_TOKENS)
+            if self.proof
+            else self.max_completion_length,
             temperature=self.temperature,
             top_k=self.top_k or 0,
             top_p=self.top_p,

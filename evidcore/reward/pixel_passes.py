@@ -1,0 +1,344 @@
+"""The passes that the pixel-flow proof looks at: of GRPO, of supervised fine-tuning, and of an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evidcore.case import Episode, Prompt
+from evidcore.contracts import Policy
+from evidcore.model.generation import continue_rows
+from evidcore.model.policy import VLMPolicy, sampling_of
+from evidcore.model.processor import VolumeProcessor
+from evidcore.prompts.rows import PromptSource, Row
+from evidcore.prompts.targets import IGNORED
+from evidcore.reward.pixel_flow import (
+    LOOKED_AT,
+    Rows,
+    Tolerance,
+    prove_gradient,
+    prove_images,
+    prove_rows,
+    scrambled,
+    shown_prompts,
+)
+
+GROUPS = 2  # prompts of a proof of GRPO
+TARGETS = 3  # rows of a proof of fine-tuning
+QUESTIONS = 3  # of an evaluation's
+ANSWER_TOKENS = 32  # at most, in a proof of GRPO
+WORDS = 8  # of the nonsense that questions are answered by
+
+
+@dataclasses.dataclass
+class Proof:
+    """One look at the passes of GRPO."""
+
+    shown: Mapping[int, Prompt]  # by position in the stream
+    answers: dict[int, list[Episode]] = dataclasses.field(default_factory=dict)  # scored, not sampled anew
+    processor: VolumeProcessor | None = None
+    rollout: Sequence[Sequence[float]] = ()
+    policy: Tensor | None = None
+
+    def episodes(self, positions: Sequence[int], sampled: Sequence[Episode]) -> list[Episode]:
+        """Keep what was sampled as nonsense, or put what is kept under the prompts of this look."""
+        assert self.processor is not None
+        if not self.answers:
+            each = len(sampled) // len(positions)
+            for place, one in enumerate(sampled):
+                ids = scrambled(one.ids, [bool(own) for own in one.loss_mask], self.processor, place)
+                kept = self.answers.setdefault(positions[place // each], [])
+                kept.append(dataclasses.replace(one, ids=tuple(ids)))
+        return [
+            dataclasses.replace(answer, prompt=self.shown[position])
+            for position in positions
+            for answer in self.answers[position]
+        ]
+
+    @contextlib.contextmanager
+    def watching(self, trainer: Any) -> Iterator[None]:
+        """Keep the log-probabilities that the loss is made of."""
+        real = trainer._get_per_token_logps_and_entropies
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            result = real(*args, **kwargs)
+            self.policy = result[0]
+            return result
+
+        trainer._get_per_token_logps_and_entropies = watched
+        try:
+            yield
+        finally:
+            del trainer._get_per_token_logps_and_entropies
+
+
+def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[str, float]:
+    """Prove the passes of a `GroupTrainer` in training; return by how many nats each moved at least.
+
+    Args:
+        trainer: before a micro-batch.
+        number: how many proofs came before.
+        slopes: whether gradients are held against finite differences.
+
+    Raises:
+        RunError: naming the clause, the pass and the row.
+    """
+    where, step = _where(trainer, "stage.grpo"), trainer.state.global_step
+    processor, answers = trainer.processing_class, trainer.num_generations
+    with trainer.clock.part("proof", whole=True), undisturbed(trainer):
+        prompts = shown_prompts(_stream(trainer.source, step), processor, GROUPS)
+        if not prompts:
+            return {}
+        micro, looks, kept = trainer._step, 0, dict[int, list[Episode]]()
+        batches: list[tuple[Proof, Any, Tensor]] = []
+
+        def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
+            nonlocal looks
+            draw, later = looks == 1, max(looks - 1, 0)  # the second look is to equal the first
+            trainer._step = micro + later % trainer.args.gradient_accumulation_steps
+            looks += 1
+            proof = Proof(shown, kept, processor)
+            trainer.proof = proof
+            with torch.no_grad(), torch.random.fork_rng(devices=_devices()):
+                torch.manual_seed(draw)
+                rows = [{"prompt": str(position)} for position in positions for _ in range(answers)]
+                batch = trainer._generate_and_score_completions(rows)
+                trainer.compute_loss(trainer.model_wrapped, batch)
+            assert proof.policy is not None  # every look computes the loss
+            mask = batch["completion_mask"].bool() & batch["tool_mask"].bool()
+            if not batches:
+                batches.append((proof, batch, mask))
+            found = {"policy": _by_group(proof.policy, mask, answers)}
+            for name, key in (("old policy", "old_per_token_logps"), ("reference", "ref_per_token_logps")):
+                if key in batch:
+                    found[name] = _by_group(batch[key], mask, answers)
+            rollouts = [torch.tensor(one) if row.any() else torch.empty(0) for one, row in zip(
+                proof.rollout, mask, strict=True)]  # fmt: skip
+            return {**found, "rollout": _grouped(rollouts, answers)}
+
+        tolerance = _tolerance(trainer)
+        _prove_images(trainer, where, prompts)
+        moved = prove_rows(where, prompts, processor, score, tolerance, number=number)
+        proof, batch, mask = batches[0]
+        signs = torch.empty_like(mask, dtype=torch.float32)
+        signs.bernoulli_(0.5, generator=torch.Generator(signs.device).manual_seed(0)).mul_(2).sub_(1)
+
+        def objective() -> Tensor:
+            trainer.proof, trainer._step = proof, micro
+            with torch.random.fork_rng(devices=_devices()):
+                torch.manual_seed(0)
+                trainer.compute_loss(trainer.model_wrapped, batch)
+            assert proof.policy is not None
+            return (proof.policy * signs * mask).sum() / mask.sum().clamp(min=1)
+
+        _prove_weights(trainer, where, objective, tolerance, slopes=slopes)
+    return moved
+
+
+def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[str, float]:
+    """Prove the pass of a `WeightedTrainer` in training, as `prove_groups` does for GRPO's.
+
+    Raises:
+        RunError: naming the clause and the row.
+    """
+    where, step = _where(trainer, "stage.sft"), trainer.state.global_step
+    targets = trainer.targets
+    processor = targets.processor
+    with trainer.clock.part("proof", whole=True), undisturbed(trainer):
+        source = targets.source
+        prompts = shown_prompts(_stream(source, step), processor, TARGETS)
+        if not prompts:
+            return {}
+        looks = 0
+
+        def batch_of(positions: Sequence[int], shown: Mapping[int, Prompt]) -> dict[str, Tensor]:
+            targets.source = _Shown(source, shown)
+            try:
+                batch = trainer.data_collator([{"prompt": str(position)} for position in positions])
+            finally:
+                targets.source = source
+            for position, ids, labels in zip(positions, batch["input_ids"], batch["labels"], strict=True):
+                is_answer = (labels != IGNORED).tolist()
+                words = torch.tensor(scrambled(ids.tolist(), is_answer, processor, position))
+                ids.copy_(words)
+                labels.copy_(torch.where(labels == IGNORED, labels, words))
+            prepared: dict[str, Tensor] = trainer._prepare_inputs(batch)
+            return prepared
+
+        def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
+            nonlocal looks
+            draw, looks = looks == 1, looks + 1
+            seen: list[Any] = []
+            hook = trainer.model.register_forward_hook(lambda module, given, output: seen.append(output))
+            try:
+                with torch.no_grad(), torch.random.fork_rng(devices=_devices()):
+                    torch.manual_seed(draw)
+                    trainer.compute_loss(trainer.model_wrapped, batch_of(positions, shown))
+            finally:
+                hook.remove()
+            [output] = [one for one in seen if getattr(one, "log_probs", None) is not None]
+            return {"policy": _by_group(output.log_probs, output.label_mask.bool(), 1)}
+
+        def objective() -> Tensor:
+            with torch.random.fork_rng(devices=_devices()):
+                torch.manual_seed(0)
+                loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(list(prompts), prompts))
+            return loss
+
+        tolerance = _tolerance(trainer)
+        _prove_images(trainer, where, prompts)
+        moved = prove_rows(where, prompts, processor, score, tolerance, number=number)
+        _prove_weights(trainer, where, objective, tolerance, slopes=slopes)
+    return moved
+
+
+def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[str, float]:
+    """Prove what a model sees that is asked `prompts`, without gradients.
+
+    Returns:
+        By how many nats answers and likelihoods moved at least; nothing for another kind of policy, and for
+        prompts without a volume.
+
+    Raises:
+        RunError: naming the clause and the prompt.
+    """
+    if not isinstance(policy, VLMPolicy):
+        return {}
+    processor, model = policy.processor, policy.model
+    with torch.random.fork_rng(devices=_devices()):
+        looked_at = shown_prompts(enumerate(prompts[:LOOKED_AT]), processor, QUESTIONS)
+        if not looked_at:
+            return {}
+        blank = [processor.tokenizer.pad_token_id] * WORDS
+        words = {place: scrambled(blank, [True] * WORDS, processor, place) for place in looked_at}
+        texts = {place: processor.tokenizer.decode(ids) for place, ids in words.items()}
+        sampling = sampling_of(model, processor, max_new_tokens=1, temperature=0.0)
+        sampling = dataclasses.replace(sampling, forbidden_ids=())
+
+        def score(places: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
+            some = [shown[place] for place in places]
+            ids = [
+                processor.tokenizer(texts[place], add_special_tokens=False)["input_ids"] for place in places
+            ]
+            with _evaluation(model):
+                told = continue_rows(model, [policy.prefix(one) for one in some], sampling, forced=ids)
+            whole = policy.log_likelihoods(some, [[texts[place]] for place in places])
+            return {
+                "answer": [[torch.tensor([sum(one.log_probs) / len(one.log_probs)])] for one in told],
+                "likelihood": [[torch.tensor(one) / len(own)] for one, own in zip(whole, ids, strict=True)],
+            }
+
+        with _evaluation(model):
+            prove_images(where, model, processor, next(iter(looked_at.values())))
+        return prove_rows(where, looked_at, processor, score, Tolerance.of(model))
+
+
+def _is_sharded(trainer: Any) -> bool:
+    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
+
+
+def _prove_images(trainer: Any, where: str, prompts: Mapping[int, Prompt]) -> None:
+    """Prove the images, where no weights are spread over processes."""
+    if not _is_sharded(trainer):
+        prove_images(where, trainer.vlm, trainer.processing_class, next(iter(prompts.values())))
+
+
+def _prove_weights(
+    trainer: Any, where: str, objective: Callable[[], Tensor], tolerance: Tolerance, *, slopes: bool
+) -> None:
+    """Prove the gradients; weights that are spread over processes cannot be moved by hand."""
+    backward = trainer.accelerator.backward if trainer.is_deepspeed_enabled else Tensor.backward
+    slopes = slopes and not _is_sharded(trainer)
+    parts = list(trainer.learning_rates)
+    prove_gradient(where, trainer.model, parts, objective, backward, tolerance, slopes=slopes)
+
+
+def _where(trainer: Any, stage: str) -> str:
+    return f"{trainer.args.output_dir}: {stage}, step {trainer.state.global_step + 1}"
+
+
+def _stream(source: PromptSource, first: int) -> Iterator[tuple[int, Prompt]]:
+    return ((position, source[position].prompt) for position in range(first, first + LOOKED_AT))
+
+
+def _tolerance(trainer: Any) -> Tolerance:
+    return Tolerance.of(trainer.model, is_mixed=trainer.args.bf16 or trainer.args.fp16)
+
+
+def _by_group(scores: Tensor, mask: Tensor, answers: int) -> list[list[Tensor]]:
+    rows = [row[own].detach().float().cpu() for row, own in zip(scores, mask, strict=True)]
+    return _grouped(rows, answers)
+
+
+def _grouped(rows: Sequence[Tensor], answers: int) -> list[list[Tensor]]:
+    return [list(rows[start : start + answers]) for start in range(0, len(rows), answers)]
+
+
+def _devices() -> list[int]:
+    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
+
+
+@contextlib.contextmanager
+def _evaluation(model: torch.nn.Module) -> Iterator[None]:
+    was = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was)
+
+
+class _Shown:
+    """A stream of which some prompts are shown otherwise."""
+
+    def __init__(self, source: PromptSource, shown: Mapping[int, Prompt]) -> None:
+        self.source, self.shown = source, shown
+
+    def __getitem__(self, position: int) -> Row:
+        """Return the row at `position`."""
+        return dataclasses.replace(self.source[position], prompt=self.shown[position])
+
+
+KEPT = (
+    "num_iterations",
+    "mask_truncated_completions",
+    "_step",
+    "_total_train_tokens",
+    "episodes",
+    "rollouts",
+    "judgement",
+    "_ended",
+    "proof",
+)
+
+
+@contextlib.contextmanager
+def undisturbed(trainer: Any) -> Iterator[None]:
+    """Leave no trace in what a run counts and draws; have GRPO's old-policy pass run even if it would not.
+
+    A run that goes on proves again at its first step: what the proof draws must not move what comes after.
+    """
+    kept = {name: getattr(trainer, name) for name in KEPT if hasattr(trainer, name)}
+    seen, metrics = trainer.state.num_input_tokens_seen, copy.deepcopy(trainer._metrics)
+    python, numpy = random.getstate(), np.random.get_state()
+    if "num_iterations" in kept:
+        # answers are then used longer than one step, so trl computes the old policy's log-probabilities
+        trainer.num_iterations += trainer.args.gradient_accumulation_steps
+        trainer.mask_truncated_completions = False  # the proof's answers all are
+    try:
+        with torch.random.fork_rng(devices=_devices()):
+            yield
+    finally:
+        for name, value in kept.items():
+            setattr(trainer, name, value)
+        trainer.state.num_input_tokens_seen, trainer._metrics = seen, metrics
+        random.setstate(python)
+        np.random.set_state(numpy)
