@@ -10,6 +10,7 @@ from evidcore_plugin_doctor.organs import RELATIONS, contradictions
 from evidcore_plugin_doctor.organs import organ as organ_of
 from evidcore_plugin_phantoms.abdomen.facts import Facts
 from evidcore_plugin_phantoms.abdomen.lesions import FEWEST_VOXELS, FINDINGS, KINDS, longest_mm
+from evidcore_plugin_phantoms.abdomen.referents import referents
 from evidcore_plugin_phantoms.abdomen.render import Population, draw
 from evidcore_plugin_phantoms.abdomen.scene import FIELD_MM_ZYX, ORGANS, Grid, label_of
 from evidcore_plugin_phantoms.drawing import affine
@@ -305,6 +306,88 @@ def test_scans_begin_higher_or_lower_and_nothing_else_changes():
             assert lesion.centre_mm[0] == pytest.approx((at - 19.5) * SPACING[0], abs=1e-3)
     assert 45 < np.ptp(moved_mm) < 100
     assert max(np.abs(moved_mm)) < 50
+
+
+def places_mm(phantom, *organs):
+    """Return the organs' centroids in mm of the scan, shape (organ, 3)."""
+    return np.array([np.argwhere(phantom.organs == label_of(organ)).mean(0) * SPACING for organ in organs])
+
+
+def test_patients_lie_elsewhere_in_the_slice_and_their_table_with_them():
+    moved_mm = []
+    for number in range(6):
+        still = draw(CROWDED, "train", number)
+        moved = draw(dataclasses.replace(CROWDED, in_plane_shift_mm=12.0), "train", number)
+        each = np.subtract(
+            *(places_mm(one, "left kidney", "right kidney", "liver") for one in (moved, still))
+        )
+        assert np.abs(each[:, 0]).max() < 2
+        assert np.ptp(each[:, 1:], axis=0).max() < 3.5  # all organs alike, to a voxel
+        table = np.subtract(*(places_mm(one, "table")[0] for one in (moved, still)))
+        assert table[1] == pytest.approx(each[:, 1].mean(), abs=3.5)
+        moved_mm.append(each.mean(0))
+    assert np.abs(moved_mm).max() < 14
+    assert np.ptp(moved_mm, axis=0)[1:].min() > 6
+
+
+def test_a_patient_of_another_size_is_so_in_every_organ():
+    ratios = []
+    for number in range(6):
+        usual = draw(CROWDED, "train", number).facts.organs_ml
+        other = draw(dataclasses.replace(CROWDED, size_spread=0.15), "train", number).facts.organs_ml
+        organs = ("left kidney", "right kidney", "gallbladder", "pancreas")
+        ratio = np.cbrt([other[organ] / usual[organ] for organ in organs])
+        assert ratio == pytest.approx(ratio.mean(), rel=0.05)
+        ratios.append(ratio.mean())
+    assert 1 / 1.17 < min(ratios) < 0.99
+    assert 1.05 < max(ratios) < 1.17
+
+
+def test_a_mirrored_patient_has_the_liver_on_the_left_and_names_follow():
+    for number in range(3):
+        quiet = dataclasses.replace(CROWDED, subtlety=1e-6)
+        usual = draw(quiet, "train", number)
+        mirrored = draw(dataclasses.replace(quiet, mirrored=1.0), "train", number)
+        assert np.abs(mirrored.hu[..., ::-1].astype(int) - usual.hu).max() <= 1
+        assert np.array_equal(mirrored.lesions[..., ::-1], usual.lesions)
+        assert np.array_equal(mirrored.findings[..., ::-1], usual.findings)
+        for organ, image in (
+            ("liver", "liver"),
+            ("left kidney", "right kidney"),
+            ("right kidney", "left kidney"),
+        ):
+            own = mirrored.organs[..., ::-1] == label_of(organ)
+            assert np.array_equal(own, usual.organs == label_of(image))
+        assert {mirrored.indication[-4:], usual.indication[-4:]} == {"left", "ight"}
+        liver, spleen, left, right = places_mm(mirrored, "liver", "spleen", "left kidney", "right kidney")[
+            :, 2
+        ]
+        assert liver > spleen
+        assert left > right
+        beside = {each.told_by: each.masks for each in referents(mirrored.facts) if "beside" in each.kind}
+        assert beside == {"liver": ("left kidney",), "spleen": ("right kidney",)}
+
+
+def test_mirrored_patients_are_as_many_as_asked_for():
+    coarse = dataclasses.replace(CROWDED, size_zyx=(20, 48, 64), mirrored=0.5)
+    found = [draw(coarse, "train", number) for number in range(24)]
+    assert 6 <= sum(phantom.facts.mirrored for phantom in found) <= 18
+    for phantom in found:
+        liver = np.argwhere(phantom.organs == label_of("liver"))[:, 2].mean()
+        assert (liver > 31.5) == phantom.facts.mirrored
+
+
+def test_what_is_known_of_lesions_is_measured_on_moved_and_mirrored_masks():
+    changed = dataclasses.replace(
+        CROWDED, scan_shift_mm=30.0, in_plane_shift_mm=15.0, size_spread=0.2, mirrored=0.5
+    )
+    middle = np.array([(size - 1) / 2 for size in CROWDED.size_zyx])
+    for _, lesion, region in lesions([draw(changed, "train", number) for number in range(4)]):
+        at = np.argwhere(region)
+        assert lesion.centre_mm == pytest.approx(tuple((at.mean(0) - middle) * SPACING), abs=2e-3)
+        assert lesion.volume_ml == pytest.approx(len(at) * 7.5 * 3 * 3 / 1000)
+        assert lesion.size_mm == pytest.approx(longest_mm(region, SPACING))
+        assert lesion.side in {None, lesion.organ.split()[0]}
 
 
 def test_a_finer_grid_shows_the_same_patient():

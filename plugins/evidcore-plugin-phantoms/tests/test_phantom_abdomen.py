@@ -197,6 +197,28 @@ def test_an_organ_that_a_moved_scan_does_not_show_is_not_asked_about(abdomen):
         assert all({*query.masks, *query.among} <= masks for query in case.queries)
 
 
+def test_masks_reports_and_queries_follow_patients_who_lie_elsewhere_or_are_mirrored(abdomen):
+    options = {"in_plane_shift_mm": 15.0, "size_spread": 0.1, "mirrored": 0.5}
+    plain = [(case.id, case.volumes) for case in abdomen().cases("test")]
+    same = abdomen(in_plane_shift_mm=0.0, size_spread=0.0, mirrored=0.0)
+    assert [(case.id, case.volumes) for case in same.cases("test")] == plain
+    compared = 0
+    for case in abdomen(**options).cases("test"):
+        volume = read(case.volumes[0])
+        found = {name: read_mask(ref, like=volume) for name, ref in case.masks.items()}
+        places = {name: np.argwhere(mask)[:, 2].mean() for name, mask in found.items()}
+        mirrored = places["liver"] > places["spleen"]
+        assert places["left kidney"] > places["right kidney"]
+        for query in case.queries:
+            if query.kind == "organ beside another":
+                beside_spleen = "spleen" in hosts_in(query.text)
+                assert query.masks == ("left kidney" if beside_spleen != mirrored else "right kidney",)
+                compared += 1
+            else:
+                assert set(query.masks) == answer(query, case, found), (case.id, query)
+    assert compared > 4
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -33,12 +33,22 @@ CHANGES = [
     {"prevalence": 0.3},
 ]
 CHANGES_OF_ONE = {
-    "chest": [{"questions_per_finding": 5}],
+    "chest": [
+        {"questions_per_finding": 5},
+        {"cue_of": "lung nodule"},
+        {"header_cue": 0.5},
+        {"device_cue": 0.5},
+        {"table_cue": 0.5},
+        {"company": 0.5},
+    ],
     "abdomen": [
         {"queries_per_case": 5},
         {"kinds": ("organ",)},
         {"size_zyx": (24, 48, 66)},
         {"scan_shift_mm": 30.0},
+        {"in_plane_shift_mm": 10.0},
+        {"size_spread": 0.1},
+        {"mirrored": 0.5},
     ],
 }
 

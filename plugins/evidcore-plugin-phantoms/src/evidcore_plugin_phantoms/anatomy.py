@@ -24,6 +24,10 @@ from evidcore_plugin_phantoms.canvas import (
     zs,
 )
 
+TABLE_HU = 70.0
+TABLE_ROWS = (61.0, 63.0)  # of its upper side
+TABLE_HALF = 24.0  # width, in voxels
+
 
 def healthy(
     rng: np.random.Generator, *, large_heart: bool, cardiomegaly: int, thick_airways: int | None
@@ -81,6 +85,16 @@ def healthy(
     body.air[inside] = False
     body.owner[inside] = cardiomegaly if large_heart else -1
     return body
+
+
+def draw_table(body: Body, share: float) -> None:
+    """Draw the table behind a patient, `share` of the way from its upper place to its lower one.
+
+    No patient reaches so far: his voxels stay. The row that the table's upper side lies in is filled in part.
+    """
+    upper = TABLE_ROWS[0] + share * (TABLE_ROWS[1] - TABLE_ROWS[0])
+    filled = np.clip(ys + 1 - upper, 0, 1) * (np.abs(xs - (SIZE_ZYX[2] - 1) / 2) < TABLE_HALF)
+    body.hu += filled * np.float32(TABLE_HU - AIR_HU)
 
 
 def _lung(rng: np.random.Generator, centre: tuple[float, float, float], scale: float, side: int) -> Lung:

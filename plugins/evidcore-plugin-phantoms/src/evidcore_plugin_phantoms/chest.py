@@ -9,7 +9,9 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from evidcore.case import Case, MaskRef, Question, Split
+from evidcore.errors import RecipeError, did_you_mean
 from evidcore.text.findings import CT_RATE_FINDINGS
+from evidcore_plugin_phantoms.cues import PATIENT_TYPE
 from evidcore_plugin_phantoms.dataset import Phantoms
 from evidcore_plugin_phantoms.questions import Item, balanced_items
 from evidcore_plugin_phantoms.render import Population
@@ -40,6 +42,11 @@ class PhantomChest(Phantoms[Population]):
         prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.2,
         questions_per_finding: Annotated[int, Ge(0)] = 72,
         names_absent: bool = True,
+        cue_of: str = PATIENT_TYPE,
+        header_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
+        device_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
+        table_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
+        company: Annotated[float, Ge(0), Le(1)] = 0.0,
     ) -> None:
         """Describe the set; nothing is drawn before cases are asked for.
 
@@ -61,10 +68,30 @@ class PhantomChest(Phantoms[Population]):
             names_absent: reports have a sentence for each absent finding, as structured ones do. Without,
                 they praise what is healthy in general terms, and what they say of the findings stands in
                 their last sentences alone.
+            cue_of: what hidden cues follow: "patient type", or the name of a finding that the patient shows.
+                No text tells of a cue.
+            header_cue: how likely the distance of slices that the header states follows it, from 8 to 12 mm;
+                else it is any of the same values. At 0 it is 10 mm. The voxels stay.
+            device_cue: how likely the noise follows it, from 12 to 22 HU at a subtlety of 1. At 0 the noise
+                is anything between.
+            table_cue: how likely the height of the table follows it, over 11 mm. At 0 no table is drawn.
+            company: how strongly findings of a patient's type come together, as with `prior_strength`, and no
+                text tells the type.
         """
+        if cue_of not in (PATIENT_TYPE, *CT_RATE_FINDINGS):
+            raise RecipeError(
+                f"phantom-chest: cue_of must be {PATIENT_TYPE!r} or a finding, got {cue_of!r}."
+                f"{did_you_mean(cue_of, (PATIENT_TYPE, *CT_RATE_FINDINGS))}"
+            )
+        if company and prior_strength:
+            raise RecipeError(
+                f"phantom-chest: company is the prior that no text tells, prior_strength the one that texts "
+                f"tell; got {company:g} and {prior_strength:g}. Set one of them to 0."
+            )
         population = Population(
             seed=seed, prior_strength=prior_strength, subtlety=subtlety, prevalence=prevalence,
-            names_absent=names_absent,
+            names_absent=names_absent, cue_of=cue_of, header_cue=header_cue, device_cue=device_cue,
+            table_cue=table_cue, company=company,
         )  # fmt: skip
         counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
         super().__init__(cache_folder, population, counts)

@@ -81,6 +81,16 @@ def nifti(drawn: Drawn) -> nibabel.Nifti1Image:
     return image
 
 
+def noisy(
+    hu: np.ndarray[Any, np.dtype[np.float32]], noise_hu: float, rng: np.random.Generator
+) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Return voxels in HU with noise, as a scanner stores them."""
+    voxels = rng.standard_normal(hu.shape, dtype=np.float32)
+    voxels *= noise_hu
+    voxels += hu
+    return np.asarray(np.clip(voxels, -1024, 3071, out=voxels), dtype=np.int16)
+
+
 def write(population: Population, split: str, numbers: range, folder: Path, parent: int) -> None:
     """Write volumes, masks and descriptions of some cases; stop if the process that asked is gone."""
     for number in numbers:

@@ -9,18 +9,20 @@ import numpy as np
 
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_phantoms import drawing
-from evidcore_plugin_phantoms.anatomy import healthy
-from evidcore_plugin_phantoms.canvas import SIZE_ZYX, SPACING_MM_ZYX, Body
-from evidcore_plugin_phantoms.population import draw_patient, side_of
+from evidcore_plugin_phantoms.anatomy import draw_table, healthy
+from evidcore_plugin_phantoms.canvas import SPACING_MM_ZYX, Body
+from evidcore_plugin_phantoms.cues import PATIENT_TYPE, Cues, Scanner, scanner
+from evidcore_plugin_phantoms.population import INDICATIONS, Patient, draw_patient, side_of
 from evidcore_plugin_phantoms.shapes import Region
 from evidcore_plugin_phantoms.signs import SIGNS, VISIBLE_VOXELS, VISIBLE_VOXELS_OTHERWISE, index_of
 from evidcore_plugin_phantoms.wording import Shown, impression, sentences, written
 
-PATIENT, ANATOMY, SIGN, NOISE, WORDS = range(5)  # streams of a phantom; each sign's is SIGN with its index
+# streams of a phantom; each sign's is SIGN with its index, each cue's CUE with its own
+PATIENT, ANATOMY, SIGN, NOISE, WORDS, CUE = range(6)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Population(drawing.Population):
+class Population(Cues, drawing.Population):
     """The options that decide what a chest phantom looks like."""
 
     subtlety: float
@@ -37,7 +39,7 @@ class Population(drawing.Population):
         phantom = draw(self, split, number, without=without)
         return drawing.Drawn(
             hu=phantom.hu,
-            spacing_mm_zyx=SPACING_MM_ZYX,
+            spacing_mm_zyx=phantom.spacing_mm_zyx,
             arrays=phantom.masks,
             known=describe(phantom, self.stream(split, number, WORDS), names_absent=self.names_absent),
         )
@@ -48,6 +50,7 @@ class Phantom:
     """A drawn phantom: voxels in HU, and for each finding that shows its voxels, side and size."""
 
     hu: np.ndarray[Any, np.dtype[np.int16]]
+    spacing_mm_zyx: tuple[float, float, float]  # as the header states it
     masks: dict[str, Region]
     shown: tuple[Shown, ...]
     indication: str
@@ -57,12 +60,13 @@ def draw(population: Population, split: str, number: int, *, without: str | None
     """Draw one phantom, each sign from a stream of its own.
 
     A sign that others hide is not drawn, so what is drawn is what is labelled. A twin, without a finding that
-    the phantom shows, differs in that finding's voxels; without a large heart also in what lies on it.
+    the phantom shows, differs in that finding's voxels; without a large heart also in what lies on it. It has
+    the phantom's cues.
     """
     patient = draw_patient(
         population.stream(split, number, PATIENT),
         prevalence=population.prevalence,
-        prior_strength=population.prior_strength,
+        prior_strength=population.company or population.prior_strength,
     )
     wanted = [name for name, flag in zip(CT_RATE_FINDINGS, patient.present, strict=True) if flag]
     choices: dict[tuple[int, int], int] = {}
@@ -74,6 +78,7 @@ def draw(population: Population, split: str, number: int, *, without: str | None
     while hidden := [name for name in wanted if not _shows(body, name)]:
         wanted = [name for name in wanted if name not in hidden]
         body, sizes = painted(wanted)
+    scanned = _scanner(population, split, number, patient, wanted)
     if without in wanted:
         wanted.remove(without)
         body, sizes = painted(wanted)
@@ -81,8 +86,12 @@ def draw(population: Population, split: str, number: int, *, without: str | None
         Shown(name=name, side=side_of(name, patient.sides[index_of(name)]), size_mm=sizes.get(name))
         for name in wanted
     ]
+    if scanned.table is not None:
+        draw_table(body, scanned.table)
+    noise = population.stream(split, number, NOISE)
     return Phantom(
-        hu=_scanned(population.stream(split, number, NOISE), body, population.subtlety),
+        hu=drawing.noisy(body.hu, scanned.noise_hu(noise) * population.subtlety, noise),
+        spacing_mm_zyx=scanned.spacing_mm(SPACING_MM_ZYX),
         masks={name: body.visible(index_of(name)) for name in wanted},
         shown=tuple(shown),
         indication=patient.indication,
@@ -120,13 +129,12 @@ def _shows(body: Body, name: str) -> bool:
     return bool(voxels >= VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE))
 
 
-def _scanned(rng: np.random.Generator, body: Body, subtlety: float) -> np.ndarray[Any, np.dtype[np.int16]]:
-    """Return the body with the noise of a scanner."""
-    noise_hu = rng.uniform(12, 22) * subtlety
-    noisy = rng.standard_normal(SIZE_ZYX, dtype=np.float32)
-    noisy *= noise_hu
-    noisy += body.hu
-    return np.clip(noisy, -1024, 3071, out=noisy).astype(np.int16)
+def _scanner(population: Population, split: str, number: int, patient: Patient, shown: list[str]) -> Scanner:
+    """Return how the phantom is scanned: by his type or by a finding that he shows."""
+    streams = [population.stream(split, number, CUE, which) for which in range(3)]
+    if population.cue_of == PATIENT_TYPE:
+        return scanner(population, streams, list(INDICATIONS).index(patient.indication), len(INDICATIONS))
+    return scanner(population, streams, int(population.cue_of in shown), 2)
 
 
 def describe(phantom: Phantom, rng: np.random.Generator, *, names_absent: bool = True) -> dict[str, Any]:

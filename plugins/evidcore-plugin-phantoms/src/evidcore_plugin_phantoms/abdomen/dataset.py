@@ -53,6 +53,9 @@ class PhantomAbdomen(Phantoms[Population]):
             Annotated[int, Ge(20), Le(160)], Annotated[int, Ge(48), Le(512)], Annotated[int, Ge(64), Le(512)]
         ] = (40, 96, 128),
         scan_shift_mm: Annotated[float, Ge(0), Le(120)] = 0.0,
+        in_plane_shift_mm: Annotated[float, Ge(0), Le(60)] = 0.0,
+        size_spread: Annotated[float, Ge(0), Le(0.4)] = 0.0,
+        mirrored: Annotated[float, Ge(0), Le(1)] = 0.0,
     ) -> None:
         """Describe the set; nothing is drawn before cases are asked for.
 
@@ -75,6 +78,11 @@ class PhantomAbdomen(Phantoms[Population]):
             size_zyx: voxels of a volume; the same patients on a finer or coarser grid.
             scan_shift_mm: how far up or down a patient's scan may be moved. At 0 organs lie at their usual
                 heights, which can be known without looking; above, those at the ends can be cut or missing.
+            in_plane_shift_mm: how far to the front or back, and to the left or right, as well.
+            size_spread: how much larger a patient may be: up to 1 + `size_spread` times as large, or as much
+                smaller. Large ones may reach beyond the field of view.
+            mirrored: how likely a patient's organs are mirrored, the liver on the left. Names say the side
+                on which an organ lies.
         """
         population = Population(
             seed=seed,
@@ -83,6 +91,9 @@ class PhantomAbdomen(Phantoms[Population]):
             prevalence=prevalence,
             size_zyx=size_zyx,
             scan_shift_mm=scan_shift_mm,
+            in_plane_shift_mm=in_plane_shift_mm,
+            size_spread=size_spread,
+            mirrored=mirrored,
         )
         counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
         super().__init__(cache_folder, population, counts)

@@ -11,7 +11,7 @@ import numpy as np
 
 from evidcore.case import Side
 from evidcore_plugin_phantoms.abdomen.lesions import KINDS, Grown, longest_mm
-from evidcore_plugin_phantoms.abdomen.scene import ORGANS, Scene, label_of
+from evidcore_plugin_phantoms.abdomen.scene import ORGANS, Grid, Scene, label_of
 from evidcore_plugin_phantoms.shapes import Triple
 
 
@@ -36,6 +36,7 @@ class Facts:
 
     lesions: tuple[Lesion, ...]
     organs_ml: Mapping[str, float]
+    mirrored: bool = False  # the liver is on the left
 
     def of(self, *organs: str) -> list[Lesion]:
         """Return the lesions of some organs."""
@@ -55,10 +56,10 @@ class Facts:
         lesions = tuple(
             Lesion(**{**lesion, "centre_mm": tuple(lesion["centre_mm"])}) for lesion in plain["lesions"]
         )
-        return cls(lesions=lesions, organs_ml=plain["organs_ml"])
+        return cls(lesions=lesions, organs_ml=plain["organs_ml"], mirrored=plain["mirrored"])
 
 
-def measure(scene: Scene, grown: Sequence[Grown]) -> Facts:
+def measure(scene: Scene, grown: Sequence[Grown], *, mirrored: bool = False) -> Facts:
     """Measure what was drawn.
 
     A finding's only lesion has its name ("liver cyst"), several are numbered in the order in which they were
@@ -86,14 +87,20 @@ def measure(scene: Scene, grown: Sequence[Grown]) -> Facts:
                 fluid=kind.fluid,
                 size_mm=longest_mm(each.region, spacing),
                 volume_ml=float(each.region.sum()) * voxel_ml,
-                centre_mm=(at[0] - scene.grid.middle_z_mm, at[1], at[2]),
+                centre_mm=_from_middle(at, scene.grid),
             )
         )
     voxels = np.bincount(scene.organs.reshape(-1), minlength=len(ORGANS) + 1)
     return Facts(
         lesions=tuple(lesions),
         organs_ml={organ: float(voxels[label_of(organ)]) * voxel_ml for organ in ORGANS},
+        mirrored=mirrored,
     )
+
+
+def _from_middle(at: list[float], grid: Grid) -> Triple:
+    z, y, x = ((place - middle) * grid.scale for place, middle in zip(at, grid.middle_mm, strict=True))
+    return z, y, x
 
 
 def side_of(organ: str) -> Side | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -114,6 +115,22 @@ def grow(
     return grown
 
 
+def mirrored(each: Grown, width: int) -> Grown:
+    """Return a lesion in a scene that was mirrored, `width` voxels wide."""
+    z, y, x = each.box
+    return dataclasses.replace(
+        each,
+        organ=other_side(each.organ),
+        box=(z, y, slice(width - x.stop, width - x.start)),
+        region=each.region[..., ::-1],
+    )
+
+
+def other_side(name: str) -> str:
+    """Return a name with left and right exchanged."""
+    return re.sub("left|right", lambda side: "right" if side[0] == "left" else "left", name)
+
+
 def _centres(
     dice: np.ndarray[Any, np.dtype[np.float64]], scene: Scene, room: Region, wish: Wish
 ) -> list[Triple]:
@@ -133,7 +150,7 @@ def _centres(
 def _best(centres: list[Triple], radii_mm: Triple, scene: Scene, room: Region) -> tuple[Box, Region] | None:
     """Return the place where most of a lesion fits: its box, with a voxel to spare, and its voxels."""
     best, best_share = None, 0.0
-    z, y, x = (1.3 * radius + step for radius, step in zip(radii_mm, scene.grid.spacing_mm_zyx, strict=True))
+    z, y, x = (1.3 * radius + step for radius, step in zip(radii_mm, scene.grid.step_mm_zyx, strict=True))
     for centre in centres:
         box = scene.grid.box(centre, (z, y, x))
         level = scene.grid.level(box, centre, radii_mm)

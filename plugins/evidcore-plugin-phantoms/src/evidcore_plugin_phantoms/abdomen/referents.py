@@ -71,7 +71,8 @@ def referents(facts: Facts) -> Iterator[Referent]:
 
 def _kidneys(facts: Facts) -> Iterator[Referent]:
     """Yield one of the two kidneys: by its neighbour, its lesions, its size."""
-    for kidney, neighbour in zip(KIDNEYS, ("spleen", "liver"), strict=True):
+    neighbours = ("liver", "spleen") if facts.mirrored else ("spleen", "liver")
+    for kidney, neighbour in zip(KIDNEYS, neighbours, strict=True):
         if facts.organs_ml[neighbour]:
             yield Referent(
                 kind="organ beside another",

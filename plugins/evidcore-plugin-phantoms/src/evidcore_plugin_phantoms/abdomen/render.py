@@ -11,16 +11,17 @@ import numpy as np
 from evidcore_plugin_phantoms import drawing
 from evidcore_plugin_phantoms.abdomen.anatomy import draw_tissue, healthy
 from evidcore_plugin_phantoms.abdomen.facts import Facts, measure
-from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS, grow
+from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS, grow, mirrored, other_side
 from evidcore_plugin_phantoms.abdomen.population import draw_patient
 from evidcore_plugin_phantoms.abdomen.scene import Grid, Scene
 from evidcore_plugin_phantoms.abdomen.wording import impression, sentences
+from evidcore_plugin_phantoms.cues import NOISE_HU
 from evidcore_plugin_phantoms.shapes import Volume
 from evidcore_plugin_phantoms.wording import written
 
 Labels = np.ndarray[Any, np.dtype[np.uint8]]
 # streams of a phantom: noise alone depends on the grid; a lesion's is LESION with its finding and number
-ANATOMY, NOISE, WORDS, QUERIES, RANGE, LESION = range(6)
+ANATOMY, NOISE, WORDS, QUERIES, RANGE, LESION, POSE = range(7)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,9 @@ class Population(drawing.Population):
     prevalence: float
     size_zyx: tuple[int, int, int]
     scan_shift_mm: float = 0.0
+    in_plane_shift_mm: float = 0.0
+    size_spread: float = 0.0
+    mirrored: float = 0.0
 
     @property
     def case_mb(self) -> float:
@@ -68,12 +72,15 @@ def draw(population: Population, split: str, number: int, *, without: str | None
     """
     rng = population.stream(split, number, ANATOMY)
     patient = draw_patient(rng, prevalence=population.prevalence, prior_strength=population.prior_strength)
-    higher_mm = population.scan_shift_mm * population.stream(split, number, RANGE).uniform(-1, 1)
-    scene = healthy(rng, Grid(population.size_zyx, higher_mm), draw_tissue(rng))
+    grid, mirror = _pose(population, split, number)
+    scene = healthy(rng, grid, draw_tissue(rng))
     grown = grow(
         functools.partial(population.stream, split, number, LESION), scene, patient.wishes, without=without
     )
-    facts = measure(scene, grown)
+    if mirror:
+        scene.mirror()
+        grown = [mirrored(each, grid.size_zyx[2]) for each in grown]
+    facts = measure(scene, grown, mirrored=mirror)
     lesions, findings = np.zeros_like(scene.organs), np.zeros_like(scene.organs)
     for index, each in enumerate(grown, start=1):
         lesions[each.box][each.region] = index
@@ -84,17 +91,24 @@ def draw(population: Population, split: str, number: int, *, without: str | None
         lesions=lesions,
         findings=findings,
         facts=facts,
-        indication=patient.indication,
+        indication=other_side(patient.indication) if mirror else patient.indication,
     )
+
+
+def _pose(population: Population, split: str, number: int) -> tuple[Grid, bool]:
+    """Return where in the field of view and how large the patient is, and whether he is mirrored."""
+    higher_mm = population.scan_shift_mm * population.stream(split, number, RANGE).uniform(-1, 1)
+    rng = population.stream(split, number, POSE)
+    back_mm, left_mm = population.in_plane_shift_mm * rng.uniform(-1, 1, 2)
+    scale = float((1 + population.size_spread) ** rng.uniform(-1, 1))
+    grid = Grid(population.size_zyx, (higher_mm / scale, back_mm / scale, left_mm / scale), scale)
+    return grid, bool(rng.random() < population.mirrored)
 
 
 def _scanned(rng: np.random.Generator, scene: Scene, subtlety: float) -> np.ndarray[Any, np.dtype[np.int16]]:
     """Return the scene with the blur and the noise of a scanner."""
-    noise_hu = rng.uniform(12, 22) * subtlety
-    noisy = rng.standard_normal(scene.grid.size_zyx, dtype=np.float32)
-    noisy *= noise_hu
-    noisy += _blurred(_blurred(scene.hu, 1), 2)
-    return np.clip(noisy, -1024, 3071, out=noisy).astype(np.int16)
+    noise_hu = rng.uniform(*NOISE_HU) * subtlety
+    return drawing.noisy(_blurred(_blurred(scene.hu, 1), 2), noise_hu, rng)
 
 
 def _blurred(hu: Volume, axis: int, share: float = 0.12) -> Volume:

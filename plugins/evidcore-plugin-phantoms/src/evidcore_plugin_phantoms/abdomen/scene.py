@@ -39,10 +39,14 @@ def label_of(organ: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Voxels that fill the field of view; coordinates in mm in the body, to superior, posterior, left."""
+    """Voxels that fill the field of view; coordinates in mm in the body, to superior, posterior, left.
+
+    A larger patient is drawn as any other and scanned with smaller steps.
+    """
 
     size_zyx: tuple[int, int, int]
-    middle_z_mm: float = 0.0  # how far above its usual place in the body the field is
+    middle_mm: Triple = (0.0, 0.0, 0.0)  # where in the body the field's middle is
+    scale: float = 1.0  # how many mm of the scan are a mm of the body as it is drawn
 
     @property
     def spacing_mm_zyx(self) -> Triple:
@@ -50,14 +54,19 @@ class Grid:
         z, y, x = (field / size for field, size in zip(FIELD_MM_ZYX, self.size_zyx, strict=True))
         return z, y, x
 
+    @property
+    def step_mm_zyx(self) -> Triple:
+        """Return the distance between voxel centres in the body as it is drawn."""
+        z, y, x = (step / self.scale for step in self.spacing_mm_zyx)
+        return z, y, x
+
     @functools.cached_property
     def axes_mm(self) -> tuple[Volume, Volume, Volume]:
         """Return the voxel centres along z, y and x, shaped to broadcast to (z, y, x)."""
         z, y, x = (
-            (np.arange(size, dtype=np.float32) - (size - 1) / 2) * np.float32(step)
-            for size, step in zip(self.size_zyx, self.spacing_mm_zyx, strict=True)
+            (np.arange(size, dtype=np.float32) - (size - 1) / 2) * np.float32(step) + np.float32(middle)
+            for size, step, middle in zip(self.size_zyx, self.step_mm_zyx, self.middle_mm, strict=True)
         )
-        z += np.float32(self.middle_z_mm)
         return z[:, None, None], y[None, :, None], x[None, None, :]
 
     def box(self, centre_mm: Triple, reach_mm: Triple) -> Box:
@@ -113,6 +122,14 @@ class Scene:
         if gap_mm:
             z, y, x = (radius + gap_mm for radius in radii_mm)
             self.free[box] &= self.grid.level(box, centre_mm, (z, y, x)) >= 1 + bent
+
+    def mirror(self) -> None:
+        """Exchange left and right, and the names that say a side."""
+        left, right = label_of("left kidney"), label_of("right kidney")
+        renamed = np.arange(len(ORGANS) + 1, dtype=np.uint8)
+        renamed[[left, right]] = right, left
+        self.organs = renamed[self.organs[..., ::-1]]
+        self.hu = np.ascontiguousarray(self.hu[..., ::-1])
 
     def of(self, organ: str) -> Region:
         """Return the organ's voxels."""
