@@ -103,7 +103,7 @@ def _visible(crops: Sequence[Crop], processor: VolumeProcessor) -> list[int]:
 
 
 def _bank(processor: VolumeProcessor) -> FeatureBank:
-    bank = processor.image_processor.bank
+    bank: FeatureBank | None = processor.image_processor.bank
     assert bank is not None  # a model that is trained or asked is connected
     return bank
 
@@ -228,8 +228,8 @@ def _agree(
             stop(
                 where,
                 f"{name} = {other}",
-                f"of the same answers to prompt {prompt.id!r}, by the same weights, the {name} and the {other} "
-                f"pass give log-probabilities {far:.1e} nats a token apart (at most {most:.1e}).",
+                f"of the same answers to prompt {prompt.id!r}, by the same weights, the {name} and the "
+                f"{other} pass give log-probabilities {far:.1e} nats a token apart (at most {most:.1e}).",
                 f"what the {name} pass is given: temperature, positions, images, weights",
             )
 
