@@ -14,6 +14,8 @@ from evidcore.contracts import Condition, Dataset
 from evidcore.errors import DataError
 from evidcore.evaluate.reference_lines import cluster_of
 
+MOST = 300  # questions over volumes that have to be made for them
+
 
 class Blank(Condition):
     """Show air on the grid of each volume: what header and text alone are worth."""
@@ -123,25 +125,39 @@ class SameAnswer(Condition):
 
 
 class Twin(Condition):
-    """Show the same patient without the asked finding, where the data set can (`Dataset.without`)."""
+    """Show the same patient without the asked finding, where the data set can (`Dataset.without`).
+
+    Args:
+        most: questions shown so, drawn by the seed; each may need a volume of its own.
+    """
 
     says = "the same patients without what is asked"
     role = "removed"
 
+    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
+        self.most = most
+
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return the questions whose right answer is a finding of the case, over its twin."""
-        return [_without(prompt, _asked(prompt), dataset) for prompt in prompts]
+        """Return questions whose right answer is a finding of the case, over its twin."""
+        return _altered(prompts, [_asked(prompt) for prompt in prompts], dataset, self.most, seed)
 
 
 class Sham(Condition):
-    """Show the same patient without a finding that is not asked about: the answer must stay."""
+    """Show the same patient without a finding that is not asked about: the answer must stay.
+
+    Args:
+        most: questions shown so, drawn by the seed; each may need a volume of its own.
+    """
 
     says = "the same patients without something else"
     role = "kept"
 
+    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
+        self.most = most
+
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return the questions of cases with another finding, over the case without it."""
-        return [_without(prompt, _other(prompt, seed), dataset) for prompt in prompts]
+        """Return questions about cases with another finding, over the case without it."""
+        return _altered(prompts, [_other(prompt, seed) for prompt in prompts], dataset, self.most, seed)
 
 
 def _changed(prompt: Prompt, change: Change) -> Prompt:
@@ -166,6 +182,17 @@ def _other(prompt: Prompt, seed: int) -> str | None:
     named = {_asked(prompt), *_others(prompt)}
     free = [finding for finding in prompt.case.present() if finding not in named]
     return random.Random(f"sham/{seed}/{prompt.id}").choice(free) if free else None
+
+
+def _altered(
+    prompts: Sequence[Prompt], findings: Sequence[str | None], dataset: Dataset | None, most: int, seed: int
+) -> list[Prompt | None]:
+    """Show each question without its finding, as far as there is one, and as many as may be."""
+    found: list[Prompt | None] = [None] * len(prompts)
+    for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
+        if most > 0 and (shown := _without(prompts[index], findings[index], dataset)) is not None:
+            found[index], most = shown, most - 1
+    return found
 
 
 def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Prompt | None:
