@@ -183,7 +183,7 @@ def best_rule(training: Sequence[Prompt]) -> str:
     patients = sorted(set(owners))
     random.Random(0).shuffle(patients)
     fold_of = {patient: index % FOLDS for index, patient in enumerate(patients)}
-    right: collections.Counter[str] = collections.Counter()
+    right: dict[str, float] = collections.defaultdict(float)
     for fold in range(min(FOLDS, len(patients))):
         held = [prompt for prompt, owner in zip(training, owners, strict=True) if fold_of[owner] == fold]
         others = [prompt for prompt, owner in zip(training, owners, strict=True) if fold_of[owner] != fold]
