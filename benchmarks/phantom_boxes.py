@@ -9,7 +9,7 @@ python benchmarks/phantom_boxes.py --read docs/results/medvol_r1
 
 Runs `recipes/medvol_r1.toml` with `--set seed=… --set dataset.abdomen.seed=…`; stages that an earlier run has
 finished are used again. Numbers are phantom numbers of the test split, with 95 % intervals resampled by
-patient; the lift over seeds is resampled by seed, then by patient.
+patient; the lift over seeds has a t over seeds.
 """
 
 from __future__ import annotations

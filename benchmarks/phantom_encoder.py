@@ -6,7 +6,7 @@ python benchmarks/phantom_encoder.py --supervision contrastive
 Prints seconds for drawing and training, and for each finding the area under the ROC curve on test cases of
 - a linear probe on maximum and mean of the features (fitted on the training cases), and
 - the single patch that a linear probe of patches finds most suspicious.
-Then the prior-only ceiling of the test questions: how often the option that is right most often wins.
+Then a blind rule on the test questions: how often the option that is right most often wins.
 """
 
 from __future__ import annotations

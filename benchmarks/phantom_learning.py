@@ -51,10 +51,10 @@ LINES = (
     Line("  option log-likelihood of whole answers", AFTER, "choice", "verdict_log_likelihood_accuracy"),
     Line("  findings-F1 of reports", AFTER, "report", "findings_f1_micro"),
     Line("one option at random", AFTER, "choice", "uniform_chance", is_main=True),
-    Line("best blind rule", AFTER, "choice", "prior_only", is_main=True),
+    Line("prior-only ceiling", AFTER, "choice", "prior_only", is_main=True),
     Line("perfect perception", AFTER, "choice", "perfect_perception"),
     Line("on another patient's volumes", AUDIT, "another patient's volumes", "strict_accuracy", is_main=True),
-    Line("  minus the best blind rule", AUDIT, "choice", "other_patient_minus_prior_only"),
+    Line("  minus the prior-only ceiling", AUDIT, "choice", "other_patient_minus_prior_only"),
     Line("on blank volumes", AUDIT, "blank volumes", "strict_accuracy"),
     Line("own minus another patient's volumes", AUDIT, "choice", "grounding_margin", is_main=True),
     Line(

@@ -46,7 +46,7 @@ def test_the_lift_is_paired_and_the_curve_has_ten_pieces(script, tmp_path):
 def test_the_lift_over_seeds_is_said_with_its_interval(script, tmp_path):
     runs = [run_folder(tmp_path / str(seed), script, gain) for seed, gain in enumerate((0.05, 0.1, 0.15))]
     said = script.lift(runs)
-    assert said.startswith("phantom numbers, DSC after GRPO minus after SFT, 3 seeds: +0.100 (+0.0")
+    assert said.endswith(", 3 seeds: +0.100 (-0.024 to +0.224)\n")  # 4.303 times 0.05 over the root of 3
 
 
 def test_the_tables_show_what_is_there_and_the_curves(script, tmp_path):

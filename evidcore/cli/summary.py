@@ -32,7 +32,7 @@ def table(title: str, rows: Sequence[Row]) -> Table:
     for row in rows:
         if last is not None and row["name"] != last:
             made.add_section()
-        cells = [str(row["name"]) if row["name"] != last else "", row["metric"].replace("_", " ")]
+        cells = [str(row["name"]) if row["name"] != last else "", _said(row["metric"])]
         cells += [number(row["metric"], row["value"], row.get("unit")), _interval(row)]
         made.add_row(*cells, str(row["questions"]), str(row["patients"]), row.get("note") or "")
         last = row["name"]
@@ -82,13 +82,17 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
         if rows:
             lines += ["", f"{result['stage']}"]
         for row in rows:
-            lines.append(f"  {row['name']:24} {row['metric'].replace('_', ' '):32} {_figure(row)}")
+            lines.append(f"  {row['name']:24} {_said(row['metric']):32} {_figure(row)}")
         for task, reference in references.items():
-            shown = ", ".join(f"{name.replace('_', ' ')} {_share(one)}" for name, one in reference.items())
+            shown = ", ".join(f"{_said(name)} {_share(one)}" for name, one in reference.items())
             lines.append(f"  {task:24} reference lines: {shown}")
         for task, verdict in (result.get("verdict") or {}).items():
             lines.append(f"  {task:24} {verdict}")
     return {"results": results, "lines": lines}
+
+
+def _said(metric: str) -> str:
+    return "best blind rule" if metric == "prior_only" else metric.replace("_", " ")
 
 
 def _share(value: float | None) -> str:

@@ -11,7 +11,7 @@ from evidcore.page.record import Line
 
 REFERENCE_LINES = {
     "uniform_chance": "uniform chance",
-    "prior_only": "prior only",
+    "prior_only": "best blind rule",
     "perfect_perception": "perfect eyes",
 }
 _RATES = ("accuracy", "rate", *REFERENCE_LINES)

@@ -31,7 +31,7 @@ def test_a_line_that_is_not_known_is_said_to_be_so(tmp_path):
     (tmp_path / "results" / "evaluate.json").write_text(json.dumps(result))
     (said,) = summary(RunFolder(tmp_path))["lines"]
     assert said.endswith(
-        "reference lines: uniform chance 50.0 %, prior only 100.0 %, perfect perception not known"
+        "reference lines: uniform chance 50.0 %, best blind rule 100.0 %, perfect perception not known"
     )
     assert "which other options are true is not known" in result_table(result)
 

@@ -215,8 +215,8 @@ def _limits(facts: ModelFacts) -> str:
     lines = [
         f"Intended use, as the cards of its packages say it: {', '.join(uses) or 'not stated'}. "
         "It must not be used for diagnosis, treatment or triage.",
-        "An accuracy means nothing without the lines beside it: a rule that never sees a scan reaches "
-        '"prior only", and someone who sees every finding reaches "perfect eyes".',
+        "An accuracy means nothing without the lines beside it: the best rule that never sees a scan reaches "
+        '"best blind rule", and someone who sees every finding reaches "perfect eyes".',
     ]
     if facts.counts_words:
         lines.append(

@@ -40,7 +40,7 @@ class MaskQuestions(Dataset):
     - `larger`: which takes up more volume? Two masks, in ml.
 
     The right option stands under each letter equally often. What the words give away all the same (a liver is
-    on the right) shows in the prior-only line beside every accuracy. Splits, reports, findings and masks are
+    on the right) shows in the best blind rule beside every accuracy. Splits, reports, findings and masks are
     the source's; questions that came with its cases make room. Ask in training with task `choice`,
     `training_questions = "given"`.
     """
