@@ -32,7 +32,7 @@ from evidcore.contracts import (
 )
 from evidcore.errors import DataError
 from evidcore.evaluate.answered import asked
-from evidcore.evaluate.bootstrap import Interval, holm, mean_interval, paired_interval
+from evidcore.evaluate.bootstrap import Interval, detectable, holm, mean_interval, paired_interval
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.sealed import Sealed
 from evidcore.registry.factory import offer_of
@@ -42,7 +42,6 @@ OTHER = "other-patient"
 BLIND_RULE = "blind-rule"
 LEVEL = 0.05
 KEPT_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
-_POWER = 2.8  # standard errors from 0 at which a two-sided test of 5 % finds 80 %
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,9 +108,8 @@ class PolicyAudited(Audited):
             high = (_ends(gain.above) or (0.0, 0.0))[1]
             if high < 0:
                 return f"It scores below the best that does not look: {found}. {self._misled()}".strip()
-            missed = (
-                "" if gain.above.is_tied else f" A gain under {100 * _detectable(gain):.1f} would be missed."
-            )
+            least = detectable(gain.above)
+            missed = "" if least is None else f" A gain under {100 * least:.1f} would be missed."
             return f"No sign that looking helps: {found}.{missed} {self._misled()}".strip()
         return f"{self._seen(gain, found)} {self._misled()}".strip()
 
@@ -341,11 +339,6 @@ def _error(differences: Sequence[float], clusters: Sequence[str]) -> tuple[float
     count = len(apart)
     spread = sum(one * one for one in apart.values()) * count / max(count - 1, 1)
     return float(spread**0.5 / len(differences)), count
-
-
-def _detectable(rung: Rung) -> float:
-    """Return the smallest difference that 80 % of such audits would find."""
-    return _POWER * _error(rung.differences, rung.clusters)[0]
 
 
 def _chance(rung: Rung, indices: Sequence[int]) -> float:

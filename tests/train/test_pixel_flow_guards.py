@@ -1,0 +1,68 @@
+"""What the pixel-flow proof must not take for sight, and what it must not take for blindness."""
+
+import pytest
+import torch
+
+from evidcore.builtin.rollouts import Plain
+from evidcore.errors import RunError
+from evidcore.train.trl import stage
+from evidcore.train.trl.grpo import make_trainer
+from evidcore.train.trl.trainer import GroupTrainer
+
+
+class NotANumber(GroupTrainer):
+    """The reference scores everything as NaN."""
+
+    def _get_per_token_logps_and_entropies(self, model, *args, **kwargs):
+        log_probs, *rest = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        return (log_probs * torch.nan if model is self.ref_model else log_probs, *rest)
+
+
+class Exploding(GroupTrainer):
+    """The bridge's gradient is not finite, though its output is."""
+
+    def _compute_loss(self, model, inputs):
+        bridge = self.model.model.bridge
+        hook = bridge.register_forward_hook(lambda *called: called[-1] + Burst.apply(called[-1]))
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            hook.remove()
+
+
+class Burst(torch.autograd.Function):
+    """0, with an infinite slope."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        return torch.zeros_like(tensor)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.full_like(gradient, torch.inf)
+
+
+def train(bench, kit, kind, **sharpness):
+    model, processor = bench.model(**sharpness)
+    trainer = make_trainer(
+        model, processor, bench.source(), [kit.letters()], kit.grpo_settings(steps=1, trl={"beta": 0.04}),
+        bench.folder, seed=3, strategy=Plain(), announce=kit.heard(), kind=kind,
+    )  # fmt: skip
+    stage.train(trainer, bench.folder, resume=False)
+    return trainer
+
+
+def test_what_is_not_a_number_has_not_moved(bench, kit):
+    with pytest.raises(RunError, match=r"the reference pass is blind: .*reference nan"):
+        train(bench, kit, NotANumber)
+
+
+def test_a_gradient_of_the_bridge_that_is_not_finite_is_named(bench, kit):
+    with pytest.raises(RunError, match=r"the gradient at '.*bridge.*' of the bridge is not finite"):
+        train(bench, kit, Exploding)
+
+
+def test_a_model_that_is_sure_of_its_answers_is_not_blind(bench, kit):
+    trainer = train(bench, kit, GroupTrainer, sharpness=4000.0)
+    [line] = trainer.announce.groups[0][:1]
+    assert len({one["text"] for one in line["rollouts"]}) == 1  # sure: it says the same every time
