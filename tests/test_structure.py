@@ -57,8 +57,8 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 25_000
-MOST_MODULES = 170
+MOST_LINES = 25_789
+MOST_MODULES = 172
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 2700
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
