@@ -25,11 +25,11 @@ from evidcore.reward.pixel_flow import (
     Rows,
     Tolerance,
     prove_gradient,
-    prove_images,
     prove_rows,
     scrambled,
     shown_prompts,
 )
+from evidcore.reward.pixel_places import prove_images
 
 GROUPS = 2  # prompts of a proof of GRPO
 TARGETS = 3  # rows of a proof of fine-tuning

@@ -502,6 +502,7 @@ HEALTHY = {
     "each step, in micro-batches": {**BY_FOUR, "steps": 3, "prove_every_steps": 1},
     "two updates": {"steps": 4, "save_every_steps": 4, "prove_every_steps": 1, "trl": {"num_iterations": 2}},
     "truncated answers left out": {"trl": {"mask_truncated_completions": True}},
+    "16 bits": {**WHOLE, "trl": {"bf16": True, "use_cpu": True}},
     "dropout": {"lora": Lora(rank=2, alpha=4.0), "dropout": 0.2},
 }
 
@@ -523,7 +524,7 @@ def test_a_healthy_policy_learns_on(bench, kit, watching, name):
     assert max(watching.seconds) < 20
 
 
-@pytest.mark.parametrize("name", ["plain", "all parts", "the encoder alone", "LoRA"])
+@pytest.mark.parametrize("name", ["plain", "all parts", "the encoder alone", "LoRA", "16 bits"])
 def test_healthy_fine_tuning_goes_on(bench, kit, watching, name):
     settings = {"train": ("bridge", "language"), **HEALTHY[name]}
     trainer = sft_trainer(bench, kit, rows_per_forward=2, steps=2, prove_every_steps=1, **settings)
