@@ -44,7 +44,7 @@ class Tolerance:
         if is_mixed or weight.dtype in (torch.float16, torch.bfloat16):
             return cls(nats=0.2, slope=0.7)
         is_rounded = weight.is_cuda and torch.backends.cuda.matmul.allow_tf32
-        return cls(nats=0.02, slope=0.5) if is_rounded else cls(nats=2e-4, slope=0.25)
+        return cls(nats=0.02, slope=0.5) if is_rounded else cls(nats=2e-4, slope=0.5)
 
 
 def stop(where: str, clause: str, what: str, look_at: str) -> NoReturn:
@@ -343,7 +343,7 @@ def _slope(
     value = float(objective())
     noise = abs(float(objective()) - value) + 2e-6 * max(abs(value), 1.0)
     found = []
-    for wanted in (2e-3, 2e-2):  # nats: the smaller is straighter, the larger less of a rounding
+    for wanted in (2e-4, 2e-3, 2e-2):  # nats: the smaller is straighter, the larger less of a rounding
         step = min(wanted * max(abs(value), 1.0) / slope, 0.02 * max(size, 1.0))
         ends = []
         for sign in (1.0, -1.0):
