@@ -385,7 +385,25 @@ PLANTED = {  # name -> trainer, settings, what is broken, the clauses of which o
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+SLOW = {  # ours that a test of the same kind is quick for
+    "x flipped in training",
+    "patches reversed",
+    "not finite",
+    "first token alone",
+    "gradient infinite",
+    "language held",
+    "SFT: permuted",
+    "SFT: features of handles",
+    "old policy: one for all",
+    "y flipped in training",
+}
+
+
+def marked(names, slow):
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in names]
+
+
+@pytest.mark.parametrize("name", marked(PLANTED, SLOW))
 def test_what_is_broken_is_named_before_it_is_trained_on(bench, kit, name):
     make, settings, plant, clause = PLANTED[name]
     trainer = make(bench, kit, **settings)
@@ -507,7 +525,7 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("name", marked(HEALTHY, {"16 bits", "two updates", "the encoder alone"}))
 def test_a_healthy_policy_learns_on(bench, kit, watching, name):
     settings = dict(HEALTHY[name])
     dropout = settings.pop("dropout", 0.0)
@@ -524,7 +542,9 @@ def test_a_healthy_policy_learns_on(bench, kit, watching, name):
     assert max(watching.seconds) < 20
 
 
-@pytest.mark.parametrize("name", ["plain", "all parts", "the encoder alone", "LoRA", "16 bits"])
+@pytest.mark.parametrize(
+    "name", marked(["plain", "all parts", "the encoder alone", "LoRA", "16 bits"], {"16 bits", "LoRA"})
+)
 def test_healthy_fine_tuning_goes_on(bench, kit, watching, name):
     settings = {"train": ("bridge", "language"), **HEALTHY[name]}
     trainer = sft_trainer(bench, kit, rows_per_forward=2, steps=2, prove_every_steps=1, **settings)
@@ -546,7 +566,7 @@ def test_several_volumes_a_prompt_and_prompts_without_any_are_healthy(bench, kit
     assert watching.moved[2] == {}
 
 
-@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("kind", marked(["qwen2_5_vl", "qwen3_vl"], {"qwen2_5_vl"}))
 @pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
 def test_published_models_with_eyes_are_healthy(bench, kit, tmp_path, watching, kind, make):
     model = qwen(tmp_path / "published", kind)
