@@ -12,11 +12,11 @@ P_VALUES = (0.001, 0.011, 0.012, 0.04, 0.04, 0.3, 0.9)
 
 
 def width(*, patients_shared, seeds=9, patients=40):
-    """The width of the interval of an arm whose seeds all see equally varied patients and no effect."""
+    """The width of the interval of an arm whose seeds differ by little and see equally varied patients."""
     values = np.linspace(0, 1, patients)
     arm = {
         seed: {
-            f"q{number}": Item(f"{'' if patients_shared else seed}p{number}", Sums("ratio", (value, 1.0)))
+            f"q{number}": Item(f"{'' if patients_shared else seed}p{number}", Sums("ratio", (value + 0.001 * seed, 1.0)))
             for number, value in enumerate(values)
         }
         for seed in range(seeds)
