@@ -75,7 +75,8 @@ def _probes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
     rng = np.random.default_rng(0)
     low = min((window[0] for window in spec.windows), default=0.0)
     high = max((window[1] for window in spec.windows), default=1000.0)
-    depth = 2 * size[0] if size[0] > 1 else 1
+    depth = 2 * size[0]  # a volume has two slices at least; of those one is shown where one is wanted
+    box = (0, 1, 0, size[1], 0, size[2]) if size[0] == 1 else None
     raw = rng.integers(int(low), max(int(high), int(low) + 2), (depth, *size[1:])).astype(np.int16)
     spacing = spec.spacing_mm_zyx or (1.0, 1.0, 1.0)
     counts = (min(SLABS, size[0]), min(2, size[1]), min(2, size[2]))
@@ -100,7 +101,7 @@ def _probes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
                 spacing_mm_zyx=(spacing[0] * size[0] / depth, *spacing[1:]),
                 rescale=(1.0, 0.0) if number == 1 else None,
             )  # fmt: skip
-            crops.append(Crop(volume=ref))
+            crops.append(Crop(volume=ref, box_zyx=box))
         yield Probes(tuple(crops), tuple(slabs))
 
 

@@ -16,7 +16,9 @@ def width(*, patients_shared, seeds=9, patients=40):
     values = np.linspace(0, 1, patients)
     arm = {
         seed: {
-            f"q{number}": Item(f"{'' if patients_shared else seed}p{number}", Sums("ratio", (value + 0.001 * seed, 1.0)))
+            f"q{number}": Item(
+                f"{'' if patients_shared else seed}p{number}", Sums("ratio", (value + 0.001 * seed, 1.0))
+            )
             for number, value in enumerate(values)
         }
         for seed in range(seeds)

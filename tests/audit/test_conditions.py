@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from evidcore.builtin.conditions import Matched, OtherPatient, Perturbed, SameAnswer, Scrambled, Sham, Twin
+from evidcore.audit.conditions import Matched, OtherPatient, Perturbed, SameAnswer, Scrambled, Sham, Twin
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Finding, VolumeRef
 from evidcore.contracts import EncoderInput
