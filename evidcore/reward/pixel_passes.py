@@ -36,6 +36,7 @@ TARGETS = 3  # rows of a proof of fine-tuning
 QUESTIONS = 3  # of an evaluation's
 ANSWER_TOKENS = 32  # at most, in a proof of GRPO
 WORDS = 8  # of the nonsense that questions are answered by
+CANDIDATES = 4  # for each question
 
 
 @dataclasses.dataclass
@@ -217,23 +218,26 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
         looked_at = shown_prompts(enumerate(prompts[:LOOKED_AT]), processor, QUESTIONS)
         if not looked_at:
             return {}
-        blank = [processor.tokenizer.pad_token_id] * WORDS
-        words = {place: scrambled(blank, [True] * WORDS, processor, place) for place in looked_at}
-        texts = {place: processor.tokenizer.decode(ids) for place, ids in words.items()}
+        blank, tokenizer = [processor.tokenizer.pad_token_id] * WORDS, processor.tokenizer
+        drawn = [scrambled(blank, [True] * WORDS, processor, number) for number in range(CANDIDATES)]
+        texts = [tokenizer.decode(ids) for ids in drawn]
+        forced = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         sampling = sampling_of(model, processor, max_new_tokens=1, temperature=0.0)
         sampling = dataclasses.replace(sampling, forbidden_ids=())
 
         def score(places: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
             some = [shown[place] for place in places]
-            ids = [
-                processor.tokenizer(texts[place], add_special_tokens=False)["input_ids"] for place in places
-            ]
+            prefixes = [policy.prefix(one) for one in some for _ in texts]
             with _evaluation(model):
-                told = continue_rows(model, [policy.prefix(one) for one in some], sampling, forced=ids)
-            whole = policy.log_likelihoods(some, [[texts[place]] for place in places])
+                told = continue_rows(model, prefixes, sampling, forced=forced * len(some))
+            tokens = _grouped([torch.tensor(one.log_probs) for one in told], CANDIDATES)
+            whole = policy.log_likelihoods(some, [texts] * len(some))
             return {
-                "answer": [[torch.tensor([sum(one.log_probs) / len(one.log_probs)])] for one in told],
-                "likelihood": [[torch.tensor(one) / len(own)] for one, own in zip(whole, ids, strict=True)],
+                "token": tokens,
+                "answer": [[torch.stack([one.double().mean() for one in rows])] for rows in tokens],
+                "likelihood": [
+                    [torch.tensor(row).double() / torch.tensor([len(one) for one in forced])] for row in whole
+                ],
             }
 
         with _evaluation(model):
