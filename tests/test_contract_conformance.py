@@ -30,7 +30,7 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Crop, MaskRef, Score, VolumeRef
+from evidcore.case import Crop, Finding, MaskRef, Score, VolumeRef
 from evidcore.contracts import KINDS, Dataset, EncoderInput
 from evidcore.formats import Geometry
 from evidcore.formats import Volume as ScanVolume
@@ -486,7 +486,20 @@ class Removes(Dataset):
 
 
 def conform_condition(name, build, world):
-    _, prompts = asked_by("choice", world)
+    names = "abcdefgh"
+    cases = [
+        dataclasses.replace(
+            case,
+            findings=tuple(
+                Finding(name=one, state="present" if one in {"g", names[number]} else "absent")
+                for one in names
+            ),
+            questions=(),
+        )
+        for number, case in enumerate(world.cases)
+    ]
+    task = factory.build("task", {"use": "choice"}, given=world.given("task"), where="test")
+    prompts = [prompt for case in cases for prompt in task.prompts(case, Volume(), 1)]
     testing.check_condition(build(), prompts, Removes())
 
 

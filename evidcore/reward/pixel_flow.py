@@ -347,15 +347,15 @@ def _slope(
         longest = min(10 * wanted, 0.02) * max(size, 1.0)
         step = min(wanted * max(abs(value), 1.0) / slope, longest)
         ends = []
-        for sign in (1.0, -1.0):
+        for length in (step, -step, step / 2, -step / 2):
             for (one, gradient), original in zip(told, originals, strict=True):
-                one.copy_(original + (sign * step / slope) * gradient.to(one.dtype))
+                one.copy_(original + (length / slope) * gradient.to(one.dtype))
             ends.append(float(objective()))
         for (one, _), original in zip(told, originals, strict=True):
             one.copy_(original)
         seen, expected = ends[0] - ends[1], 2 * step * slope
-        size_of = max(abs(seen), abs(expected))
-        if size_of > 20 * noise:  # else it says nothing
+        size_of, bend = max(abs(seen), abs(expected)), abs(seen - 2 * (ends[2] - ends[3]))
+        if size_of > 20 * noise and bend <= 0.25 * size_of:  # else it says nothing
             if abs(seen - expected) <= tolerance.slope * size_of:
                 return
             denied = denied or (seen, expected)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evidcore.audit.policy import blanked, exchanged
+from evidcore.audit.conditions import OtherPatient
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart, VolumeRef
 
 SEEDS = range(6)
@@ -16,6 +16,10 @@ def asked(patient, scan, volumes=1):
     return Prompt(id=case.id, case=case, task="any", parts=(*shown, TextPart(text="What is there?")))
 
 
+def exchanged(prompts, *, seed):
+    return OtherPatient().show(prompts, seed=seed, dataset=None)
+
+
 def scan_of(prompt):
     """Whose scan is shown: all volumes are of one."""
     [shown] = {crop.volume.path.rpartition("-")[0] for crop in prompt.crops()}
@@ -24,7 +28,7 @@ def scan_of(prompt):
 
 def test_blank_shows_air_in_the_place_of_every_volume():
     prompt = asked("a", "first", volumes=3)
-    shown = blanked(prompt)
+    shown = prompt.blanked()
     assert [crop.blank for crop in shown.crops()] == [True, True, True]
     assert [crop.volume for crop in shown.crops()] == [crop.volume for crop in prompt.crops()]
     assert shown.words() == prompt.words()
