@@ -128,7 +128,10 @@ def _changed(
     """Return the voxels permuted, or moved by one along each axis with noise of 1 % of the widest window."""
     if change == "scrambled":
         return values.flatten()[torch.randperm(values.numel(), generator=rng)].reshape(values.shape)
-    moved = functional.pad(values[None, None, :-1, :-1, :-1], (1, 0, 1, 0, 1, 0), mode="replicate")[0, 0]
+    moved = values
+    for axis, count in enumerate(values.shape):
+        if count > 1:
+            moved = torch.cat([moved.narrow(axis, 0, 1), moved.narrow(axis, 0, count - 1)], axis)
     return moved + 0.01 * max(high - low for low, high in windows) * torch.randn(values.shape, generator=rng)
 
 

@@ -145,6 +145,15 @@ def test_a_perturbed_volume_is_moved_by_a_voxel_and_nearly_the_same(crop):
     assert 0.001 < apart.abs().mean() < 0.05
 
 
+def test_a_single_slice_is_perturbed_in_its_plane(crop):
+    spec = dataclasses.replace(SPEC, size_zyx=(1, 16, 16))
+    slice_ = dataclasses.replace(crop, box_zyx=(2, 3, 0, 16, 0, 16))
+    moved = prepare(dataclasses.replace(slice_, change="perturbed"), spec)
+    whole = prepare(slice_, spec)
+    assert moved.shape == whole.shape
+    assert (moved[:, :, 1:, 1:] - whole[:, :, :-1, :-1]).abs().mean() < 0.05
+
+
 @pytest.mark.parametrize("condition", [Scrambled(), Perturbed()])
 def test_a_change_survives_the_string_form_of_a_crop(condition):
     for before, after in shown(condition, CASES[:2]):
