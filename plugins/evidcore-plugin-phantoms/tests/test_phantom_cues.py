@@ -156,7 +156,7 @@ def test_findings_come_in_company_and_no_text_tells_the_type(chest):
     [
         (
             {"cue_of": "lung nodules"},
-            "must be 'patient-type' or a finding, got 'lung nodules'. Did you",
+            "must be '' or a finding, got 'lung nodules'. Did you",
         ),
         ({"company": 0.5, "prior_strength": 0.2}, "company is the prior .*got 0.5 and 0.2"),
     ],

@@ -68,7 +68,7 @@ class PhantomChest(Phantoms[Population]):
             names_absent: reports have a sentence for each absent finding, as structured ones do. Without,
                 they praise what is healthy in general terms, and what they say of the findings stands in
                 their last sentences alone.
-            cue_of: what hidden cues follow: "patient-type", or the name of a finding that the patient shows.
+            cue_of: what hidden cues follow: the name of a finding; left out, the type of patient.
                 No text tells of a cue.
             header_cue: how likely the distance of slices that the header states follows it, from 8 to 12 mm;
                 else it is any of the same values. At 0 it is 10 mm. The voxels stay.

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-PATIENT_TYPE = "patient-type"
+PATIENT_TYPE = ""
 SLICE_SHARE = (0.8, 1.2)  # times the usual distance of slices
 NOISE_HU = (12.0, 22.0)
 
