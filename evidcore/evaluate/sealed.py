@@ -13,7 +13,7 @@ class Sealed(Policy):
 
     def __init__(self, policy: Policy) -> None:
         """Take the policy; one that is sealed already is taken as it is."""
-        self._policy: Policy = policy._policy if isinstance(policy, Sealed) else policy
+        self._policy = unsealed(policy)
 
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
@@ -26,6 +26,11 @@ class Sealed(Policy):
     ) -> list[list[float]]:
         """Return what the policy thinks of the completions."""
         return self._policy.log_likelihoods(_sealed(prompts), completions)
+
+
+def unsealed(policy: Policy) -> Policy:
+    """Return the policy itself, for what looks at its weights and asks nothing."""
+    return policy._policy if isinstance(policy, Sealed) else policy
 
 
 def _sealed(prompts: Sequence[Prompt]) -> list[Prompt]:

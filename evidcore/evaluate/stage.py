@@ -22,6 +22,7 @@ from evidcore.contracts import Answers, Asking, Encoder, Policy, Row, StageConte
 from evidcore.evaluate.asking import AskingStage, training
 from evidcore.evaluate.bootstrap import Interval, mean_interval
 from evidcore.evaluate.reference_lines import answer_place, cluster_of, row
+from evidcore.evaluate.sealed import unsealed
 from evidcore.model.bank import FeatureBank
 from evidcore.reward.pixel_passes import prove_policy
 
@@ -194,7 +195,7 @@ class Evaluate(AskingStage):
         asked: list[Prompt] = []
         for use in self.data:
             prompts, task = self.prompts(use, context), context.tasks[use.task]
-            prove_policy(policy, prompts, context.where)
+            prove_policy(unsealed(policy), prompts, context.where)
             evaluation = self.evaluation(use, context)
             said = evaluation.answer(policy, prompts, task, asking)
             [scored] = evaluation.score([Answers(prompts, said)], task, use.task)
@@ -207,7 +208,7 @@ class Evaluate(AskingStage):
             answers += scored.lines()
         if self.probe:
             use = self.data[0]
-            model = policy.model.model  # type: ignore[attr-defined]  # a VLMPolicy
+            model = unsealed(policy).model.model  # type: ignore[attr-defined]  # a VLMPolicy
             pooled = encoder_features(model.encoder, context.view, model.bank)
             probe = linear_probe(pooled, context.split(use.dataset, "train"), context.cases(use), asked)
             rows += probe.rows()
