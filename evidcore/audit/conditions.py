@@ -215,13 +215,14 @@ def _over_donors(
     random.Random(f"donors/{seed}").shuffle(order)
     found: list[Prompt | None] = []
     for prompt in prompts:
-        finding = _asked(prompt)
+        finding, others = _asked(prompt), _others(prompt)
+        own, count = cluster_of(prompt), len(prompt.crops())
         fitting = [
             donor
             for donor in (order if finding is not None else ())
-            if cluster_of(donor) != cluster_of(prompt)
-            and len(donor.crops()) == len(prompt.crops())
-            and fits(donor.case, str(finding), _others(prompt))
+            if fits(donor.case, str(finding), others)
+            and cluster_of(donor) != own
+            and len(donor.crops()) == count
         ]
         best = min(fitting, key=lambda donor: _apart(prompt.case, donor.case), default=None)
         found.append(None if best is None else prompt.showing(best.crops()))

@@ -68,8 +68,12 @@ class PolicyAudited(Audited):
     rungs: tuple[Rung, ...]
     blind: Blind | None  # the best rule that does not look, where the evaluation has one
     over_blind: Interval | None  # another patient's volumes minus the best blind rule
-    missing: tuple[str, ...]  # conditions that no question could be shown under
     prompts: Sequence[Prompt]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Return the conditions that no question could be shown under."""
+        return tuple(name for name in self.conditions if name not in self.results)
 
     @property
     def clusters(self) -> tuple[str, ...]:
@@ -151,8 +155,8 @@ class PolicyAudited(Audited):
         found = [line for some in self.results.values() for result in some for line in result.lines()]
         if self.blind is not None:
             for prompt, value in zip(self.prompts, self.blind.values, strict=True):
-                line = {**asked(prompt), "condition": BLIND_RULE, "text": "", "malformed": None}
-                found.append({**line, "figures": {self.evaluation.headline: value}})
+                figures = {self.evaluation.headline: value}
+                found.append({**asked(prompt, BLIND_RULE), "text": "", "malformed": None, "figures": figures})
         return found
 
     def reference_lines(self) -> Mapping[str, float | None]:
@@ -264,30 +268,21 @@ class PolicyAudit(Audit):
             result = measured.get(id(answers)) or evaluation.score([answers], task, name)[0]
             results[answers.condition] = (*results.get(answers.condition, ()), result)
             places.setdefault(answers.condition, []).append(indices)
-        own = results[OWN][0]
-        values = own.values(evaluation.headline)
-        rungs = [
-            _rung(
-                condition, conditions[condition], values, own, places[condition][0], some, evaluation.headline
-            )
-            for condition, some in results.items()
-            if condition != OWN
-        ]
+        own, headline = results[OWN][0], evaluation.headline
+        rungs = []
+        for name_, some in results.items():
+            if (condition := conditions.get(name_)) is not None:
+                asked_of, theirs = places[name_][0], _mean(some, headline)
+                rungs.append(_rung(name_, condition.says, condition.role, own, headline, theirs, asked_of))
         over_blind = None
         if blind is not None:
-            above = paired_interval(values, blind.values, own.clusters)
-            differences = tuple(mine - theirs for mine, theirs in zip(values, blind.values, strict=True))
-            rungs.insert(0, Rung(
-                name=BLIND_RULE, says=f"the best blind rule ({blind.rule})", role="blind", above=above,
-                differences=differences, clusters=tuple(own.clusters), findings=own.asked_about,
-            ))  # fmt: skip
+            says, whose = f"the best blind rule ({blind.rule})", range(len(prompts))
+            rungs.insert(0, _rung(BLIND_RULE, says, "blind", own, headline, blind.values, whose))
             if OTHER in results:
-                wrong = _mean(results[OTHER], evaluation.headline)
-                over_blind = paired_interval(wrong, blind.values, own.clusters)
+                over_blind = paired_interval(_mean(results[OTHER], headline), blind.values, own.clusters)
         return PolicyAudited(
             name=name, evaluation=evaluation, results=results, conditions=conditions, rungs=tuple(rungs),
-            blind=blind, over_blind=over_blind, missing=tuple(conditions.keys() - results.keys()),
-            prompts=prompts,
+            blind=blind, over_blind=over_blind, prompts=prompts,
         )  # fmt: skip
 
     def shown(self, prompts: Sequence[Prompt], asking: Asking) -> dict[str, list[list[tuple[int, Prompt]]]]:
@@ -311,14 +306,14 @@ class PolicyAudit(Audit):
 
 
 def _rung(
-    name: str, condition: Condition, values: Sequence[float], own: Scored, indices: Sequence[int],
-    some: Sequence[Scored], headline: str,
+    name: str, says: str, role: str, own: Scored, headline: str, theirs: Sequence[float],
+    indices: Sequence[int],
 ) -> Rung:  # fmt: skip
-    """Compare own volumes with a condition, on the questions that it could show."""
-    mine, theirs = [values[index] for index in indices], _mean(some, headline)
-    clusters = tuple(own.clusters[index] for index in indices)
+    """Compare own volumes with a showing or a rule, on the questions that it could answer."""
+    values = own.values(headline)
+    mine, clusters = [values[index] for index in indices], tuple(own.clusters[index] for index in indices)
     return Rung(
-        name=name, says=condition.says, role=condition.role, above=paired_interval(mine, theirs, clusters),
+        name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters),
         differences=tuple(one - other for one, other in zip(mine, theirs, strict=True)), clusters=clusters,
         findings=tuple(own.asked_about[index] for index in indices) if own.asked_about else (),
     )  # fmt: skip

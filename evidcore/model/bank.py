@@ -25,6 +25,7 @@ from torch import Tensor
 from evidcore.case import Crop
 from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RunError
+from evidcore.model.parts import evaluating
 from evidcore.volume import content_key, prepare
 from evidcore.volume.cache import fetch, store
 from evidcore.volume.prefetch import prefetch
@@ -305,7 +306,7 @@ class FeatureBank:
                 missing.setdefault(self._lookup(handle)[1], []).append(handle)
             else:
                 found[handle] = kept
-        with _evaluating(encoder):
+        with evaluating(encoder):
             for group in missing.values():
                 prepared = self._prepared(group)
                 for start in range(0, len(group), VOLUMES_PER_PASS):
@@ -333,14 +334,3 @@ class FeatureBank:
         if size <= self.memory_bytes:
             self._kept[handle] = patches
             self._bytes += size
-
-
-@contextlib.contextmanager
-def _evaluating(encoder: Encoder) -> Iterator[None]:
-    """Run the encoder without dropout."""
-    was = encoder.training
-    encoder.eval()
-    try:
-        yield
-    finally:
-        encoder.train(was)

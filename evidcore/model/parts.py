@@ -1,9 +1,10 @@
-"""Encoder and bridge from the tables of a model's configuration; the part of a weight; matrices."""
+"""A model's parts: encoder and bridge of a table, the part of a weight, matrices, evaluation mode."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -62,3 +63,14 @@ def matrices_of(model: nn.Module) -> set[torch.Tensor]:
         for module in model.modules()
         if isinstance(module, nn.Linear) and (head is None or module.weight is not head.weight)
     }
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Hold the module in evaluation mode, and give it back in the mode it had."""
+    was = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was)

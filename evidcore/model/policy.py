@@ -12,6 +12,7 @@ from evidcore.case import Prompt
 from evidcore.contracts import Policy
 from evidcore.model.generation import Prefix, Sampling, continue_rows
 from evidcore.model.packed_attention import answer_log_probs, obstacle, pack
+from evidcore.model.parts import evaluating
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 
@@ -36,7 +37,7 @@ class VLMPolicy(Policy):
         )
         texts = [""] * len(prompts)
         for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
-            with _evaluating(self.model):
+            with evaluating(self.model):
                 found = continue_rows(
                     self.model,
                     [prefixes[place] for place in batch],
@@ -60,7 +61,7 @@ class VLMPolicy(Policy):
                 [tokenizer(text, add_special_tokens=False)["input_ids"] for text in completions[place]]
                 for place in batch
             ]
-            with _evaluating(self.model):
+            with evaluating(self.model):
                 scores = self._score([prefixes[place] for place in batch], candidates)
             for place, score in zip(batch, scores, strict=True):
                 found[place] = score
@@ -141,20 +142,6 @@ def sampling_of(
         min_p=min_p,
         forbidden_ids=(processor.image_token_id,),
     )
-
-
-class _evaluating:
-    """Put the model in evaluation mode for a while."""
-
-    def __init__(self, model: VolumeVLM) -> None:
-        self.model = model
-
-    def __enter__(self) -> None:
-        self.was = self.model.training
-        self.model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        self.model.train(self.was)
 
 
 def _seed(seed: int, name: str) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from evidcore.case import Episode, Prompt
 from evidcore.contracts import Policy
 from evidcore.model.generation import continue_rows
+from evidcore.model.parts import evaluating
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.prompts.rows import PromptSource, Row
@@ -228,7 +229,7 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
         def score(places: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
             some = [shown[place] for place in places]
             prefixes = [policy.prefix(one) for one in some for _ in texts]
-            with _evaluation(model):
+            with evaluating(model):
                 told = continue_rows(model, prefixes, sampling, forced=forced * len(some))
             tokens = _grouped([torch.tensor(one.log_probs) for one in told], CANDIDATES)
             whole = policy.log_likelihoods(some, [texts] * len(some))
@@ -240,7 +241,7 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
                 ],
             }
 
-        with _evaluation(model):
+        with evaluating(model):
             prove_images(where, model, processor, next(iter(looked_at.values())))
         return prove_rows(where, looked_at, processor, score, Tolerance.of(model))
 
@@ -288,16 +289,6 @@ def _grouped(rows: Sequence[Tensor], answers: int) -> list[list[Tensor]]:
 
 def _devices() -> list[int]:
     return [torch.cuda.current_device()] if torch.cuda.is_available() else []
-
-
-@contextlib.contextmanager
-def _evaluation(model: torch.nn.Module) -> Iterator[None]:
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)
 
 
 class _Shown:

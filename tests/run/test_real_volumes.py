@@ -125,7 +125,8 @@ def test_questions_from_masks_of_real_ct_train_and_are_answered_by_held_out_pati
         json.loads(line) for path in run.rglob("answers/*.jsonl") for line in path.read_text().splitlines()
     ]
     assert {line["patient"] for line in answered} == {scan.parent.name for scan in scans[3:]}
-    assert {line["finding"] for line in answered} == {"side", "larger"}
+    of_the_policy = [line for line in answered if line["condition"] != "blind-rule"]  # a rule's line is short
+    assert {line["finding"] for line in of_the_policy} == {"side", "larger"}
     assert trained
     assert "too few patients" in (run / "page" / "index.html").read_text(encoding="utf-8")
 
