@@ -11,7 +11,7 @@ says how far a wrong scan misleads, and is no proof of sight: a weak policy may 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scipy import stats
@@ -253,11 +253,9 @@ class PolicyAudit(Audit):
         """
         asking = dataclasses.replace(asking, headline_only=True)
         sealed, conditions = Sealed(policy), {offer_of(one).name: one for one in self.conditions}
-        shown = {OWN: [[*enumerate(prompts)]], **self.shown(prompts, asking)}
         given = [
             (indices, Answers(some, evaluation.answer(sealed, some, task, asking), condition))
-            for condition, repeats in shown.items()
-            for indices, some in (zip(*repeat, strict=True) for repeat in repeats if repeat)
+            for condition, indices, some in self.showings(prompts, asking)
         ]
         whole = [answers for indices, answers in given if len(indices) == len(prompts)]
         scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
@@ -284,6 +282,15 @@ class PolicyAudit(Audit):
             name=name, evaluation=evaluation, results=results, conditions=conditions, rungs=tuple(rungs),
             blind=blind, over_blind=over_blind, prompts=prompts,
         )  # fmt: skip
+
+    def showings(
+        self, prompts: Sequence[Prompt], asking: Asking
+    ) -> Iterator[tuple[str, tuple[int, ...], tuple[Prompt, ...]]]:
+        """Yield what is asked, own volumes first: a condition, its questions' indices, and the questions."""
+        for condition, repeats in {OWN: [[*enumerate(prompts)]], **self.shown(prompts, asking)}.items():
+            for repeat in filter(None, repeats):
+                indices, some = zip(*repeat, strict=True)
+                yield condition, indices, some
 
     def shown(self, prompts: Sequence[Prompt], asking: Asking) -> dict[str, list[list[tuple[int, Prompt]]]]:
         """Return the questions that each condition can show, with their indices, once for each repeat.

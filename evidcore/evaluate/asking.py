@@ -122,11 +122,14 @@ class AskingStage(Stage):
         """Ask every question of the data entries."""
         self.ready(context)
         policy = context.policy(prompts_per_pass=self.prompts_per_batch)
-        asking = Asking(
+        return self.ask(Sealed(policy), self.asking(context), context)
+
+    def asking(self, context: StageContext) -> Asking:
+        """Return how a policy is asked."""
+        return Asking(
             max_new_tokens=self.max_new_tokens, prompts_per_batch=self.prompts_per_batch,
             seed=context.recipe.seed,
         )  # fmt: skip
-        return self.ask(Sealed(policy), asking, context)
 
     def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
         """Ask and measure; write the answers. A stage without a policy has a `run` of its own."""

@@ -29,6 +29,7 @@ class Context(StageContext):
         folder: Path | None = None,
         announce: Announce | None = None,
         resume: bool = False,
+        policy: Policy | None = None,
     ) -> None:
         """Describe it.
 
@@ -39,8 +40,10 @@ class Context(StageContext):
             folder: where it writes, where it is run.
             announce: told about its steps, where it is run.
             resume: go on from its last whole checkpoint.
+            policy: asked in place of the model that the stages before it left.
         """
         self._assembly, self._before = assembly, before or StageOutputs()
+        self._policy = policy
         self.recipe, self.where, self.resume = assembly.recipe, where, resume
         if folder is not None and announce is not None:
             self.folder, self.announce = folder, announce
@@ -88,8 +91,10 @@ class Context(StageContext):
         """Return the model as the stages before left it, and its processor."""
         return models.current(self._assembly, self._before)
 
-    def policy(self, *, prompts_per_pass: int = 64) -> VLMPolicy:
-        """Return a policy over `model()`."""
+    def policy(self, *, prompts_per_pass: int = 64) -> Policy:
+        """Return a policy over `model()`, or what is asked in its place."""
+        if self._policy is not None:
+            return self._policy
         model, processor = self.model()
         return VLMPolicy(model, processor, prompts_per_pass=prompts_per_pass, seed=self.recipe.seed)
 

@@ -58,7 +58,7 @@ def hashed_inputs(
     recipe, table = assembly.recipe, stage_table(stage)
     tasks = {use.task: recipe.tasks[use.task] for use in stage.data_uses() if use.task}
     datasets = {use.dataset: recipe.datasets[use.dataset] for use in stage.data_uses()}
-    services = _services(recipe, table, tasks)
+    services = named_services(recipe, table, tasks)
     model = stage.model_tables(Context(assembly, stage.label))
     unread = {f"service.{name}" for name in recipe.services if name not in services}
     started_from = {key: value for key, value in stage.starts_from(upstream).items() if key not in unread}
@@ -97,7 +97,7 @@ def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dic
     return found
 
 
-def _services(recipe: Recipe, table: Mapping[str, Any], tasks: Mapping[str, Any]) -> dict[str, Any]:
+def named_services(recipe: Recipe, table: Mapping[str, Any], tasks: Mapping[str, Any]) -> dict[str, Any]:
     """Return the services that a stage or its tasks name, and those that these name."""
     found: dict[str, Any] = {}
     waiting: list[Any] = [table, tasks]

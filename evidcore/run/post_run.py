@@ -7,15 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evidcore.contracts import Stage
+from evidcore.audit.stage import AuditStage
+from evidcore.contracts import Policy, Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.recipe import load
-from evidcore.recipe.check import stage_class
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
 from evidcore.run.execute import final_outputs
 from evidcore.run.folder import RunFolder, naming_full_disk, write
+from evidcore.run.model import StageOutputs
 from evidcore.run.record import append
 from evidcore.train.settings import Silent
 
@@ -53,22 +54,58 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
         )
     assembly, before = Assembly(recipe), final_outputs(folder, recipe)
     before.load_services(assembly)
+    stage = auditing(last, limit)
     name = f"{len(recipe.stages) + 1:02d}-audit"
-    stage = stage_class("audit")(
-        kind="audit",
-        data=tuple(dataclasses.replace(use, limit=limit or use.limit) for use in last.data),
-        max_new_tokens=last.max_new_tokens,
-        prompts_per_batch=last.prompts_per_batch,
-        options=last.options,
-    )
+    return write_audit(folder, assembly, stage, name, before=before)
+
+
+def auditing(stage: AskingStage, limit: int = 0) -> AuditStage:
+    """Return an audit of what a stage asks, the stage itself where it is one.
+
+    Args:
+        stage: asks.
+        limit: cases per data entry; 0: as many as the stage asks about.
+    """
+    data = tuple(dataclasses.replace(use, limit=limit or use.limit) for use in stage.data)
+    if isinstance(stage, AuditStage):
+        return dataclasses.replace(stage, data=data)
+    return AuditStage(
+        kind="audit", data=data, max_new_tokens=stage.max_new_tokens,
+        prompts_per_batch=stage.prompts_per_batch, options=stage.options,
+    )  # fmt: skip
+
+
+def write_audit(
+    folder: RunFolder,
+    assembly: Assembly,
+    stage: AuditStage,
+    name: str,
+    *,
+    before: StageOutputs | None = None,
+    policy: Policy | None = None,
+    **facts: str,
+) -> dict[str, Any]:
+    """Run an audit stage, and write and return its result.
+
+    Args:
+        folder: of the run.
+        assembly: of its recipe.
+        stage: what is asked.
+        name: of the result's files.
+        before: checkpoints of the model that is asked.
+        policy: asked in place of that model.
+        facts: of what is asked, beside the result.
+    """
     with folder.held(), naming_full_disk(folder):
         work = folder.working(name)
         work.mkdir(parents=True, exist_ok=True)
         (work / "answers.jsonl").unlink(missing_ok=True)
-        result = stage.run(Context(assembly, name, before=before, folder=work, announce=Silent()))
+        result = stage.run(
+            Context(assembly, name, before=before, folder=work, announce=Silent(), policy=policy)
+        )
         append(work / "answers.jsonl", result.answers or ())
         (work / "answers.jsonl").replace(folder.path / "answers" / f"{name}.jsonl")
-        shown = {"stage": name, "kind": "audit", **result.to_json()}
+        shown = {"stage": name, "kind": "audit", **facts, **result.to_json()}
         write(folder.path / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
         work.rmdir()
     return shown

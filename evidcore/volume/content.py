@@ -83,6 +83,12 @@ def volume_key(ref: VolumeRef) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def shown_key(crop: Crop) -> str:
+    """Return the key of what a crop shows, whatever encoder sees it and wherever the file lies."""
+    text = json.dumps([volume_key(crop.volume), crop.box_zyx, crop.blank, crop.change])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def _remembered(identity: tuple[str, int, int]) -> str:
     """Look a large file's hash up in the cache folder, or compute and keep it there."""
     name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()

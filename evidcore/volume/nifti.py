@@ -26,6 +26,7 @@ from evidcore.formats import (
     Mask,
     Stored,
     Triple,
+    Volume,
     refuse_shape,
     refuse_type,
 )
@@ -78,16 +79,37 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
     write_atomically(target, content, or_else="name a file in another folder")
 
 
+def save_volume(volume: Volume, path: Path) -> None:
+    """Write voxels as NIfTI in body axes; nothing of the file they were read from but their grid is written.
+
+    Args:
+        volume: int16 or float32.
+        path: ends in .nii.gz.
+
+    Raises:
+        RunError: if the disk is full or the folder may not be written to.
+    """
+    flip = np.eye(4)[[2, 1, 0, 3]]  # z, y, x to x, y, z
+    image = _of_grid(volume.array.transpose(2, 1, 0), LPS_RAS @ flip @ volume.affine @ flip)
+    content = igzip.compress(image.to_bytes(), mtime=0)
+    write_atomically(path, content, or_else="name another folder")
+
+
+def _of_grid(values: Array, affine_ras: Array) -> nib.Nifti1Image:
+    """Return the values with a grid in millimetres."""
+    image = nib.Nifti1Image(values, affine_ras)
+    image.set_sform(affine_ras, SCANNER)
+    image.set_qform(affine_ras, SCANNER)
+    if not np.allclose(image.get_qform(), affine_ras, atol=1e-3):
+        image.set_qform(None, 0)  # it cannot hold shear
+    image.header.set_xyzt_units("mm")
+    return image
+
+
 def _image(values: Array, affine_ras: Array, ref: VolumeRef) -> nib.Nifti1Image | nib.Nifti2Image:
     """Return the values (in file order) with the affines of their scan's file."""
     if not isinstance(format_of(ref.path), Nifti):
-        image = nib.Nifti1Image(values, affine_ras)
-        image.set_sform(affine_ras, SCANNER)
-        image.set_qform(affine_ras, SCANNER)
-        if not np.allclose(image.get_qform(), affine_ras, atol=1e-3):
-            image.set_qform(None, 0)  # it cannot hold shear
-        image.header.set_xyzt_units("mm")
-        return image
+        return _of_grid(values, affine_ras)
     source = read_header(ref.path)
     kind = nib.Nifti2Image if isinstance(source, nib.Nifti2Header) else nib.Nifti1Image
     header = kind.header_class()

@@ -19,10 +19,10 @@ from torch.nn import functional
 from evidcore.case import Change, Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
-from evidcore.formats import Array, Geometry
+from evidcore.formats import Array, Geometry, Volume
 from evidcore.volume.cache import cache_root, shared_quota, touch
 from evidcore.volume.cached_volume import PERCENTILES, SUFFIX, Damaged, open_array, volume_cache, write_array
-from evidcore.volume.content import content_key
+from evidcore.volume.content import content_key, shown_key
 from evidcore.volume.reading import AIR_HU
 
 log = logging.getLogger(__name__)
@@ -117,6 +117,40 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
         rng = torch.Generator().manual_seed(content_key(crop, spec, size))
         values = _changed(values, crop.change, windows, rng)
     return _windowed(values, windows)
+
+
+def show(crop: Crop) -> Volume:
+    """Return what `crop` shows on its own grid, for whoever is handed files in place of encoder input.
+
+    HU are whole numbers, so that noise, air and scans of any file have one type; values of arbitrary
+    intensity are float32, whole where the file's are. Air is -1000 HU, or the 0.5th percentile of the volume.
+    A perturbed volume is moved by one of its own voxels; the noise is 1 % of the range of its own values,
+    0.5th to 99.5th percentile.
+
+    Raises:
+        DataError: if the file cannot be used, or the box lies outside it.
+    """
+    region, whole = _region(crop)
+    is_hu = crop.volume.intensity == "hu"
+    window = _percentile_window(crop.volume) if crop.change or (crop.blank and not is_hu) else (0.0, 0.0)
+    values = torch.from_numpy(region.astype(np.float32))
+    if crop.blank:
+        values = torch.full(values.shape, AIR_HU if is_hu else window[0])
+    elif crop.change:
+        rng = torch.Generator().manual_seed(int(shown_key(crop)[:15], 16))
+        values = _changed(values, crop.change, [window], rng)
+    array: Array = values.numpy()
+    if is_hu or region.dtype.kind == "i":
+        array = np.rint(array)
+    if is_hu:
+        limits = np.iinfo(np.int16)
+        array = array.clip(limits.min, limits.max).astype(np.int16)
+    affine = whole.affine.copy()
+    if crop.box_zyx is not None:
+        affine[:, 3] = affine @ (*crop.box_zyx[::2], 1)
+    z, y, x = array.shape
+    geometry = Geometry(shape_zyx=(z, y, x), affine=affine)
+    return Volume(array=array, geometry=geometry, intensity=crop.volume.intensity)
 
 
 def _changed(

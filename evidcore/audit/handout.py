@@ -1,0 +1,297 @@
+"""An audit's questions as files for a model that is asked elsewhere, and its answers read back as a policy.
+
+What is handed over is a folder of its own: `questions.jsonl` and `volumes/`. A line has an opaque id, the
+words with `<image>` where a volume is shown, the volumes' files in that order, and the most new tokens.
+Ids, names and order follow from a hash of all questions, so they tell no condition, patient or case; every
+volume is written with the same header, type and time. The same words over the same voxels, as where two
+conditions take one patient's volume, are asked once. The key stays behind.
+
+Answers are looked up by words and voxels, as the audit asks again. So they are scored by the same code as a
+policy in this process, and a key that another recipe, seed or data set made is refused.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from evidcore.case import Crop, Prompt
+from evidcore.contracts import Policy
+from evidcore.errors import DataError, RunError
+from evidcore.volume import read_geometry
+from evidcore.volume.content import shown_key
+from evidcore.volume.nifti import save_volume
+from evidcore.volume.preparation import show
+
+WRITTEN_S = 315_532_800  # 1980-01-01: the time of every volume's file, so that none tells when it was made
+BYTES = {"hu": 2, "arbitrary": 4}  # a voxel, before compression
+MOST_NAMED = 3  # in a message
+
+
+class Recorder(Policy):
+    """Answers nothing, and keeps what it is asked."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.asked: dict[str, Prompt] = {}  # by `content`
+        self.most_new_tokens: dict[str, int] = {}
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Keep the prompts."""
+        for prompt in prompts:
+            self.asked.setdefault(content(prompt), prompt)
+            self.most_new_tokens[content(prompt)] = max_new_tokens
+        return [""] * len(prompts)
+
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Refuse."""
+        raise _no_likelihoods()
+
+
+class Filed(Policy):
+    """Answers that were written elsewhere, looked up by the words and voxels that they answer."""
+
+    def __init__(self, answers: Mapping[str, str]) -> None:
+        """Take answers by `content`."""
+        self.answers = answers
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return the answers.
+
+        Raises:
+            RunError: if something else is asked than was handed over.
+        """
+        if lacking := [prompt for prompt in prompts if content(prompt) not in self.answers]:
+            raise RunError(
+                f"{len(lacking)} questions are asked that were not handed over, the first: "
+                f"{lacking[0].words()[:80]!r}. An evaluation that asks on after an answer needs a model at "
+                "hand: --model."
+            )
+        return [self.answers[content(prompt)] for prompt in prompts]
+
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Refuse."""
+        raise _no_likelihoods()
+
+
+def content(prompt: Prompt) -> str:
+    """Return a hash of the words and voxels of a question, whoever it is about and wherever its files lie."""
+    return _hash([prompt.written(), [shown_key(crop) for crop in prompt.crops()]], 16)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Handout:
+    """Everything that an audit asks."""
+
+    asked: Mapping[str, Prompt]  # by `content`
+    most_new_tokens: Mapping[str, int]  # by `content`
+    serves: Mapping[str, Sequence[tuple[str, str]]]  # by `content`: condition and prompt id of each showing
+    seed: int
+
+    @classmethod
+    def of(cls, showings: Iterable[tuple[str, Sequence[Prompt]]], recorder: Recorder, seed: int) -> Self:
+        """Join what was asked with the showings that it was asked for.
+
+        Args:
+            showings: conditions, and the prompts shown under each.
+            recorder: that all of them were put to.
+            seed: of the order.
+        """
+        serves: dict[str, list[tuple[str, str]]] = {key: [] for key in recorder.asked}
+        for condition, prompts in showings:
+            for prompt in prompts:
+                if (key := content(prompt)) in serves:
+                    serves[key].append((condition, prompt.id))
+        return cls(
+            asked=recorder.asked, most_new_tokens=recorder.most_new_tokens, serves=serves, seed=seed
+        )  # fmt: skip
+
+    @functools.cached_property
+    def preparation(self) -> str:
+        """Return a hash of all questions and the seed; ids and names of files hang on it."""
+        return _hash([self.seed, sorted(self.asked)], 16)
+
+    @functools.cached_property
+    def ids(self) -> dict[str, str]:
+        """Return the `content` of each opaque id, in the order of the file."""
+        order = sorted(self.asked)
+        random.Random(f"handout/{self.seed}/{self.preparation}").shuffle(order)
+        return {_hash([self.preparation, key], 8): key for key in order}
+
+    @functools.cached_property
+    def volumes(self) -> dict[str, Crop]:
+        """Return what is shown, by the name of its file."""
+        crops = {crop for prompt in self.asked.values() for crop in prompt.crops()}
+        named = {self._name(crop): crop for crop in crops}
+        return dict(sorted(named.items()))
+
+    @functools.cached_property
+    def most_bytes(self) -> int:
+        """Return the size of all volumes before compression."""
+        return sum(_voxels(crop) * BYTES[crop.volume.intensity] for crop in self.volumes.values())
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of `questions.jsonl`."""
+        for opaque, key in self.ids.items():
+            prompt = self.asked[key]
+            files = [f"volumes/{self._name(crop)}" for crop in prompt.crops()]
+            yield {
+                "id": opaque, "text": prompt.written(), "volumes": files,
+                "max_new_tokens": self.most_new_tokens[key],
+            }  # fmt: skip
+
+    def key(self) -> dict[str, Any]:
+        """Return what stays behind: which id is which question."""
+        questions = {
+            opaque: {"hash": key, "serves": [list(pair) for pair in self.serves[key]]}
+            for opaque, key in self.ids.items()
+        }
+        return {"preparation": self.preparation, "seed": self.seed, "questions": questions}
+
+    def write(self, folder: Path, follow: Callable[[int, int], None]) -> None:
+        """Write `questions.jsonl` and `volumes/` into a folder.
+
+        Args:
+            folder: it is handed over.
+            follow: told how many volumes of how many are written.
+
+        Raises:
+            DataError: if a volume cannot be read.
+            RunError: if the disk is full.
+        """
+        (folder / "volumes").mkdir(parents=True)
+        for number, (name, crop) in enumerate(self.volumes.items(), start=1):
+            file = folder / "volumes" / name
+            save_volume(show(crop), file)
+            os.utime(file, (WRITTEN_S, WRITTEN_S))
+            follow(number, len(self.volumes))
+        lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines())
+        (folder / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    def _name(self, crop: Crop) -> str:
+        return f"{_hash([self.preparation, 'volume', shown_key(crop)], 8)}.nii.gz"
+
+    def refuse_other_key(self, key: Mapping[str, Any], path: Path) -> None:
+        """Refuse a key that was not made of these questions.
+
+        Raises:
+            DataError: says how many questions differ.
+        """
+        if key["preparation"] == self.preparation:
+            return
+        theirs = {question["hash"] for question in key["questions"].values()}
+        gone, new = len(theirs - self.asked.keys()), len(self.asked.keys() - theirs)
+        raise DataError(
+            f"{path}: not the preparation that the recipe gives now: of its {len(theirs)} questions {gone} "
+            f"are no longer asked, and {new} are new. Recipe, seed, data or conditions have changed. Give "
+            "the recipe as it was, or prepare again."
+        )
+
+
+def read_key(path: Path) -> dict[str, Any]:
+    """Read a key.
+
+    Raises:
+        DataError: if it is none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found["preparation"], str) or not isinstance(found["stage"], str):
+            raise TypeError("preparation and stage must be text")
+        _ = [question["hash"] for question in found["questions"].values()]
+        _ = found["overrides"], int(found["limit"])
+    except FileNotFoundError as cause:
+        raise DataError(f"{path}: no such file. Give the key that `evid audit prepare` wrote.") from cause
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise DataError(
+            f"{path}: no key ({cause!r}). Give the file that `evid audit prepare` wrote."
+        ) from cause
+    return dict(found)
+
+
+def read_answers(path: Path, key: Mapping[str, Any]) -> Filed:
+    """Read a file of answers, one for every question of a key.
+
+    Raises:
+        DataError: every mistake at once: lines that are none, ids that are missing, double or unknown, with
+            their number and the first of them.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as cause:
+        raise DataError(f"{path}: no such file. Give lines of {{'id': …, 'text': …}}.") from cause
+    except (OSError, UnicodeDecodeError) as cause:
+        raise DataError(f"{path}: cannot be read as UTF-8 text ({cause}).") from cause
+    found: dict[str, str] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    broken = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        read = _answer(line)
+        if read is None:
+            broken.append(f"line {number}")
+        else:
+            counts[read[0]] += 1
+            found[read[0]] = read[1]
+    known = key["questions"]
+    unknown = [one for one in counts if one not in known]
+    wrong = [
+        *_said(broken, "are no answer: an object with an id and a text, both strings"),
+        *_said([one for one, count in counts.items() if count > 1], "are answered more than once"),
+        *_said([one for one in known if one not in counts], "have no answer"),
+        *_said(unknown, "are not in the key: answers of another preparation"),
+    ]
+    if wrong:
+        listing = "\n".join(f"  {text}" for text in wrong)
+        raise DataError(f"{path}: {len(known)} questions were handed over, and of the answers\n{listing}")
+    return Filed({known[opaque]["hash"]: text for opaque, text in found.items()})
+
+
+def _answer(line: str) -> tuple[str, str] | None:
+    """Return id and text of a line, None where it has none."""
+    try:
+        opaque, text = (json.loads(line)[name] for name in ("id", "text"))
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (opaque, text) if isinstance(opaque, str) and isinstance(text, str) else None
+
+
+def _said(some: Sequence[str], what: str) -> list[str]:
+    more = ", …" if len(some) > MOST_NAMED else ""
+    return [f"{len(some)} {what} ({', '.join(some[:MOST_NAMED])}{more})"] if some else []
+
+
+def _no_likelihoods() -> RunError:
+    return RunError(
+        "the evaluation asks how likely a completion is, and a file of answers does not say. Name an "
+        "evaluation that reads what was written, or audit a model at hand: --model."
+    )
+
+
+def _voxels(crop: Crop) -> int:
+    if crop.box_zyx is None:
+        return math.prod(read_geometry(crop.volume).shape_zyx)
+    z0, z1, y0, y1, x0, x1 = crop.box_zyx
+    return (z1 - z0) * (y1 - y0) * (x1 - x0)
+
+
+def _hash(value: Any, size: int) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=size).hexdigest()

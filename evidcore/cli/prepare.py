@@ -1,0 +1,77 @@
+"""`evid audit prepare`: an audit's questions and volumes as files, for a model that is asked elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import click
+
+HANDOUT = "handout"
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="Where the key goes; it is not handed over. [OUT/key.json]"
+)
+@click.option("--stage", default="", help="Which one asks: 05-audit, or 5. [the last audit, or evaluation]")
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases per data entry; 0 = all.")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key of the recipe.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def prepare(
+    recipe: Path,
+    out: Path,
+    key: Path | None,
+    stage: str,
+    limit: int,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Write an audit's questions and volumes for a model that is asked elsewhere.
+
+    OUT/handout/ is handed over: questions.jsonl and volumes/. It names no patient, no condition and no key.
+    """
+    from evidcore.cli.run import follow
+    from evidcore.errors import RunError
+    from evidcore.run.folder import appearing, write
+    from evidcore.run.outside import prepare as prepared
+
+    if key is not None and key.resolve().is_relative_to((out / HANDOUT).resolve()):
+        raise RunError(f"{key}: lies in what is handed over, {out / HANDOUT}. Put the key somewhere else.")
+    if key is not None and key.exists():
+        raise RunError(f"{key}: is there already, and nothing is overwritten. Name another file.")
+    found = prepared(recipe, overrides, stage=stage, limit=limit)
+    handout = found.handout
+    with appearing(out) as partial:
+        free_bytes = shutil.disk_usage(partial).free
+        questions, volumes = len(handout.ids), len(handout.volumes)
+        click.echo(
+            f"{questions} questions over {volumes} volumes, at most {_size(handout.most_bytes)}; "
+            f"{_size(free_bytes)} are free",
+            err=as_json,
+        )
+        if handout.most_bytes > free_bytes:
+            raise RunError(
+                f"{out}: {_size(handout.most_bytes)} may be written, {_size(free_bytes)} are free. Name a "
+                "folder on another disk, or ask about fewer cases with --limit."
+            )
+        with follow("volumes") as told:
+            handout.write(partial / HANDOUT, told)
+        write(key or partial / "key.json", json.dumps(found.key, indent=1) + "\n")
+    place = key or out / "key.json"
+    if as_json:
+        sizes = {"questions": questions, "volumes": volumes, "most_bytes": handout.most_bytes}
+        click.echo(json.dumps({"handout": str(out / HANDOUT), "key": str(place), **sizes}))
+        return
+    click.echo(f"hand over: {out / HANDOUT}")
+    click.echo(f"keep:      {place}")
+    click.echo(
+        f'then:      evid audit policy {recipe} --key {place} --answers FILE   # {{"id": …, "text": …}}'
+    )
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.1f} MB"

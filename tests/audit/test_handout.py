@@ -1,0 +1,370 @@
+"""A model that is asked elsewhere, over files, is audited as the same model in this process."""
+
+import gzip
+import json
+import re
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from evidcore.case import Case, Finding, VolumeRef
+from evidcore.contracts import Dataset, Policy
+from evidcore.recipe import load
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+from evidcore.testing import tiny_vision_language
+from evidcore.volume.preparation import show
+
+NAMES = ("caudal rear", "caudal front", "cranial rear", "cranial front")
+SHAPE = (12, 16, 16)  # z, y, x
+RECIPE = """\
+schema = 1
+name = "outside"
+seed = 3
+
+[dataset.boxes]
+use = "boxes"
+
+[task.choice]
+use = "choice"
+think = false
+
+[model]
+language = { id = "nobody/none", revision = "0" }
+encoder = { use = "native-vision" }
+bridge = { use = "native-merger" }
+view = { use = "volume" }
+
+[[stage]]
+kind = "audit"
+data = [{ dataset = "boxes", task = "choice", split = "test" }]
+max_new_tokens = 9
+"""
+
+
+class Boxes(Dataset):
+    """Noise with a bright box in one quarter; the slice spacing tells which, too."""
+
+    findings = NAMES
+
+    def __init__(self, recipe_folder, *, float_voxels: bool = False) -> None:
+        self.folder = recipe_folder / "scans-of-mueller"
+        self.float_voxels = float_voxels
+
+    def cases(self, split):
+        first, count = {"train": (0, 12), "validation": (12, 4), "test": (16, 24)}[split]
+        for number in range(first, first + count):
+            states = ["present" if index == number % 4 else "absent" for index in range(4)]
+            yield Case(
+                id=f"scan-{number}", patient=f"mueller-{number}",
+                volumes=(self.written(f"mueller-{number}", number, number % 4),),
+                findings=tuple(
+                    Finding(name=name, state=state) for name, state in zip(NAMES, states, strict=True)
+                ),
+            )  # fmt: skip
+
+    def without(self, case, finding):
+        number = int(case.id.removeprefix("scan-"))
+        shown = None if NAMES[number % 4] == finding else number % 4
+        return (self.written(f"mueller-{number}-without", number, shown),)
+
+    def written(self, name, number, shown):
+        hu = np.random.default_rng(number).normal(0, 20, SHAPE)
+        if shown is not None:
+            top, front = divmod(shown, 2)
+            # ours runs to posterior: the front comes first
+            hu[3 + 6 * top :, ...][:3, (4 if front else 12) - 2 :, 6:10][:, :4] += 800
+        path = self.folder / f"{name}.nii.gz"
+        if not path.exists():
+            self.folder.mkdir(exist_ok=True)
+            values = (
+                hu.astype(np.float32) if self.float_voxels and number % 2 else hu.round().astype(np.int16)
+            )
+            affine = np.diag([-1.0, -1.0, 2 + number % 4 / 2, 1.0])
+            image = nib.Nifti1Image(values.transpose(2, 1, 0), affine)
+            image.header["descrip"] = name.encode()
+            nib.save(image, path)
+        return VolumeRef(path=str(path))
+
+    def fingerprint(self):
+        return "boxes"
+
+
+def option(text, name):
+    """Return the answer that takes an option."""
+    letter = re.search(rf"^([A-D])\) {name}$", text, re.MULTILINE)
+    return f"<answer>{letter[1] if letter else 'A'}</answer>"
+
+
+class Looker(Policy):
+    """Finds the bright box."""
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        return [self.answer(prompt) for prompt in prompts]
+
+    def answer(self, prompt):
+        bright = np.argwhere(show(prompt.crops()[0]).array > 400)
+        if not len(bright):
+            return "I see nothing."
+        z, y, _ = bright.mean(0)
+        return option(prompt.words(), NAMES[2 * (z > 5.5) + (y < 7.5)])
+
+    def log_likelihoods(self, prompts, completions):
+        raise AssertionError("an audit of the headline needs none")
+
+
+def looks(folder, line):
+    """Answer a line of questions.jsonl by the voxels."""
+    image = nib.as_closest_canonical(nib.load(folder / line["volumes"][0]))
+    bright = np.argwhere(np.asarray(image.dataobj) > 400)
+    if not len(bright):
+        return "I see nothing."
+    _, y, z = bright.mean(0)
+    return option(line["text"], NAMES[2 * (z > 5.5) + (y > 7.5)])
+
+
+def reads_header(folder, line):
+    """Answer a line of questions.jsonl by the slice spacing."""
+    spacing = nib.load(folder / line["volumes"][0]).header.get_zooms()[2]
+    return option(line["text"], NAMES[round(2 * (spacing - 2))])
+
+
+@pytest.fixture
+def recipe(offered, tmp_path):
+    offered("evid-boxes", "[evidcore.dataset]\nboxes = evid_boxes:Boxes\n", Boxes=Boxes)
+    path = tmp_path / "outside.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def prepared(recipe, evid, tmp_path):
+    evid("audit", "prepare", recipe, "--out", tmp_path / "asked")
+    return tmp_path / "asked"
+
+
+def questions(prepared):
+    lines = (prepared / "handout" / "questions.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def answered(prepared, how):
+    folder, path = prepared / "handout", prepared.with_suffix(".jsonl")
+    lines = [{"id": line["id"], "text": how(folder, line)} for line in questions(prepared)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def audit(recipe, prepared, evid, tmp_path):
+    def audited(answers, *words, **more):
+        given = ("--answers", answers, "--key", prepared / "key.json", "--out", tmp_path / "runs")
+        return evid("audit", "policy", recipe, *given, *words, **more)
+
+    return audited
+
+
+def test_a_model_that_looks_is_found_and_one_that_reads_headers_is_not(prepared, audit):
+    looked = json.loads(audit(answered(prepared, looks), "--json").stdout)
+    assert looked["verdict"]["choice"].startswith("What is asked is seen: +")
+    assert looked["asked"].startswith("answers of a file, sha256 ")
+    header = json.loads(audit(answered(prepared, reads_header), "--json").stdout)
+    own = {row["condition"]: row["value"] for row in header["rows"] if row["metric"] == "strict_accuracy"}
+    assert own["own"] == own["blank"] == own["twin"] == 1.0
+    assert header["verdict"]["choice"].startswith("No sign that looking helps: ")
+
+
+def test_rows_are_those_of_the_same_policy_asked_in_this_process(recipe, prepared, audit, tmp_path):
+    looked = json.loads(audit(answered(prepared, looks), "--json").stdout)
+    assembly = Assembly(load(recipe))
+    [stage] = assembly.recipe.stages
+    direct = stage.run(Context(assembly, "01-audit", policy=Looker()))
+    assert looked["rows"] == json.loads(json.dumps(direct.to_json()["rows"]))
+    assert looked["verdict"] == direct.verdict
+    [run] = (tmp_path / "runs" / "outside").glob("*-*")
+    kept = [json.loads(line) for line in (run / "answers" / "01-audit.jsonl").read_text().splitlines()]
+    assert kept == json.loads(json.dumps(direct.answers))
+    assert {line["condition"] for line in kept} >= {"own", "blank", "scrambled", "twin", "perturbed"}
+    assert "What is asked is seen" in (run / "page" / "index.html").read_text()
+
+
+def test_nothing_that_is_handed_over_names_patient_condition_or_key(recipe, prepared):
+    handout = prepared / "handout"
+    files = [path for path in handout.rglob("*") if path.is_file()]
+    assert {path.relative_to(prepared).parts[0] for path in prepared.rglob("*")} == {"handout", "key.json"}
+    conditions = {
+        one for question in json.loads((prepared / "key.json").read_text())["questions"].values()
+        for one, _ in question["serves"]
+    }  # fmt: skip
+    assert conditions >= {"own", "blank", "scrambled", "other-patient", "perturbed", "twin", "matched"}
+    words = {"mueller", "scan-", "boxes", str(recipe.parent), "key", *conditions}
+    for path in files:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        held = {word for word in words if word.encode() in content or word in path.name}
+        assert held == set(), path
+    assert set(questions(prepared)[0]) == {"id", "text", "volumes", "max_new_tokens"}
+    assert {line["max_new_tokens"] for line in questions(prepared)} == {9}
+
+
+@pytest.mark.parametrize("floats", [False, True])
+def test_files_differ_in_nothing_but_voxels_and_grid(recipe, evid, tmp_path, floats):
+    asked = tmp_path / "asked"
+    override = f"dataset.boxes.float_voxels={str(floats).lower()}"
+    evid("audit", "prepare", recipe, "--out", asked, "--set", override)
+    headers, times, starts = set(), set(), set()
+    for path in (asked / "handout" / "volumes").iterdir():
+        header = nib.load(path).header
+        for field in ("pixdim", "srow_z", "srow_x", "srow_y", "qoffset_z"):
+            header[field] = 0
+        headers.add(bytes(header.binaryblock))
+        times.add(path.stat().st_mtime_ns)
+        starts.add(path.read_bytes()[:10])
+    assert (len(headers), len(times), len(starts)) == (1, 1, 1)
+
+
+def test_own_voxels_are_on_their_grid_and_a_volume_is_written_once(recipe, prepared):
+    key = json.loads((prepared / "key.json").read_text())
+    lines = {line["id"]: line for line in questions(prepared)}
+    own = {
+        pair[1]: lines[opaque]["volumes"][0]
+        for opaque, question in key["questions"].items()
+        for pair in question["serves"] if pair[0] == "own"
+    }  # fmt: skip
+    case = next(iter(Assembly(load(recipe)).datasets["boxes"].cases("test")))
+    name = next(file for prompt, file in own.items() if prompt.startswith(f"{case.id}:"))
+    image, source = nib.load(prepared / "handout" / name), nib.load(case.volumes[0].path)
+    assert np.array_equal(np.asarray(image.dataobj), np.asarray(source.dataobj))
+    assert np.allclose(image.affine, source.affine)
+    shown = {file for line in lines.values() for file in line["volumes"]}
+    assert shown == {f"volumes/{path.name}" for path in (prepared / "handout" / "volumes").iterdir()}
+    places = [next(iter(question["serves"]))[0] for question in key["questions"].values()]
+    assert places != sorted(places)
+
+
+def test_a_preparation_is_the_same_when_it_is_made_again(recipe, prepared, evid, tmp_path):
+    evid("audit", "prepare", recipe, "--out", tmp_path / "again", "--key", tmp_path / "kept.json")
+    assert not (tmp_path / "again" / "key.json").exists()
+    assert (tmp_path / "kept.json").read_bytes() == (prepared / "key.json").read_bytes()
+    for path in (prepared / "handout").rglob("*"):
+        other = tmp_path / "again" / path.relative_to(prepared)
+        assert path.is_dir() or path.read_bytes() == other.read_bytes()
+
+
+def test_the_gain_decides_the_exit_status(prepared, audit):
+    answers = answered(prepared, looks)
+    audit(answers, "--fail-under", 20)
+    said = audit(answers, "--fail-under", 99, exit_code=1).stderr
+    assert re.search(
+        r"choice: own minus the best that does not look is \+\d\d\.\d points, under \+99\.0", said
+    )
+
+
+def test_answers_that_are_not_of_the_key_are_refused_with_their_number(prepared, audit):
+    path = answered(prepared, looks)
+    lines = path.read_text().splitlines()
+    total = len(lines)
+    first = json.loads(lines[0])["id"]
+    path.write_text("\n".join([*lines[:-2], lines[0], '{"id": "ffff", "text": ""}', '{"id": 3}', "no"]))
+    said = audit(path, exit_code=2).stderr
+    assert f"{total} questions were handed over" in said
+    assert f"1 are answered more than once ({first})" in said
+    assert "2 have no answer" in said
+    assert "1 are not in the key: answers of another preparation (ffff)" in said
+    assert f"2 are no answer: an object with an id and a text, both strings (line {total + 1}, line" in said
+    assert "no such file" in audit(prepared / "none.jsonl", exit_code=2).stderr
+
+
+def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
+    answers = answered(prepared, looks)
+    recipe.write_text(RECIPE.replace("seed = 3", "seed = 4"))
+    said = audit(answers, exit_code=2).stderr
+    assert re.search(r"of its \d+ questions [1-9]\d* are no longer asked, and [1-9]\d* are new", said)
+    recipe.write_text(RECIPE.replace('name = "outside"', '# another comment\nname = "outside"'))
+    audit(answers)
+    (prepared / "key.json").write_text("{}")
+    assert "no key (KeyError('preparation'))" in audit(answers, exit_code=2).stderr
+
+
+def test_other_preparations_have_other_ids(recipe, prepared, evid, tmp_path):
+    evid("audit", "prepare", recipe, "--out", tmp_path / "fewer", "--limit", 8)
+    fewer, all_ = ({line["id"] for line in questions(one)} for one in (tmp_path / "fewer", prepared))
+    assert fewer.isdisjoint(all_)
+
+
+def test_options_that_do_not_go_together_are_refused(recipe, evid, tmp_path):
+    def said(*words):
+        return evid("audit", *words, exit_code=2).stderr
+
+    assert "who. Give --answers and --key, or --model" in said("policy", recipe)
+    assert "--answers and --key go together" in said("policy", recipe, "--answers", "a")
+    assert "--answers were given elsewhere" in said("policy", recipe, "--model", "m", "--key", "k")
+    assert "a folder. Answers and models" in said("policy", tmp_path, "--model", "m")
+    assert "in the key" in said("policy", recipe, "--answers", "a", "--key", "k", "--limit", 3)
+    handed = tmp_path / "new" / "handout" / "key.json"
+    assert "lies in what is handed over" in said(
+        "prepare", recipe, "--out", tmp_path / "new", "--key", handed
+    )
+    assert "stage '9' asks no questions; there are 01-audit" in said(
+        "prepare", recipe, "--out", tmp_path / "new", "--stage", "9"
+    )
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    assert "the folder is not empty ('a' is in it)" in said("prepare", recipe, "--out", tmp_path / "full")
+
+
+def test_an_evaluation_that_needs_likelihoods_is_told_so(recipe, evid, offered, tmp_path):
+    from evidcore.evaluate.choice import ChoiceEvaluation
+
+    class Likely(ChoiceEvaluation):
+        """Asks for likelihoods whatever is needed."""
+
+        def answer(self, policy, prompts, task, asking):
+            policy.log_likelihoods(prompts[:1], [["A"]])
+            return super().answer(policy, prompts, task, asking)
+
+    offered("evid-likely", "[evidcore.evaluation]\nlikely = evid_likely:Likely\n", Likely=Likely)
+    recipe.write_text(RECIPE.replace('split = "test"', 'split = "test", evaluation = "likely"'))
+    said = evid("audit", "prepare", recipe, "--out", tmp_path / "new", exit_code=2).stderr
+    assert "asks how likely a completion is, and a file of answers does not say" in said
+    assert not (tmp_path / "new").exists()
+
+
+PUBLISHED = """\
+[[stage]]
+kind = "audit"
+data = [{ dataset = "boxes", task = "choice", split = "test", limit = 3 }]
+conditions = [{ use = "blank" }]
+max_new_tokens = 4
+"""
+
+
+def test_a_published_model_is_asked_in_place_of_the_recipes(recipe, evid, tmp_path):
+    folder = tiny_vision_language(tmp_path / "qwen", "qwen3_vl")
+    text = RECIPE.partition("[[stage]]")[0].replace('"volume"', '"slices", slices = 2')
+    recipe.write_text(text.replace('"native-vision"', '"native-vision", size = 96') + PUBLISHED)
+    words = ("audit", "policy", recipe, "--model", folder, "--out", tmp_path / "runs")
+    result = json.loads(evid(*words, "--json").stdout)
+    assert result["asked"] == f"model {folder}"
+    assert {row["condition"] for row in result["rows"] if "condition" in row} == {"own", "blank"}
+    assert str(folder) in (tmp_path / result["run"] / "resolved.toml").read_text()
+    said = evid(*words, "--set", 'model.bridge={use="projection"}', exit_code=2).stderr
+    assert f"model.bridge 'projection' takes no weights from {folder}, so it would be untrained" in said
+    said = evid(*words, "--set", 'model.encoder={use="vit3d"}', exit_code=2).stderr
+    assert "model.encoder 'vit3d' takes no weights" in said
+    assert "revision is missing" in evid("audit", "policy", recipe, "--model", "a/b", exit_code=2).stderr
+    gone = tmp_path / "gone"
+    assert f"{gone}: no such folder" in evid("audit", "policy", recipe, "--model", gone, exit_code=2).stderr
+    gone.mkdir()
+    assert "holds no model" in evid("audit", "policy", recipe, "--model", gone, exit_code=2).stderr
+
+
+def test_the_folder_of_a_run_is_audited_like_the_run(small_run, copied_run, evid, tmp_path):
+    model = max(small_run.glob("checkpoints/*-sft"))
+    recipe = small_run / "resolved.toml"
+    words = ("audit", "policy", recipe, "--model", model.resolve(), "--out", tmp_path / "runs")
+    direct = json.loads(evid("audit", "policy", copied_run, "--json").stdout)
+    outside = json.loads(evid(*words, "--json").stdout)
+    assert outside["rows"] == direct["rows"]
+    said = evid(*words, "--set", 'model.view={use="slices"}', exit_code=2).stderr
+    assert "was trained in the view {'use': 'volume'}" in said
