@@ -68,9 +68,7 @@ def prepare(
         return
     click.echo(f"hand over: {out / HANDOUT}")
     click.echo(f"keep:      {place}")
-    click.echo(
-        f'then:      evid audit policy {recipe} --key {place} --answers FILE   # {{"id": …, "text": …}}'
-    )
+    click.echo(f"then:      evid audit policy {recipe} --key {place} --answers FILE")
 
 
 def _size(size_bytes: float) -> str:
