@@ -58,7 +58,7 @@ def prepare(
                 f"{out}: {_size(handout.most_bytes)} may be written, {_size(free_bytes)} are free. Name a "
                 "folder on another disk, or ask about fewer cases with --limit."
             )
-        with follow("volumes") as told:
+        with follow("prepare", "volumes") as told:
             handout.write(partial / HANDOUT, told)
         write(key or partial / "key.json", json.dumps(found.key, indent=1) + "\n")
     place = key or out / "key.json"

@@ -122,8 +122,8 @@ def _figures(metrics: Mapping[str, float]) -> str:
 
 
 @contextmanager
-def follow(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how far a walk over cases is: a bar in a terminal, now and then a line otherwise."""
+def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]:
+    """Show how far a walk is, `of` what it counts: a bar in a terminal, now and then a line otherwise."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -141,7 +141,7 @@ def follow(name: str) -> Iterator[Callable[[int, int], None]]:
         nonlocal last_s
         if time.monotonic() - last_s >= _EVERY_S:
             last_s = time.monotonic()
-            print(f"{name}: {count} of {total} cases", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"{name}: {count} of {total} {of}", file=sys.stderr, flush=True)  # noqa: T201
 
     yield say
 

@@ -27,6 +27,7 @@ from evidcore.run.execute import named_services
 from evidcore.run.folder import RunFolder, sha256
 from evidcore.run.model import StageOutputs
 from evidcore.run.post_run import auditing, write_audit
+from evidcore.volume import file_hash
 
 NAME = "01-audit"
 
@@ -107,7 +108,8 @@ def audit_model(
     else:
         _refuse_untrained(assembly.recipe, name)
     audited.ready(Context(assembly, NAME))
-    return _written(assembly, audited, root, f"model {name}", before=before)
+    asked = f"model {name}, weights {_weights_hash(folder)}" if folder.is_dir() else f"model {name}"
+    return _written(assembly, audited, root, asked, before=before)
 
 
 def _written(
@@ -172,6 +174,12 @@ def _language(name: str) -> str:
     owner, _, revision = name.partition("@")
     given = {"id": owner, "revision": revision} if revision else {"id": owner}
     return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items()) + " }"
+
+
+def _weights_hash(folder: Path) -> str:
+    """Return a hash of the weights in a folder."""
+    hashes = [file_hash(file) for file in sorted(folder.glob("*.safetensors"))]
+    return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
 
 
 def _model_type(folder: Path) -> str:

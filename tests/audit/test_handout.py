@@ -345,7 +345,7 @@ def test_a_published_model_is_asked_in_place_of_the_recipes(recipe, evid, tmp_pa
     recipe.write_text(text.replace('"native-vision"', '"native-vision", size = 96') + PUBLISHED)
     words = ("audit", "policy", recipe, "--model", folder, "--out", tmp_path / "runs")
     result = json.loads(evid(*words, "--json").stdout)
-    assert result["asked"] == f"model {folder}"
+    assert re.fullmatch(rf"model {folder}, weights [0-9a-f]{{16}}", result["asked"])
     assert {row["condition"] for row in result["rows"] if "condition" in row} == {"own", "blank"}
     assert str(folder) in (tmp_path / result["run"] / "resolved.toml").read_text()
     said = evid(*words, "--set", 'model.bridge={use="projection"}', exit_code=2).stderr

@@ -14,8 +14,9 @@ from torch.nn import functional
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
-from evidcore.volume import cache_root, content_key, prepare
-from evidcore.volume.preparation import get_input, put_input, resize
+from evidcore.volume import cache_root, content_key, prepare, read
+from evidcore.volume.nifti import save_volume
+from evidcore.volume.preparation import get_input, put_input, resize, show
 
 WIDE = (-1000.0, 1000.0)
 RAMP = np.linspace(-900, 900, 6 * 8 * 10).reshape(6, 8, 10).astype(np.float32)
@@ -303,3 +304,47 @@ def test_what_is_deleted_for_room_is_told(write, monkeypatch):
     size_bytes = entry.stat().st_size
     found = filler(began_s=time.time() + 60)(second)
     assert (found.outcome, found.deleted_bytes) == ("done", size_bytes)
+
+
+def test_what_is_shown_lies_on_its_own_grid_in_whole_hu(write):
+    path = write(RAMP, spacing_mm_zyx=(3.0, 2.0, 1.0))
+    whole, box = show(crop(path)), show(crop(path, (1, 3, 2, 6, 4, 9)))
+    assert whole.array.dtype == np.int16
+    assert np.array_equal(whole.array, np.rint(RAMP))
+    assert np.array_equal(box.array, np.rint(RAMP)[1:3, 2:6, 4:9])
+    first = whole.affine @ (1, 2, 4, 1)
+    np.testing.assert_allclose(box.affine @ (0, 0, 0, 1), first)
+    np.testing.assert_allclose(box.spacing_mm_zyx, (3.0, 2.0, 1.0))
+
+
+def test_changes_keep_type_and_grid_and_do_what_they_say(write):
+    path = write(RAMP)
+    own, blank = show(crop(path)), show(crop(path, blank=True))
+    scrambled, perturbed = (show(crop(path, change=change)) for change in ("scrambled", "perturbed"))
+    for one in (blank, scrambled, perturbed):
+        assert (one.array.dtype, one.array.shape) == (own.array.dtype, own.array.shape)
+        assert np.array_equal(one.affine, own.affine)
+    assert (blank.array == -1000).all()
+    assert np.array_equal(np.sort(scrambled.array, None), np.sort(own.array, None))
+    assert not np.array_equal(scrambled.array, own.array)
+    noise = perturbed.array[1:, 1:, 1:].astype(float) - own.array[:-1, :-1, :-1]
+    low, high = np.percentile(RAMP, (0.5, 99.5))
+    assert 0.8 < noise.std() / (0.01 * (high - low)) < 1.2
+    assert np.array_equal(show(crop(path, change="perturbed")).array, perturbed.array)
+
+
+def test_arbitrary_intensities_keep_their_scale_when_shown(write):
+    path = write(RAMP / 900)
+    own, blank = (show(crop(path, intensity="arbitrary", blank=blank)) for blank in (False, True))
+    assert own.array.dtype == blank.array.dtype == np.float32
+    np.testing.assert_allclose(own.array, RAMP / 900)
+    np.testing.assert_allclose(blank.array, np.percentile(RAMP / 900, 0.5), rtol=1e-4)
+
+
+@pytest.mark.parametrize("change", ["", "perturbed", "scrambled"])
+def test_a_shown_volume_is_read_back_as_it_was(write, tmp_path, change):
+    shown = show(crop(write(RAMP, spacing_mm_zyx=(3.0, 2.0, 1.0)), change=change))
+    save_volume(shown, tmp_path / "saved.nii.gz")
+    again = read(VolumeRef(path=str(tmp_path / "saved.nii.gz")))
+    assert np.array_equal(again.array, shown.array)
+    np.testing.assert_allclose(again.affine, shown.affine)
