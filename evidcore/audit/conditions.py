@@ -213,10 +213,11 @@ def _over_donors(
     donors = {prompt.case.id: prompt for prompt in prompts}
     order = list(donors.values())
     random.Random(f"donors/{seed}").shuffle(order)
+    states = {donor.case.id: _states(donor.case) for donor in order}
     found: list[Prompt | None] = []
     for prompt in prompts:
         finding, others = _asked(prompt), _others(prompt)
-        own, count = cluster_of(prompt), len(prompt.crops())
+        own, count, mine = cluster_of(prompt), len(prompt.crops()), states[prompt.case.id].items()
         fitting = [
             donor
             for donor in (order if finding is not None else ())
@@ -224,15 +225,14 @@ def _over_donors(
             and cluster_of(donor) != own
             and len(donor.crops()) == count
         ]
-        best = min(fitting, key=lambda donor: _apart(prompt.case, donor.case), default=None)
+        apart = [len(mine - states[donor.case.id].items()) for donor in fitting]  # findings that differ
+        best = fitting[apart.index(min(apart))] if fitting else None
         found.append(None if best is None else prompt.showing(best.crops()))
     return found
 
 
-def _apart(one: Case, other: Case) -> int:
-    """Return in how many findings two cases differ."""
-    states = {finding.name: finding.state for finding in other.findings}
-    return sum(states.get(finding.name) != finding.state for finding in one.findings)
+def _states(case: Case) -> dict[str, str]:
+    return {finding.name: finding.state for finding in case.findings}
 
 
 def _of_another(

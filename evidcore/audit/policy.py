@@ -317,12 +317,12 @@ def _rung(
     indices: Sequence[int],
 ) -> Rung:  # fmt: skip
     """Compare own volumes with a showing or a rule, on the questions that it could answer."""
-    values = own.values(headline)
-    mine, clusters = [values[index] for index in indices], tuple(own.clusters[index] for index in indices)
+    values, owners, about = own.values(headline), own.clusters, own.asked_about
+    mine, clusters = [values[index] for index in indices], tuple(owners[index] for index in indices)
     return Rung(
         name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters),
         differences=tuple(one - other for one, other in zip(mine, theirs, strict=True)), clusters=clusters,
-        findings=tuple(own.asked_about[index] for index in indices) if own.asked_about else (),
+        findings=tuple(about[index] for index in indices) if about else (),
     )  # fmt: skip
 
 

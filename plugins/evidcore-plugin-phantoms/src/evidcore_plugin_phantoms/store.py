@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -21,6 +22,7 @@ from evidcore_plugin_phantoms.drawing import Population, nifti, write
 SMALL = 48  # cases that are drawn sooner than a second process has started
 
 
+@functools.cache
 def source_hash(population: Population) -> str:
     """Return a hash of the code that draws: changed code never meets volumes of the old one.
 
