@@ -40,6 +40,7 @@ from evidcore.registry.factory import offer_of
 
 OWN = "own"
 OTHER = "other-patient"
+SAME_PATIENT = ("twin", "occluded")  # conditions that change nothing but what is asked, the best first
 LEVEL = 0.05
 KEPT_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
 
@@ -131,13 +132,12 @@ class PolicyAudited(Audited):
                 "No showing without what is asked could be made, so what in the scan is seen is not known."
             )
             return f"The volume is used: {found}. {weaker}"
-        last = next((rung for rung in removed if rung.name == "twin"), removed[0])
+        by_name = {rung.name: rung for rung in removed}
+        last = next((by_name[name] for name in SAME_PATIENT if name in by_name), removed[0])
         fell = f"{_points(last.above)} over {last.says}, {_spread(last.above)}"
         if all((_ends(rung.above) or (0.0, 0.0))[0] > 0 for rung in removed):
-            weaker = (
-                "" if last.name == "twin" else " No twins could be made: patients differ in more than that."
-            )
-            return f"What is asked is seen: {found}; {fell}.{weaker}"
+            weaker = " No twins could be made: patients differ in more than that."
+            return f"What is asked is seen: {found}; {fell}.{'' if last.name in SAME_PATIENT else weaker}"
         return f"The volume is used, but no sign that what is asked is seen: {found}; {fell}."
 
     def _misled(self) -> str:

@@ -26,6 +26,7 @@ from evidcore.formats import (
     Mask,
     Stored,
     Triple,
+    Volume,
     refuse_shape,
     refuse_type,
 )
@@ -76,6 +77,25 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
     if target.name.endswith(".gz"):
         content = gzip.compress(content, compresslevel=6, mtime=0)
     write_atomically(target, content, or_else="name a file in another folder")
+
+
+def save_volume(volume: Volume, path: str | os.PathLike[str]) -> None:
+    """Write a volume as NIfTI on its own grid; `read` gives the same back.
+
+    Args:
+        volume: its grid may be any but the file's it was read from.
+        path: ends in .nii or .nii.gz; written in one move, replaced if there.
+
+    Raises:
+        RunError: if the disk is full or the folder may not be written to.
+    """
+    turn = np.eye(4)[[2, 1, 0, 3]]  # z, y, x to x, y, z, of indices and of places alike
+    image = nib.Nifti1Image(volume.array.transpose(2, 1, 0), LPS_RAS @ turn @ volume.affine @ turn)
+    image.header.set_xyzt_units("mm")
+    content = image.to_bytes()
+    if is_packed(str(path)):
+        content = gzip.compress(content, compresslevel=1, mtime=0)
+    write_atomically(Path(path), content)
 
 
 def _image(values: Array, affine_ras: Array, ref: VolumeRef) -> nib.Nifti1Image | nib.Nifti2Image:

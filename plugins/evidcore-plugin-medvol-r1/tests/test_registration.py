@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.followed import gold_evidence
+from evidcore_plugin_medvol_r1.masks import target_mask
 from evidcore_plugin_medvol_r1.scan_facts import HEIGHTS, outlined, stated
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
@@ -162,28 +163,33 @@ class OutlineOnly(Planted):
 
 
 class Looker(Planted):
-    """Boxes the organ of the volume shown; over air and moved voxels it guesses."""
+    """Boxes an organ where its voxels are those of the patient whose scan it is; else it guesses."""
 
     def __init__(self, world):
         super().__init__(world)
-        own = {prompt.case.volumes[0]: prompt.case for prompt in world.prompts}
-        self.gold = {
-            (prompt.case.volumes[0], asked(prompt)): self.known(prompt)
-            for prompt in world.prompts
-            if own[prompt.case.volumes[0]] is prompt.case
-        }
+        self.of = {}
+        for prompt in world.prompts:
+            volume = read(prompt.case.volumes[0])
+            mask = target_mask(prompt, volume)
+            self.of[self.person(volume.array), asked(prompt)] = mask, volume.array[mask], self.known(prompt)
+
+    def person(self, hu):
+        """Return what no cover reaches."""
+        return hu[:, :, :4].tobytes()
 
     def answer(self, prompt):
-        crop, name = prompt.crops()[0], asked(prompt)
-        seen = None if crop.blank or crop.change else self.gold.get((crop.volume, name))
-        return written(*(self.place[name] if seen is None else seen))
+        hu, name = array(prompt.crops()[0]), asked(prompt)
+        mask, own, place = self.of.get((self.person(hu), name), (None, None, None))
+        is_seen = mask is not None and not prompt.crops()[0].change and (hu[mask] == own).mean() > 0.5
+        return written(*(place if is_seen else self.place[name]))
 
 
 def audited(policy, world, offered):
     offered("evid-likes", "[evidcore.segmenter]\nlikes = evid_likes:It\n", It=Likes)
     segmenter = factory.build("segmenter", {"use": "likes"}, given={}, where="test")
     evaluation = SegmentationEvaluation(world.folder / "cache", segmenter=segmenter)
-    conditions = [{"use": "blank"}, {"use": "scrambled"}, {"use": "other-patient", "exchanges": 1}]
+    names = ("blank", "scrambled", "occluded", "occluded-elsewhere")
+    conditions = [{"use": name} for name in names]
     audit = factory.build("audit", {"use": "policy", "conditions": conditions}, given={}, where="test")
     asking = Asking(max_new_tokens=8)
     return audit(policy, world.prompts, world.task, evaluation, lambda: world.training, asking, "reasoning")
@@ -199,7 +205,12 @@ def test_who_knows_where_the_body_lies_and_no_organ_is_not_told_to_look(planted,
 
 def test_who_looks_is_told_so_and_registration_has_a_row(world, offered):
     audit = audited(Looker(world), world, offered)
-    assert audit.verdict().startswith("The volume is used")
+    assert audit.verdict().startswith("What is asked is seen")
+    covered = "over the same patients with what is asked covered"
+    assert covered in audit.verdict()
+    kept_still = next(rung for rung in audit.rungs if rung.name == "occluded-elsewhere")
+    assert abs(kept_still.above.value) < 0.02
+    assert len(kept_still.differences) > 0.8 * len(world.prompts)
     rows = {row.metric: row for row in audit.rows()}
     assert rows["registration_dsc"].value > rows["blind_dsc"].value + 0.05
     assert rows["own_minus_registration"].value < rows["own_minus_blind-rule".replace("-", "_")].value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import inspect
 import json
 from pathlib import Path
 
@@ -13,10 +12,9 @@ import numpy as np
 
 from evidcore.case import VolumeRef
 from evidcore.geometry import body
-from evidcore.volume import Geometry, content_hash, read, read_geometry
+from evidcore.volume import Geometry, content_hash, file_hash, read, read_geometry
 from evidcore.volume.cache import fetch, store
 
-MEASURING = 1  # raise whenever the same scan gives other facts
 HEIGHTS = 20  # equal stretches of the body, of which each has a profile
 FAT_HU, BONE_HU, MOST_HU = (-150.0, -30.0), 200.0, 1000.0
 Frame = tuple[tuple[float, float], ...]  # first and last voxel, stop excluded, along z, y and x
@@ -53,7 +51,8 @@ def outlined(ref: VolumeRef, cache_folder: Path) -> Scan:
     Raises:
         DataError: if the volume cannot be used.
     """
-    asked = [MEASURING, _code(), content_hash(ref.path), ref.marks()]
+    code = [file_hash(__file__), file_hash(body.__file__)]
+    asked = [code, content_hash(ref.path), ref.marks()]
     key = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
     entry = cache_folder / "body-outlines" / key
     held = fetch(entry)
@@ -96,9 +95,3 @@ def _measure(ref: VolumeRef) -> tuple[Frame, list[float]]:
         for (start, stop), step, count in zip(edges, steps, volume.shape_zyx, strict=True)
     )
     return frame, profile
-
-
-@functools.cache
-def _code() -> str:
-    """Return a hash of the code that finds the outline."""
-    return hashlib.sha256(Path(inspect.getfile(body)).read_bytes()).hexdigest()[:16]
