@@ -213,7 +213,7 @@ def test_who_looks_is_told_so_and_registration_has_a_row(world, offered):
     assert len(kept_still.differences) > 0.8 * len(world.prompts)
     rows = {row.metric: row for row in audit.rows()}
     assert rows["blind_dsc"].value < 0.25
-    assert rows["registration_dsc"].value == pytest.approx(0.85, abs=0.02)  # docs/reference/phantom_abdomen.md
+    assert rows["registration_dsc"].value == pytest.approx(0.85, abs=0.02)  # the docs say so
     assert audit.score("own").value == pytest.approx(0.89, abs=0.02)  # its boxes are the gold ones
     assert rows["own_minus_registration"].value < rows["own_minus_blind_rule"].value
     kept = [line for line in audit.lines() if line["condition"] == "registration"]

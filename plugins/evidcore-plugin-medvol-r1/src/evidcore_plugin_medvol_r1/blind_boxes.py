@@ -137,7 +137,7 @@ class _Fitted:
         return self._usual.get(words, self._everywhere)
 
     def _standardised(self, facts: Array) -> Array:
-        return np.clip((facts - self._mean) / self._spread, -FARTHEST, FARTHEST)
+        return np.asarray(np.clip((facts - self._mean) / self._spread, -FARTHEST, FARTHEST))
 
 
 def _words(prompt: Prompt) -> str:

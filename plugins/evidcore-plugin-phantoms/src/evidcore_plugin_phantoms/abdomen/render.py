@@ -81,7 +81,7 @@ def draw(population: Population, split: str, number: int, *, without: str | None
         functools.partial(population.stream, split, number, LESION), scene, patient.wishes, without=without
     )
     cue_streams = [population.stream(split, number, CUE, which) for which in range(3)]
-    shows = {*(each.finding for each in grown), without}
+    shows = {each.finding for each in grown} | ({without} if without else set())
     scanned = scanner(population, cue_streams, tuple(INDICATIONS), patient.kind, shows)
     if scanned.table is not None:
         lower_table(scene, scanned.table)
