@@ -494,6 +494,7 @@ def conform_condition(name, build, world):
                 Finding(name=one, state="present" if one in {"g", names[number]} else "absent")
                 for one in names
             ),
+            masks={names[number]: next(iter(case.masks.values()))},
             questions=(),
         )
         for number, case in enumerate(world.cases)

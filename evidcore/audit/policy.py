@@ -1,11 +1,12 @@
 """The evidence ladder: what a policy scores over its own volumes beside what each other showing is worth.
 
 The claim is *own minus the best that does not look*: the headline over the cases' own volumes against the
-best blind rule, and against every showing in which what is asked cannot be seen (air, scrambled voxels). It
-holds where the policy beats each of them: choosing the best on the same questions helps nobody. Where the
-same patients can be shown without what is asked, the score must fall (*own minus twin*), and where nothing
-that matters has changed, it must stay. What is lost over another patient's volumes, the *grounding margin*,
-says how far a wrong scan misleads, and is no proof of sight: a weak policy may be misled and gain nothing.
+best blind rule, against rules that know where the body lies and never look at what is asked (registration),
+and against every showing in which what is asked cannot be seen (air, scrambled voxels). It holds where the
+policy beats each of them: choosing the best on the same questions helps nobody. Where the same patients can
+be shown without what is asked, the score must fall (*own minus twin*), and where nothing that matters has
+changed, it must stay. What is lost over another patient's volumes, the *grounding margin*, says how far a
+wrong scan misleads, and is no proof of sight: a weak policy may be misled and gain nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from evidcore.registry.factory import offer_of
 
 OWN = "own"
 OTHER = "other-patient"
-BLIND_RULE = "blind-rule"
+SAME_PATIENT = ("twin", "occluded")  # conditions that change nothing but what is asked, the best first
 LEVEL = 0.05
 KEPT_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
 
@@ -131,13 +132,12 @@ class PolicyAudited(Audited):
                 "No showing without what is asked could be made, so what in the scan is seen is not known."
             )
             return f"The volume is used: {found}. {weaker}"
-        last = next((rung for rung in removed if rung.name == "twin"), removed[0])
+        by_name = {rung.name: rung for rung in removed}
+        last = next((by_name[name] for name in SAME_PATIENT if name in by_name), removed[0])
         fell = f"{_points(last.above)} over {last.says}, {_spread(last.above)}"
         if all((_ends(rung.above) or (0.0, 0.0))[0] > 0 for rung in removed):
-            weaker = (
-                "" if last.name == "twin" else " No twins could be made: patients differ in more than that."
-            )
-            return f"What is asked is seen: {found}; {fell}.{weaker}"
+            weaker = " No twins could be made: patients differ in more than that."
+            return f"What is asked is seen: {found}; {fell}.{'' if last.name in SAME_PATIENT else weaker}"
         return f"The volume is used, but no sign that what is asked is seen: {found}; {fell}."
 
     def _misled(self) -> str:
@@ -151,12 +151,12 @@ class PolicyAudited(Audited):
         return f"Over another patient's volumes it loses {100 * self.margin.value:.1f}."
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines of every condition, and what the best blind rule scores on each question."""
+        """Return the lines of every condition, and what the rules that do not look score on each question."""
         found = [line for some in self.results.values() for result in some for line in result.lines()]
-        if self.blind is not None:
-            for prompt, value in zip(self.prompts, self.blind.values, strict=True):
+        for rule in _rules(self.blind):
+            for prompt, value in zip(self.prompts, rule.values, strict=True):
                 figures = {self.evaluation.headline: value}
-                found.append({**asked(prompt, BLIND_RULE), "text": "", "malformed": None, "figures": figures})
+                found.append({**asked(prompt, rule.name), "text": "", "malformed": None, "figures": figures})
         return found
 
     def reference_lines(self) -> Mapping[str, float | None]:
@@ -272,12 +272,13 @@ class PolicyAudit(Audit):
             if (condition := conditions.get(name_)) is not None:
                 asked_of, theirs = places[name_][0], _mean(some, headline)
                 rungs.append(_rung(name_, condition.says, condition.role, own, headline, theirs, asked_of))
+        for place, rule in enumerate(_rules(blind)):
+            called = "the best blind rule" if rule is blind else rule.name
+            says, whose = f"{called} ({rule.rule})", range(len(prompts))
+            rungs.insert(place, _rung(rule.name, says, "blind", own, headline, rule.values, whose))
         over_blind = None
-        if blind is not None:
-            says, whose = f"the best blind rule ({blind.rule})", range(len(prompts))
-            rungs.insert(0, _rung(BLIND_RULE, says, "blind", own, headline, blind.values, whose))
-            if OTHER in results:
-                over_blind = paired_interval(_mean(results[OTHER], headline), blind.values, own.clusters)
+        if blind is not None and OTHER in results:
+            over_blind = paired_interval(_mean(results[OTHER], headline), blind.values, own.clusters)
         return PolicyAudited(
             name=name, evaluation=evaluation, results=results, conditions=conditions, rungs=tuple(rungs),
             blind=blind, over_blind=over_blind, prompts=prompts,
@@ -310,6 +311,11 @@ class PolicyAudit(Audit):
             if len({tuple(index for index, _ in repeat) for repeat in found[name]}) > 1:
                 raise DataError(f"{offer_of(condition)}: leaves out other questions when it is repeated.")
         return found
+
+
+def _rules(blind: Blind | None) -> tuple[Blind, ...]:
+    """Return the best blind rule, and those beside it that never look at what is asked."""
+    return () if blind is None else (blind, *blind.also)
 
 
 def _rung(

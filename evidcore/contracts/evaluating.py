@@ -133,12 +133,18 @@ class Scored(ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Blind:
-    """What the best rule scores that never looks at the volume."""
+    """What the best rule scores that never looks at the volume.
+
+    Rules that look at the scan, and never at what is asked (registration to the body's outline), stand in
+    `also`, each under a name of its own: they are not blind, and a policy must beat them too.
+    """
 
     values: tuple[float, ...]  # the evaluation's headline of each prompt
     rule: str  # what the rule does
     label: str  # in the name of the row that compares with it: `other_patient_minus_<label>`
     rows: tuple[Row, ...]  # of all such rules, beside an audit's own
+    name: str = "blind-rule"  # of its rung, and the condition of its answers' lines
+    also: tuple[Blind, ...] = ()
     # `reference_lines` of the result
     figures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -179,17 +179,26 @@ def best_rule(training: Sequence[Prompt]) -> str:
 
     With one patient, or none of a fold, what a rule says of its own questions has to serve.
     """
-    owners = [cluster_of(prompt) for prompt in training]
-    patients = sorted(set(owners))
-    random.Random(0).shuffle(patients)
-    fold_of = {patient: index % FOLDS for index, patient in enumerate(patients)}
     right: dict[str, float] = collections.defaultdict(float)
-    for fold in range(min(FOLDS, len(patients))):
-        held = [prompt for prompt, owner in zip(training, owners, strict=True) if fold_of[owner] == fold]
-        others = [prompt for prompt, owner in zip(training, owners, strict=True) if fold_of[owner] != fold]
-        for name, rule in _blind_rules(others or held).items():
-            right[name] += sum(_expected(prompt, rule) for prompt in held)
+    for others, held in folds([cluster_of(prompt) for prompt in training]):
+        for name, rule in _blind_rules([training[index] for index in others]).items():
+            right[name] += sum(_expected(training[index], rule) for index in held)
     return max(right, key=lambda name: right[name])
+
+
+def folds(patients: Sequence[str]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield, for each fifth of the patients, the questions to learn from and those to answer.
+
+    Args:
+        patients: of each question; of one alone, its questions are both.
+    """
+    each = sorted(set(patients))
+    random.Random(0).shuffle(each)
+    fold_of = {patient: index % FOLDS for index, patient in enumerate(each)}
+    for fold in range(min(FOLDS, len(each))):
+        held = [index for index, patient in enumerate(patients) if fold_of[patient] == fold]
+        others = [index for index, patient in enumerate(patients) if fold_of[patient] != fold]
+        yield others or held, held
 
 
 def _expected(prompt: Prompt, rule: Rule) -> float:

@@ -12,7 +12,7 @@ from evidcore.volume.content import content_hash, content_key, file_hash
 from evidcore.volume.files import file_state, stem
 from evidcore.volume.geometry import turn_to_body
 from evidcore.volume.masks import label_mask, place_into, place_on, read_mask, resample_mask
-from evidcore.volume.nifti import save_mask
+from evidcore.volume.nifti import save_mask, save_volume
 from evidcore.volume.reading import read, read_geometry, why_unusable
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "read_mask",
     "resample_mask",
     "save_mask",
+    "save_volume",
     "stated_affine",
     "stem",
     "turn_to_body",

@@ -79,20 +79,21 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
     write_atomically(target, content, or_else="name a file in another folder")
 
 
-def save_volume(volume: Volume, path: Path) -> None:
+def save_volume(volume: Volume, path: str | os.PathLike[str]) -> None:
     """Write voxels as NIfTI in body axes; nothing of the file they were read from but their grid is written.
 
     Args:
-        volume: int16 or float32.
-        path: ends in .nii.gz.
+        volume: int16 or float32; its grid may be any.
+        path: ends in .nii or .nii.gz; written in one move, replaced if there.
 
     Raises:
         RunError: if the disk is full or the folder may not be written to.
     """
-    flip = np.eye(4)[[2, 1, 0, 3]]  # z, y, x to x, y, z
-    image = _of_grid(volume.array.transpose(2, 1, 0), LPS_RAS @ flip @ volume.affine @ flip)
-    content = igzip.compress(image.to_bytes(), mtime=0)
-    write_atomically(path, content, or_else="name another folder")
+    turn = np.eye(4)[[2, 1, 0, 3]]  # z, y, x to x, y, z, of indices and of places alike
+    content = _of_grid(volume.array.transpose(2, 1, 0), LPS_RAS @ turn @ volume.affine @ turn).to_bytes()
+    if is_packed(str(path)):
+        content = igzip.compress(content, mtime=0)
+    write_atomically(Path(path), content, or_else="name another folder")
 
 
 def _of_grid(values: Array, affine_ras: Array) -> nib.Nifti1Image:

@@ -1,12 +1,14 @@
 """The audit of segmentations, on policies that look, that remember, and that guess."""
 
 import dataclasses
+from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_medvol_r1.blind_boxes import blind_answers
+from evidcore_plugin_medvol_r1.blind_boxes import USUAL, WORDED, best_answers
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
+from evidcore_plugin_medvol_r1.scan_facts import stated
 
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Asking, Policy, Segmenter, SegmenterSession, Task
@@ -117,8 +119,14 @@ def asked(cases):
     ]
 
 
+def blind_answers(prompts, training, task, rules=(USUAL, WORDED)):
+    return {rule.name: best_answers(prompts, training, task, [rule], stated)[1] for rule in rules}
+
+
 def audited(policy, cases, segmenter, *, exchanges):
-    evaluation, asking = SegmentationEvaluation(segmenter=segmenter), Asking(max_new_tokens=8)
+    folder = Path(cases[0].volumes[0].path).parent / "cache"
+    evaluation = SegmentationEvaluation(folder, segmenter=segmenter)
+    asking = Asking(max_new_tokens=8)
     conditions = [{"use": "blank"}, {"use": "other-patient", "exchanges": exchanges}]
     audit = factory.build("audit", {"use": "policy", "conditions": conditions}, given={}, where="test")
     return audit(policy, asked(cases), Boxed(), evaluation, lambda: asked(cases), asking, "boxed")

@@ -1,6 +1,7 @@
 """Boxes 'z y0 y1 x0 x1' on a scan of 12 x 16 x 16 voxels, filled from top to bottom by a segmenter."""
 
 import json
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -120,7 +121,7 @@ def evaluated(segmenter, cases, texts):
 
 
 def scored(segmenter, prompts, texts):
-    evaluation = SegmentationEvaluation(segmenter=segmenter)
+    evaluation = SegmentationEvaluation(Path("unused"), segmenter=segmenter)
     said = evaluation.answer(Written(texts), prompts, Boxed(), Asking(max_new_tokens=9))
     [result] = evaluation.score([Answers(prompts, said)], Boxed(), "boxed")
     return result

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -286,3 +287,19 @@ def test_masks_that_no_case_has_are_named(source, caplog):
     assert "no case has a mask 'spine'." in caplog.text
     assert "no case has a mask 'liver'" not in caplog.text
     assert "split validation" not in caplog.text
+
+
+class Removing(Folder):
+    """A folder with the scan of each case without its tumour."""
+
+    def without(self, case, finding):
+        others = tuple(dataclasses.replace(ref, path=f"{ref.path}-without") for ref in case.volumes)
+        return others if finding == "tumour" else None
+
+
+def test_the_source_says_how_a_case_looks_without_a_finding(source: Folder, tmp_path: Path):
+    removing = Removing(tmp_path, source.cache_folder, path=".")
+    dataset = MaskQuestions(source.cache_folder, source=removing)
+    case = next(iter(dataset.cases("test")))
+    assert dataset.without(case, "tumour") == removing.without(case, "tumour")
+    assert dataset.without(case, "liver") is None

@@ -10,13 +10,18 @@ What is counted how:
 - `key_slice_area` is the target's area on the named slice over its largest on any slice, `key_slice_off_mm`
   how far that slice lies from the gold one, `box_iou` how well the boxes match the gold ones in the plane,
   whatever slice was named.
+
+Beside a policy under audit stand the best blind rule and *registration*, which knows where the body lies in
+the scan and never looks at what is asked (`blind_boxes`).
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from evidcore.case import Answer, Evidence, Prompt, VolumeRef
@@ -40,9 +45,12 @@ from evidcore.evaluate.reference_lines import row
 from evidcore.geometry.boxes import Mask
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore_plugin_medvol_r1.blind_boxes import blind_answers
+from evidcore_plugin_medvol_r1.blind_boxes import BLIND, REGISTRATION, best_answers
 from evidcore_plugin_medvol_r1.followed import SegmentationAnswer, follow
 from evidcore_plugin_medvol_r1.mask_figures import BY_PART, UNITS, MaskFigures
+from evidcore_plugin_medvol_r1.scan_facts import outlined, stated
+
+MOST_SCANS = 600  # of training patients, whose outlines registration learns from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,6 +100,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
     and, where it is given, `reference["kind"]`. An audit segments the case's own volume, whatever was shown.
 
     Args:
+        cache_folder: keeps the outlines of bodies that registration learns from.
         segmenter: makes masks of boxes, of the answers' and of the gold ones.
     """
 
@@ -101,9 +110,11 @@ class SegmentationEvaluation(Evaluation[Answer]):
 
     def __init__(
         self,
+        cache_folder: Path,
         *,
         segmenter: Segmenter = {"use": "region-growing"},  # type: ignore[assignment]  # noqa: B006
     ) -> None:
+        self.cache_folder = cache_folder
         self.segmenter = segmenter
 
     def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
@@ -151,14 +162,28 @@ class SegmentationEvaluation(Evaluation[Answer]):
         task: Task,
         name: str,
     ) -> tuple[list[Scored], Blind]:
-        """Measure the answers and the blind rules' boxes together, each volume opened once."""
-        rules = blind_answers(prompts, training(), task)
-        scored = self.score([*answers, *(Answers(prompts, said) for said in rules.values())], task, name)
-        by_rule = {rule: one.values("dsc") for rule, one in zip(rules, scored[len(answers) :], strict=True)}
-        best = max(by_rule, key=lambda one: sum(by_rule[one]))
-        interval = mean_interval(by_rule[best], scored[0].clusters)
-        shown = row(name, "blind_dsc", interval, note=best, unit="score")
-        blind = Blind(values=by_rule[best], rule=best, label="blind_rule", rows=(shown,))
+        """Measure the answers and the rules' boxes together, each volume opened once.
+
+        The best blind rule, and over scans in HU registration beside it, were chosen on training patients.
+        """
+        known = training()
+        chosen = [best_answers(prompts, known, task, BLIND, stated)]
+        if all(one.case.volumes[0].intensity == "hu" for one in (*prompts, *known)):
+            scans = list(dict.fromkeys(one.case.volumes[0] for one in known))
+            some = set(scans[:: -(-len(scans) // MOST_SCANS)])
+            learnt = [one for one in known if one.case.volumes[0] in some]
+            look = functools.partial(outlined, cache_folder=self.cache_folder)
+            chosen.append(best_answers(prompts, learnt, task, REGISTRATION, look))
+        sets = [*answers, *(Answers(prompts, said) for _, said in chosen)]
+        scored = self.score(sets, task, name)
+        names = (("blind-rule", "blind_dsc"), ("registration", "registration_dsc"))
+        rules = [
+            _rule(one, rule.name, *called, name)
+            for (rule, _), one, called in zip(chosen, scored[len(answers) :], names, strict=False)
+        ]
+        blind = dataclasses.replace(
+            rules[0], also=tuple(rules[1:]), rows=tuple(shown for one in rules for shown in one.rows)
+        )
         return scored[: len(answers)], blind
 
     def follow(self, prompt: Prompt, evidence: Evidence, volume: VolumeRef) -> tuple[Mask, object] | None:
@@ -168,6 +193,13 @@ class SegmentationEvaluation(Evaluation[Answer]):
         with blame(offer_of(self.segmenter), f"following boxes through {volume.path}"):
             made = self.segmenter.session(volume).mask([BoxPrompt(box=box) for box in evidence.boxes])
         return made, self.segmenter
+
+
+def _rule(scored: Scored, rule: str, name: str, metric: str, task: str) -> Blind:
+    """Return what a rule scores, under the name of its rung."""
+    values = scored.values("dsc")
+    shown = row(task, metric, mean_interval(values, scored.clusters), note=rule, unit="score")
+    return Blind(values=values, rule=rule, label="blind_rule", rows=(shown,), name=name)
 
 
 def _number(figure: float | Sums) -> float:

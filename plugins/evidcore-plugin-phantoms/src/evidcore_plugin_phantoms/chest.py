@@ -9,9 +9,8 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from evidcore.case import Case, MaskRef, Question, Split
-from evidcore.errors import RecipeError, did_you_mean
 from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore_plugin_phantoms.cues import PATIENT_TYPE
+from evidcore_plugin_phantoms.cues import PATIENT_TYPE, check
 from evidcore_plugin_phantoms.dataset import Phantoms
 from evidcore_plugin_phantoms.questions import Item, balanced_items
 from evidcore_plugin_phantoms.render import Population
@@ -78,16 +77,7 @@ class PhantomChest(Phantoms[Population]):
             company: how strongly findings of a patient's type come together, as with `prior_strength`, and no
                 text tells the type.
         """
-        if cue_of not in (PATIENT_TYPE, *CT_RATE_FINDINGS):
-            raise RecipeError(
-                f"phantom-chest: cue_of must be {PATIENT_TYPE!r} or a finding, got {cue_of!r}."
-                f"{did_you_mean(cue_of, (PATIENT_TYPE, *CT_RATE_FINDINGS))}"
-            )
-        if company and prior_strength:
-            raise RecipeError(
-                f"phantom-chest: company is the prior that no text tells, prior_strength the one that texts "
-                f"tell; got {company:g} and {prior_strength:g}. Set one of them to 0."
-            )
+        check(self.folder_name, CT_RATE_FINDINGS, cue_of, company, prior_strength)
         population = Population(
             seed=seed, prior_strength=prior_strength, subtlety=subtlety, prevalence=prevalence,
             names_absent=names_absent, cue_of=cue_of, header_cue=header_cue, device_cue=device_cue,

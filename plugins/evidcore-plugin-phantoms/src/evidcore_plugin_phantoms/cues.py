@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Sequence
 
 import numpy as np
+
+from evidcore.errors import RecipeError, did_you_mean
 
 PATIENT_TYPE = ""
 SLICE_SHARE = (0.8, 1.2)  # times the usual distance of slices
@@ -41,15 +44,40 @@ class Scanner:
         return usual if self.noise is None else _between(NOISE_HU, self.noise)
 
 
-def scanner(cues: Cues, streams: list[np.random.Generator], state: int, states: int) -> Scanner:
-    """Choose how a phantom is scanned.
+def check(
+    dataset: str, findings: Collection[str], cue_of: str, company: float, prior_strength: float
+) -> None:
+    """Raise if a cue follows no finding of the set, or two options say how findings come together.
+
+    Raises:
+        RecipeError: names the data set and both values.
+    """
+    if cue_of not in (PATIENT_TYPE, *findings):
+        raise RecipeError(
+            f"{dataset}: cue_of must be {PATIENT_TYPE!r} or a finding, got {cue_of!r}."
+            f"{did_you_mean(cue_of, (PATIENT_TYPE, *findings))}"
+        )
+    if company and prior_strength:
+        raise RecipeError(
+            f"{dataset}: company is the prior that no text tells, prior_strength the one that texts "
+            f"tell; got {company:g} and {prior_strength:g}. Set one of them to 0."
+        )
+
+
+def scanner(
+    cues: Cues, streams: Sequence[np.random.Generator], types: Sequence[str], own: str, shown: Collection[str]
+) -> Scanner:
+    """Choose how a phantom is scanned: by his type or by a finding. Each has a level of its own of every cue.
 
     Args:
         cues: what follows what.
         streams: one for each of header, device and table.
-        state: of the patient: his type, or whether he has the finding.
-        states: how many there are. Each has a level of its own of every cue.
+        types: of patients.
+        own: his type.
+        shown: the findings that he shows.
     """
+    by_type = cues.cue_of == PATIENT_TYPE
+    state, states = (types.index(own), len(types)) if by_type else (int(cues.cue_of in shown), 2)
     slices, noise, table = (
         _level(rng, state, states, chance) if chance else None
         for rng, chance in zip(streams, (cues.header_cue, cues.device_cue, cues.table_cue), strict=True)

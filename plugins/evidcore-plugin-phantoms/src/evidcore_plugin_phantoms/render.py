@@ -11,8 +11,8 @@ from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_phantoms import drawing
 from evidcore_plugin_phantoms.anatomy import draw_table, healthy
 from evidcore_plugin_phantoms.canvas import SPACING_MM_ZYX, Body
-from evidcore_plugin_phantoms.cues import PATIENT_TYPE, Cues, Scanner, scanner
-from evidcore_plugin_phantoms.population import INDICATIONS, Patient, draw_patient, side_of
+from evidcore_plugin_phantoms.cues import Cues, scanner
+from evidcore_plugin_phantoms.population import INDICATIONS, draw_patient, side_of
 from evidcore_plugin_phantoms.shapes import Region
 from evidcore_plugin_phantoms.signs import SIGNS, VISIBLE_VOXELS, VISIBLE_VOXELS_OTHERWISE, index_of
 from evidcore_plugin_phantoms.wording import Shown, impression, sentences, written
@@ -78,7 +78,8 @@ def draw(population: Population, split: str, number: int, *, without: str | None
     while hidden := [name for name in wanted if not _shows(body, name)]:
         wanted = [name for name in wanted if name not in hidden]
         body, sizes = painted(wanted)
-    scanned = _scanner(population, split, number, patient, wanted)
+    cue_streams = [population.stream(split, number, CUE, which) for which in range(3)]
+    scanned = scanner(population, cue_streams, tuple(INDICATIONS), patient.indication, wanted)
     if without in wanted:
         wanted.remove(without)
         body, sizes = painted(wanted)
@@ -127,14 +128,6 @@ def _shows(body: Body, name: str) -> bool:
     """Tell whether enough of a sign can be seen."""
     voxels = np.count_nonzero(body.visible(index_of(name)))
     return bool(voxels >= VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE))
-
-
-def _scanner(population: Population, split: str, number: int, patient: Patient, shown: list[str]) -> Scanner:
-    """Return how the phantom is scanned: by his type or by a finding that he shows."""
-    streams = [population.stream(split, number, CUE, which) for which in range(3)]
-    if population.cue_of == PATIENT_TYPE:
-        return scanner(population, streams, list(INDICATIONS).index(patient.indication), len(INDICATIONS))
-    return scanner(population, streams, int(population.cue_of in shown), 2)
 
 
 def describe(phantom: Phantom, rng: np.random.Generator, *, names_absent: bool = True) -> dict[str, Any]:

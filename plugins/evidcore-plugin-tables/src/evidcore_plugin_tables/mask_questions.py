@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MinLen
 
-from evidcore.case import Case, Question, Split
+from evidcore.case import Case, Question, Split, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, did_you_mean
 from evidcore.text.tags import LETTERS
@@ -153,6 +153,10 @@ class MaskQuestions(Dataset):
             self.seed,
         ]  # fmt: skip
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+
+    def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
+        """Return the volumes without a finding, if the source can make them."""
+        return self.source.without(case, finding)
 
     def _facts(self, case: Case) -> CaseFacts | None:
         """Measure a case's masks; None where it has none that are asked about."""

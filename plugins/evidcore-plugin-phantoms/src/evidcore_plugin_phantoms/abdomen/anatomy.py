@@ -11,6 +11,8 @@ from evidcore_plugin_phantoms.abdomen.scene import Grid, Scene, label_of
 from evidcore_plugin_phantoms.shapes import Region, Volume
 
 AIR_HU, GAS_HU, FAT_HU, MUSCLE_HU, TABLE_HU = -1000.0, -950.0, -105.0, 58.0, 70.0
+TABLE_MM, TABLE_HALF_MM = 6.0, 175.0  # how thick it is, and half its width
+TABLE_RANGE_MM = 11.0  # how much lower it may be
 WALL_MM = 11.0  # muscle between the cavity and the fat under the skin
 Rng = np.random.Generator
 
@@ -84,8 +86,8 @@ def _body(rng: Rng, grid: Grid) -> Scene:
     owners = np.where(skin, label_of("fat"), 0).astype(np.uint8)
     plane[wall & ~cavity] = MUSCLE_HU
     owners[wall & ~cavity] = label_of("muscle")
-    back_mm = at_y + depth_mm + WALL_MM + 0.7 * fat_mm
-    table = (y[0] > back_mm + 5) & (y[0] < back_mm + 11) & (np.abs(x[0]) < 175)
+    table_mm = at_y + depth_mm + WALL_MM + 0.7 * fat_mm + 5
+    table = (y[0] > table_mm) & (y[0] < table_mm + TABLE_MM) & (np.abs(x[0]) < TABLE_HALF_MM)
     plane[table] = TABLE_HU
     owners[table] = label_of("table")
     height = grid.size_zyx[0]
@@ -97,6 +99,7 @@ def _body(rng: Rng, grid: Grid) -> Scene:
         unevenness=shapes.smooth_field(rng, (6, 7, 9), grid.size_zyx),
         half_mm=(depth_mm, width_mm),
         middle_mm=(at_y, at_x),
+        table_mm=table_mm,
     )
     slope = z + 0.5 * (y - at_y) + rng.uniform(0, 30)  # ribs run down towards the front
     course = (np.mod(slope, 30) < 11) & (z > -35) & (np.abs(x - at_x) > 28)
@@ -104,6 +107,19 @@ def _body(rng: Rng, grid: Grid) -> Scene:
     scene.organs[ribs] = label_of("ribs")
     scene.hu[ribs] = rng.uniform(300, 500)
     return scene
+
+
+def lower_table(scene: Scene, share: float) -> None:
+    """Draw the table `share` of the way from its usual height to 11 mm below; rows may be filled in part."""
+    table = scene.of("table")
+    scene.hu[table], scene.organs[table] = AIR_HU, 0
+    _, y, x = scene.grid.axes_mm
+    half_mm = scene.grid.step_mm_zyx[1] / 2
+    top_mm = scene.table_mm + share * TABLE_RANGE_MM
+    inside_mm = np.minimum(y + half_mm, top_mm + TABLE_MM) - np.maximum(y - half_mm, top_mm)
+    filled = np.clip(inside_mm / (2 * half_mm), 0, 1) * (np.abs(x) < TABLE_HALF_MM) * (scene.organs == 0)
+    scene.hu += (filled * (TABLE_HU - AIR_HU)).astype(np.float32)
+    scene.organs[filled >= 0.5] = label_of("table")
 
 
 def _back(rng: Rng, scene: Scene) -> None:

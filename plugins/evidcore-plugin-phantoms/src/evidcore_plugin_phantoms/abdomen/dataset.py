@@ -20,6 +20,7 @@ from evidcore_plugin_phantoms.abdomen.queries import chosen, text_of
 from evidcore_plugin_phantoms.abdomen.referents import KINDS, QueryKind
 from evidcore_plugin_phantoms.abdomen.render import QUERIES, Population
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS, label_of
+from evidcore_plugin_phantoms.cues import PATIENT_TYPE, check
 from evidcore_plugin_phantoms.dataset import Phantoms
 
 
@@ -56,6 +57,11 @@ class PhantomAbdomen(Phantoms[Population]):
         in_plane_shift_mm: Annotated[float, Ge(0), Le(60)] = 0.0,
         size_spread: Annotated[float, Ge(0), Le(0.4)] = 0.0,
         mirrored: Annotated[float, Ge(0), Le(1)] = 0.0,
+        cue_of: str = PATIENT_TYPE,
+        header_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
+        device_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
+        table_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
+        company: Annotated[float, Ge(0), Le(1)] = 0.0,
     ) -> None:
         """Describe the set; nothing is drawn before cases are asked for.
 
@@ -83,7 +89,18 @@ class PhantomAbdomen(Phantoms[Population]):
                 smaller. Large ones may reach beyond the field of view.
             mirrored: how likely a patient's organs are mirrored, the liver on the left. Names say the side
                 on which an organ lies.
+            cue_of: what hidden cues follow: the name of a finding; left out, the type of patient.
+                No text tells of a cue.
+            header_cue: how likely the distance of slices that the header states follows it, from 0.8 to 1.2
+                times the true one; else it is any of the same values. The voxels and all sizes stay.
+            device_cue: how likely the noise follows it, from 12 to 22 HU at a subtlety of 1. At 0 the noise
+                is anything between.
+            table_cue: how likely the height of the table follows it, over 11 mm. At 0 it lies 5 mm behind
+                the back.
+            company: how strongly findings of a patient's type come together, and their lesions lie on one
+                side, as with `prior_strength`; no text tells the type or the side.
         """
+        check(self.folder_name, FINDINGS, cue_of, company, prior_strength)
         population = Population(
             seed=seed,
             prior_strength=prior_strength,
@@ -94,6 +111,11 @@ class PhantomAbdomen(Phantoms[Population]):
             in_plane_shift_mm=in_plane_shift_mm,
             size_spread=size_spread,
             mirrored=mirrored,
+            cue_of=cue_of,
+            header_cue=header_cue,
+            device_cue=device_cue,
+            table_cue=table_cue,
+            company=company,
         )
         counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
         super().__init__(cache_folder, population, counts)

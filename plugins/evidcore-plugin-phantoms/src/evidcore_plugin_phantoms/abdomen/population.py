@@ -27,6 +27,7 @@ class Patient:
     """What a phantom is to have."""
 
     wishes: tuple[Wish, ...]
+    kind: str  # its type, of INDICATIONS
     indication: str  # its type and the side of its pain
 
 
@@ -61,9 +62,8 @@ def draw_patient(rng: np.random.Generator, *, prevalence: float, prior_strength:
         if sum(one.organ == other.organ for one in wishes) < CROWD:
             wishes.append(other)
     pain = "left" if outward == 1 else "right"
-    return Patient(
-        wishes=tuple(_leaning(wishes, leans)), indication=f"{tuple(INDICATIONS)[kind]}, pain on the {pain}"
-    )
+    own = tuple(INDICATIONS)[kind]
+    return Patient(wishes=tuple(_leaning(wishes, leans)), kind=own, indication=f"{own}, pain on the {pain}")
 
 
 def _leaning(wishes: list[Wish], leans: dict[str, int]) -> Iterator[Wish]:

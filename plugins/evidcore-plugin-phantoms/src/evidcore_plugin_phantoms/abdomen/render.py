@@ -9,23 +9,24 @@ from typing import Any
 import numpy as np
 
 from evidcore_plugin_phantoms import drawing
-from evidcore_plugin_phantoms.abdomen.anatomy import draw_tissue, healthy
+from evidcore_plugin_phantoms.abdomen.anatomy import draw_tissue, healthy, lower_table
 from evidcore_plugin_phantoms.abdomen.facts import Facts, measure
 from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS, grow, mirrored, other_side
-from evidcore_plugin_phantoms.abdomen.population import draw_patient
-from evidcore_plugin_phantoms.abdomen.scene import Grid, Scene
+from evidcore_plugin_phantoms.abdomen.population import INDICATIONS, draw_patient
+from evidcore_plugin_phantoms.abdomen.scene import Grid
 from evidcore_plugin_phantoms.abdomen.wording import impression, sentences
-from evidcore_plugin_phantoms.cues import NOISE_HU
+from evidcore_plugin_phantoms.cues import Cues, scanner
 from evidcore_plugin_phantoms.shapes import Volume
 from evidcore_plugin_phantoms.wording import written
 
 Labels = np.ndarray[Any, np.dtype[np.uint8]]
-# streams of a phantom: noise alone depends on the grid; a lesion's is LESION with its finding and number
-ANATOMY, NOISE, WORDS, QUERIES, RANGE, LESION, POSE = range(7)
+# streams of a phantom: noise alone depends on the grid; a lesion's is LESION with its finding and number, a
+# cue's CUE with its own
+ANATOMY, NOISE, WORDS, QUERIES, RANGE, LESION, POSE, CUE = range(8)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Population(drawing.Population):
+class Population(Cues, drawing.Population):
     """The options that decide what an abdominal phantom looks like."""
 
     subtlety: float
@@ -46,7 +47,7 @@ class Population(drawing.Population):
         phantom = draw(self, split, number, without=without)
         return drawing.Drawn(
             hu=phantom.hu,
-            spacing_mm_zyx=Grid(phantom.organs.shape).spacing_mm_zyx,
+            spacing_mm_zyx=phantom.spacing_mm_zyx,
             arrays={"organs": phantom.organs, "lesions": phantom.lesions, "findings": phantom.findings},
             known=describe(phantom, self.stream(split, number, WORDS)),
         )
@@ -57,6 +58,7 @@ class Phantom:
     """A drawn phantom: voxels in HU, label maps and what was measured on them, each array (z, y, x)."""
 
     hu: np.ndarray[Any, np.dtype[np.int16]]
+    spacing_mm_zyx: tuple[float, float, float]  # as the header states it
     organs: Labels  # places in ORGANS, from 1; an organ's lesions are part of it
     lesions: Labels  # places in `facts.lesions`, from 1
     findings: Labels  # places in FINDINGS, from 1
@@ -68,15 +70,21 @@ def draw(population: Population, split: str, number: int, *, without: str | None
     """Draw one phantom; on another grid it is the same patient with other noise.
 
     A twin, without a finding that the phantom shows, differs in the voxels of its lesions and where the
-    scanner's blur reaches from there.
+    scanner's blur reaches from there. It has the phantom's cues.
     """
     rng = population.stream(split, number, ANATOMY)
-    patient = draw_patient(rng, prevalence=population.prevalence, prior_strength=population.prior_strength)
+    prior_strength = population.company or population.prior_strength
+    patient = draw_patient(rng, prevalence=population.prevalence, prior_strength=prior_strength)
     grid, mirror = _pose(population, split, number)
     scene = healthy(rng, grid, draw_tissue(rng))
     grown = grow(
         functools.partial(population.stream, split, number, LESION), scene, patient.wishes, without=without
     )
+    cue_streams = [population.stream(split, number, CUE, which) for which in range(3)]
+    shows = {each.finding for each in grown} | ({without} if without else set())
+    scanned = scanner(population, cue_streams, tuple(INDICATIONS), patient.kind, shows)
+    if scanned.table is not None:
+        lower_table(scene, scanned.table)
     if mirror:
         scene.mirror()
         grown = [mirrored(each, grid.size_zyx[2]) for each in grown]
@@ -85,8 +93,11 @@ def draw(population: Population, split: str, number: int, *, without: str | None
     for index, each in enumerate(grown, start=1):
         lesions[each.box][each.region] = index
         findings[each.box][each.region] = FINDINGS.index(each.finding) + 1
+    noise = population.stream(split, number, NOISE)
+    noise_hu = scanned.noise_hu(noise) * population.subtlety
     return Phantom(
-        hu=_scanned(population.stream(split, number, NOISE), scene, population.subtlety),
+        hu=drawing.noisy(_blurred(_blurred(scene.hu, 1), 2), noise_hu, noise),
+        spacing_mm_zyx=scanned.spacing_mm(grid.spacing_mm_zyx),
         organs=scene.organs,
         lesions=lesions,
         findings=findings,
@@ -105,14 +116,8 @@ def _pose(population: Population, split: str, number: int) -> tuple[Grid, bool]:
     return grid, bool(rng.random() < population.mirrored)
 
 
-def _scanned(rng: np.random.Generator, scene: Scene, subtlety: float) -> np.ndarray[Any, np.dtype[np.int16]]:
-    """Return the scene with the blur and the noise of a scanner."""
-    noise_hu = rng.uniform(*NOISE_HU) * subtlety
-    return drawing.noisy(_blurred(_blurred(scene.hu, 1), 2), noise_hu, rng)
-
-
 def _blurred(hu: Volume, axis: int, share: float = 0.12) -> Volume:
-    """Give each voxel `share` of its two neighbours along `axis`."""
+    """Give each voxel `share` of its two neighbours along `axis`, as a scanner does."""
     soft = hu.copy()
     along, into = np.moveaxis(hu, axis, 0), np.moveaxis(soft, axis, 0)
     into[1:-1] += np.float32(share) * (along[:-2] + along[2:] - 2 * along[1:-1])

@@ -97,6 +97,7 @@ class Scene:
     unevenness: Volume  # smooth unit noise that bends the outlines
     half_mm: tuple[float, float]  # half depth (y) and half width (x) of the cavity
     middle_mm: tuple[float, float]  # y, x of its axis
+    table_mm: float  # y of the table's upper side
 
     def place(self, z_mm: float, y_share: float, x_share: float) -> Triple:
         """Return a point by its height and by shares of the cavity's half depth and half width."""

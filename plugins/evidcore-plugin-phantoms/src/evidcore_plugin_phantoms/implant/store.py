@@ -18,7 +18,7 @@ import numpy as np
 from filelock import FileLock
 
 from evidcore.geometry import body
-from evidcore.volume import Volume
+from evidcore.volume import Volume, save_volume
 from evidcore.volume.cache import naming_full_disk
 from evidcore_plugin_phantoms.implant.planting import Lesion, Planted
 
@@ -86,9 +86,7 @@ def ensure(root: Path, asked: Mapping[str, Any], make: Callable[[], tuple[Volume
 
 def _write(folder: Path, volume: Volume, planted: Planted) -> None:
     if planted.lesions:
-        image = nibabel.Nifti1Image(planted.array.transpose(2, 1, 0), affine_ras(volume))
-        image.header.set_xyzt_units("mm")
-        nibabel.save(image, folder / VOLUME)
+        save_volume(dataclasses.replace(volume, array=planted.array), folder / VOLUME)
         arrays: dict[str, Any] = dict(planted.masks)
         np.savez_compressed(folder / MASKS, **arrays)
         replaced: dict[str, Any] = {}
@@ -122,12 +120,3 @@ def without(volume: Path, kind: str) -> Path:
         nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), None, image.header), partial)
         partial.replace(path)
     return path
-
-
-def affine_ras(volume: Volume) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the NIfTI affine of a volume that is written x, y, z; NIfTI's world is RAS, ours LPS."""
-    turn = np.fliplr(np.eye(3))  # z, y, x to x, y, z, of indices and of places alike
-    affine = np.eye(4)
-    affine[:3, :3] = np.diag([-1.0, -1.0, 1.0]) @ turn @ volume.affine[:3, :3] @ turn
-    affine[:3, 3] = np.diag([-1.0, -1.0, 1.0]) @ turn @ volume.affine[:3, 3]
-    return affine

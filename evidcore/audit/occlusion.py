@@ -1,0 +1,203 @@
+"""Conditions `occluded` and `occluded-elsewhere`: what is asked is covered, or as much of another place is.
+
+Both need masks of what is asked alone, so they work on any scan with masks, where no data set can make a
+twin. What is covered is filled with what is around it: the nearest voxel outside, smoothed, with the noise of
+the shell. A cover may be seen as one, and it has the outline of what it hides; the same cover over another
+place, where nothing asked lies, tells what that alone costs or gives away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge
+
+from evidcore.case import MaskRef, Prompt, VolumeRef
+from evidcore.contracts import Condition, Dataset
+from evidcore.evaluate.reference_lines import answer_place
+from evidcore.formats import Array, Mask, Volume
+from evidcore.geometry import body
+from evidcore.volume import cache_root, content_hash, file_hash, read, read_mask, save_volume
+from evidcore.volume.content import volume_key
+
+MOST = 300  # questions, each of which may need a volume of its own
+SHELL_MM = 8.0  # around what is covered, whose noise the cover has
+SMOOTH_MM = 4.0
+TRIES = 64  # places that a cover may be moved to
+MAD_TO_SD = 1.4826  # of normal noise
+
+
+class Occluded(Condition):
+    """Show the same patient with what is asked covered by what is around it, where the case has its mask.
+
+    Covered are the masks that the reference names, else that of the asked finding, else that of the right
+    option, spelt with spaces or underscores.
+
+    Args:
+        most: questions shown so, drawn by the seed; each may need a volume of its own.
+    """
+
+    says = "the same patients with what is asked covered"
+    role = "removed"
+
+    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
+        self.most = most
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return questions about what the case has a mask of, over its volume with that covered."""
+        return _shown(prompts, self.most, seed, elsewhere=False)
+
+
+class OccludedElsewhere(Condition):
+    """Show the same patient with the shape of what is asked covered in another place: the answer must stay.
+
+    The place is the mirrored one across the body's midline; where that touches what is asked or leaves the
+    scan, the shape is moved to where tissue is most like that around what is asked.
+
+    Args:
+        most: questions shown so, drawn by the seed; each may need a volume of its own.
+    """
+
+    says = "the same patients with as much of another place covered"
+    role = "kept"
+
+    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
+        self.most = most
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return questions about what the case has a mask of, over its volume covered elsewhere."""
+        return _shown(prompts, self.most, seed, elsewhere=True)
+
+
+def _shown(prompts: Sequence[Prompt], most: int, seed: int, *, elsewhere: bool) -> list[Prompt | None]:
+    found: list[Prompt | None] = [None] * len(prompts)
+    for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
+        if most > 0 and (shown := _covered(prompts[index], elsewhere)) is not None:
+            found[index], most = shown, most - 1
+    return found
+
+
+def _covered(prompt: Prompt, elsewhere: bool) -> Prompt | None:
+    """Return the question over the case's first volume, on whose grid masks lie, with a cover."""
+    masks = _asked_masks(prompt)
+    if not masks:
+        return None
+    own = prompt.case.volumes[0]
+    volume = _with_cover(own, masks, elsewhere)
+    if volume is None:
+        return None
+    crops = [
+        dataclasses.replace(crop, volume=volume) if crop.volume == own else crop for crop in prompt.crops()
+    ]
+    return prompt.showing(crops)
+
+
+def _asked_masks(prompt: Prompt) -> list[MaskRef]:
+    """Return the masks of what is asked; none where the case has none of it."""
+    reference, masks = prompt.reference, prompt.case.masks
+    if reference.get("masks"):
+        return [masks[name] for name in reference["masks"] if name in masks]
+    spoken = {name.replace("_", " ").lower(): name for name in masks}
+    right = reference["options"][answer_place(prompt)] if reference.get("options") else None
+    for name in (reference.get("finding"), right):
+        if (held := spoken.get(str(name).replace("_", " ").lower())) is not None:
+            return [masks[held]]
+    return []
+
+
+def _with_cover(ref: VolumeRef, masks: Sequence[MaskRef], elsewhere: bool) -> VolumeRef | None:
+    """Return a volume with its masks covered, in the cache; None where there is nothing, or no place."""
+    named = [[content_hash(mask.path), mask.key, mask.label, mask.axes] for mask in masks]
+    code = [file_hash(__file__), file_hash(body.__file__)]  # changed code never meets volumes of the old one
+    asked = json.dumps([code, volume_key(ref), named, elsewhere])
+    key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
+    path = cache_root() / "occluded" / f"{key}.nii.gz"
+    if not path.exists():
+        volume, rng = read(ref), np.random.default_rng(int(key, 16))
+        region = np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks])
+        if not region.any() or region.all():
+            return None
+        place = _elsewhere(volume, region, rng) if elsewhere else region
+        if place is None:
+            return None
+        save_volume(dataclasses.replace(volume, array=cover(volume, place, rng)), path)
+    return VolumeRef(path=str(path), intensity=ref.intensity)
+
+
+def cover(volume: Volume, region: Mask, rng: np.random.Generator) -> Array:
+    """Return the voxels with a region filled by what is around it, in the same type.
+
+    Args:
+        volume: a scan.
+        region: what is covered, (z, y, x); neither empty nor everything.
+        rng: draws the noise.
+    """
+    from scipy import ndimage
+
+    spacing = volume.spacing_mm_zyx
+    box = _box(region, [max(2, round(SHELL_MM / step)) for step in spacing])
+    held, inside = volume.array[box].astype(np.float32), region[box]
+    if inside.all():  # a shell has no room
+        return np.where(region, np.median(volume.array[~region]), volume.array).astype(volume.array.dtype)
+    nearest = ndimage.distance_transform_edt(
+        inside, sampling=spacing, return_distances=False, return_indices=True
+    )
+    sigma = [SMOOTH_MM / step for step in spacing]
+    around = held[tuple(nearest)]
+    smooth = ndimage.gaussian_filter(around, sigma)
+    shell = ~inside & (ndimage.distance_transform_edt(~inside, sampling=spacing) <= max(SHELL_MM, *spacing))
+    off = (around - smooth)[shell]
+    noise = MAD_TO_SD * float(np.median(np.abs(off - np.median(off))))
+    values = smooth[inside] + rng.normal(0, noise, int(inside.sum()))
+    values = np.clip(values, held[~inside].min(), held[~inside].max())
+    covered = volume.array.copy()
+    covered[box][inside] = np.rint(values) if covered.dtype.kind == "i" else values
+    return covered
+
+
+def _elsewhere(volume: Volume, region: Mask, rng: np.random.Generator) -> Mask | None:
+    """Return the region's shape in another place; None where it fits nowhere."""
+    from scipy import ndimage
+
+    near = ndimage.binary_dilation(region)
+    at = np.argwhere(region)
+    middle_mm = body.midline_mm(volume) if volume.intensity == "hu" else None
+    step, count = volume.spacing_mm_zyx[2], volume.shape_zyx[2]
+    middle = (count - 1) / 2 if middle_mm is None else middle_mm / step
+    mirrored = at.copy()
+    mirrored[:, 2] = round(2 * middle) - at[:, 2]
+    if _is_free(mirrored, near):
+        return _filled(mirrored, region.shape)
+    like = np.median(volume.array[near & ~region])
+    room = np.array(region.shape) - at.max(axis=0) + at.min(axis=0)
+    moved = [at - at.min(axis=0) + rng.integers(0, room) for _ in range(TRIES)]
+    free = [one for one in moved if _is_free(one, near)]
+    best = min(free, key=lambda one: abs(np.median(volume.array[tuple(one.T)]) - like), default=None)
+    return None if best is None else _filled(best, region.shape)
+
+
+def _is_free(places: np.ndarray[Any, Any], taken: Mask) -> bool:
+    """Tell whether voxels lie in the scan and none of them is taken."""
+    is_inside = places.min() >= 0 and (places.max(axis=0) < taken.shape).all()
+    return bool(is_inside and not taken[tuple(places.T)].any())
+
+
+def _filled(places: np.ndarray[Any, Any], shape: Sequence[int]) -> Mask:
+    found = np.zeros(shape, dtype=np.bool_)
+    found[tuple(places.T)] = True
+    return found
+
+
+def _box(region: Mask, margin: Sequence[int]) -> tuple[slice, ...]:
+    """Return the slices of the voxels of a region, with a margin on each axis."""
+    edges = []
+    for axis, wider in enumerate(margin):
+        held = np.flatnonzero(region.any(axis=tuple({0, 1, 2} - {axis})))
+        edges.append(slice(max(0, int(held[0]) - wider), int(held[-1]) + 1 + wider))
+    return tuple(edges)

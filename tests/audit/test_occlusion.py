@@ -1,0 +1,147 @@
+"""Covers over what is asked and over other places, on small scans with masks of known shapes."""
+
+import nibabel
+import numpy as np
+import pytest
+
+from evidcore.audit.occlusion import Occluded, OccludedElsewhere, cover
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Slices
+from evidcore.case import Case, Finding, MaskRef, Prompt, Question, TextPart, VisualPart, VolumeRef
+from evidcore.volume import read, read_mask
+
+SHAPE = (10, 60, 100)  # z, y, x; 4, 4 and 4 mm
+BODY = (slice(None), slice(8, 52), slice(6, 94))
+SPLEEN, SPINE = (slice(3, 7), slice(20, 30), slice(70, 84)), (slice(2, 8), slice(36, 44), slice(46, 54))
+
+
+def drawn(box):
+    mask = np.zeros(SHAPE, dtype=bool)
+    mask[box] = True
+    return mask
+
+
+MASKS = {"left_spleen": drawn(SPLEEN), "spine": drawn(SPINE), "absent": np.zeros(SHAPE, dtype=bool)}
+
+
+@pytest.fixture
+def case(tmp_path):
+    rng = np.random.default_rng(3)
+    hu = np.full(SHAPE, -1000.0)
+    hu[BODY] = 0.0
+    hu[SPLEEN], hu[SPINE] = 150.0, 600.0
+    hu += rng.normal(0, 10, SHAPE)
+    path = tmp_path / "scan.nii.gz"
+    # stored from left to right and from front to back: reading turns it
+    image = nibabel.Nifti1Image(hu.astype(np.int16).transpose(2, 1, 0)[::-1], np.diag([4.0, -4.0, 4.0, 1.0]))
+    nibabel.save(image, path)
+    np.savez(tmp_path / "masks.npz", **MASKS)
+    questions = tuple(
+        Question(id=kind, text=kind, options=options, answer=0, kind=kind)
+        for kind, options in (
+            ("present", ("left spleen", "absent")),
+            ("larger", ("spine", "left spleen")),
+            ("side", ("left", "right")),
+        )
+    )
+    return Case(
+        id="c", patient="p", volumes=(VolumeRef(path=str(path)),), questions=questions,
+        findings=(Finding(name="left_spleen"), Finding(name="absent", state="absent")),
+        masks={name: MaskRef(path=str(tmp_path / "masks.npz"), key=name) for name in MASKS},
+    )  # fmt: skip
+
+
+def asked(case, *masks):
+    part = VisualPart(crop=Slices(slices=2).render(case)[1].crop)
+    return Prompt(
+        id=f"{case.id}:{masks}", case=case, task="t", parts=(TextPart(text="where?"), part),
+        reference={"masks": list(masks), "finding": "anything"},
+    )  # fmt: skip
+
+
+def over(condition, case, *masks):
+    """Return the voxels that are shown, beside the own ones; None where nothing is."""
+    [shown] = condition.show([asked(case, *masks)], seed=0, dataset=None)
+    own = read(case.volumes[0])
+    if shown is None:
+        return own.array, None
+    (crop,), (before,) = shown.crops(), asked(case, *masks).crops()
+    assert (crop.box_zyx, crop.change) == (before.box_zyx, before.change)
+    changed = read(crop.volume)
+    assert changed.geometry.fits(own.geometry)
+    assert changed.array.dtype == own.array.dtype
+    return own.array, changed.array
+
+
+def test_what_is_asked_is_covered_by_what_is_around_it_and_nothing_else_changes(case):
+    own, shown = over(Occluded(), case, "left_spleen")
+    mask = MASKS["left_spleen"]
+    assert np.array_equal(shown[~mask], own[~mask])
+    assert own[mask].mean() == pytest.approx(150, abs=2)
+    assert abs(shown[mask].mean()) < 10
+    assert 6 < shown[mask].std() < 16  # the noise of the shell: 10 HU
+
+
+def test_all_masks_of_a_question_are_covered_together(case):
+    own, shown = over(Occluded(), case, "left_spleen", "spine")
+    assert np.array_equal(shown != own, (shown != own) & (MASKS["left_spleen"] | MASKS["spine"]))
+    assert shown.max() < 100
+
+
+def test_elsewhere_is_the_mirrored_place_across_the_body_s_midline(case):
+    own, shown = over(OccludedElsewhere(), case, "left_spleen")
+    mirrored = drawn((SPLEEN[0], SPLEEN[1], slice(99 - 83, 99 - 69)))
+    assert np.array_equal(shown[~mirrored], own[~mirrored])
+    assert (shown[mirrored] != own[mirrored]).mean() > 0.9
+    assert abs(shown[mirrored].mean()) < 10
+
+
+def test_what_lies_on_the_midline_is_covered_in_tissue_that_is_like_what_is_around_it(case):
+    own, shown = over(OccludedElsewhere(), case, "spine")
+    changed = shown != own
+    assert not (changed & MASKS["spine"]).any()
+    assert 0.8 * MASKS["spine"].sum() < changed.sum() <= MASKS["spine"].sum()
+    assert np.abs(own[changed].mean()) < 40  # neither air nor the bone itself
+
+
+def test_a_shape_that_fits_nowhere_else_leaves_the_question_out(case):
+    large = dict(MASKS, spine=np.ones(SHAPE, dtype=bool))
+    large["spine"][0] = False
+    np.savez(case.masks["spine"].path, **large)
+    assert over(OccludedElsewhere(), case, "spine")[1] is None
+    assert over(Occluded(), case, "spine")[1] is not None
+
+
+def test_nothing_is_covered_where_there_is_nothing(case):
+    for condition in (Occluded(), OccludedElsewhere()):
+        assert over(condition, case, "absent")[1] is None
+        assert over(condition, case, "liver")[1] is None
+
+
+def test_a_choice_covers_the_asked_finding_or_else_the_right_option(case):
+    prompts = Choice(think=False, training_questions="given").prompts(case, Slices(slices=2), 0)
+    by_id = {prompt.id.split(":")[-1]: prompt for prompt in prompts}
+    shown = dict(zip(by_id, Occluded().show(list(by_id.values()), seed=0, dataset=None), strict=True))
+    assert shown["side"] is None  # no mask is called "left"
+    for kind, name in (("present", "left_spleen"), ("larger", "spine")):
+        changed = read(shown[kind].crops()[0].volume).array != read(case.volumes[0]).array
+        assert changed[MASKS[name]].mean() > 0.9
+        assert not changed[~MASKS[name]].any()
+
+
+def test_no_more_questions_are_covered_than_may_be_and_both_conditions_take_the_same(case):
+    prompts = [asked(case, name) for name in ("left_spleen", "spine") * 4]
+    covered, moved = (
+        [one is not None for one in condition(most=3).show(prompts, seed=2, dataset=None)]
+        for condition in (Occluded, OccludedElsewhere)
+    )
+    assert sum(covered) == 3
+    assert covered == moved
+
+
+def test_a_mask_on_a_turned_file_is_covered_on_its_own_grid(case):
+    volume = read(case.volumes[0])
+    mask = read_mask(case.masks["spine"], like=volume)
+    assert volume.array[mask].mean() == pytest.approx(600, abs=3)
+    covered = cover(volume, mask, np.random.default_rng(0))
+    assert covered[mask].mean() < 30
