@@ -1,4 +1,4 @@
-"""Judge the rewards of a stage before anything is trained on them: completions of known worth, paid as in training.
+"""Judge the rewards of a stage before anything is trained: completions of known worth, paid as in training.
 
 Every check compares what the composed reward pays for two kinds of completions. A reward that says what it
 judges (`Reward.judges`) is also held to that by itself. A few calls over all completions are all that a
@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from evidcore.case import Rollout, Score
+from evidcore.case import Score
 from evidcore.contracts.judging import Judged
 from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
@@ -98,7 +98,9 @@ def _beats(paid: Paid, better: str, worse: str, *, share: float) -> Found:
     wins = sum(ours[place] > theirs[place] + EQUAL for place in both) / len(both)
     one, other = statistics.fmean(ours.values()), statistics.fmean(theirs.values())
     figures = {better: one, worse: other, "share_of_prompts": wins}
-    says = f"{better} earns {one:.3g}, {worse} {other:.3g}; it earns more on {100 * wins:.0f} % of the prompts"
+    says = (
+        f"{better} earns {one:.3g}, {worse} {other:.3g}; it earns more on {100 * wins:.0f} % of the prompts"
+    )
     if one - other < paid.least or wins < share:
         return Found(outcome="alarm", says=says, figures=figures)
     return Found(outcome="note" if wins < MOSTLY else "fine", says=says, figures=figures)
@@ -138,13 +140,13 @@ def malformed(paid: Paid) -> Found:
 
 def format_alone(paid: Paid) -> Found:
     """A well-formed empty answer earns less than a right one, and less than half of what there is to earn."""
-    found = _beats(paid, "right", "shell", share=0.5)
+    found = _beats(paid, "right", "format alone", share=0.5)
     if found.outcome == "not applicable" or found.outcome == "alarm":
         return found
     floor = [value for values in paid.of("malformed").values() for value in values]
-    right, shell = found.figures["right"], found.figures["shell"]
+    right, wrong = found.figures["right"], found.figures["format alone"]
     low = statistics.fmean(floor) if floor else 0.0
-    share = (shell - low) / (right - low) if right > low else 0.0
+    share = (wrong - low) / (right - low) if right > low else 0.0
     if share > 0.5:
         says = f"{found.says}; {100 * share:.0f} % of the reward are paid for a well-formed wrong answer"
         return dataclasses.replace(found, outcome="note", says=says)
@@ -185,21 +187,21 @@ def _pasted(paid: Paid, kind: str) -> Found:
 
 def copied_report(paid: Paid) -> Found:
     """The reference report before a wrong answer loses to the right answer, and earns nothing."""
-    if not paid.of("copied"):
+    if not paid.of("copied report"):
         return _no("the cases have no report, or it is the answer")
-    return _pasted(paid, "copied")
+    return _pasted(paid, "copied report")
 
 
 def echoed_prompt(paid: Paid) -> Found:
     """The prompt's own words lose to the right answer, and earn nothing."""
-    return _pasted(paid, "echoed")
+    return _pasted(paid, "echoed prompt")
 
 
 def everything_affirmed(paid: Paid) -> Found:
     """An answer that affirms everything loses to the right one."""
-    if not paid.of("affirmed"):
+    if not paid.of("everything affirmed"):
         return _no("nothing tells how everything could be affirmed")
-    return _beats(paid, "right", "affirmed", share=0.5)
+    return _beats(paid, "right", "everything affirmed", share=0.5)
 
 
 def another_key(paid: Paid) -> Found:
@@ -374,7 +376,7 @@ def _of_task(
         return Paid(made, column, judges, changes)
 
     def composed(some: Sequence[NamedReward]) -> Paid:
-        return paid(some, _union(rewards), judgement.totals(some) if some else [0.0] * len(made))
+        return paid(some, _union(some), judgement.totals(some) if some else [0.0] * len(made))
 
     counted = [item for item in rewards if item.weight]
     found = []
@@ -441,9 +443,7 @@ def _moved(
             if compares_group not in (None, one.reward.compares_group):
                 continue
             before = [values[one.name][place] for place in places]
-            apart = [
-                _apart(*pair) for pair in zip(before, _values(judgement, one.name), strict=True)
-            ]
+            apart = [_apart(*pair) for pair in zip(before, _values(judgement, one.name), strict=True)]
             changed = [value for value in apart if value > 1e-6]
             if len(changed) >= known[0]:
                 found[check][one.name] = (len(changed), max(changed, default=0.0))

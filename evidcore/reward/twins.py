@@ -1,4 +1,4 @@
-"""Completions of which it is known what they deserve, made of a prompt, its gold answer and other prompts'."""
+"""Completions of known worth, made of a prompt, its gold answer and the gold answers to other prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from evidcore.contracts import Task
 from evidcore.prompts.rows import Row
 from evidcore.text.tags import LETTERS, TAG, inside
 
-NEUTRAL = "The images were looked at one after the other, from the first to the last, and then once more. " * 4
+NEUTRAL = (
+    "The images were looked at one after the other, from the first to the last, and then once more. " * 4
+)
 BRIEF = "The images were looked at."
 OTHERS = 3  # gold answers to other prompts that stand as wrong ones
 CONSTANTS = 8  # answers that are given to every prompt alike
@@ -55,8 +57,8 @@ def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
             turned = _named(_turned(row.prompt, order), f"turned {order[0]}")
             text = row.task.gold(turned)[0]
             found.append(Twin("permuted", place, _rollout(row.task, turned, text, group)))
-            for text in _wrong(Row(turned, row.task), text, ())[:1]:
-                found.append(Twin("beside", place, _rollout(row.task, turned, text, group)))
+            for other in _wrong(Row(turned, row.task), text, ())[:1]:
+                found.append(Twin("beside", place, _rollout(row.task, turned, other, group)))
             group += 1
         for kind, prompt in _other_keys(rows, place):
             for name, text in ((kind, gold), *(("beside", text) for text in wrong[:1])):
@@ -125,15 +127,15 @@ def _varied(row: Row, gold: str, wrong: Sequence[str]) -> Iterator[tuple[str, st
     for text in wrong[:1]:
         bare = _rethought(text, BRIEF)
         yield "padded wrong", _padded(text)
-        yield "shell", bare or text
+        yield "format alone", bare or text
         report = prompt.case.report
         if report is not None and report.text != gold:
-            yield "copied", _beside(text, TAG.sub(" ", report.text))
+            yield "copied report", _beside(text, TAG.sub(" ", report.text))
         words = TAG.sub(" ", prompt.words())
-        yield "echoed", _beside(text, words) if TAG.search(gold) else words
+        yield "echoed prompt", _beside(text, words) if TAG.search(gold) else words
         if TAG.search(gold):
-            yield "echoed", words
-    yield from (("affirmed", text) for text in _affirmed(row, gold))
+            yield "echoed prompt", words
+    yield from (("everything affirmed", text) for text in _affirmed(row, gold))
 
 
 def _affirmed(row: Row, gold: str) -> list[str]:
