@@ -87,14 +87,27 @@ def _no(says: str) -> Found:
     return Found(outcome="not applicable", says=says)
 
 
-def _beats(paid: Paid, better: str, worse: str, *, share: float) -> Found:
-    """Hold that one kind earns more than the other: on average, and in a share of the prompts."""
+Summary = Callable[[Sequence[float]], float]
+
+
+def _beats(
+    paid: Paid, better: str, worse: str, *, share: float = 0.5, by: Summary = statistics.fmean
+) -> Found:
+    """Hold that one kind earns more than the other: on average, and in a share of the prompts.
+
+    Args:
+        paid: what is paid.
+        better: the kind that deserves more.
+        worse: the other one.
+        share: of the prompts on which it must earn more.
+        by: what stands for the worse answers to a prompt: their mean, or the one that earns most.
+    """
     high, low = paid.of(better), paid.of(worse)
     both = high.keys() & low.keys()
     if not both:
         return _no(f"there is no answer of the kinds {better!r} and {worse!r} that is judged")
     ours = {place: statistics.fmean(high[place]) for place in both}
-    theirs = {place: (max if share == 1 else statistics.fmean)(low[place]) for place in both}
+    theirs = {place: by(low[place]) for place in both}
     wins = sum(ours[place] > theirs[place] + EQUAL for place in both) / len(both)
     one, other = statistics.fmean(ours.values()), statistics.fmean(theirs.values())
     figures = {better: one, worse: other, "share_of_prompts": wins}
@@ -127,12 +140,14 @@ def _worst(*found: Found) -> Found:
 
 def right_over_wrong(paid: Paid) -> Found:
     """A gold answer earns more than a wrong one."""
-    return _beats(paid, "right", "wrong", share=1.0 if paid.has_options else 0.5)
+    if paid.has_options:
+        return _beats(paid, "right", "wrong", share=1.0, by=max)
+    return _beats(paid, "right", "wrong")  # another patient's answer may happen to be nearly right
 
 
 def malformed(paid: Paid) -> Found:
     """A right answer outside the format earns less than within it."""
-    found = _beats(paid, "right", "malformed", share=0.5)
+    found = _beats(paid, "right", "malformed", by=max)
     if found.outcome == "alarm" and "format" not in paid.judges:
         return dataclasses.replace(found, outcome="note", says=f"{found.says}; no reward judges the format")
     return found
@@ -140,7 +155,7 @@ def malformed(paid: Paid) -> Found:
 
 def format_alone(paid: Paid) -> Found:
     """A well-formed empty answer earns less than a right one, and less than half of what there is to earn."""
-    found = _beats(paid, "right", "format alone", share=0.5)
+    found = _beats(paid, "right", "format alone")
     if found.outcome == "not applicable" or found.outcome == "alarm":
         return found
     floor = [value for values in paid.of("malformed").values() for value in values]
@@ -157,7 +172,7 @@ def length(paid: Paid) -> Found:
     """Neutral words earn nothing, and a long wrong answer less than a short right one."""
     short = "brief" if paid.of("brief") else "right"
     longer = [_gains(paid, "padded", "right"), _gains(paid, "padded wrong", "wrong")]
-    beaten = _beats(paid, short, "padded wrong", share=0.5)
+    beaten = _beats(paid, short, "padded wrong")
     return _worst(*longer, beaten) if paid.judges & ANSWER else _worst(*longer)
 
 
@@ -179,7 +194,7 @@ def option_order(paid: Paid) -> Found:
 
 def _pasted(paid: Paid, kind: str) -> Found:
     """A wrong answer with borrowed words loses to the right one; what they earn is told."""
-    lost, gained = _beats(paid, "right", kind, share=0.5), _gains(paid, kind, "wrong")
+    lost, gained = _beats(paid, "right", kind, by=max), _gains(paid, kind, "wrong")
     if gained.outcome == "alarm" and lost.outcome != "alarm" and "report" in paid.judges:
         return dataclasses.replace(gained, outcome="note", says=f"{gained.says}; {lost.says}")
     return _worst(lost, gained)
@@ -201,7 +216,7 @@ def everything_affirmed(paid: Paid) -> Found:
     """An answer that affirms everything loses to the right one."""
     if not paid.of("everything affirmed"):
         return _no("nothing tells how everything could be affirmed")
-    return _beats(paid, "right", "everything affirmed", share=0.5)
+    return _beats(paid, "right", "everything affirmed", by=max)
 
 
 def another_key(paid: Paid) -> Found:

@@ -187,7 +187,8 @@ class Grpo(GrpoSettings, TrainingStage):
             replay = PromptSource(sets, seed=seed, volumes=self.volumes)
         figures = grpo(
             model, processor, source, self.rewards(context), self, context.folder / "checkpoint",
-            seed=seed, announce=context.announce, strategy=self.strategy(context), resume=context.resume, replay=replay,
+            seed=seed, announce=context.announce, strategy=self.strategy(context), resume=context.resume,
+            replay=replay,
         )  # fmt: skip
         outcomes = {one.check: one.outcome for one in audited if not one.reward}
         return StageResult(figures={**figures, "reward_audit": outcomes})
