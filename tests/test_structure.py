@@ -57,8 +57,8 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 26_800
-MOST_MODULES = 175
+MOST_LINES = 27_820
+MOST_MODULES = 178
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 2800
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
