@@ -286,13 +286,15 @@ class Check:
     needs: frozenset[Judged] = frozenset()
 
 
-_CONTENT = ANSWER | {"report"}
+_CONTENT: frozenset[Judged] = frozenset({*ANSWER, "report"})
+_ANY: frozenset[Judged] = frozenset({*_CONTENT, "format"})
+_ANSWER_OR_FORMAT: frozenset[Judged] = frozenset({*ANSWER, "format"})
 CHECKS: Mapping[str, Check] = {
     "right over wrong": Check(right_over_wrong, ANSWER),
-    "malformed": Check(malformed, ANSWER | {"format"}),
+    "malformed": Check(malformed, _ANSWER_OR_FORMAT),
     "format alone": Check(format_alone, ANSWER),
-    "length": Check(length, _CONTENT | {"format"}),
-    "option order": Check(option_order, _CONTENT | {"format"}),
+    "length": Check(length, _ANY),
+    "option order": Check(option_order, _ANY),
     "copied report": Check(copied_report, _CONTENT),
     "echoed prompt": Check(echoed_prompt, ANSWER),
     "everything affirmed": Check(everything_affirmed, ANSWER),

@@ -185,7 +185,7 @@ def _commonest(rows: Sequence[Row], place: int) -> str | None:
     """Return the answer that takes the option which is right most often elsewhere; None where none is."""
     prompt, task = rows[place].prompt, rows[place].task
     options = options_of(prompt)
-    others = [row.prompt for row in rows[:place] + rows[place + 1 :] if options_of(row.prompt)]
+    others = [row.prompt for row in [*rows[:place], *rows[place + 1 :]] if options_of(row.prompt)]
     right = collections.Counter(
         other.reference["options"][LETTERS.index(other.reference["letter"])] for other in others
     )
