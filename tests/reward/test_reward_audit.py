@@ -92,7 +92,9 @@ def test_a_reward_is_held_to_what_it_says_it_judges():
 
 def test_a_control_judges_nothing_and_is_only_held_to_stay_the_same():
     found = outcomes([bad.named(Random())])
-    assert {check for (_, check), outcome in found.items() if outcome == "fine"} == {"repeat", "company"}
+    assert {check for (_, check), outcome in found.items() if outcome == "fine"} == {
+        "repeat", "company", "untouched",
+    }  # fmt: skip
     assert "alarm" not in found.values()
 
 
@@ -132,6 +134,18 @@ def test_a_reward_is_called_a_few_times_however_many_prompts_there_are():
     reward = bad.Planted(bad.is_right)
     audit_rewards([bad.named(reward)], bad.rows(prompts=12))
     assert reward.calls == 4
+
+
+def test_a_reward_that_rewrites_the_right_answer_is_caught_and_reaches_no_prompt_of_the_run():
+    def rewrites(one):
+        one.prompt.reference["letter"] = "A"
+        return 1.0
+
+    rows = bad.rows()
+    before = [dict(row.prompt.reference) for row in rows]
+    assert "untouched" in alarms([bad.named(bad.Planted(rewrites)), *bad.sound()], rows)
+    assert [dict(row.prompt.reference) for row in rows] == before
+    assert "untouched" not in alarms(bad.sound(), rows)
 
 
 def test_no_generator_is_moved():
