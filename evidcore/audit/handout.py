@@ -27,9 +27,8 @@ from typing import Any, Self
 from evidcore.case import Crop, Prompt
 from evidcore.contracts import Policy
 from evidcore.errors import DataError, RunError
-from evidcore.volume import read_geometry
+from evidcore.volume import read_geometry, save_volume
 from evidcore.volume.content import shown_key
-from evidcore.volume import save_volume
 from evidcore.volume.preparation import show
 
 WRITTEN_S = 315_532_800  # 1980-01-01: the time of every volume's file, so that none tells when it was made

@@ -19,6 +19,8 @@ Scores = Sequence[Score | Unscored | None]
 class Format(Reward):
     """1 where the answer keeps its task's strict format, 0 with the reason where it does not."""
 
+    judges = frozenset({"format"})
+
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
         """Judge each answer by itself."""
         return [
@@ -33,6 +35,8 @@ class ChoiceAccuracy(Reward):
     Args:
         reading: "strict" gives a malformed answer 0; "lenient" takes the letter a tolerant reader finds.
     """
+
+    judges = frozenset({"correctness"})
 
     def __init__(self, *, reading: Literal["strict", "lenient"] = "strict") -> None:
         self.reading = reading
@@ -62,6 +66,8 @@ class Random(Reward):
         probability: how often it says 1.
     """
 
+    judges = frozenset()
+
     def __init__(self, *, seed: int = 0, probability: Annotated[float, Ge(0), Le(1)] = 0.5) -> None:
         self.seed = seed
         self.probability = probability
@@ -86,8 +92,11 @@ class ReportFindings(Reward):
         labeler: what reads the report; `negation-rules` where none is named.
     """
 
+    judges = frozenset({"correctness"})
+
     def __init__(self, *, labeler: Labeler | None = None) -> None:
         self.labeler = labeler or NegationRules()
+        self.costs = self.labeler.costs
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
         """Judge each answer by itself; equal reports are read once."""

@@ -25,6 +25,7 @@ class FindingsF1(Scorer):
 
     def __init__(self, *, labeler: Labeler | None = None, scope: Literal["all", "candidate"] = "all") -> None:
         self.labeler = labeler or NegationRules()
+        self.costs = self.labeler.costs
         self.scope = scope
         self._cache: TextCache[tuple[Finding, ...] | Unread] = TextCache(unless=Unread)  # by text
 

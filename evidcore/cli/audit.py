@@ -1,4 +1,4 @@
-"""`evid audit`: is a score earned by the pixels?"""
+"""`evid audit`: is a score earned by the pixels, and does a reward pay for what it should?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 audit = CommandGroup(
-    "audit", help="Ask whether a score is earned by the pixels, and what a segmenter can give."
+    "audit",
+    help="Ask whether a score is earned by the pixels, what a reward pays for, what a segmenter can give.",
 )
 
 

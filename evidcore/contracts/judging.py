@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from evidcore.case import Case, Crop, Finding, Report, Rollout, Score, Unscored,
 from evidcore.errors import DataError
 
 TextKind = Literal["report", "think"]
+Judged = Literal["format", "correctness", "report", "evidence"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +105,12 @@ class Reward(ABC):
 
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
+    # what `evid audit reward` may hold it to
+    judges: frozenset[Judged] | None = None  # None: not said; empty: a control that judges nothing
+    declared: Mapping[str, str] = MappingProxyType({})  # check -> why its source's reward fails it
+    compares_group: bool = False  # a verdict may depend on the other answers of the group
+    costs: str = ""  # why it is not asked for an audit: "a 7B model reads every text"
+
     def ready(self) -> None:
         """Raise if anything is missing that judging will need; asked before anything is trained.
 
@@ -138,6 +146,8 @@ class Unread(DataError):
 class Labeler(ABC):
     """Find findings in text. Core gives: `recipe_folder` (relative paths start there)."""
 
+    costs: str = ""  # as a reward's, which passes it on
+
     @abstractmethod
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return the findings that `text` speaks of; each span lies inside the text.
@@ -164,6 +174,7 @@ class Scorer(ABC):
     """Compare texts. Core gives: `recipe_folder` (relative paths start there)."""
 
     is_exact: ClassVar[bool] = True  # equal texts score 1; a judge that was learned need not know them
+    costs: str = ""  # as a reward's, which passes it on
 
     def ready(self) -> None:
         """Raise if anything is missing that scoring will need; asked before anything is trained.

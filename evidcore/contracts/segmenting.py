@@ -103,6 +103,8 @@ class SegmenterSession(ABC):
 class Segmenter(ABC):
     """Turn prompts on slices into 3D masks. Core gives: `cache_folder`, `recipe_folder`."""
 
+    costs: str = ""  # as a reward's, which passes it on
+
     @abstractmethod
     def session(self, volume: VolumeRef) -> SegmenterSession:
         """Open `volume`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -15,15 +16,20 @@ from evidcore.contracts import (
     Workload,
 )
 from evidcore.contracts.stage import Found, Key
-from evidcore.errors import did_you_mean
+from evidcore.errors import EvidError, did_you_mean
 from evidcore.model.policy import VLMPolicy
 from evidcore.prompts.rows import PromptSource, Volumes, prompt_sets
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.reward.composer import NamedReward
+from evidcore.reward.reward_audit import Checked, audit_rewards
 from evidcore.train.fit import named_data
 from evidcore.train.settings import GrpoSettings, TrainingStage
+
+log = logging.getLogger(__name__)
+
+AUDITED_PROMPTS = 4  # over which rewards are judged before the first step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,11 +87,11 @@ class Grpo(GrpoSettings, TrainingStage):
             with blame(offer, f"looking for what {context.where} needs"):
                 reward.reward.ready()
 
-    def rewards(self, context: StageContext) -> list[NamedReward]:
-        """Return the rewards, in the recipe's order."""
+    def rewards(self, context: StageContext, key: str = "reward") -> list[NamedReward]:
+        """Return the rewards, in the recipe's order; another key gives others of the same tables."""
         found = []
         for index, table in enumerate(self.reward):
-            reward: Reward = context.component("reward", table, f"reward[{index}]")
+            reward: Reward = context.component("reward", table, f"{key}[{index}]")
             offer = offer_of(reward)
             found.append(
                 NamedReward(
@@ -96,6 +102,24 @@ class Grpo(GrpoSettings, TrainingStage):
                     package=f"{offer.package} {offer.version}",
                 )
             )
+        return found
+
+    def audit(self, context: StageContext, source: PromptSource) -> list[Checked]:
+        """Judge the rewards before anything is trained on them, and warn of what is wrong.
+
+        Others of the same tables are asked, so that rewards which remember calls begin as they would without.
+        """
+        rows = [source[position] for position in range(AUDITED_PROMPTS)]
+        rewards, limit_s = self.rewards(context, "audited reward"), self.reward_time_limit_s
+        try:
+            found = audit_rewards(rewards, rows, constants=False, time_limit_s=limit_s)
+        except EvidError as reason:
+            log.warning("%s: its rewards could not be audited: %s", context.where, reason)
+            return []
+        for one in found:
+            if one.outcome == "alarm":
+                whose = f"reward {one.reward!r}" if one.reward else "the rewards"
+                log.warning("%s: %s, %s: %s", context.where, whose, one.check, one.says)
         return found
 
     def strategy(self, context: StageContext) -> RolloutStrategy:
@@ -154,14 +178,17 @@ class Grpo(GrpoSettings, TrainingStage):
 
         model, processor = context.model()
         seed = context.recipe.seed
+        source = PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes)
+        audited = self.audit(context, source)
         context.bind_policy(VLMPolicy(model, processor, seed=seed))
         replay = None
         if self.replay is not None:
             sets = prompt_sets(context, self.replay.data)
             replay = PromptSource(sets, seed=seed, volumes=self.volumes)
         figures = grpo(
-            model, processor, PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes),
-            self.rewards(context), self, context.folder / "checkpoint", seed=seed, announce=context.announce,
-            strategy=self.strategy(context), resume=context.resume, replay=replay,
+            model, processor, source, self.rewards(context), self, context.folder / "checkpoint",
+            seed=seed, announce=context.announce, strategy=self.strategy(context), resume=context.resume,
+            replay=replay,
         )  # fmt: skip
-        return StageResult(figures=figures)
+        outcomes = {one.check: one.outcome for one in audited if not one.reward}
+        return StageResult(figures={**figures, "reward_audit": outcomes})

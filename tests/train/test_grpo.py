@@ -207,3 +207,11 @@ def test_the_losses_of_the_papers_are_explicit(bench, kit):
     assert (args.loss_type, args.beta, args.epsilon, args.scale_rewards) == ("grpo", 0.0, 0.2, "group")
     assert not args.use_bias_correction_kl
     assert not args.bf16 or torch.cuda.is_available()
+
+
+def test_a_first_step_that_teaches_nothing_is_warned_of(bench, kit, caplog):
+    constant = NamedReward(name="constant", reward=kit.Constant())
+    run(bench, kit, rewards=[constant])
+    said = [one.getMessage() for one in caplog.records if "start policy" in one.getMessage()]
+    assert len(said) == 1
+    assert "in 100 % of the groups all answers of the start policy earn the same" in said[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,11 +39,14 @@ from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
 from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, figures, record
 from evidcore.reward.pixel_passes import ANSWER_TOKENS, Proof, prove_groups
+from evidcore.reward.reward_audit import check_start, most_of
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.sampler import PolicySampler
 from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of
 from evidcore.train.trl.timing import timed
+
+log = logging.getLogger(__name__)
 
 
 def run_strategy(
@@ -356,6 +360,11 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             lines = gather_object(lines)
         self._figures = figures(lines)
         if self.is_world_process_zero():
+            if self.state.global_step == 0:
+                totals = [[answer["total"] for answer in line["rollouts"]] for line in lines]
+                found = check_start(totals, most_of(self.judge.rewards))
+                if found.outcome == "alarm":
+                    log.warning("%s: %s", self.args.output_dir, found.says)
             self.announce.rollouts_judged(self.state.global_step + 1, lines)
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:

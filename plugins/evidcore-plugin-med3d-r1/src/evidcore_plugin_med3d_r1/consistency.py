@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 from evidcore.case import Rollout, Score, Unscored, Verdict
@@ -37,6 +38,10 @@ class ReportConsistency(Reward):
         stage2_rl/src/open_r1/grpo_3d.py, `rm_reward`.
     """
 
+    declared = MappingProxyType({
+        "copied report": "agreement with the report is all that it pays for; the paper does not gate it"
+    })  # fmt: skip
+
     def __init__(
         self,
         *,
@@ -45,6 +50,8 @@ class ReportConsistency(Reward):
         levels: Literal["released", "paper", "none"] = "released",
     ) -> None:
         self.scorer = scorer
+        self.costs = scorer.costs
+        self.judges = frozenset({"report" if texts == "paper" else "correctness"})
         self.compared = _think_and_report if texts == "paper" else _completion_and_option
         self.levels = levels
 

@@ -37,6 +37,8 @@ class VolumeConsistency(Reward):
         reward_function/ctorg.py.
     """
 
+    judges = frozenset({"evidence"})
+
     def __init__(
         self,
         *,
@@ -46,6 +48,7 @@ class VolumeConsistency(Reward):
         empty: Literal["nothing", "full"] = "nothing",
     ) -> None:
         self.segmenter = segmenter
+        self.costs = segmenter.costs if segmenter is not None else ""
         self.delta = delta
         self.around = around
         self.empty = empty

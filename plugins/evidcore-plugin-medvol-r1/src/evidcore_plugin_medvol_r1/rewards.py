@@ -33,6 +33,8 @@ class EvidenceFormat(Reward):
         reward_function/ctorg.py.
     """
 
+    judges = frozenset({"format"})
+
     def __init__(self, *, levels: Literal["graded", "binary"] = "graded") -> None:
         self.levels = levels
 
@@ -63,6 +65,8 @@ class KeySlice(Reward):
     Source:
         Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
     """
+
+    judges = frozenset({"evidence"})
 
     def __init__(
         self, *, over: Literal["local", "global", "shown"] = "local", reach: Annotated[int, Ge(0)] = 5
@@ -111,6 +115,8 @@ class BoxOverlap(Reward):
     Source:
         Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
     """
+
+    judges = frozenset({"evidence"})
 
     def __init__(self, *, at: Literal["gold", "predicted"] = "gold") -> None:
         self.at = at

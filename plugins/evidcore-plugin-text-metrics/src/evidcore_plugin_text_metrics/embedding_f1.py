@@ -35,6 +35,8 @@ class EmbeddingF1(Scorer):
         Zhang et al. 2020, BERTScore, ICLR, arXiv:1904.09675, section 3.
     """
 
+    costs = "a language model reads every text"
+
     def __init__(self, recipe_folder: Path, *, model: Pretrained, layer: int = -1) -> None:
         self.encoder = TextEncoder(model, recipe_folder, f"scorer 'embedding-f1' ({model})")
         if model.too_long != "refuse":

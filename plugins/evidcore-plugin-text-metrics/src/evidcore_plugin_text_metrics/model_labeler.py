@@ -41,6 +41,8 @@ class ModelLabeler(Labeler):
         instruction: what the model is told, in place of `INSTRUCTION`; `<findings>` stands for the names.
     """
 
+    costs = "every text is sent to an endpoint"
+
     def __init__(
         self,
         *,

@@ -46,6 +46,7 @@ class RewardModel(Scorer):
     """
 
     is_exact = False
+    costs = "a reward model reads every text"
 
     def __init__(
         self,

@@ -1,0 +1,242 @@
+"""Completions of known worth, made of a prompt, its gold answer and the gold answers to other prompts."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Prompt, Rollout
+from evidcore.contracts import Task
+from evidcore.prompts.rows import Row
+from evidcore.text.tags import LETTERS, TAG, inside
+
+NEUTRAL = (
+    "The images were looked at one after the other, from the first to the last, and then once more. " * 4
+)
+BRIEF = "The images were looked at."
+OTHERS = 3  # gold answers to other prompts that stand as wrong ones
+CONSTANTS = 8  # answers that are given to every prompt alike
+
+
+@dataclasses.dataclass(frozen=True)
+class Twin:
+    """A completion, what it is, and to which of the audited prompts it belongs."""
+
+    kind: str
+    place: int  # of the prompt
+    rollout: Rollout
+
+
+def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
+    """Return the twins of all prompts, in whole groups.
+
+    Args:
+        rows: prompts with the task that asks them all.
+        constants: also give some answers to every prompt alike, as a policy would that does not look.
+
+    Raises:
+        ValueError: if the task has no gold answer to a prompt.
+    """
+    golds = [row.task.gold(row.prompt)[0] for row in rows]
+    alike = _constants(golds) if constants else ()
+    found: list[Twin] = []
+    group = 0
+    for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
+        wrong = _wrong(row, gold, _elsewhere(rows, golds, place))
+        texts = [("right", gold), *(("wrong", text) for text in wrong), *_varied(row, gold, wrong)]
+        texts += [(f"constant {number}", text) for number, text in enumerate(alike)]
+        if constants and (common := _commonest(rows, place)):
+            texts.append(("constant option", common))
+        for kind, text in texts:
+            found.append(Twin(kind, place, _rollout(row.task, row.prompt, text, group)))
+        group += 1
+        for order in _orders(row.prompt):
+            turned = _named(_turned(row.prompt, order), f"turned {order[0]}")
+            text = row.task.gold(turned)[0]
+            found.append(Twin("permuted", place, _rollout(row.task, turned, text, group)))
+            for other in _wrong(Row(turned, row.task), text, ())[:1]:
+                found.append(Twin("beside", place, _rollout(row.task, turned, other, group)))
+            group += 1
+        for kind, prompt in _other_keys(rows, place):
+            for name, text in ((kind, gold), *(("beside", text) for text in wrong[:1])):
+                said = _rollout(row.task, row.prompt, text, group)  # as it is read under its own prompt
+                found.append(Twin(name, place, dataclasses.replace(said, prompt=_named(prompt, kind))))
+            group += 1
+    return found
+
+
+def options_of(prompt: Prompt) -> Sequence[str]:
+    """Return the options of a multiple choice, none for other tasks."""
+    letter, options = prompt.reference.get("letter"), prompt.reference.get("options")
+    return options if letter and options else ()
+
+
+def _named(prompt: Prompt, change: str) -> Prompt:
+    """Return a prompt under an id of its own: a reward may look something up by it."""
+    return dataclasses.replace(prompt, id=f"{prompt.id}/{change}")
+
+
+def _rollout(task: Task, prompt: Prompt, text: str, group: int) -> Rollout:
+    return Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text))
+
+
+def _elsewhere(rows: Sequence[Row], golds: Sequence[str], place: int) -> list[str]:
+    """Return gold answers to other prompts, those of other patients first."""
+    own = rows[place].prompt
+    turned = [*range(place + 1, len(rows)), *range(place)]
+    turned.sort(key=lambda other: _patient(rows[other].prompt) == _patient(own))
+    return list(dict.fromkeys(golds[other] for other in turned if _differ(own, rows[other].prompt)))
+
+
+def _patient(prompt: Prompt) -> str:
+    return prompt.case.patient or prompt.case.id
+
+
+def _differ(one: Prompt, other: Prompt) -> bool:
+    """Tell whether right answers to two prompts may differ."""
+    return not one.reference or one.reference != other.reference
+
+
+def _wrong(row: Row, gold: str, elsewhere: Sequence[str]) -> list[str]:
+    """Return well-formed wrong answers: each other option, or gold answers to other prompts."""
+    prompt, texts = row.prompt, list(elsewhere)
+    if options := options_of(prompt):
+        right = prompt.reference["letter"]
+        texts = [
+            row.task.gold(_rekeyed(prompt, letter))[0]
+            for letter in LETTERS[: len(options)]
+            if letter != right
+        ]
+    sound = [text for text in texts if text != gold and row.task.parse(prompt, text).malformed is None]
+    return sound if options else sound[:OTHERS]
+
+
+def _varied(row: Row, gold: str, wrong: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield a right and a wrong answer in other forms."""
+    prompt = row.prompt
+    broken = [TAG.sub(" ", gold), gold + gold, "", f"<report>{gold}</report>", f"{gold} That is all."]
+    for text in dict.fromkeys(broken):
+        if text != gold and row.task.parse(prompt, text).malformed is not None:
+            yield "malformed", text
+    yield "padded", _padded(gold)
+    if (brief := _rethought(gold, BRIEF)) is not None:
+        yield "brief", brief
+    for text in wrong[:1]:
+        bare = _rethought(text, BRIEF)
+        yield "padded wrong", _padded(text)
+        yield "format alone", bare or text
+        report = prompt.case.report
+        if report is not None and report.text != gold:
+            yield "copied report", _beside(text, TAG.sub(" ", report.text))
+        words = TAG.sub(" ", prompt.words())
+        yield "echoed prompt", _beside(text, words) if TAG.search(gold) else words
+        if TAG.search(gold):
+            yield "echoed prompt", words
+    yield from (("everything affirmed", text) for text in _affirmed(row, gold))
+
+
+def _affirmed(row: Row, gold: str) -> list[str]:
+    """Return answers that affirm everything there is to affirm."""
+    prompt = row.prompt
+    if options := options_of(prompt):
+        every = {**prompt.reference, "true_options": list(range(len(options)))}
+        text = row.task.gold(dataclasses.replace(prompt, reference=every))[0]
+        letters = LETTERS[: len(options)]
+        answers = [" or ".join(letters), ", ".join(letters), " or ".join(options)]
+        if inside(text, "answer") is None:
+            return answers
+        return [
+            re.sub(r"<answer>.*</answer>", f"<answer>{said}</answer>", text, flags=re.DOTALL)
+            for said in answers
+        ]
+    names = [item.name for item in prompt.case.findings]
+    return [" ".join(f"There is {name}." for name in names)] if names and not TAG.search(gold) else []
+
+
+def _padded(text: str) -> str:
+    thought = inside(text, "think")
+    if thought is not None:
+        return str(_rethought(text, f"{thought} {NEUTRAL}"))
+    return f"{NEUTRAL}\n{text}" if TAG.search(text) else f"{text} {NEUTRAL}"
+
+
+def _beside(text: str, pasted: str) -> str:
+    """Return an answer with something pasted where it reasons, or in front of it."""
+    return _rethought(text, pasted) or f"{pasted}\n{text}"
+
+
+def _rethought(text: str, thought: str) -> str | None:
+    """Return a completion with other words between its think tags, None where it has none."""
+    if inside(text, "think") is None:
+        return None
+    return re.sub(r"<think>.*?</think>", lambda _: f"<think>{thought}</think>", text, flags=re.DOTALL)
+
+
+def _constants(golds: Sequence[str]) -> list[str]:
+    """Return the gold answers that come most often, without their reasons."""
+    bare = collections.Counter(_rethought(gold, BRIEF) or gold for gold in golds)
+    return [text for text, _ in bare.most_common(CONSTANTS)]
+
+
+def _commonest(rows: Sequence[Row], place: int) -> str | None:
+    """Return the answer that takes the option which is right most often elsewhere; None where none is."""
+    prompt, task = rows[place].prompt, rows[place].task
+    options = options_of(prompt)
+    others = [row.prompt for row in [*rows[:place], *rows[place + 1 :]] if options_of(row.prompt)]
+    right = collections.Counter(
+        other.reference["options"][LETTERS.index(other.reference["letter"])] for other in others
+    )
+    if not options or not right:
+        return None
+    chosen = LETTERS[max(range(len(options)), key=lambda index: right[options[index]])]
+    text = task.gold(_rekeyed(prompt, chosen))[0]
+    return _rethought(text, BRIEF) or text
+
+
+def _rekeyed(prompt: Prompt, letter: str) -> Prompt:
+    """Return a multiple choice of which another option is the right one."""
+    reference = dict(prompt.reference)
+    old, new = LETTERS.index(reference["letter"]), LETTERS.index(letter)
+    if "true_options" in reference:
+        reference["true_options"] = sorted({*reference["true_options"]} - {old} | {new})
+    return dataclasses.replace(prompt, reference={**reference, "letter": letter})
+
+
+def _other_keys(rows: Sequence[Row], place: int) -> Iterator[tuple[str, Prompt]]:
+    """Yield a prompt with another right answer, and with another patient's case."""
+    own = rows[place].prompt
+    if options := options_of(own):
+        following = (LETTERS.index(own.reference["letter"]) + 1) % len(options)
+        yield "another key", _rekeyed(own, LETTERS[following])
+    for row in [*rows[place + 1 :], *rows[:place]]:
+        other = row.prompt
+        if _patient(other) != _patient(own) and _differ(own, other):
+            yield "another case", dataclasses.replace(own, case=other.case)
+            if not options:
+                yield "another key", dataclasses.replace(own, case=other.case, reference=other.reference)
+            return
+
+
+def _orders(prompt: Prompt) -> list[list[int]]:
+    """Return the options in every turned order."""
+    count = len(options_of(prompt))
+    return [[*range(by, count), *range(by)] for by in range(1, count)]
+
+
+def _turned(prompt: Prompt, order: Sequence[int]) -> Prompt:
+    """Return a multiple choice with its options in another order, in its words too."""
+    reference: Mapping[str, Any] = prompt.reference
+    options = [reference["options"][index] for index in order]
+    changed = {"options": options, "letter": LETTERS[order.index(LETTERS.index(reference["letter"]))]}
+    if "true_options" in reference:
+        changed["true_options"] = sorted(order.index(index) for index in reference["true_options"])
+    parts = list(prompt.parts)
+    for number, part in enumerate(parts):
+        if (text := getattr(part, "text", None)) is not None:
+            for letter, old, new in zip(LETTERS, reference["options"], options, strict=False):
+                text = text.replace(f"{letter}) {old}", f"{letter}) {new}")
+            parts[number] = dataclasses.replace(part, text=text)
+    return dataclasses.replace(prompt, parts=tuple(parts), reference={**reference, **changed})

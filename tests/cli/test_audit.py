@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evidcore.case import Score
+from evidcore.contracts import Reward
+from evidcore.prompts.rows import PromptSource, prompt_sets
+from evidcore.recipe import load
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "med3d_r1.toml"
+SMALL = ("dataset.chest.train_cases=12",)
+CONSTANT = 'stage.grpo.reward=[{use="constant"}]'
+
+
+class Constant(Reward):
+    """The same for everyone, and a count of the calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, rollouts, earlier):
+        self.calls += 1
+        return [Score(value=0.3)] * len(rollouts)
+
+
+@pytest.fixture
+def constant(offered):
+    offered("evid-constant", "[evidcore.reward]\nconstant = evid_constant:It\n", It=Constant)
+
+
+def words(*overrides):
+    return [word for override in (*SMALL, *overrides) for word in ("--set", override)]
+
+
+def test_the_demos_rewards_pass_and_single_notes_can_fail(evid):
+    result = evid("audit", "reward", RECIPE, *words())
+    assert "05-grpo, choice" in result.output
+    assert result.output.splitlines()[-1] == "0 alarms, 1 notes"
+    evid("audit", "reward", RECIPE, *words(), "--fail-under", "note", exit_code=1)
+
+
+def test_an_alarm_is_exit_status_1_and_stands_in_the_json(evid, constant):
+    result = evid("audit", "reward", RECIPE, *words(CONSTANT), "--stage", 5, "--json", exit_code=1)
+    checks = json.loads(result.stdout)["stages"]["05-grpo"]
+    (over,) = [one for one in checks if one["check"] == "right over wrong"]
+    assert (over["outcome"], over["task"], over["reward"]) == ("alarm", "choice", "")
+    assert over["figures"] == {"right": 0.3, "wrong": 0.3, "share_of_prompts": 0.0}
+
+
+def test_a_stage_that_is_none_of_grpo_is_named(evid):
+    result = evid("audit", "reward", RECIPE, *words(), "--stage", 3, exit_code=2)
+    assert "there is no such grpo stage. Numbers of grpo stages: 5." in result.stderr
+
+
+def test_a_function_of_trl_is_audited_in_place_of_the_stages_rewards(evid, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def long(completions, **columns):\n    return [len(text) / 9 for text in completions]\n")
+    result = evid("audit", "reward", RECIPE, *words(), "--trl", f"{file}:long", "--json", exit_code=1)
+    checks = json.loads(result.stdout)["stages"]["05-grpo"]
+    assert "length" in {one["check"] for one in checks if one["outcome"] == "alarm"}
+    evid("audit", "reward", RECIPE, *words(), "--trl", "gone.py:long", exit_code=2)
+
+
+def test_the_first_step_of_a_run_tells_whether_its_start_policy_can_be_taught(evid, tmp_path):
+    file = tmp_path / "05-grpo.jsonl"
+    lines = [
+        {"step": step, "rollouts": [{"total": total} for total in totals]}
+        for step, totals in ((1, (0.3, 0.3)), (1, (0.3, 0.3)), (2, (0.0, 1.0)))
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    result = evid("audit", "reward", RECIPE, *words(), "--rollouts", file, "--json", exit_code=1)
+    (start,) = [one for one in json.loads(result.stdout)["stages"]["05-grpo"] if one["check"] == "start"]
+    assert (start["outcome"], start["figures"]) == ("alarm", {"dead_groups": 1.0, "saturated": 0.0})
+
+
+def stage_and_source(*overrides):
+    recipe = load(RECIPE, (*SMALL, *overrides))
+    context = Context(Assembly(recipe), recipe.stage_name(4))
+    return recipe.stages[4], context, PromptSource(prompt_sets(context, recipe.stages[4].data), seed=17)
+
+
+def test_a_stage_warns_before_it_starts_and_leaves_its_own_rewards_unasked(constant, caplog):
+    stage, context, source = stage_and_source(CONSTANT)
+    stage.audit(context, source)
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].startswith("05-grpo: the rewards, right over wrong: right earns 0.3, wrong 0.3;")
+    assert stage.rewards(context)[0].reward.calls == 0
+
+
+def test_a_stage_whose_rewards_are_sound_says_nothing(caplog):
+    stage, context, source = stage_and_source()
+    found = {one.check: one.outcome for one in stage.audit(context, source) if not one.reward}
+    assert caplog.records == []
+    assert found["right over wrong"] == "fine"
+    assert found["blind"] == "not applicable"  # it takes more prompts than a start has time for
+
+
+def test_a_reward_that_cannot_be_audited_stops_no_training(offered, caplog):
+    class Broken(Constant):
+        def __call__(self, rollouts, earlier):
+            raise KeyError("volume")
+
+    offered("evid-broken", "[evidcore.reward]\nbroken = evid_broken:It\n", It=Broken)
+    stage, context, source = stage_and_source('stage.grpo.reward=[{use="broken"}]')
+    assert stage.audit(context, source) == []
+    assert "05-grpo: its rewards could not be audited: evid-broken 1.0: reward 'broken'" in caplog.text

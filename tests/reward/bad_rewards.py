@@ -1,0 +1,128 @@
+"""Rewards with known faults, and prompts without volumes to try them on."""
+
+from __future__ import annotations
+
+import random
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.report import ReportTask
+from evidcore.builtin.rewards import ChoiceAccuracy, Format
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Finding, Report, Score, VolumeRef
+from evidcore.contracts import Reward
+from evidcore.prompts.rows import PromptSet, PromptSource
+from evidcore.reward.composer import NamedReward
+
+NAMES = ("emphysema", "lung nodule", "pleural effusion", "cardiomegaly", "atelectasis", "consolidation")
+
+
+def case(number: int) -> Case:
+    rng = random.Random(f"bad rewards/{number}")
+    present = set(rng.sample(NAMES, 2))
+    said = [f"There is {'' if name in present else 'no '}{name}." for name in NAMES]
+    return Case(
+        id=f"case-{number}", patient=f"patient-{number}", volumes=(VolumeRef(path=f"{number}.nii"),),
+        report=Report(text=" ".join(said)),
+        findings=tuple(Finding(name=n, state="present" if n in present else "absent") for n in NAMES),
+    )  # fmt: skip
+
+
+def rows(task=None, prompts=12):
+    name = "report" if isinstance(task, ReportTask) else "choice"
+    cases = [case(number) for number in range(prompts)]
+    one = PromptSet(name=name, task=task or Choice(), view=Volume(), cases=cases)
+    source = PromptSource([one], seed=3)
+    return [source[position] for position in range(prompts)]
+
+
+def named(reward, **keys):
+    return NamedReward(name=keys.pop("name", type(reward).__name__), reward=reward, **keys)
+
+
+def sound():
+    return [named(Format(), weight=0.3), named(ChoiceAccuracy())]
+
+
+class Planted(Reward):
+    """Pays by a function of a rollout, or of all of them."""
+
+    bounds = (-1000.0, 1000.0)
+
+    def __init__(self, each=None, every=None, **said):
+        self.each, self.every, self.calls = each, every, 0
+        for key, value in said.items():
+            setattr(self, key, value)
+
+    def __call__(self, rollouts, earlier):
+        self.calls += 1
+        values = self.every(rollouts) if self.every else [self.each(one) for one in rollouts]
+        return [Score(value=float(value)) for value in values]
+
+
+def is_right(one):
+    return float(one.answer.choice == one.prompt.reference["letter"])
+
+
+def words(text):
+    return set(text.lower().replace(".", " ").split())
+
+
+def share_of(reference, text):
+    return len(words(reference) & words(text)) / len(words(reference))
+
+
+def option_words(one):
+    letter, options = one.prompt.reference["letter"], one.prompt.reference["options"]
+    return one.answer.choice == options["ABCDEFGH".index(letter)]
+
+
+def first_of_group(rollouts):
+    seen = set()
+    return [is_right(one) + float(one.group not in seen and not seen.add(one.group)) for one in rollouts]
+
+
+def rank_in_batch(rollouts):
+    values = [is_right(one) + 0.001 * len(one.text) for one in rollouts]
+    return [sum(other < value for other in values) / len(values) for value in values]
+
+
+def rank_in_group(rollouts):
+    groups = {}
+    for one in rollouts:
+        groups.setdefault(one.group, []).append(is_right(one))
+    return [is_right(one) - sum(groups[one.group]) / len(groups[one.group]) for one in rollouts]
+
+
+def is_named(one):
+    return one.prompt.reference["letter"] in one.text.partition("<answer>")[2]
+
+
+def recalled(one):
+    return sum(f"is {name}" in (one.answer.report or "") for name in one.prompt.case.present()) / 2
+
+
+COIN = random.Random(5)
+
+BAD = {  # what it does: the reward, and the check that must raise an alarm
+    "constant": (lambda: Planted(lambda one: 0.5), "right over wrong"),
+    "length": (lambda: Planted(lambda one: len(one.text) / 1000), "length"),
+    "right and length": (lambda: Planted(lambda one: is_right(one) + len(one.text) / 1000), "length"),
+    "letter A": (lambda: Planted(lambda one: one.answer.choice == "A"), "right over wrong"),
+    "right, A pays 4 times": (
+        lambda: Planted(lambda one: is_right(one) * (4 if one.answer.choice == "A" else 1)), "option order"
+    ),
+    "format alone": (lambda: Planted(lambda one: one.answer.malformed is None), "right over wrong"),
+    "parrots the report": (
+        lambda: Planted(lambda one: share_of(one.prompt.case.report.text, one.text)), "copied report"
+    ),
+    "echoes the prompt": (
+        lambda: Planted(lambda one: share_of(one.prompt.words(), one.text)), "echoed prompt"
+    ),
+    "letter against option words": (lambda: Planted(option_words), "right over wrong"),
+    "anti-correlated": (lambda: Planted(lambda one: -is_right(one)), "right over wrong"),
+    "non-deterministic": (lambda: Planted(lambda one: is_right(one) + 0.1 * COIN.random()), "repeat"),
+    "saturating": (lambda: Planted(lambda one: min(1.0, is_right(one) + 5)), "right over wrong"),
+    "first of its group": (lambda: Planted(every=first_of_group), "company"),
+    "rank in the whole batch": (lambda: Planted(every=rank_in_batch), "company"),
+    "names all options": (lambda: Planted(is_named), "everything affirmed"),
+}  # fmt: skip

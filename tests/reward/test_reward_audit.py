@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import bad_rewards as bad
+import numpy as np
+import pytest
+import torch
+from evidcore_plugin_lab.ablation.definition import load_ablation
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.report import ReportTask
+from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
+from evidcore.errors import ContractError
+from evidcore.prompts.rows import PromptSource, prompt_sets
+from evidcore.recipe import load
+from evidcore.reward.reward_audit import CHECKS, audit_rewards, check_start
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def outcomes(rewards, rows=None, **keys):
+    found = audit_rewards(rewards, rows or bad.rows(), **keys)
+    return {(one.reward, one.check): one.outcome for one in found}
+
+
+def alarms(rewards, rows=None, **keys):
+    found = outcomes(rewards, rows, **keys)
+    return {check for (reward, check), outcome in found.items() if outcome == "alarm" and not reward}
+
+
+@pytest.mark.parametrize("name", bad.BAD)
+def test_each_bad_reward_raises_the_alarm_of_its_fault(name):
+    reward, check = bad.BAD[name]
+    assert check in alarms([bad.named(reward())])
+
+
+@pytest.mark.parametrize("name", bad.BAD)
+def test_a_sound_reward_beside_it_hides_no_fault_that_still_pays(name):
+    reward, check = bad.BAD[name]
+    flat = {"constant", "letter A", "format alone", "letter against option words", "saturating"}
+    lost = {"anti-correlated", "echoes the prompt", "parrots the report", "names all options"}
+    if name not in flat | lost:
+        assert check in alarms([*bad.sound(), bad.named(reward(), name="bad", weight=5.0)])
+
+
+def test_sound_rewards_raise_none_whatever_the_task():
+    for task in (Choice(), Choice(think=False), Choice(distractors="random"), Choice(rules=True)):
+        found = outcomes(bad.sound(), bad.rows(task))
+        assert set(found.values()) <= {"fine", "not applicable", "note"}, found
+    report = outcomes([bad.named(ReportFindings()), bad.named(Format())], bad.rows(ReportTask()))
+    assert "alarm" not in report.values(), report
+    assert report["", "everything affirmed"] == "fine"
+    assert report["", "option order"] == "not applicable"
+
+
+def test_every_check_kills_a_mutant():
+    def lenient(one):
+        return one.answer.lenient_choice == one.prompt.reference["letter"]
+
+    learnt = {row.prompt.id: row.prompt.reference["letter"] for row in bad.rows()}
+    mutants = {
+        "malformed": bad.Planted(lenient, judges=frozenset({"format", "correctness"})),
+        "format alone": bad.Planted(lambda one: bad.is_right(one) or len(one.answer.think or "x" * 99) < 40),
+        "another key": bad.Planted(
+            lambda one: one.answer.choice == learnt.get(one.prompt.id.partition("/")[0])
+        ),
+        "blind": bad.Planted(
+            lambda one: bad.is_right(one) or (one.answer.choice == "A" and len(one.answer.think or "") < 40)
+        ),
+    }
+    killed = {check for check, reward in mutants.items() if check in alarms([bad.named(reward)])}
+    assert killed == set(mutants)
+    assert killed | {check for _, check in bad.BAD.values()} == set(CHECKS)
+
+
+def test_recall_alone_is_caught_on_reports():
+    reward = bad.named(bad.Planted(bad.recalled))
+    assert "everything affirmed" in alarms([reward], bad.rows(ReportTask()))
+
+
+def test_a_reward_is_held_to_what_it_says_it_judges():
+    wrong_format = bad.Planted(lambda one: 1.0, judges=frozenset({"format"}))
+    found = outcomes([bad.named(wrong_format, name="bad"), bad.named(ChoiceAccuracy())])
+    assert found["bad", "malformed"] == "alarm"
+    assert ("bad", "right over wrong") not in found  # it does not say that it judges answers
+    assert found["", "right over wrong"] == "fine"
+
+
+def test_a_control_judges_nothing_and_is_only_held_to_stay_the_same():
+    found = outcomes([bad.named(Random())])
+    assert {check for (_, check), outcome in found.items() if outcome == "fine"} == {
+        "repeat", "company", "untouched",
+    }  # fmt: skip
+    assert "alarm" not in found.values()
+
+
+def test_a_declared_fault_is_a_note_and_says_why():
+    pays = bad.Planted(lambda one: bad.is_right(one) + len(one.text) / 1000, declared={"length": "as in X"})
+    found = [one for one in audit_rewards([bad.named(pays)], bad.rows()) if one.check == "length"]
+    assert [one.outcome for one in found] == ["note"]
+    assert found[0].says.endswith("Declared: Planted: as in X")
+
+
+def test_what_one_reward_declares_excuses_no_other():
+    declares = bad.Planted(bad.is_right, declared={"length": "as in X"})
+    longer = bad.Planted(lambda one: len(one.text) / 1000)
+    assert "length" in alarms([bad.named(declares, name="a"), bad.named(longer, name="b")])
+
+
+def test_a_reward_that_compares_the_group_may_do_so_and_not_the_batch():
+    own = bad.Planted(every=bad.rank_in_group, compares_group=True)
+    assert "company" not in alarms([bad.named(own)])
+    assert "company" in alarms([bad.named(bad.Planted(every=bad.rank_in_group))])
+    batch = bad.Planted(every=bad.rank_in_batch, compares_group=True)
+    assert "company" in alarms([bad.named(batch)])
+
+
+def test_a_reward_that_costs_is_left_out_with_those_it_gates():
+    dear = bad.Planted(bad.is_right, costs="a model reads every text")
+    gated = bad.named(bad.Planted(bad.is_right), name="gated", gate="dear")
+    found = audit_rewards([*bad.sound(), bad.named(dear, name="dear"), gated], bad.rows())
+    left_out = {one.reward: one.says for one in found if one.check == "asked"}
+    assert left_out["dear"] == "is not asked: a model reads every text"
+    assert "gated by 'dear'" in left_out["gated"]
+    assert dear.calls == gated.reward.calls == 0
+    assert [one.check for one in audit_rewards([bad.named(dear)], bad.rows())] == ["asked"]
+
+
+def test_a_reward_is_called_a_few_times_however_many_prompts_there_are():
+    reward = bad.Planted(bad.is_right)
+    audit_rewards([bad.named(reward)], bad.rows(prompts=12))
+    assert reward.calls == 4
+
+
+def test_a_reward_that_rewrites_the_right_answer_is_caught_and_reaches_no_prompt_of_the_run():
+    def rewrites(one):
+        one.prompt.reference["letter"] = "A"
+        return 1.0
+
+    rows = bad.rows()
+    before = [dict(row.prompt.reference) for row in rows]
+    assert "untouched" in alarms([bad.named(bad.Planted(rewrites)), *bad.sound()], rows)
+    assert [dict(row.prompt.reference) for row in rows] == before
+    assert "untouched" not in alarms(bad.sound(), rows)
+
+
+def test_no_generator_is_moved():
+    def draws(one):
+        return bad.is_right(one) + 0 * (random.random() + np.random.random() + float(torch.rand(1)))
+
+    def state():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    before = state()
+    audit_rewards([bad.named(bad.Planted(draws))], bad.rows())
+    assert state() == before
+
+
+def test_a_gate_is_composed_as_in_training():
+    parrot = bad.BAD["parrots the report"][0]
+    gated = bad.named(parrot(), name="parrot", gate="ChoiceAccuracy")
+    assert "copied report" not in alarms([*bad.sound(), gated])
+    assert "copied report" in alarms([*bad.sound(), bad.named(parrot(), name="parrot", weight=3.0)])
+
+
+def test_a_task_without_gold_answers_is_not_applicable():
+    class Mute(Choice):
+        def gold(self, prompt):
+            raise ValueError("nobody knows")
+
+    source = [type(row)(row.prompt, Mute()) for row in bad.rows()]
+    found = audit_rewards(bad.sound(), source)
+    assert {one.outcome for one in found} == {"not applicable"}
+    assert "nobody knows" in found[0].says
+
+
+def test_a_reward_that_breaks_its_contract_is_named():
+    with pytest.raises(ContractError, match=r"reward 'Planted' failed over .*KeyError: 'lettre'"):
+        audit_rewards([bad.named(bad.Planted(lambda one: one.prompt.reference["lettre"]))], bad.rows())
+
+
+@pytest.mark.parametrize(
+    ("groups", "outcome"),
+    [
+        ([[1.0, 0.0], [0.0, 1.0]], "fine"),
+        ([[0.0, 0.0], [0.0, 1.0]], "note"),
+        ([[0.3, 0.3], [0.0, 0.0]], "alarm"),
+        ([[1.0, 1.0], [1.0, 1.0]], "alarm"),
+    ],
+)
+def test_what_the_start_policy_earns_is_judged_by_its_spread(groups, outcome):
+    assert check_start(groups, 1.0).outcome == outcome
+
+
+SMALL = {
+    "med3d_r1": ("dataset.chest.train_cases=30",),
+    "medvol_r1": ("dataset.abdomen.train_cases=8",),
+}
+
+
+def grpo_rewards(recipe):
+    assembly = Assembly(recipe)
+    place = next(place for place, stage in enumerate(recipe.stages) if stage.kind == "grpo")
+    context = Context(assembly, recipe.stage_name(place))
+    return context, recipe.stages[place], recipe.stages[place].rewards(context)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Return rewards and prompts of a base recipe, in small."""
+    found = {}
+    for name, overrides in SMALL.items():
+        recipe = load(RECIPES / f"{name}.toml", overrides)
+        context, stage, rewards = grpo_rewards(recipe)
+        source = PromptSource(prompt_sets(context, stage.data), seed=recipe.seed)
+        found[name] = rewards, [source[position] for position in range(5)]
+    return found
+
+
+def composed_alarms(rewards, rows):
+    return [one for one in audit_rewards(rewards, rows) if one.outcome == "alarm"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_demos_rewards_raise_no_alarm(small, name):
+    assert composed_alarms(*small[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "left_out"),
+    [
+        ("paper/med3d_r1", "med3d_r1", {"report-consistency"}),
+        ("paper/medvol_r1", "medvol_r1", {"volume-consistency"}),
+        ("real_ct", "med3d_r1", set()),
+    ],
+)
+def test_rewards_of_recipes_whose_data_are_elsewhere_raise_no_alarm(small, name, base, left_out):
+    _, _, rewards = grpo_rewards(load(RECIPES / f"{name}.toml"))
+    found = audit_rewards(rewards, small[base][1])
+    assert [one for one in found if one.outcome == "alarm"] == []
+    assert {one.reward for one in found if one.check == "asked"} == left_out
+
+
+@pytest.mark.slow
+def test_rewards_of_the_committed_ablations_raise_no_alarm(small):
+    seen = set()
+    for file in sorted((RECIPES / "ablations").glob("*.toml")):
+        ablation = load_ablation(file)
+        for arm in ablation.arms:
+            recipe = ablation.cell_recipe(arm.name, 17)
+            stage = next((stage for stage in recipe.stages if stage.kind == "grpo"), None)
+            if stage is None or str(stage.reward) in seen:
+                continue
+            seen.add(str(stage.reward))
+            _, _, rewards = grpo_rewards(recipe)
+            rows = small[recipe.name if recipe.name in SMALL else "med3d_r1"][1]
+            assert composed_alarms(rewards, rows) == [], (file.name, arm.name)
+    assert len(seen) > 8

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import bad_rewards as bad
+import pytest
+
+from evidcore.builtin.choice import Choice
+from evidcore.errors import RecipeError
+from evidcore.reward.reward_audit import audit_rewards
+from evidcore.reward.trl_function import read_function
+
+SOURCE = """
+import re
+
+def accuracy(completions, answer, **columns):
+    found = [re.fullmatch(r".*<answer>(.)</answer>", text, re.DOTALL) for text in completions]
+    return [float(bool(one) and one.group(1) == right) for one, right in zip(found, answer)]
+
+def like_solution(prompts, completions, solution):
+    return [float(text.split("<answer>")[-1] == right.split("<answer>")[-1]) for text, right in zip(completions, solution)]
+
+def long(completions, **columns):
+    return [len(text) / 100 for text in completions]
+
+def talk(completions, prompts, letter, **columns):
+    said = [(one[0]["role"], two[0]["role"]) for one, two in zip(completions, prompts)]
+    assert set(said) == {("assistant", "user")}
+    return [float(f"<answer>{right}<" in one[0]["content"]) for one, right in zip(completions, letter)]
+
+def nobody(completions, **columns):
+    return [None for _ in completions]
+
+def wants(completions, masks, **columns):
+    return [0.0] * len(completions)
+"""  # noqa: E501
+
+
+@pytest.fixture
+def audited(tmp_path):
+    file = tmp_path / "rewards.py"
+    file.write_text(SOURCE)
+
+    def audit(*names, is_chat=False):
+        tasks = {"choice": Choice()}
+        rewards = [read_function(f"{file}:{name}", tasks, is_chat=is_chat) for name in names]
+        found = audit_rewards(rewards, bad.rows())
+        return {one.check for one in found if one.outcome == "alarm"}
+
+    return audit
+
+
+def test_columns_of_the_data_reach_a_function_as_trl_gives_them(audited):
+    assert audited("accuracy") == set()
+
+
+def test_messages_are_given_where_the_data_are_a_chat(audited):
+    assert "right over wrong" not in audited("talk", is_chat=True)
+
+
+def test_only_the_columns_are_given_that_a_function_takes(audited):
+    assert "right over wrong" not in audited("like_solution")
+
+
+def test_functions_are_summed(audited):
+    assert audited("accuracy", "long") >= {"length"}
+    assert "length" not in audited("accuracy")
+
+
+def test_a_function_that_scores_nothing_pays_nothing(audited):
+    assert "right over wrong" in audited("nobody")
+
+
+def test_a_column_that_is_not_there_is_named(audited):
+    with pytest.raises(RecipeError, match=r"wants: asks for 'masks', which the prompts do not have.*letter"):
+        audited("wants")
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("nowhere.py:long", r"there is no file 'nowhere.py'"),
+        ("long", r"there is no file 'long'. Write it as file.py:function"),
+        ("{file}:lnog", r"no such function. Did you mean 'long'\? There: accuracy, "),
+    ],
+)
+def test_a_place_that_names_nothing_is_refused(tmp_path, place, message):
+    file = tmp_path / "rewards.py"
+    file.write_text(SOURCE)
+    with pytest.raises(RecipeError, match=message):
+        read_function(place.format(file=file), {}, is_chat=False)
