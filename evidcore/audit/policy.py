@@ -1,7 +1,8 @@
 """The evidence ladder: what a policy scores over its own volumes beside what each other showing is worth.
 
 The claim is *own minus the best that does not look*: the headline over the cases' own volumes against the
-best blind rule, and against every showing in which what is asked cannot be seen (air, scrambled voxels). It
+best blind rule, against every showing in which what is asked cannot be seen (air, scrambled voxels) and,
+where one was trained, against a *blind arm*: the same steps from the same start over blank volumes. It
 holds where the policy beats each of them: choosing the best on the same questions helps nobody. Where the
 same patients can be shown without what is asked, the score must fall (*own minus twin*), and where nothing
 that matters has changed, it must stay. What is lost over another patient's volumes, the *grounding margin*,
@@ -16,6 +17,7 @@ from typing import Any
 
 from scipy import stats
 
+from evidcore.audit.conditions import Blank
 from evidcore.case import Prompt
 from evidcore.contracts import (
     Answers,
@@ -40,8 +42,15 @@ from evidcore.registry.factory import offer_of
 OWN = "own"
 OTHER = "other-patient"
 BLIND_RULE = "blind-rule"
+BLIND_ARM = "blind-arm"
 LEVEL = 0.05
 KEPT_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
+
+
+class BlindArm(Blank):
+    """Asks a policy that was trained alike over blank volumes: what training teaches without a look."""
+
+    says = "a policy trained alike over blank volumes"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,15 +139,21 @@ class PolicyAudited(Audited):
             weaker = (
                 "No showing without what is asked could be made, so what in the scan is seen is not known."
             )
-            return f"The volume is used: {found}. {weaker}"
+            return f"The volume is used: {found}. {weaker}{self._untrained()}"
         last = next((rung for rung in removed if rung.name == "twin"), removed[0])
         fell = f"{_points(last.above)} over {last.says}, {_spread(last.above)}"
         if all((_ends(rung.above) or (0.0, 0.0))[0] > 0 for rung in removed):
             weaker = (
                 "" if last.name == "twin" else " No twins could be made: patients differ in more than that."
             )
-            return f"What is asked is seen: {found}; {fell}.{weaker}"
-        return f"The volume is used, but no sign that what is asked is seen: {found}; {fell}."
+            return f"What is asked is seen: {found}; {fell}.{weaker}{self._untrained()}"
+        unseen = "The volume is used, but no sign that what is asked is seen"
+        return f"{unseen}: {found}; {fell}.{self._untrained()}"
+
+    def _untrained(self) -> str:
+        """Name the weaker claim where no blind arm was asked."""
+        weaker = " The weaker claim: no blind arm was trained beside it."
+        return "" if BLIND_ARM in self.results else weaker
 
     def _misled(self) -> str:
         """Say what another patient's volumes do, where they were shown."""
@@ -245,6 +260,7 @@ class PolicyAudit(Audit):
         training: Callable[[], Sequence[Prompt]],
         asking: Asking,
         name: str,
+        blind_arm: Policy | None = None,
     ) -> PolicyAudited:
         """Audit a policy on `prompts`, from at least two patients.
 
@@ -259,6 +275,11 @@ class PolicyAudit(Audit):
             for condition, repeats in shown.items()
             for indices, some in (zip(*repeat, strict=True) for repeat in repeats if repeat)
         ]
+        if blind_arm is not None:
+            conditions[BLIND_ARM] = BlindArm()
+            dark = [prompt.blanked() for prompt in prompts]
+            said = evaluation.answer(Sealed(blind_arm), dark, task, asking)
+            given.append((range(len(prompts)), Answers(dark, said, BLIND_ARM)))
         whole = [answers for indices, answers in given if len(indices) == len(prompts)]
         scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
         measured = dict(zip(map(id, whole), scored, strict=True))

@@ -21,15 +21,16 @@ audit = CommandGroup(
 @click.command()
 @_run
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases per data entry; 0 = all.")
+@click.option("--blind-arm", is_flag=True, help="First train a policy alike over blank volumes.")
 @_json
-def policy(folder: Path, limit: int, as_json: bool) -> None:
+def policy(folder: Path, limit: int, blind_arm: bool, as_json: bool) -> None:
     """Ask a run's model the same questions over the right, another patient's and blank volumes."""
     from evidcore.cli.summary import summary
     from evidcore.page import write_page
     from evidcore.run import audit_run, open_run
 
     run = open_run(folder)
-    result = audit_run(run, limit=limit)
+    result = audit_run(run, limit=limit, blind_arm=blind_arm)
     write_page(run.path)
     if as_json:
         click.echo(json.dumps(result, indent=1))

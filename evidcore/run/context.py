@@ -88,9 +88,10 @@ class Context(StageContext):
         """Return the model as the stages before left it, and its processor."""
         return models.current(self._assembly, self._before)
 
-    def policy(self, *, prompts_per_pass: int = 64) -> VLMPolicy:
-        """Return a policy over `model()`."""
-        model, processor = self.model()
+    def policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> VLMPolicy:
+        """Return a policy over `model()`, or over the trained blind arm."""
+        before = StageOutputs(model=self._before.blind_arm) if blind_arm else self._before
+        model, processor = models.current(self._assembly, before)
         return VLMPolicy(model, processor, prompts_per_pass=prompts_per_pass, seed=self.recipe.seed)
 
     def bind_policy(self, policy: Policy) -> None:

@@ -10,13 +10,17 @@ from typing import Any
 from evidcore.contracts import Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.asking import AskingStage
+from evidcore.hooks import Announcer
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
 from evidcore.run.assembly import Assembly
+from evidcore.run.begin import refuse_changes
 from evidcore.run.context import Context
-from evidcore.run.execute import final_outputs
+from evidcore.run.execute import Execution, final_outputs
 from evidcore.run.folder import RunFolder, naming_full_disk, write
-from evidcore.run.record import append
+from evidcore.run.lock import lock_table
+from evidcore.run.model import StageOutputs
+from evidcore.run.record import Recorder, append
 from evidcore.train.settings import Silent
 
 
@@ -35,15 +39,17 @@ def last_model(folder: RunFolder) -> Path:
     return model
 
 
-def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
+def audit_run(folder: RunFolder, *, limit: int = 0, blind_arm: bool = False) -> dict[str, Any]:
     """Audit a run's last model on the questions of its last evaluation; write and return the result.
 
     Args:
         folder: a finished run.
         limit: cases per data entry; 0: all.
+        blind_arm: first train a policy as the run did, but over blank volumes, and compare with it.
 
     Raises:
-        RunError: if the run has not finished, or evaluates no questions.
+        RunError: if the run has not finished, or evaluates no questions; for a blind arm, if code, data or
+            versions changed since, or a stage cannot be trained so.
     """
     recipe = load(folder.path / "resolved.toml")
     last = last_asking(recipe.stages)
@@ -60,8 +66,11 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
         max_new_tokens=last.max_new_tokens,
         prompts_per_batch=last.prompts_per_batch,
         options=last.options,
+        blind_arm=blind_arm,
     )
     with folder.held(), naming_full_disk(folder):
+        if blind_arm:
+            before = _blind_arm(folder, assembly, before)
         work = folder.working(name)
         work.mkdir(parents=True, exist_ok=True)
         (work / "answers.jsonl").unlink(missing_ok=True)
@@ -72,6 +81,25 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
         write(folder.path / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
         work.rmdir()
     return shown
+
+
+def _blind_arm(folder: RunFolder, assembly: Assembly, before: StageOutputs) -> StageOutputs:
+    """Train a policy as the run did, but over blank volumes; return it beside the run's outputs."""
+    recipe = assembly.recipe
+    if before.model is None:
+        raise RunError(f"{folder.path}: its recipe trains no policy, so none can be trained alike.")
+    lock = lock_table(recipe, assembly.datasets)
+    refuse_changes(folder, lock)
+    results = [
+        folder.path / "results" / f"{recipe.stage_name(index)}.json" for index in range(len(recipe.stages))
+    ]
+    keys = [json.loads(path.read_text(encoding="utf-8"))["inputs"] for path in results]
+    announcer = Announcer.from_names([Recorder(folder)], recipe.observers)
+    execution = Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer)
+    execution.before, status = before, folder.status()
+    found, _ = execution.with_blind_arm(keys)
+    folder.set_status("finished", message=status.get("message", ""))
+    return found
 
 
 def last_asking(stages: tuple[Stage, ...]) -> AskingStage | None:

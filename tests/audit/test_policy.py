@@ -75,7 +75,34 @@ def test_without_twins_the_weaker_claim_is_named():
     assert "what in the scan is seen is not known" in used
     matched = audited(Looker(world), world, TRAINING, conditions=[*blind, {"use": "matched"}]).verdict()
     assert "over like patients without what is asked" in matched
-    assert matched.endswith("No twins could be made: patients differ in more than that.")
+    weaker = "No twins could be made: patients differ in more than that."
+    assert matched.endswith(f"{weaker} The weaker claim: no blind arm was trained beside it.")
+
+
+def test_the_best_that_does_not_look_may_be_a_trained_blind_arm():
+    class Learnt(planted.Planted):
+        """Knows without a look what no blind rule finds: here, the answers about every second patient."""
+
+        def liking(self, option, crop, prompt):
+            assert crop.blank
+            number = int(crop.volume.path.removesuffix(".nii").partition("-")[2])
+            return number % 2 and option in self.world.shows[crop.volume.path]
+
+    looker = Looker(WORLD, 0.3, 0.1)
+    alone = audited(looker, WORLD, TRAINING)
+    assert alone.verdict().startswith(f"{SEEN}: +")
+    assert "The weaker claim: no blind arm was trained beside it." in alone.verdict()
+    for arm, is_seen in ((TextOnly(WORLD), True), (Learnt(WORLD), False)):
+        audit = audited(looker, WORLD, TRAINING, blind_arm=arm)
+        assert (SEEN in audit.verdict()) == is_seen
+        assert "weaker claim" not in audit.verdict()
+        rows = rows_of(audit)
+        own, dark = audit.score("own").value, audit.score("blind-arm").value
+        assert rows["choice", "own_minus_blind_arm"].value == pytest.approx(own - dark)
+        assert rows["a policy trained alike over blank volumes", "strict_accuracy"].condition == "blind-arm"
+        assert [line["condition"] for line in audit.lines()].count("blind-arm") == len(WORLD.prompts())
+    assert audit.gain.name == "blind-arm"
+    assert "over a policy trained alike over blank volumes" in audit.verdict()
 
 
 def test_a_weak_looker_that_throws_its_priors_away_is_not_told_to_use_the_volume():
