@@ -61,7 +61,8 @@ class Rung:
     says: str
     role: str
     above: Interval  # own minus this
-    differences: tuple[float, ...]  # of each question asked both ways
+    indices: tuple[int, ...]  # of the questions asked both ways
+    differences: tuple[float, ...]  # of each of them
     clusters: tuple[str, ...]
     findings: tuple[str, ...]  # empty where they are not known
 
@@ -146,7 +147,15 @@ class PolicyAudited(Audited):
             weaker = (
                 "" if last.name == "twin" else " No twins could be made: patients differ in more than that."
             )
-            return f"What is asked is seen: {found}; {fell}.{weaker}{self._untrained()}"
+            elsewhere = _apart(last, gain)
+            if elsewhere is None or (_ends(elsewhere) or (0.0, 0.0))[0] <= 0:
+                return f"What is asked is seen: {found}; {fell}.{weaker}{self._untrained()}"
+            over = f"{_points(elsewhere)}, {_spread(elsewhere)}"
+            rest = (
+                f"Over {last.says} it still beats the best that does not look ({over}): the rest of the gain"
+            )
+            part = f"What is asked is seen in part: {found}; {fell}. {rest} is something else in the scan."
+            return f"{part}{weaker}{self._untrained()}"
         unseen = "The volume is used, but no sign that what is asked is seen"
         return f"{unseen}: {found}; {fell}.{self._untrained()}"
 
@@ -334,10 +343,23 @@ def _rung(
     values = own.values(headline)
     mine, clusters = [values[index] for index in indices], tuple(own.clusters[index] for index in indices)
     return Rung(
-        name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters),
+        name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters), indices=(*indices,),
         differences=tuple(one - other for one, other in zip(mine, theirs, strict=True)), clusters=clusters,
         findings=tuple(own.asked_about[index] for index in indices) if own.asked_about else (),
     )  # fmt: skip
+
+
+def _apart(rung: Rung, other: Rung) -> Interval | None:
+    """Return a showing minus another, on the questions that both could answer; None without any."""
+    theirs = dict(zip(other.indices, other.differences, strict=True))
+    both = [place for place, index in enumerate(rung.indices) if index in theirs]
+    if not both:
+        return None
+    return paired_interval(
+        [theirs[rung.indices[place]] for place in both],
+        [rung.differences[place] for place in both],
+        [rung.clusters[place] for place in both],
+    )
 
 
 def _mean(results: Sequence[Scored], metric: str) -> tuple[float, ...]:

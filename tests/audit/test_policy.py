@@ -8,6 +8,7 @@ import pytest
 from planted import (
     ASKING,
     EVALUATION,
+    NAMES,
     NEVER,
     SEEN,
     Contrary,
@@ -65,6 +66,22 @@ def test_a_policy_that_looks_is_told_to_see(hit, false):
     assert "over the same patients without what is asked" in audit.verdict()
     sham = next(rung.above for rung in audit.rungs if rung.name == "sham")
     assert sham.value < 0.05
+
+
+def test_a_policy_that_sees_and_reads_a_proxy_too_is_told_to_see_in_part():
+    class Both(Looker):
+        """Sees some findings; else goes by the kind of patient, which the voxels tell too."""
+
+        def liking(self, option, crop, prompt):
+            kind = self.world.kind[crop.volume.path] == NAMES.index(option) % 2
+            is_seen = option in self.seen(crop) and super().liking(option, crop, prompt)
+            return 2 * is_seen + (kind and bool(self.seen(crop)))
+
+    audit = audited(Both(WORLD, 0.4, 0.0), WORLD, TRAINING)
+    assert audit.verdict().startswith(f"{SEEN} in part: +")
+    elsewhere = "Over the same patients without what is asked it still beats the best that does not look (+"
+    assert elsewhere in audit.verdict()
+    assert "in part" not in audited(Looker(WORLD, 0.8, 0.05), WORLD, TRAINING).verdict()
 
 
 def test_without_twins_the_weaker_claim_is_named():
