@@ -288,7 +288,7 @@ class PolicyAudit(Audit):
             conditions[BLIND_ARM] = BlindArm()
             dark = [prompt.blanked() for prompt in prompts]
             said = evaluation.answer(Sealed(blind_arm), dark, task, asking)
-            given.append((range(len(prompts)), Answers(dark, said, BLIND_ARM)))
+            given.append((tuple(range(len(prompts))), Answers(dark, said, BLIND_ARM)))
         whole = [answers for indices, answers in given if len(indices) == len(prompts)]
         scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
         measured = dict(zip(map(id, whole), scored, strict=True))
