@@ -43,7 +43,7 @@ def rates(name: str, patients: int, seeds: int, workers: int) -> dict[str, Any]:
         "policy": name,
         "patients": patients,
         "audits": seeds,
-        "told to see": round(said.count(planted.SEEN) / seeds, 4),
+        "told to see": round(sum(one.startswith(planted.SEEN) for one in said) / seeds, 4),  # or in part
         "mean own minus blind": round(sum(gain for _, gain, _ in found) / seeds, 4),
         "mean own minus twin": round(sum(twin for _, _, twin in found) / seeds, 4),
         "verdicts": {verdict: said.count(verdict) for verdict in sorted(set(said))},

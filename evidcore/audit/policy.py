@@ -2,7 +2,8 @@
 
 The claim is *own minus the best that does not look*: the headline over the cases' own volumes against the
 best blind rule, against rules that know where the body lies and never look at what is asked (registration),
-and against every showing in which what is asked cannot be seen (air, scrambled voxels). It holds where the
+against every showing in which what is asked cannot be seen (air, scrambled voxels) and, where one was
+trained, against a *blind arm*: the same steps from the same start over blank volumes. It holds where the
 policy beats each of them: choosing the best on the same questions helps nobody. Where the same patients can
 be shown without what is asked, the score must fall (*own minus twin*), and where nothing that matters has
 changed, it must stay. What is lost over another patient's volumes, the *grounding margin*, says how far a
@@ -17,6 +18,7 @@ from typing import Any
 
 from scipy import stats
 
+from evidcore.audit.conditions import Blank
 from evidcore.case import Prompt
 from evidcore.contracts import (
     Answers,
@@ -41,8 +43,15 @@ from evidcore.registry.factory import offer_of
 OWN = "own"
 OTHER = "other-patient"
 SAME_PATIENT = ("twin", "occluded")  # conditions that change nothing but what is asked, the best first
+BLIND_ARM = "blind-arm"
 LEVEL = 0.05
 KEPT_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
+
+
+class BlindArm(Blank):
+    """Asks a policy that was trained alike over blank volumes: what training teaches without a look."""
+
+    says = "a policy trained alike over blank volumes"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +62,8 @@ class Rung:
     says: str
     role: str
     above: Interval  # own minus this
-    differences: tuple[float, ...]  # of each question asked both ways
+    indices: tuple[int, ...]  # of the questions asked both ways
+    differences: tuple[float, ...]  # of each of them
     clusters: tuple[str, ...]
     findings: tuple[str, ...]  # empty where they are not known
 
@@ -131,14 +141,30 @@ class PolicyAudited(Audited):
             weaker = (
                 "No showing without what is asked could be made, so what in the scan is seen is not known."
             )
-            return f"The volume is used: {found}. {weaker}"
+            return f"The volume is used: {found}. {weaker}{self._untrained()}"
         by_name = {rung.name: rung for rung in removed}
         last = next((by_name[name] for name in SAME_PATIENT if name in by_name), removed[0])
         fell = f"{_points(last.above)} over {last.says}, {_spread(last.above)}"
-        if all((_ends(rung.above) or (0.0, 0.0))[0] > 0 for rung in removed):
-            weaker = " No twins could be made: patients differ in more than that."
-            return f"What is asked is seen: {found}; {fell}.{'' if last.name in SAME_PATIENT else weaker}"
-        return f"The volume is used, but no sign that what is asked is seen: {found}; {fell}."
+        if any((_ends(rung.above) or (0.0, 0.0))[0] <= 0 for rung in removed):
+            unseen = "The volume is used, but no sign that what is asked is seen"
+            return f"{unseen}: {found}; {fell}.{self._untrained()}"
+        weaker = (
+            "" if last.name in SAME_PATIENT else " No twins could be made: patients differ in more than that."
+        )
+        elsewhere = _apart(last, gain)
+        if elsewhere is None or (_ends(elsewhere) or (0.0, 0.0))[0] <= 0:
+            return f"What is asked is seen: {found}; {fell}.{weaker}{self._untrained()}"
+        over = f"{_points(elsewhere)}, {_spread(elsewhere)}"
+        rest = f"Over {last.says} it still beats the best that does not look ({over})"
+        part = (
+            f"What is asked is seen in part: {found}; {fell}. {rest}: the rest of the gain is something else"
+        )
+        return f"{part} in the scan.{weaker}{self._untrained()}"
+
+    def _untrained(self) -> str:
+        """Name the weaker claim where no blind arm was asked."""
+        weaker = " The weaker claim: no blind arm was trained beside it."
+        return "" if BLIND_ARM in self.results else weaker
 
     def _misled(self) -> str:
         """Say what another patient's volumes do, where they were shown."""
@@ -245,6 +271,7 @@ class PolicyAudit(Audit):
         training: Callable[[], Sequence[Prompt]],
         asking: Asking,
         name: str,
+        blind_arm: Policy | None = None,
     ) -> PolicyAudited:
         """Audit a policy on `prompts`, from at least two patients.
 
@@ -257,6 +284,11 @@ class PolicyAudit(Audit):
             (indices, Answers(some, evaluation.answer(sealed, some, task, asking), condition))
             for condition, indices, some in self.showings(prompts, asking)
         ]
+        if blind_arm is not None:
+            conditions[BLIND_ARM] = BlindArm()
+            dark = [prompt.blanked() for prompt in prompts]
+            said = evaluation.answer(Sealed(blind_arm), dark, task, asking)
+            given.append((tuple(range(len(prompts))), Answers(dark, said, BLIND_ARM)))
         whole = [answers for indices, answers in given if len(indices) == len(prompts)]
         scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
         measured = dict(zip(map(id, whole), scored, strict=True))
@@ -326,10 +358,23 @@ def _rung(
     values, owners, about = own.values(headline), own.clusters, own.asked_about
     mine, clusters = [values[index] for index in indices], tuple(owners[index] for index in indices)
     return Rung(
-        name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters),
+        name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters), indices=(*indices,),
         differences=tuple(one - other for one, other in zip(mine, theirs, strict=True)), clusters=clusters,
         findings=tuple(about[index] for index in indices) if about else (),
     )  # fmt: skip
+
+
+def _apart(rung: Rung, other: Rung) -> Interval | None:
+    """Return a showing minus another, on the questions that both could answer; None without any."""
+    theirs = dict(zip(other.indices, other.differences, strict=True))
+    both = [place for place, index in enumerate(rung.indices) if index in theirs]
+    if not both:
+        return None
+    return paired_interval(
+        [theirs[rung.indices[place]] for place in both],
+        [rung.differences[place] for place in both],
+        [rung.clusters[place] for place in both],
+    )
 
 
 def _mean(results: Sequence[Scored], metric: str) -> tuple[float, ...]:

@@ -291,6 +291,7 @@ class Audit(ABC):
         training: Callable[[], Sequence[Prompt]],
         asking: Asking,
         name: str,
+        blind_arm: Policy | None = None,
     ) -> Audited:
         """Audit a policy on `prompts`.
 
@@ -302,6 +303,7 @@ class Audit(ABC):
             training: gives the training questions, from which blind rules learn.
             asking: how the policy is asked.
             name: what rows call it.
+            blind_arm: a policy that was trained alike over blank volumes, where there is one.
 
         Raises:
             DataError: if the questions cannot be asked under a condition; names the patient.

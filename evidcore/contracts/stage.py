@@ -119,8 +119,8 @@ class StageContext(ABC):
         """Return a new VolumeVLM as the stages before left it, and its processor."""
 
     @abstractmethod
-    def policy(self, *, prompts_per_pass: int = 64) -> Any:
-        """Return a Policy over `model()`."""
+    def policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> Any:
+        """Return a Policy over `model()`, or over the arm of a stage that `has_blind_arm`."""
 
     @abstractmethod
     def bind_policy(self, policy: Policy) -> None:
@@ -153,6 +153,11 @@ class Stage(ABC):
     def output(self) -> str | None:
         """Return what its checkpoint is: "encoder", "language", "model", "service.<name>"; None: nothing."""
         return None
+
+    @property
+    def has_blind_arm(self) -> bool:
+        """Tell whether a policy is trained for it as the recipe's, but over blank volumes."""
+        return False
 
     @property
     def longest_answer(self) -> int | None:
@@ -229,6 +234,13 @@ class Stage(ABC):
     def bare(self) -> Stage:
         """Return the stage without what its main rows do not need: controls are measured by that."""
         return self
+
+    def blanked(self) -> Stage | None:
+        """Return the stage as a trained blind arm goes through it, itself where it trains no policy.
+
+        None where it trains one and cannot be shown blank volumes instead.
+        """
+        return self if self.output != "model" else None
 
     def controls(self) -> Mapping[str, Stage]:
         """Return variants that can teach nothing about volumes, by name; none where it trains no policy."""

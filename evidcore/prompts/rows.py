@@ -14,7 +14,7 @@ from evidcore.contracts import StageContext, Task, View
 from evidcore.errors import DataError
 from evidcore.recipe.shape import DataUse
 
-Volumes = Literal["own", "other-patient"]  # whose volumes a case shows; another's are a control
+Volumes = Literal["own", "other-patient", "blank"]  # what a case shows; all but its own are controls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class PromptSource:
             sets: what is drawn from; shares are relative.
             seed: of the order and of the questions.
             volumes: "other-patient" shows each prompt over the pixels of another patient, always the same
-                one: a training control.
+                one, "blank" over air: training controls.
 
         Raises:
             DataError: if there is nothing to draw, or no other patient to show, or one whose scan is shown in
@@ -80,6 +80,7 @@ class PromptSource:
             _other_patients(item.cases, seed, item.name) if volumes == "other-patient" else {}
             for item in self.sets
         ]
+        self._is_blank = volumes == "blank"
         for item, cases, others in zip(self.sets, self._askable, self._others, strict=True):
             _check_crops(item, cases, others)
         self._row = functools.lru_cache(maxsize=4096)(self._draw)
@@ -115,7 +116,7 @@ class PromptSource:
                 other = self._others[chosen].get(case.id)
                 if other is not None:
                     prompt = prompt.showing(_crops(item.view, other))
-                return Row(prompt, item.task)
+                return Row(prompt.blanked() if self._is_blank else prompt, item.task)
         raise DataError(
             f"task {item.name!r} asks nothing about any of its {len(cases)} cases in epoch {epoch}."
         )

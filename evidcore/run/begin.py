@@ -83,7 +83,7 @@ def run(
         recipe = assembly.recipe
         lock = lock_table(recipe, assembly.datasets)
         if is_first:
-            _compare(folder, lock, accept_changes)
+            refuse_changes(folder, lock, accept=accept_changes)
         processes().wait()
         logging.disable_progress_bar()  # the run has its own
         own = [Recorder(folder), *recorders] if is_first else []
@@ -121,11 +121,16 @@ def changes_since(folder: RunFolder, lock: dict[str, Any]) -> list[str]:
     ]
 
 
-def _compare(folder: RunFolder, lock: dict[str, Any], accept_changes: bool) -> None:
+def refuse_changes(folder: RunFolder, lock: dict[str, Any], *, accept: bool = False) -> None:
+    """Stop where code, data or versions changed since a run started, or keep what is accepted.
+
+    Raises:
+        RunError: what changed, and how to accept it.
+    """
     before, changes = folder.lock(), changes_since(folder, lock)
     if not changes:
         return
-    if not accept_changes:
+    if not accept:
         listing = "\n".join(f"  {line}" for line in changes)
         raise RunError(
             f"{folder.path}: changed since it started, so it would not go on as the same run\n{listing}\n"

@@ -91,11 +91,12 @@ class Context(StageContext):
         """Return the model as the stages before left it, and its processor."""
         return models.current(self._assembly, self._before)
 
-    def policy(self, *, prompts_per_pass: int = 64) -> Policy:
-        """Return a policy over `model()`, or what is asked in its place."""
+    def policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> Policy:
+        """Return a policy over `model()` or what is asked in its place, or over the trained blind arm."""
         if self._policy is not None:
             return self._policy
-        model, processor = self.model()
+        before = StageOutputs(model=self._before.blind_arm) if blind_arm else self._before
+        model, processor = models.current(self._assembly, before)
         return VLMPolicy(model, processor, prompts_per_pass=prompts_per_pass, seed=self.recipe.seed)
 
     def bind_policy(self, policy: Policy) -> None:

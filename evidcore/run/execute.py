@@ -8,13 +8,14 @@ is gone on with where it had the same inputs; else the stage starts anew.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,20 @@ def hashed_inputs(
 def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the inputs of every stage of a recipe, by stage name, without running any."""
     found: dict[str, dict[str, Any]] = {}
+    stages = assembly.recipe.stages
     upstream: Hashes = {}
-    for index, stage in enumerate(assembly.recipe.stages):
-        inputs = hashed_inputs(assembly, stage, lock, upstream)
+    blind: Hashes = {}  # of the trained blind arm
+    for index, stage in enumerate(stages):
+        given = {**upstream, BLIND_ARM: blind["model"]} if stage.has_blind_arm else upstream
+        inputs = hashed_inputs(assembly, stage, lock, given)
+        key = inputs_hash(inputs)
         found[assembly.recipe.stage_name(index)] = inputs
-        upstream = after(stage, inputs_hash(inputs), upstream)
+        upstream = after(stage, key, upstream)
+        arm = stage.blanked()
+        if arm is not None and any(one.has_blind_arm for one in stages[index:]):
+            if arm is not stage:
+                key = inputs_hash(hashed_inputs(assembly, arm, lock, blind))
+            blind = after(arm, key, blind)
     return found
 
 
@@ -139,6 +149,7 @@ def after(stage: Stage, key: str, upstream: Hashes) -> dict[str, str]:
     return dict(upstream) if stage.output is None else {**upstream, stage.output: key}
 
 
+BLIND_ARM = "blind-arm"
 INPUTS = "inputs.json"
 log = logging.getLogger(__name__)
 
@@ -158,9 +169,13 @@ class Execution:
     def all(self) -> None:
         """Run every stage, then the training controls where they were asked for."""
         started_from: dict[int, tuple[StageOutputs, dict[str, str]]] = {}
+        keys: list[str] = []
         for index, stage in enumerate(self.recipe.stages):
             started_from[index] = (self.before, self.upstream)
-            key = self.stage(self.recipe.stage_name(index), stage)
+            start = self.with_blind_arm(keys) if stage.has_blind_arm else started_from[index]
+            with self._starting_from(*start):
+                key = self.stage(self.recipe.stage_name(index), stage)
+            keys.append(key)
             self.upstream = after(stage, key, self.upstream)
             self.before = self.before.after(stage, self.folder.store / key / "checkpoint")
             self.before.load_services(self.assembly)
@@ -182,11 +197,36 @@ class Execution:
 
     def run_detached(self, name: str, stage: Stage, before: StageOutputs, upstream: dict[str, str]) -> str:
         """Run a stage that is not the recipe's, from other outputs, or use it again; return its hash."""
+        with self._starting_from(before, upstream):
+            return self._ensure(name, stage)
+
+    @contextlib.contextmanager
+    def _starting_from(self, before: StageOutputs, upstream: dict[str, str]) -> Iterator[None]:
         own = self.before, self.upstream
         self.before, self.upstream = before, upstream
-        key = self._ensure(name, stage)
+        yield
         self.before, self.upstream = own
-        return key
+
+    def with_blind_arm(self, keys: Sequence[str]) -> tuple[StageOutputs, dict[str, str]]:
+        """Train a policy as the first stages did, but over blank volumes; return it beside the outputs.
+
+        Args:
+            keys: hashes of those stages. What trains no policy is taken as it is.
+
+        Raises:
+            RunError: if one of them trains a policy and cannot do so over blank volumes.
+        """
+        before, upstream = StageOutputs(), dict[str, str]()
+        for index, key in enumerate(keys):
+            stage, name = self.recipe.stages[index], self.recipe.stage_name(index)
+            arm = stage.blanked()
+            if arm is None:
+                raise RunError(f"{name}: cannot train over blank volumes. Leave the trained blind arm out.")
+            if arm is not stage:
+                key = self.run_detached(f"{name}-blind", arm, before, upstream)
+            before, upstream = self.after_detached(arm, key, before, upstream)
+        found = dataclasses.replace(self.before, blind_arm=before.model)
+        return found, {**self.upstream, BLIND_ARM: upstream["model"]}
 
     def after_detached(
         self, stage: Stage, key: str, before: StageOutputs, upstream: dict[str, str]

@@ -33,6 +33,7 @@ class StageOutputs:
     encoder: Path | None = None
     language: Path | None = None
     model: Path | None = None
+    blind_arm: Path | None = None  # a model trained alike over blank volumes, where a stage has one
     services: Mapping[str, Path] = dataclasses.field(default_factory=dict)
 
     def after(self, stage: Stage, checkpoint: Path) -> StageOutputs:

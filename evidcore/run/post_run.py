@@ -11,13 +11,16 @@ from evidcore.audit.stage import AuditStage
 from evidcore.contracts import Policy, Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.asking import AskingStage
+from evidcore.hooks import Announcer
 from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
+from evidcore.run.begin import refuse_changes
 from evidcore.run.context import Context
-from evidcore.run.execute import final_outputs
+from evidcore.run.execute import Execution, final_outputs
 from evidcore.run.folder import RunFolder, naming_full_disk, write
+from evidcore.run.lock import lock_table
 from evidcore.run.model import StageOutputs
-from evidcore.run.record import append
+from evidcore.run.record import Recorder, append
 from evidcore.train.settings import Silent
 
 
@@ -36,15 +39,17 @@ def last_model(folder: RunFolder) -> Path:
     return model
 
 
-def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
+def audit_run(folder: RunFolder, *, limit: int = 0, blind_arm: bool = False) -> dict[str, Any]:
     """Audit a run's last model on the questions of its last evaluation; write and return the result.
 
     Args:
         folder: a finished run.
         limit: cases per data entry; 0: all.
+        blind_arm: first train a policy as the run did, but over blank volumes, and compare with it.
 
     Raises:
-        RunError: if the run has not finished, or evaluates no questions.
+        RunError: if the run has not finished, or evaluates no questions; for a blind arm, if code, data or
+            versions changed since, or a stage cannot be trained so.
     """
     recipe = load(folder.path / "resolved.toml")
     last = last_asking(recipe.stages)
@@ -54,24 +59,28 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
         )
     assembly, before = Assembly(recipe), final_outputs(folder, recipe)
     before.load_services(assembly)
-    stage = auditing(last, limit)
+    stage = auditing(last, limit, blind_arm=blind_arm)
     name = f"{len(recipe.stages) + 1:02d}-audit"
+    if blind_arm:
+        with folder.held(), naming_full_disk(folder):
+            before = _blind_arm(folder, assembly, before)
     return write_audit(folder, assembly, stage, name, before=before)
 
 
-def auditing(stage: AskingStage, limit: int = 0) -> AuditStage:
+def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: bool = False) -> AuditStage:
     """Return an audit of what a stage asks, the stage itself where it is one.
 
     Args:
         stage: asks.
         limit: cases per data entry; 0: as many as the stage asks about.
+        blind_arm: whether it compares with a trained one.
     """
     data = tuple(dataclasses.replace(use, limit=limit or use.limit) for use in stage.data)
     if isinstance(stage, AuditStage):
-        return dataclasses.replace(stage, data=data)
+        return dataclasses.replace(stage, data=data, blind_arm=blind_arm)
     return AuditStage(
         kind="audit", data=data, max_new_tokens=stage.max_new_tokens,
-        prompts_per_batch=stage.prompts_per_batch, options=stage.options,
+        prompts_per_batch=stage.prompts_per_batch, options=stage.options, blind_arm=blind_arm,
     )  # fmt: skip
 
 
@@ -109,6 +118,25 @@ def write_audit(
         write(folder.path / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
         work.rmdir()
     return shown
+
+
+def _blind_arm(folder: RunFolder, assembly: Assembly, before: StageOutputs) -> StageOutputs:
+    """Train a policy as the run did, but over blank volumes; return it beside the run's outputs."""
+    recipe = assembly.recipe
+    if before.model is None:
+        raise RunError(f"{folder.path}: its recipe trains no policy, so none can be trained alike.")
+    lock = lock_table(recipe, assembly.datasets)
+    refuse_changes(folder, lock)
+    results = [
+        folder.path / "results" / f"{recipe.stage_name(index)}.json" for index in range(len(recipe.stages))
+    ]
+    keys = [json.loads(path.read_text(encoding="utf-8"))["inputs"] for path in results]
+    announcer = Announcer.from_names([Recorder(folder)], recipe.observers)
+    execution = Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer)
+    execution.before, status = before, folder.status()
+    found, _ = execution.with_blind_arm(keys)
+    folder.set_status("finished", message=status.get("message", ""))
+    return found
 
 
 def last_asking(stages: tuple[Stage, ...]) -> AskingStage | None:

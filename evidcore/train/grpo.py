@@ -18,7 +18,7 @@ from evidcore.contracts import (
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, did_you_mean
 from evidcore.model.policy import VLMPolicy
-from evidcore.prompts.rows import PromptSource, Volumes, prompt_sets
+from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
@@ -39,7 +39,6 @@ class Grpo(GrpoSettings, TrainingStage):
     reward: tuple[Annotated[Table, Kind("reward")], ...]
     rollout: Annotated[Table, Kind("rollout")] = dataclasses.field(default_factory=lambda: {"use": "plain"})
     tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
-    volumes: Volumes = "own"  # "other-patient" is a control: every case shows another's scan
 
     trainer: ClassVar[str] = "grpo"
 

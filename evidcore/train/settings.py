@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Lt
 
 from evidcore.contracts import Stage
 from evidcore.contracts.stage import Found, Key
+from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
 from evidcore.recipe.shape import DataUse, Surroundings, Table
 
@@ -104,6 +105,8 @@ class GrpoSettings(TrainingKeys):
 class TrainingStage(TrainingKeys, Stage):
     """A stage that trains the whole model on a trainer of TRL."""
 
+    volumes: Volumes = "own"  # a control is shown "other-patient" or "blank" ones
+
     trains: ClassVar[bool] = True
     is_distributed: ClassVar[bool] = True
     trainer: ClassVar[str]  # of TRL: "sft" or "grpo"
@@ -112,6 +115,10 @@ class TrainingStage(TrainingKeys, Stage):
     def output(self) -> str:
         """Return "model"."""
         return "model"
+
+    def blanked(self) -> TrainingStage:
+        """Return the stage over blank volumes."""
+        return dataclasses.replace(self, volumes="blank")
 
     @classmethod
     def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:

@@ -52,10 +52,10 @@ class Sft(SftSettings, TrainingStage):
 
         model, processor = context.model()
         reweighter: Reweighter = context.component("reweighter", self.reweighter, "reweighter")
-        offer = offer_of(reweighter)
+        offer, seed = offer_of(reweighter), context.recipe.seed
         figures = sft(
-            model, processor, PromptSource(prompt_sets(context, self.data), seed=context.recipe.seed), self,
-            context.folder / "checkpoint", seed=context.recipe.seed, announce=context.announce,
+            model, processor, PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes),
+            self, context.folder / "checkpoint", seed=seed, announce=context.announce,
             resume=context.resume, reweighter=reweighter,
             reweighter_package=f"{offer.package} {offer.version}",
         )  # fmt: skip

@@ -144,6 +144,7 @@ class OwnAgainstBlank(Audit):
         training: Callable[[], Sequence[Prompt]],
         asking: Asking,
         name: str,
+        blind_arm: Policy | None = None,
     ) -> Compared:
         """Ask twice, and compare the headline."""
         sides = {"own": prompts, "blank": [prompt.blanked() for prompt in prompts]}

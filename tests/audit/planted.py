@@ -182,12 +182,12 @@ NEVER = (TextOnly, HeaderOnly, Histogram, Company, Memory, KeyReader, SwapDetect
 SEEN = "What is asked is seen"
 
 
-def audited(policy, world, training, *, conditions=None, seed=0, prompts=None):
+def audited(policy, world, training, *, conditions=None, seed=0, prompts=None, blind_arm=None):
     """Audit a planted policy over a world."""
     table = {"use": "policy"} | ({} if conditions is None else {"conditions": conditions})
     audit = factory.build("audit", table, given={}, where="test")
     asking = dataclasses.replace(ASKING, seed=seed, dataset=world)
     return audit(
         policy, world.prompts() if prompts is None else prompts, world.task, EVALUATION, training.prompts,
-        asking, "choice",
+        asking, "choice", blind_arm,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from planted import (
     ASKING,
     EVALUATION,
+    NAMES,
     NEVER,
     SEEN,
     Contrary,
@@ -67,6 +68,22 @@ def test_a_policy_that_looks_is_told_to_see(hit, false):
     assert sham.value < 0.05
 
 
+def test_a_policy_that_sees_and_reads_a_proxy_too_is_told_to_see_in_part():
+    class Both(Looker):
+        """Sees some findings; else goes by the kind of patient, which the voxels tell too."""
+
+        def liking(self, option, crop, prompt):
+            kind = self.world.kind[crop.volume.path] == NAMES.index(option) % 2
+            is_seen = option in self.seen(crop) and super().liking(option, crop, prompt)
+            return 2 * is_seen + (kind and bool(self.seen(crop)))
+
+    audit = audited(Both(WORLD, 0.4, 0.0), WORLD, TRAINING)
+    assert audit.verdict().startswith(f"{SEEN} in part: +")
+    elsewhere = "Over the same patients without what is asked it still beats the best that does not look (+"
+    assert elsewhere in audit.verdict()
+    assert "in part" not in audited(Looker(WORLD, 0.8, 0.05), WORLD, TRAINING).verdict()
+
+
 def test_without_twins_the_weaker_claim_is_named():
     world = World(100, seed=4)
     blind = [{"use": "blank"}, {"use": "scrambled"}]
@@ -75,7 +92,34 @@ def test_without_twins_the_weaker_claim_is_named():
     assert "what in the scan is seen is not known" in used
     matched = audited(Looker(world), world, TRAINING, conditions=[*blind, {"use": "matched"}]).verdict()
     assert "over like patients without what is asked" in matched
-    assert matched.endswith("No twins could be made: patients differ in more than that.")
+    weaker = "No twins could be made: patients differ in more than that."
+    assert matched.endswith(f"{weaker} The weaker claim: no blind arm was trained beside it.")
+
+
+def test_the_best_that_does_not_look_may_be_a_trained_blind_arm():
+    class Learnt(planted.Planted):
+        """Knows without a look what no blind rule finds: here, the answers about every second patient."""
+
+        def liking(self, option, crop, prompt):
+            assert crop.blank
+            number = int(crop.volume.path.removesuffix(".nii").partition("-")[2])
+            return number % 2 and option in self.world.shows[crop.volume.path]
+
+    looker = Looker(WORLD, 0.3, 0.1)
+    alone = audited(looker, WORLD, TRAINING)
+    assert alone.verdict().startswith(f"{SEEN}: +")
+    assert "The weaker claim: no blind arm was trained beside it." in alone.verdict()
+    for arm, is_seen in ((TextOnly(WORLD), True), (Learnt(WORLD), False)):
+        audit = audited(looker, WORLD, TRAINING, blind_arm=arm)
+        assert (SEEN in audit.verdict()) == is_seen
+        assert "weaker claim" not in audit.verdict()
+        rows = rows_of(audit)
+        own, dark = audit.score("own").value, audit.score("blind-arm").value
+        assert rows["choice", "own_minus_blind_arm"].value == pytest.approx(own - dark)
+        assert rows["a policy trained alike over blank volumes", "strict_accuracy"].condition == "blind-arm"
+        assert [line["condition"] for line in audit.lines()].count("blind-arm") == len(WORLD.prompts())
+    assert audit.gain.name == "blind-arm"
+    assert "over a policy trained alike over blank volumes" in audit.verdict()
 
 
 def test_a_weak_looker_that_throws_its_priors_away_is_not_told_to_use_the_volume():

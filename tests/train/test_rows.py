@@ -45,6 +45,13 @@ def test_the_task_has_the_name_of_the_recipe(bench):
     assert bench.source(named)[0].prompt.task == "my-choice"
 
 
+def test_blank_volumes_change_what_is_shown_and_nothing_else(bench):
+    own, blank = bench.source(), bench.source(volumes="blank")
+    for position in range(16):
+        assert blank[position].prompt == own[position].prompt.blanked()
+        assert all(crop.blank for crop in blank[position].prompt.crops())
+
+
 def test_the_wrong_volume_is_always_that_of_another_patient_and_always_the_same(bench):
     twice = [
         dataclasses.replace(case, patient=f"patient-{number // 2}") for number, case in enumerate(bench.cases)
