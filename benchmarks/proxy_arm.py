@@ -1,6 +1,6 @@
 """Is a policy that was trained to a proxy told to see what it is asked? A planted cheat, and its twin.
 
-OMP_NUM_THREADS=1 python benchmarks/proxy_arm.py       1 core, about 15 minutes, no download
+OMP_NUM_THREADS=1 python benchmarks/proxy_arm.py       1 core, about 20 minutes, no download
 OMP_NUM_THREADS=1 python benchmarks/proxy_arm.py --keep docs/results/proxy_arm.json
 
 Two policies are trained alike, by the first stages of recipes/med3d_r1.toml in short: fitted language model,

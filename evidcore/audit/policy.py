@@ -5,9 +5,10 @@ best blind rule, against rules that know where the body lies and never look at w
 against every showing in which what is asked cannot be seen (air, scrambled voxels) and, where one was
 trained, against a *blind arm*: the same steps from the same start over blank volumes. It holds where the
 policy beats each of them: choosing the best on the same questions helps nobody. Where the same patients can
-be shown without what is asked, the score must fall (*own minus twin*), and where nothing that matters has
-changed, it must stay. What is lost over another patient's volumes, the *grounding margin*, says how far a
-wrong scan misleads, and is no proof of sight: a weak policy may be misled and gain nothing.
+be shown without what is asked, the score must fall (*own minus twin*): what is left above the best that does
+not look is read elsewhere in the scan. Where nothing that matters has changed, it must stay. What is lost
+over another patient's volumes, the *grounding margin*, says how far a wrong scan misleads, and is no proof of
+sight: a weak policy may be misled and gain nothing.
 """
 
 from __future__ import annotations
