@@ -24,14 +24,15 @@ from evidcore.evaluate.bootstrap import Arms, Contrast
 from evidcore.evaluate.items import row_items
 from evidcore.run.record import read_lines
 
-TITLE = """# recipes/medvol_r1.toml over three seeds
+TITLE = """# recipes/medvol_r1.toml over seeds
 
 Phantom numbers of the test split, with 95 % intervals resampled by patient. Each seed has its own patients,
 encoder and language model. Written by `python benchmarks/phantom_boxes.py --keep docs/results/medvol_r1`,
 printed again by `python benchmarks/phantom_boxes.py --read docs/results/medvol_r1`.
 """
 SFT, BEFORE, AFTER = "02-sft", "03-evaluate", "06-evaluate"
-AUDIT_BEFORE, AUDIT = "04-audit", "07-audit"
+AUDITS = ("04-audit", "07-audit")
+AUDIT = AUDITS[1]
 TASK = "answer"
 PIECES = 10  # of the curve of SFT
 KINDS = ("organ", "organ beside another", "organ with the lesion")
@@ -58,9 +59,9 @@ LINES = (
     *(line for kind in KINDS for line in _after(f"DSC, {kind}", f"dsc/{kind} (kind)")),
     Line("on another patient's volumes, DSC after GRPO", AUDIT, "another patient's volumes", "dsc"),
     Line("on blank volumes, DSC after GRPO", AUDIT, "blank volumes", "dsc"),
-    *_after(
-        "own minus another patient's volumes, DSC", "grounding_margin", (AUDIT_BEFORE, AUDIT), is_main=True
-    ),
+    *_after("own minus another patient's volumes, DSC", "grounding_margin", AUDITS, is_main=True),
+    *_after("own minus the best that does not look, DSC", "own_minus_blind", AUDITS, is_main=True),
+    *_after("own minus twins, DSC", "own_minus_twin", AUDITS, is_main=True),
 )
 
 
