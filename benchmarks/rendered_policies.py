@@ -34,9 +34,9 @@ import planted
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Crop, Prompt, VolumeRef
+from evidcore.case import Case, Crop, Prompt, Split, VolumeRef
 from evidcore.compute.logistic import Logistic
-from evidcore.contracts import EncoderInput
+from evidcore.contracts import Dataset, EncoderInput
 from evidcore.volume import prepare, read_geometry
 
 POOL = 600
@@ -56,11 +56,16 @@ class Scans:
     task = TASK
 
     def __init__(self, cache: Path, pool: int, training: int) -> None:
-        self.dataset = PhantomChest(
+        """Draw chest phantoms with every cue."""
+        dataset = PhantomChest(
             cache, train_cases=training, validation_cases=0, test_cases=pool, seed=29, company=0.8,
             header_cue=0.9, device_cue=0.9, table_cue=0.9,
         )  # fmt: skip
-        self.pool, self.training = list(self.dataset.cases("test")), list(self.dataset.cases("train"))
+        self.start(dataset, "test", list(dataset.cases("train")))
+
+    def start(self, dataset: Dataset, split: Split, training: list[Case]) -> None:
+        """Take the pool from a split, and what readers learn from."""
+        self.dataset, self.training, self.pool = dataset, training, list(dataset.cases(split))
         self.read: dict[Crop, dict[str, np.ndarray[Any, Any]]] = {}
         self.fitted: dict[str, dict[str, Logistic]] = {}
         self.known: set[str] = set()
@@ -131,7 +136,7 @@ class Scans:
     @functools.cache  # noqa: B019
     def prompts(self) -> list[Prompt]:
         """Return the questions that blind rules learn from."""
-        return [one for case in self.training[:400] for one in TASK.prompts(case, Volume(), 1)]
+        return [one for case in self.training[:400] for one in self.task.prompts(case, Volume(), 1)]
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
         """Return the rendered twin."""
@@ -241,7 +246,7 @@ NEVER = (Prior, Header, Histogram, Device, Company, Memory, planted.KeyReader, p
 def told(policy: str, share: float, patients: int, seed: int) -> tuple[str, float, float]:
     """Return what the audit says of one policy on patients drawn from the pool, in a word."""
     cases = random.Random(f"pool/{seed}").sample(SCANS.pool, patients)
-    prompts = [prompt for case in cases for prompt in TASK.prompts(case, Volume(), seed + 1)]
+    prompts = [prompt for case in cases for prompt in SCANS.task.prompts(case, Volume(), seed + 1)]
     made = {one.__name__: one for one in NEVER} | {"Looker": Looker}
     asked = made[policy](SCANS.shows, share) if policy == "Looker" else made[policy](SCANS.shows)
     audit = planted.audited(asked, SCANS, SCANS, seed=seed, prompts=prompts)

@@ -159,3 +159,16 @@ def test_a_benchmark_runs(name):
     assert {"processor", "cores", "versions"} <= result["machine"].keys()
     assert result["figures"]
     assert all(math.isfinite(row["value"]) for row in result["figures"])
+
+
+@pytest.mark.slow
+def test_planted_policies_are_audited_over_rendered_scans():
+    script = ROOT / "benchmarks" / "rendered_policies.py"
+    words = ["--seeds", "2", "--pool", "40", "--training", "60", "--workers", "1"]
+    some = [word for name in ("Histogram", "Company") for word in ("--only", name)]
+    done = subprocess.run([sys.executable, script, *words, *some], capture_output=True, text=True, check=True)
+    histogram, company = done.stdout.splitlines()
+    assert histogram.startswith("Histogram")
+    assert "own minus blind  +0.0" in histogram
+    assert company.startswith("Company")
+    assert "own minus twin  +0.0" in company

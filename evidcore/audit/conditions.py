@@ -139,7 +139,11 @@ class Twin(Condition):
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return questions whose right answer is a finding of the case, over its twin."""
-        return _altered(prompts, [_asked(prompt) for prompt in prompts], dataset, self.most, seed)
+
+        def alter(prompt: Prompt) -> Prompt | None:
+            return _without(prompt, _asked(prompt), dataset)
+
+        return altered(prompts, alter, self.most, seed)
 
 
 class Sham(Condition):
@@ -157,7 +161,9 @@ class Sham(Condition):
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return questions about cases with another finding, over the case without it."""
-        return _altered(prompts, [_other(prompt, seed) for prompt in prompts], dataset, self.most, seed)
+        return altered(
+            prompts, lambda prompt: _without(prompt, _other(prompt, seed), dataset), self.most, seed
+        )
 
 
 def _changed(prompt: Prompt, change: Change) -> Prompt:
@@ -184,13 +190,13 @@ def _other(prompt: Prompt, seed: int) -> str | None:
     return random.Random(f"sham/{seed}/{prompt.id}").choice(free) if free else None
 
 
-def _altered(
-    prompts: Sequence[Prompt], findings: Sequence[str | None], dataset: Dataset | None, most: int, seed: int
+def altered(
+    prompts: Sequence[Prompt], alter: Callable[[Prompt], Prompt | None], most: int, seed: int
 ) -> list[Prompt | None]:
-    """Show each question without its finding, as far as there is one, and as many as may be."""
+    """Alter the questions that can be, in an order drawn from the seed, until there are as many as may be."""
     found: list[Prompt | None] = [None] * len(prompts)
     for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
-        if most > 0 and (shown := _without(prompts[index], findings[index], dataset)) is not None:
+        if most > 0 and (shown := alter(prompts[index])) is not None:
             found[index], most = shown, most - 1
     return found
 

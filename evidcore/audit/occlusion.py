@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import random
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
 
+from evidcore.audit.conditions import MOST, altered
 from evidcore.case import MaskRef, Prompt, VolumeRef
 from evidcore.contracts import Condition, Dataset
 from evidcore.evaluate.reference_lines import answer_place
@@ -26,7 +26,6 @@ from evidcore.geometry import body
 from evidcore.volume import cache_root, content_hash, file_hash, read, read_mask, save_volume
 from evidcore.volume.content import volume_key
 
-MOST = 300  # questions, each of which may need a volume of its own
 SHELL_MM = 8.0  # around what is covered, whose noise the cover has
 SMOOTH_MM = 4.0
 TRIES = 64  # places that a cover may be moved to
@@ -51,7 +50,7 @@ class Occluded(Condition):
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return questions about what the case has a mask of, over its volume with that covered."""
-        return _shown(prompts, self.most, seed, elsewhere=False)
+        return altered(prompts, lambda prompt: _covered(prompt, elsewhere=False), self.most, seed)
 
 
 class OccludedElsewhere(Condition):
@@ -72,18 +71,10 @@ class OccludedElsewhere(Condition):
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return questions about what the case has a mask of, over its volume covered elsewhere."""
-        return _shown(prompts, self.most, seed, elsewhere=True)
+        return altered(prompts, lambda prompt: _covered(prompt, elsewhere=True), self.most, seed)
 
 
-def _shown(prompts: Sequence[Prompt], most: int, seed: int, *, elsewhere: bool) -> list[Prompt | None]:
-    found: list[Prompt | None] = [None] * len(prompts)
-    for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
-        if most > 0 and (shown := _covered(prompts[index], elsewhere)) is not None:
-            found[index], most = shown, most - 1
-    return found
-
-
-def _covered(prompt: Prompt, elsewhere: bool) -> Prompt | None:
+def _covered(prompt: Prompt, *, elsewhere: bool) -> Prompt | None:
     """Return the question over the case's first volume, on whose grid masks lie, with a cover."""
     masks = _asked_masks(prompt)
     if not masks:

@@ -1,0 +1,102 @@
+"""Planted policies audited over real CT with planted lesions: values and no rate, since patients are few.
+
+EVID_SHARED_DATA=FOLDER python benchmarks/planted_real.py           2 cores, about 15 minutes
+
+`implant` plants lesions into each scan of FOLDER/ibsi_validation, several copies with others each, and gives
+twins without the asked one. Readers are those of rendered_policies.py, fitted on copies of the same patients
+with lesions drawn anew. Under 20 patients an audit gives no interval and tells no policy to see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rendered_policies as rendered
+from evidcore_plugin_phantoms.implant.dataset import Implant
+from evidcore_plugin_tables.folder import Folder
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Volume
+from evidcore.case import Crop
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
+import planted
+
+KINDS = ("hypodense lesion", "stone")
+
+
+class RealScans(rendered.Scans):
+    """Real scans with lesions planted, and twins without."""
+
+    task = Choice(think=False, options_per_question=2)
+
+    def __init__(self, scans: Sequence[Path], folder: Path, copies: int) -> None:
+        """Plant into scans; what is made lies in `folder`."""
+        with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as file:
+            rows = [[scan.parent.name, scan, scan.parent.name, "test"] for scan in scans]
+            csv.writer(file).writerows([["id", "volume", "patient", "split"], *rows])
+        make = functools.partial(
+            Implant, folder / "cache", source=Folder(folder, folder / "cache", path="."), kinds=KINDS,
+            no_place="leave-out",
+        )  # fmt: skip
+        self.start(make(copies=copies, seed=1), "test", list(make(copies=2 * copies, seed=2).cases("test")))
+
+
+class Eyes(rendered.Reader):
+    """Sees what was planted, wherever voxels are in their places."""
+
+    def liking(self, option: str, crop: Crop, options: Sequence[str]) -> float:
+        """Return 1 for a finding that is there."""
+        scrambled = crop.blank or crop.change == "scrambled"
+        return float(not scrambled and option in self.world[crop.volume.path])
+
+
+def audit(policy: type[planted.Planted], prompts: list[Any]) -> dict[str, Any]:
+    """Audit a policy and return its rungs' points."""
+    scans = rendered.SCANS
+    found = planted.audited(policy(scans.shows), scans, scans, prompts=prompts)
+    own = {rung.name: round(100 * rung.above.value, 1) for rung in found.rungs}
+    return {
+        "policy": policy.__name__,
+        "own": round(100 * found.score("own").value, 1),
+        "questions": len(prompts),
+        "patients": len(set(found.clusters)),
+        "own minus": own,
+        "verdict": found.verdict(),
+    }
+
+
+def main() -> None:
+    """Plant, fit, audit, print, and keep where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--scans", type=int, default=16)
+    parser.add_argument("--copies", type=int, default=2)
+    parser.add_argument("--keep", type=Path, metavar="FILE")
+    asked = parser.parse_args()
+    shared = Path(os.environ["EVID_SHARED_DATA"])
+    found = sorted((shared / "ibsi_validation").glob("STS_*/CT_image.nii.gz"))[: asked.scans]
+    with tempfile.TemporaryDirectory() as folder:
+        rendered.SCANS = scans = RealScans(found, Path(folder), asked.copies)
+        scans.fit()
+        scans.render()
+        prompts = [one for case in scans.pool for one in scans.task.prompts(case, Volume(), 1)]
+        rows = [audit(policy, prompts) for policy in (*rendered.NEVER, Eyes)]
+    for row in rows:
+        rungs = "  ".join(f"{name} {value:+.1f}" for name, value in row["own minus"].items())
+        print(f"{row['policy']:14} own {row['own']:5.1f}  own minus: {rungs}\n{'':15}{row['verdict']}")
+    if asked.keep:
+        kept = {"command": "python benchmarks/planted_real.py", "rows": rows}
+        asked.keep.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
