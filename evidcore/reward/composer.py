@@ -9,6 +9,7 @@ group, and the figures of a step.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import numbers
 import statistics
@@ -17,7 +18,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Rollout, Score, Unscored, Verdict
+from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict
 from evidcore.compute.clock import Clock
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, EvidError, RecipeError, did_you_mean
@@ -88,15 +89,23 @@ class RewardComposer:
             clock: counts each reward as the part `reward/<name>`.
 
         Raises:
-            ContractError: if a reward raises, hangs, or returns what its contract does not allow; names
-                reward, package, value and prompt.
+            ContractError: if a reward raises, hangs, writes into a prompt's reference, or returns what its
+                contract does not allow; names reward, package, value and prompt.
         """
         rollouts = tuple(rollouts)  # what a reward is given must not be what is recorded
+        prompts = list({id(rollout.prompt): rollout.prompt for rollout in rollouts}.values())
+        references = _references(prompts)
         verdicts: dict[str, Sequence[Verdict]] = {}
         clock = clock or Clock()
         for item in self.rewards:
             with clock.part(f"reward/{item.name}"):
                 verdicts[item.name] = self._checked(item, rollouts, self._ask(item, rollouts, dict(verdicts)))
+            if (now := _references(prompts)) != references:
+                place = next(place for place, one in enumerate(now) if one != references[place])
+                raise ContractError(
+                    f"{_who(item)} wrote into the reference of prompt {prompts[place].id!r}, by which others "
+                    "judge. Let it work on a copy."
+                )
         counted = {item.name: _fill(_gated(item, verdicts), rollouts) for item in self.rewards}
         return Judgement(verdicts, counted)
 
@@ -189,6 +198,11 @@ class RewardComposer:
                     raise ContractError(f"{where}: part {name!r} must be a finite number, got {part!r}.")
             checked.append(dataclasses.replace(score, parts=types.MappingProxyType(dict(score.parts))))
         return tuple(checked)
+
+
+def _references(prompts: Sequence[Prompt]) -> list[str]:
+    """Return what the prompts are judged by, as the rollout file holds it."""
+    return [json.dumps(dict(prompt.reference), default=repr) for prompt in prompts]
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,7 @@ import dataclasses
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ GAINED = 0.02  # of the widest difference in pay: less is not a gain
 MOSTLY = 0.9  # of the prompts on which an answer should earn more
 MOST_DEAD = 0.9  # share of groups, or of answers, that teaches nothing
 CONSTANT = "constant "
-UNTOUCHED = "untouched"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -387,7 +386,6 @@ def _of_task(
         says = f"the task cannot write right answers: {cause}"
         return [Checked(check=name, task=task, outcome="not applicable", says=says) for name in CHECKS]
     composer = RewardComposer(rewards, time_limit_s=time_limit_s)
-    given = copy.deepcopy([dict(twin.rollout.prompt.reference) for twin in made])
     judgement = composer([twin.rollout for twin in made])
     values = {name: _values(judgement, name) for name in judgement.verdicts}
     moved = _moved(composer, made, values)
@@ -403,7 +401,7 @@ def _of_task(
         return paid(some, _union(some), judgement.totals(some) if some else [0.0] * len(made))
 
     counted = [item for item in rewards if item.weight]
-    found = [Checked(check=UNTOUCHED, task=task, **vars(_untouched(given, made)))]
+    found: list[Checked] = []
     for name, check in CHECKS.items():
         result = _run(check, composed(counted))
         declared = {one.name: reason for one in counted if (reason := one.reward.declared.get(name))}
@@ -421,13 +419,6 @@ def _of_task(
             if result.outcome != "not applicable":
                 found.append(Checked(check=name, task=task, reward=one.name, **vars(result)))
     return found
-
-
-def _untouched(given: Sequence[Mapping[str, Any]], made: Sequence[Twin]) -> Found:
-    """Hold that no reward writes into what others are judged against."""
-    changed = sum(before != twin.rollout.prompt.reference for before, twin in zip(given, made, strict=True))
-    says = f"{changed} of {len(made)} references of prompts are others after the rewards were asked"
-    return Found(outcome="alarm" if changed else "fine", says=says, figures={"changed": float(changed)})
 
 
 def _run(check: Check, paid: Paid) -> Found:

@@ -93,7 +93,7 @@ def test_a_reward_is_held_to_what_it_says_it_judges():
 def test_a_control_judges_nothing_and_is_only_held_to_stay_the_same():
     found = outcomes([bad.named(Random())])
     assert {check for (_, check), outcome in found.items() if outcome == "fine"} == {
-        "repeat", "company", "untouched",
+        "repeat", "company",
     }  # fmt: skip
     assert "alarm" not in found.values()
 
@@ -136,16 +136,16 @@ def test_a_reward_is_called_a_few_times_however_many_prompts_there_are():
     assert reward.calls == 4
 
 
-def test_a_reward_that_rewrites_the_right_answer_is_caught_and_reaches_no_prompt_of_the_run():
+def test_a_reward_that_rewrites_the_right_answer_is_refused_and_reaches_no_prompt_of_the_run():
     def rewrites(one):
         one.prompt.reference["letter"] = "A"
         return 1.0
 
     rows = bad.rows()
     before = [dict(row.prompt.reference) for row in rows]
-    assert "untouched" in alarms([bad.named(bad.Planted(rewrites)), *bad.sound()], rows)
+    with pytest.raises(ContractError, match="wrote into the reference of prompt"):
+        alarms([bad.named(bad.Planted(rewrites)), *bad.sound()], rows)
     assert [dict(row.prompt.reference) for row in rows] == before
-    assert "untouched" not in alarms(bad.sound(), rows)
 
 
 def test_no_generator_is_moved():

@@ -54,6 +54,18 @@ def named(answers, name="mine", **changed):
     return NamedReward(name=name, reward=reward, package="their-package 1.2", **changed)
 
 
+def test_a_reward_that_writes_into_what_others_judge_by_is_named(rollouts):
+    class Rewriting(Reward):
+        def __call__(self, given, earlier):
+            given[-1].prompt.reference["options"][0] = given[-1].text
+            return [Score(value=1.0)] * len(given)
+
+    composer = RewardComposer([NamedReward(name="mine", reward=Rewriting(), package="evid-mine 1")])
+    prompt = re.escape(repr(rollouts[-1].prompt.id))
+    with pytest.raises(ContractError, match=f"evid-mine 1: reward 'mine' wrote into .* prompt {prompt}"):
+        composer(rollouts)
+
+
 def test_totals_are_weighted_sums(rollouts):
     first = named([1.0, 0.0, 1.0, 0.0, 0.0, 1.0], "first", weight=0.5)
     second = named([0.0, 0.25, 0.5, 0.75, 1.0, 1.0], "second", weight=2.0)
