@@ -128,7 +128,7 @@ class Scans:
                         self.odds(reader, shown, name)
                 held = self.read[shown]
                 for reader in ("histogram", "device", "eye"):
-                    del held[reader]
+                    held.pop(reader, None)  # two scans may have one twin
             self.known.add(self.content(crop))
             if number % 100 == 99:
                 print(f"rendered {number + 1} of {len(self.pool)}", file=sys.stderr, flush=True)
