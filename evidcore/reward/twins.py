@@ -149,7 +149,9 @@ def _affirmed(row: Row, gold: str) -> list[str]:
         if inside(text, "answer") is None:
             return answers
         return [
-            re.sub(r"<answer>.*</answer>", f"<answer>{said}</answer>", text, flags=re.DOTALL)
+            re.sub(
+                r"<answer>.*</answer>", lambda _, said=said: f"<answer>{said}</answer>", text, flags=re.DOTALL
+            )
             for said in answers
         ]
     names = [item.name for item in prompt.case.findings]
