@@ -181,7 +181,7 @@ class Handout:
             save_volume(show(crop), file)
             os.utime(file, (WRITTEN_S, WRITTEN_S))
             follow(number, len(self.volumes))
-        lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines())
+        lines = (json.dumps(line) + "\n" for line in self.lines())  # in ASCII: any reader splits them alike
         (folder / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def _name(self, crop: Crop) -> str:
@@ -215,7 +215,7 @@ def read_key(path: Path) -> dict[str, Any]:
         if not isinstance(found["preparation"], str) or not isinstance(found["stage"], str):
             raise TypeError("preparation and stage must be text")
         _ = [question["hash"] for question in found["questions"].values()]
-        _ = found["overrides"], int(found["limit"])
+        _ = [one.partition("=") for one in found["overrides"]], int(found["limit"])
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give the key that `evid audit prepare` wrote.") from cause
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
@@ -233,7 +233,7 @@ def read_answers(path: Path, key: Mapping[str, Any]) -> Filed:
             their number and the first of them.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # an answer may hold other line ends
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give lines of {{'id': …, 'text': …}}.") from cause
     except (OSError, UnicodeDecodeError) as cause:
@@ -268,9 +268,11 @@ def _answer(line: str) -> tuple[str, str] | None:
     """Return id and text of a line, None where it has none."""
     try:
         opaque, text = (json.loads(line)[name] for name in ("id", "text"))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return (opaque, text) if isinstance(opaque, str) and isinstance(text, str) else None
+    if not isinstance(opaque, str) or not isinstance(text, str):
+        return None
+    return opaque, text.encode(errors="replace").decode()  # half a surrogate pair cannot be written
 
 
 def _said(some: Sequence[str], what: str) -> list[str]:

@@ -167,10 +167,14 @@ def _elsewhere(volume: Volume, region: Mask, rng: np.random.Generator) -> Mask |
         return _filled(mirrored, region.shape)
     like = np.median(volume.array[near & ~region])
     room = np.array(region.shape) - at.max(axis=0) + at.min(axis=0)
-    moved = [at - at.min(axis=0) + rng.integers(0, room) for _ in range(TRIES)]
-    free = [one for one in moved if _is_free(one, near)]
-    best = min(free, key=lambda one: abs(np.median(volume.array[tuple(one.T)]) - like), default=None)
-    return None if best is None else _filled(best, region.shape)
+    starts = [rng.integers(0, room) - at.min(axis=0) for _ in range(TRIES)]
+    # one at a time: a region may have millions of voxels
+    off = [
+        abs(np.median(volume.array[tuple((at + start).T)]) - like) if _is_free(at + start, near) else np.inf
+        for start in starts
+    ]
+    best = int(np.argmin(off))
+    return _filled(at + starts[best], region.shape) if np.isfinite(off[best]) else None
 
 
 def _is_free(places: np.ndarray[Any, Any], taken: Mask) -> bool:

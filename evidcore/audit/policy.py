@@ -14,6 +14,7 @@ sight: a weak policy may be misled and gain nothing.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from evidcore.contracts import (
     Scored,
     Task,
 )
-from evidcore.errors import DataError
+from evidcore.errors import ContractError, DataError
 from evidcore.evaluate.answered import asked
 from evidcore.evaluate.bootstrap import Interval, detectable, holm, mean_interval, paired_interval
 from evidcore.evaluate.reference_lines import row
@@ -117,10 +118,11 @@ class PolicyAudited(Audited):
         if gain is None:
             return "Undecided: nothing that does not look was measured."
         found = f"{_points(gain.above)} {what} over {gain.says}, {_spread(gain.above)}"
-        if _ends(gain.above) is None:
-            return f"Undecided: {found}."
-        lowest = min(_ends(rung.above) or (0.0, 0.0) for rung in self._of("blind"))[0]
-        if lowest <= 0:
+        for rung in (gain, *self._of("blind")):
+            if _ends(rung.above) is None:
+                over = f"{_points(rung.above)} {what} over {rung.says}, {_spread(rung.above)}"
+                return f"Undecided: {over}."
+        if any(not _is_above(rung.above) for rung in self._of("blind")):
             high = (_ends(gain.above) or (0.0, 0.0))[1]
             if high < 0:
                 return f"It scores below the best that does not look: {found}. {self._misled()}".strip()
@@ -133,8 +135,7 @@ class PolicyAudited(Audited):
         """Say what a policy that beats all that do not look rests on."""
         what = self.evaluation.points
         for rung in self._of("kept"):
-            ends = _ends(rung.above)
-            if ends is not None and ends[0] > 0 and rung.above.value > KEPT_SHARE * gain.above.value:
+            if _is_above(rung.above) and rung.above.value > KEPT_SHARE * gain.above.value:
                 lost = f"{100 * rung.above.value:.1f} {what} are lost over {rung.says}"
                 return f"Not told: {found}, but {lost}, where the answers should stay."
         removed = self._of("removed")
@@ -146,14 +147,19 @@ class PolicyAudited(Audited):
         by_name = {rung.name: rung for rung in removed}
         last = next((by_name[name] for name in SAME_PATIENT if name in by_name), removed[0])
         fell = f"{_points(last.above)} over {last.says}, {_spread(last.above)}"
-        if any((_ends(rung.above) or (0.0, 0.0))[0] <= 0 for rung in removed):
-            unseen = "The volume is used, but no sign that what is asked is seen"
-            return f"{unseen}: {found}; {fell}.{self._untrained()}"
+        known = [rung for rung in removed if _ends(rung.above) is not None]
+        if unseen := next((rung for rung in known if not _is_above(rung.above)), None):
+            fell = f"{_points(unseen.above)} over {unseen.says}, {_spread(unseen.above)}"
+            used = "The volume is used, but no sign that what is asked is seen"
+            return f"{used}: {found}; {fell}.{self._untrained()}"
+        if last not in known:
+            return f"The volume is used, and undecided is what in it: {found}; {fell}.{self._untrained()}"
         weaker = (
             "" if last.name in SAME_PATIENT else " No twins could be made: patients differ in more than that."
         )
-        elsewhere = _apart(last, gain)
-        if elsewhere is None or (_ends(elsewhere) or (0.0, 0.0))[0] <= 0:
+        apart = [_apart(last, rung) for rung in self._of("blind")]
+        elsewhere = min((one for one in apart if one is not None), key=lambda one: one.value, default=None)
+        if elsewhere is None or not all(one is not None and _is_above(one) for one in apart):
             return f"What is asked is seen: {found}; {fell}.{weaker}{self._untrained()}"
         over = f"{_points(elsewhere)}, {_spread(elsewhere)}"
         rest = f"Over {last.says} it still beats the best that does not look ({over})"
@@ -164,12 +170,13 @@ class PolicyAudited(Audited):
 
     def _untrained(self) -> str:
         """Name the weaker claim where no blind arm was asked."""
-        weaker = " The weaker claim: no blind arm was trained beside it."
+        unknown = "" if self.blind is not None else ", and no blind rule is known"
+        weaker = f" The weaker claim: no blind arm was trained beside it{unknown}."
         return "" if BLIND_ARM in self.results else weaker
 
     def _misled(self) -> str:
         """Say what another patient's volumes do, where they were shown."""
-        if self.over_blind is not None and (_ends(self.over_blind) or (0.0, 0.0))[0] > 0:
+        if self.over_blind is not None and _is_above(self.over_blind):
             over = f"{_points(self.over_blind)}, {_spread(self.over_blind)}"
             gives = "something else gives answers away"
             return f"Over another patient's volumes it still beats the best blind rule ({over}): {gives}."
@@ -278,6 +285,7 @@ class PolicyAudit(Audit):
 
         Raises:
             DataError: if volumes cannot be exchanged; names the patient.
+            ContractError: if the evaluation's headline is no finite number.
         """
         asking = dataclasses.replace(asking, headline_only=True)
         sealed, conditions = Sealed(policy), {offer_of(one).name: one for one in self.conditions}
@@ -356,7 +364,7 @@ def _rung(
     indices: Sequence[int],
 ) -> Rung:  # fmt: skip
     """Compare own volumes with a showing or a rule, on the questions that it could answer."""
-    values, owners, about = own.values(headline), own.clusters, own.asked_about
+    values, owners, about = _mean([own], headline), own.clusters, own.asked_about
     mine, clusters = [values[index] for index in indices], tuple(owners[index] for index in indices)
     return Rung(
         name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters), indices=(*indices,),
@@ -381,7 +389,13 @@ def _apart(rung: Rung, other: Rung) -> Interval | None:
 def _mean(results: Sequence[Scored], metric: str) -> tuple[float, ...]:
     """Return a metric of each question, averaged over results."""
     each = zip(*(one.values(metric) for one in results), strict=True)
-    return tuple(sum(some) / len(some) for some in each)
+    found = tuple(sum(some) / len(some) for some in each)
+    if lost := [index for index, value in enumerate(found) if not math.isfinite(value)]:
+        raise ContractError(
+            f"{metric}: {len(lost)} of {len(found)} answers have no finite value, the first {found[lost[0]]} "
+            f"(answer {lost[0] + 1}). An evaluation counts what it cannot measure as 0."
+        )
+    return found
 
 
 def _error(differences: Sequence[float], clusters: Sequence[str]) -> tuple[float, int]:
@@ -396,7 +410,7 @@ def _error(differences: Sequence[float], clusters: Sequence[str]) -> tuple[float
 
 
 def _chance(rung: Rung, indices: Sequence[int]) -> float:
-    """Return the two-sided p value of no difference on some questions, t over patients."""
+    """Return the two-sided p value of no difference on some questions: t over patients, or a sign test's."""
     values, owners = (
         [rung.differences[index] for index in indices],
         [rung.clusters[index] for index in indices],
@@ -405,7 +419,16 @@ def _chance(rung: Rung, indices: Sequence[int]) -> float:
     mean = sum(values) / len(values)
     if count < 2:
         return 1.0
-    return float(2 * stats.t.sf(abs(mean) / error, count - 1)) if error else float(mean == 0)
+    if not mean:
+        return 1.0
+    p = 2 * stats.t.sf(abs(mean) / error, count - 1) if error else 0.0
+    return max(float(p), 2.0 ** (1 - count))  # few that agree tell no more than a sign test
+
+
+def _is_above(interval: Interval) -> bool:
+    """Tell whether an interval is known and lies above 0."""
+    ends = _ends(interval)
+    return ends is not None and ends[0] > 0
 
 
 def _points(interval: Interval) -> str:

@@ -113,7 +113,7 @@ def _refuse_below(points: float, result: Mapping[str, Any]) -> None:
     gains = {row["name"]: row["value"] for row in result["rows"] if row["metric"] == "own_minus_blind"}
     for task in result["verdict"]:
         gain = gains.get(task)
-        if gain is None or 100 * gain < points:
+        if gain is None or not 100 * gain >= points:
             said = "not measured" if gain is None else f"{100 * gain:+.1f} points"
             click.echo(
                 f"{task}: own minus the best that does not look is {said}, under {points:+.1f}", err=True

@@ -39,7 +39,8 @@ def prepare(
     from evidcore.run.folder import appearing, write
     from evidcore.run.outside import prepare as prepared
 
-    if key is not None and key.resolve().is_relative_to((out / HANDOUT).resolve()):
+    place = key or out / "key.json"
+    if place.resolve().is_relative_to((out / HANDOUT).resolve()):
         raise RunError(f"{key}: lies in what is handed over, {out / HANDOUT}. Put the key somewhere else.")
     if key is not None and key.exists():
         raise RunError(f"{key}: is there already, and nothing is overwritten. Name another file.")
@@ -58,10 +59,12 @@ def prepare(
                 f"{out}: {_size(handout.most_bytes)} may be written, {_size(free_bytes)} are free. Name a "
                 "folder on another disk, or ask about fewer cases with --limit."
             )
+        is_beside = place.resolve().is_relative_to(out.resolve())
+        kept = partial / place.resolve().relative_to(out.resolve()) if is_beside else place
+        kept.parent.mkdir(parents=True, exist_ok=True)
         with follow("prepare", "volumes") as told:
             handout.write(partial / HANDOUT, told)
-        write(key or partial / "key.json", json.dumps(found.key, indent=1) + "\n")
-    place = key or out / "key.json"
+        write(kept, json.dumps(found.key, indent=1) + "\n")
     if as_json:
         sizes = {"questions": questions, "volumes": volumes, "most_bytes": handout.most_bytes}
         click.echo(json.dumps({"handout": str(out / HANDOUT), "key": str(place), **sizes}))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,11 +75,12 @@ def reward(
         assert isinstance(stage, Grpo)  # chosen above
         context = Context(assembly, assembly.recipe.stage_name(place))
         rewards = stage.rewards(context)
-        if functions:
-            rewards = [read_function(one, context.tasks, is_chat=chat) for one in functions]
-        checks = audit_rewards(
-            rewards, list(_rows(stage, context, limit)), time_limit_s=stage.reward_time_limit_s
-        )
+        with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
+            if functions:
+                rewards = [read_function(one, context.tasks, is_chat=chat) for one in functions]
+            checks = audit_rewards(
+                rewards, list(_rows(stage, context, limit)), time_limit_s=stage.reward_time_limit_s
+            )
         if rollouts is not None:
             checks.append(check_start(_first_step(rollouts), most_of(rewards)))
         found[context.where] = checks
@@ -104,11 +107,17 @@ def _rows(stage: Grpo, context: Context, limit: int) -> Iterator[Any]:
 
 def _first_step(path: Path) -> list[list[float]]:
     """Return the totals of a run's first answers, by group."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    first = [line for line in lines if line["step"] == lines[0]["step"]]
-    if not first:
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        first = [line for line in lines if line["step"] == lines[0]["step"]]
+        totals = [[float(answer["total"]) for answer in line["rollouts"]] for line in first]
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise RecipeError(
+            f"{path}: holds no rollouts ({cause!r}). Give a run's rollouts/<stage>.jsonl."
+        ) from cause
+    if not totals or not all(totals):
         raise RecipeError(f"{path}: holds no rollouts. Give a run's rollouts/<stage>.jsonl.")
-    return [[answer["total"] for answer in line["rollouts"]] for line in first]
+    return totals
 
 
 def _print(name: str, checks: Sequence[Checked]) -> None:

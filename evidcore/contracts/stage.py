@@ -142,6 +142,7 @@ class Stage(ABC):
     trains: ClassVar[bool] = False  # may not see the test split, and mixes its data by `share`
     validates: ClassVar[bool] = False  # also reads the validation cases of its data sets, to choose
     measures: ClassVar[bool] = False  # writes rows
+    compares: ClassVar[bool] = False  # asks under several conditions: an audit
     is_distributed: ClassVar[bool] = False  # runs in every process; others in the first alone
 
     @property

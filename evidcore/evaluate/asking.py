@@ -31,7 +31,6 @@ class AskingStage(Stage):
     options: Table = dataclasses.field(default_factory=dict, metadata={"open": True})
 
     measures: ClassVar[bool] = True
-    compares: ClassVar[bool] = False  # asks under several conditions: an audit
 
     @property
     def longest_answer(self) -> int:

@@ -133,6 +133,17 @@ def _gains(paid: Paid, changed: str, plain: str) -> Found:
     return Found(outcome="alarm" if gain > paid.least else "fine", says=says, figures=figures)
 
 
+def _far_below(paid: Paid, kind: str, found: Found) -> Found:
+    """Note what earns more than half of the way from a wrong to a right answer."""
+    wrong = [value for values in paid.of("wrong").values() for value in values]
+    if found.outcome != "fine" or not wrong:
+        return found
+    low, right = statistics.fmean(wrong), found.figures["right"]
+    share = (found.figures[kind] - low) / (right - low) if right > low else 0.0
+    says = f"{found.says}; that is {100 * share:.0f} % of the way from a wrong answer to a right one"
+    return dataclasses.replace(found, outcome="note", says=says) if share > 0.5 else found
+
+
 def _worst(*found: Found) -> Found:
     """Return the gravest of several findings."""
     order: list[Outcome] = ["alarm", "note", "fine", "not applicable"]
@@ -149,9 +160,15 @@ def right_over_wrong(paid: Paid) -> Found:
 def malformed(paid: Paid) -> Found:
     """A right answer outside the format earns less than within it."""
     found = _beats(paid, "right", "malformed", by=max)
-    if found.outcome == "alarm" and "format" not in paid.judges:
+    gained = found.figures.get("malformed", 0.0) - found.figures.get("right", 0.0)
+    if found.outcome == "alarm" and "format" not in paid.judges and gained < paid.least:
         return dataclasses.replace(found, outcome="note", says=f"{found.says}; no reward judges the format")
     return found
+
+
+def no_answer(paid: Paid) -> Found:
+    """Nothing, an empty answer or an option that there is not earns less than a right answer."""
+    return _far_below(paid, "no answer", _beats(paid, "right", "no answer", by=max))
 
 
 def format_alone(paid: Paid) -> Found:
@@ -179,7 +196,7 @@ def length(paid: Paid) -> Found:
 
 def option_order(paid: Paid) -> Found:
     """The right answer earns the same wherever its option stands."""
-    ours, theirs = paid.of("permuted"), paid.of("right")
+    ours, theirs = paid.of("permuted"), paid.of("own order")
     both = ours.keys() & theirs.keys()
     if not both:
         return _no("the task has no options")
@@ -217,7 +234,7 @@ def everything_affirmed(paid: Paid) -> Found:
     """An answer that affirms everything loses to the right one."""
     if not paid.of("everything affirmed"):
         return _no("nothing tells how everything could be affirmed")
-    return _beats(paid, "right", "everything affirmed", by=max)
+    return _far_below(paid, "everything affirmed", _beats(paid, "right", "everything affirmed", by=max))
 
 
 def another_key(paid: Paid) -> Found:
@@ -293,6 +310,7 @@ _ANSWER_OR_FORMAT: frozenset[Judged] = frozenset({*ANSWER, "format"})
 CHECKS: Mapping[str, Check] = {
     "right over wrong": Check(right_over_wrong, ANSWER),
     "malformed": Check(malformed, _ANSWER_OR_FORMAT),
+    "no answer": Check(no_answer, ANSWER),
     "format alone": Check(format_alone, ANSWER),
     "length": Check(length, _ANY),
     "option order": Check(option_order, _ANY),

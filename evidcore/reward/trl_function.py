@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,18 @@ class TrlFunction(Reward):
 
     bounds = (-math.inf, math.inf)
 
-    def __init__(self, function: Callable[..., Any], tasks: Mapping[str, Task], *, is_chat: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], tasks: Mapping[str, Task], *, name: str, is_chat: bool
+    ) -> None:
         """Take the function.
 
         Args:
             function: what is called.
             tasks: by name; they write gold completions.
+            name: of the function in messages.
             is_chat: prompts and completions are lists of messages, not texts.
         """
-        self.function, self.tasks, self.is_chat = function, tasks, is_chat
+        self.function, self.tasks, self.name, self.is_chat = function, tasks, name, is_chat
 
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
@@ -53,7 +57,7 @@ class TrlFunction(Reward):
         ]
         if missing:
             raise RecipeError(
-                f"{self.function.__name__}: asks for {missing[0]!r}, which the prompts do not have. "
+                f"{self.name}: asks for {missing[0]!r}, which the prompts do not have. "
                 f"They have {', '.join(sorted(given))}."
             )
         if not any(one.kind is one.VAR_KEYWORD for one in parameters):
@@ -82,20 +86,29 @@ def read_function(place: str, tasks: Mapping[str, Task], *, is_chat: bool) -> Na
     """Return the reward of `file.py:function`, of weight 1.
 
     Raises:
-        RecipeError: if there is no such file or function.
+        RecipeError: if there is no such file or function, or the file cannot be run.
     """
     file, _, name = place.rpartition(":")
     path = Path(file)
     if not file or not path.is_file():
         raise RecipeError(f"--trl {place}: there is no file {file or place!r}. Write it as file.py:function.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"evidcore_trl_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise RecipeError(f"--trl {place}: {file!r} is no Python file. Write it as file.py:function.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as cause:
+        raise RecipeError(
+            f"--trl {place}: the file cannot be run: {type(cause).__name__}: {cause}. It is imported by "
+            "itself; what is to run as a script belongs under `if __name__ == '__main__'`."
+        ) from cause
     function = vars(module).get(name)
     if not callable(function):
         known = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
         listing = ", ".join(known) or "none"
         raise RecipeError(f"--trl {place}: no such function.{did_you_mean(name, known)} There: {listing}.")
-    return NamedReward(name=name, reward=TrlFunction(function, tasks, is_chat=is_chat), package=file)
+    return NamedReward(
+        name=name, reward=TrlFunction(function, tasks, name=name, is_chat=is_chat), package=file
+    )

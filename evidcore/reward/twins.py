@@ -17,6 +17,7 @@ NEUTRAL = (
     "The images were looked at one after the other, from the first to the last, and then once more. " * 4
 )
 BRIEF = "The images were looked at."
+NOBODYS = "Z"  # a letter that no option has
 OTHERS = 3  # gold answers to other prompts that stand as wrong ones
 CONSTANTS = 8  # answers that are given to every prompt alike
 
@@ -56,7 +57,8 @@ def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
         for order in _orders(row.prompt):
             turned = _named(_turned(row.prompt, order), f"turned {order[0]}")
             text = row.task.gold(turned)[0]
-            found.append(Twin("permuted", place, _rollout(row.task, turned, text, group)))
+            kind = "permuted" if order[0] else "own order"
+            found.append(Twin(kind, place, _rollout(row.task, turned, text, group)))
             for other in _wrong(Row(turned, row.task), text, ())[:1]:
                 found.append(Twin("beside", place, _rollout(row.task, turned, other, group)))
             group += 1
@@ -101,14 +103,14 @@ def _differ(one: Prompt, other: Prompt) -> bool:
 
 
 def _wrong(row: Row, gold: str, elsewhere: Sequence[str]) -> list[str]:
-    """Return well-formed wrong answers: each other option, or gold answers to other prompts."""
+    """Return well-formed wrong answers: each option that is not true, or gold answers to other prompts."""
     prompt, texts = row.prompt, list(elsewhere)
     if options := options_of(prompt):
-        right = prompt.reference["letter"]
+        right = {prompt.reference["letter"], *(LETTERS[i] for i in prompt.reference.get("true_options", ()))}
         texts = [
             row.task.gold(_rekeyed(prompt, letter))[0]
             for letter in LETTERS[: len(options)]
-            if letter != right
+            if letter not in right
         ]
     sound = [text for text in texts if text != gold and row.task.parse(prompt, text).malformed is None]
     return sound if options else sound[:OTHERS]
@@ -121,6 +123,7 @@ def _varied(row: Row, gold: str, wrong: Sequence[str]) -> Iterator[tuple[str, st
     for text in dict.fromkeys(broken):
         if text != gold and row.task.parse(prompt, text).malformed is not None:
             yield "malformed", text
+    yield from (("no answer", text) for text in _unanswered(row, gold) if text != gold)
     yield "padded", _padded(gold)
     if (brief := _rethought(gold, BRIEF)) is not None:
         yield "brief", brief
@@ -148,12 +151,26 @@ def _affirmed(row: Row, gold: str) -> list[str]:
         answers = [" or ".join(letters), ", ".join(letters), " or ".join(options)]
         if inside(text, "answer") is None:
             return answers
-        return [
-            re.sub(r"<answer>.*</answer>", f"<answer>{said}</answer>", text, flags=re.DOTALL)
-            for said in answers
-        ]
+        if len(letters) > 2:  # the right one neither first nor last, where a lenient reader would look
+            right = prompt.reference["letter"]
+            first, *others = (letter for letter in letters if letter != right)
+            answers.append("</answer><answer>".join([first, right, *others]))
+        return [_answering(text, said) for said in answers]
     names = [item.name for item in prompt.case.findings]
     return [" ".join(f"There is {name}." for name in names)] if names and not TAG.search(gold) else []
+
+
+def _unanswered(row: Row, gold: str) -> list[str]:
+    """Return texts that answer nothing, and one that takes an option which there is not."""
+    said = ["", *([NOBODYS] if options_of(row.prompt) else ())]
+    if inside(gold, "answer") is None:
+        return said
+    return ["", *(_answering(gold, one) for one in said)]
+
+
+def _answering(text: str, said: str) -> str:
+    """Return a completion with other words between its answer tags."""
+    return re.sub(r"<answer>.*</answer>", lambda _: f"<answer>{said}</answer>", text, flags=re.DOTALL)
 
 
 def _padded(text: str) -> str:
@@ -221,9 +238,9 @@ def _other_keys(rows: Sequence[Row], place: int) -> Iterator[tuple[str, Prompt]]
 
 
 def _orders(prompt: Prompt) -> list[list[int]]:
-    """Return the options in every turned order."""
+    """Return the options in every turned order, their own first: groups alike, for what compares a group."""
     count = len(options_of(prompt))
-    return [[*range(by, count), *range(by)] for by in range(1, count)]
+    return [[*range(by, count), *range(by)] for by in range(count)]
 
 
 def _turned(prompt: Prompt, order: Sequence[int]) -> Prompt:

@@ -153,8 +153,8 @@ def run_controls(run: Execution, started_from: Mapping[int, tuple[StageOutputs, 
 
 
 def _measure_after(recipe: Recipe, place: int) -> Stage | None:
-    """Return the first stage below that measures answers."""
-    below = (stage for stage in recipe.stages[place + 1 :] if stage.measures)
+    """Return the first stage below that measures answers, each given once: no audit."""
+    below = (stage for stage in recipe.stages[place + 1 :] if stage.measures and not stage.compares)
     found = next(below, None)
     return None if found is None else found.bare()
 

@@ -134,8 +134,10 @@ def _blind_arm(folder: RunFolder, assembly: Assembly, before: StageOutputs) -> S
     announcer = Announcer.from_names([Recorder(folder)], recipe.observers)
     execution = Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer)
     execution.before, status = before, folder.status()
-    found, _ = execution.with_blind_arm(keys)
-    folder.set_status("finished", message=status.get("message", ""))
+    try:
+        found, _ = execution.with_blind_arm(keys)
+    finally:  # the run itself is as finished as it was
+        folder.set_status("finished", message=status.get("message", ""))
     return found
 
 

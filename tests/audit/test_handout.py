@@ -254,6 +254,7 @@ def test_a_preparation_is_the_same_when_it_is_made_again(recipe, prepared, evid,
 def test_the_gain_decides_the_exit_status(prepared, audit):
     answers = answered(prepared, looks)
     audit(answers, "--fail-under", 20)
+    audit(answers, "--fail-under", "nan", exit_code=1)
     said = audit(answers, "--fail-under", 99, exit_code=1).stderr
     assert re.search(
         r"choice: own minus the best that does not look is \+\d\d\.\d points, under \+99\.0", said
@@ -265,7 +266,7 @@ def test_answers_that_are_not_of_the_key_are_refused_with_their_number(prepared,
     lines = path.read_text().splitlines()
     total = len(lines)
     first = json.loads(lines[0])["id"]
-    path.write_text("\n".join([*lines[:-2], lines[0], '{"id": "ffff", "text": ""}', '{"id": 3}', "no"]))
+    path.write_text("\n".join([*lines[:-2], lines[0], '{"id": "ffff", "text": ""}', '{"id": 3}', "[" * 9999]))
     said = audit(path, exit_code=2).stderr
     assert f"{total} questions were handed over" in said
     assert f"1 are answered more than once ({first})" in said
@@ -275,6 +276,27 @@ def test_answers_that_are_not_of_the_key_are_refused_with_their_number(prepared,
     assert "no such file" in audit(prepared / "none.jsonl", exit_code=2).stderr
 
 
+@pytest.mark.parametrize("place", ["asked/key.json", "asked/../asked/kept/key.json", "new/folder/key.json"])
+def test_the_key_is_put_where_it_is_told(recipe, evid, tmp_path, place):
+    evid("audit", "prepare", recipe, "--out", tmp_path / "asked", "--key", tmp_path / place, "--limit", 4)
+    assert json.loads((tmp_path / place).read_text())["limit"] == 4
+    assert {path.name for path in (tmp_path / "asked" / "handout").iterdir()} == {
+        "questions.jsonl",
+        "volumes",
+    }
+
+
+@pytest.mark.parametrize("text", ["a\u2028b", "a\x85b", "a\x0cb", "a\rb", "\udc80"])
+def test_answers_may_hold_any_characters(prepared, audit, text):
+    path = answered(prepared, looks)
+    first, *rest = path.read_text().splitlines()
+    line = json.dumps({**json.loads(first), "text": text}, ensure_ascii=text == "\udc80")
+    path.write_text("\r\n".join([line, *rest, ""]), encoding="utf-8-sig", newline="")
+    assert json.loads(audit(path, "--json").stdout)["verdict"]["choice"].startswith(
+        "What is asked is seen: +"
+    )
+
+
 def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
     answers = answered(prepared, looks)
     recipe.write_text(RECIPE.replace("seed = 3", "seed = 4"))
@@ -282,6 +304,9 @@ def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
     assert re.search(r"of its \d+ questions [1-9]\d* are no longer asked, and [1-9]\d* are new", said)
     recipe.write_text(RECIPE.replace('name = "outside"', '# another comment\nname = "outside"'))
     audit(answers)
+    key = json.loads((prepared / "key.json").read_text())
+    (prepared / "key.json").write_text(json.dumps({**key, "overrides": 3}))
+    assert "no key (TypeError(" in audit(answers, exit_code=2).stderr
     (prepared / "key.json").write_text("{}")
     assert "no key (KeyError('preparation'))" in audit(answers, exit_code=2).stderr
 

@@ -1,13 +1,16 @@
 """Covers over what is asked and over other places, on small scans with masks of known shapes."""
 
+import tracemalloc
+
 import nibabel
 import numpy as np
 import pytest
 
-from evidcore.audit.occlusion import Occluded, OccludedElsewhere, cover
+from evidcore.audit.occlusion import Occluded, OccludedElsewhere, _elsewhere, cover
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
 from evidcore.case import Case, Finding, MaskRef, Prompt, Question, TextPart, VisualPart, VolumeRef
+from evidcore.formats import Geometry, Volume
 from evidcore.volume import read, read_mask
 
 SHAPE = (10, 60, 100)  # z, y, x; 4, 4 and 4 mm
@@ -110,6 +113,17 @@ def test_a_shape_that_fits_nowhere_else_leaves_the_question_out(case):
     np.savez(case.masks["spine"].path, **large)
     assert over(OccludedElsewhere(), case, "spine")[1] is None
     assert over(Occluded(), case, "spine")[1] is not None
+
+
+def test_a_place_for_a_large_region_is_looked_for_within_its_own_memory():
+    region = np.zeros((50, 50, 100), dtype=np.bool_)
+    region[10:40, 10:40, 10:90] = True  # 72 000 voxels over the middle: 1.7 MB of indices
+    geometry = Geometry(shape_zyx=region.shape, affine=np.eye(4))
+    volume = Volume(array=np.zeros(region.shape, np.int16), geometry=geometry, intensity="arbitrary")
+    tracemalloc.start()
+    assert _elsewhere(volume, region, np.random.default_rng(0)) is None
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
 
 
 def test_nothing_is_covered_where_there_is_nothing(case):

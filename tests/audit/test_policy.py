@@ -21,7 +21,7 @@ from planted import (
 
 from evidcore.case import Finding
 from evidcore.contracts import Answers, Condition
-from evidcore.errors import DataError
+from evidcore.errors import ContractError, DataError
 from evidcore.evaluate.sealed import Sealed
 
 TRAINING = World(400, seed=99, confounded=0.8)
@@ -233,6 +233,67 @@ def test_few_patients_leave_it_undecided():
     said = audited(Looker(WORLD), WORLD, TRAINING, prompts=prompts).verdict()
     assert said.startswith("Undecided: ")
     assert "too few patients (13 of at least 20)" in said
+
+
+def test_few_twins_are_no_sign_for_or_against():
+    twins = [*BLANK, {"use": "twin", "most": 15}]
+    said = audited(Looker(WORLD), WORLD, TRAINING, conditions=twins).verdict()
+    assert said.startswith("The volume is used, and undecided is what in it: +")
+    assert "too few patients" in said
+    # of several showings without what is asked, the one that fails is named
+    audit = audited(Looker(WORLD), WORLD, TRAINING, conditions=[*twins, {"use": "matched"}])
+    matched = next(rung for rung in audit.rungs if rung.name == "matched")
+    zero = dataclasses.replace(matched.above, value=0.0, low=-0.1, high=0.1)
+    rungs = [rung for rung in audit.rungs if rung.name != "matched"]
+    rungs.append(dataclasses.replace(matched, above=zero))
+    said = dataclasses.replace(audit, rungs=tuple(rungs)).verdict()
+    assert "no sign that what is asked is seen" in said
+    assert "+0.0 over like patients without what is asked, 95 % interval -10.0 to +10.0" in said
+
+
+def test_a_rung_of_few_patients_leaves_it_undecided_and_is_named():
+    audit = audited(Looker(WORLD), WORLD, TRAINING, conditions=BLANK)
+    blank = next(rung for rung in audit.rungs if rung.name == "blank")
+    few = dataclasses.replace(blank.above, value=1.0, low=None, high=None, note="too few patients (3 of 20)")
+    rungs = (*audit.rungs, dataclasses.replace(blank, name="dark", says="a dark volume", above=few))
+    said = dataclasses.replace(audit, rungs=rungs).verdict()
+    assert said == "Undecided: +100.0 points over a dark volume, too few patients (3 of 20)."
+
+
+def test_in_part_is_told_only_where_twins_beat_all_that_does_not_look():
+    audit = audited(Looker(WORLD, 0.8, 0.05), WORLD, TRAINING)
+    gain = audit.gain
+    weak = dataclasses.replace(gain, differences=tuple(one + 0.5 for one in gain.differences))
+    by_rule = {rung.name: weak if rung.name == gain.name else rung for rung in audit.rungs}
+    said = dataclasses.replace(audit, rungs=tuple(by_rule.values())).verdict()
+    assert said.startswith(f"{SEEN}: +")
+
+
+def test_no_verdict_rests_on_what_is_no_number(monkeypatch):
+    from evidcore.evaluate.choice import ChoiceResult
+
+    own = ChoiceResult.values
+    monkeypatch.setattr(ChoiceResult, "values", lambda self, metric: (float("nan"), *own(self, metric)[1:]))
+    with pytest.raises(ContractError, match=r"strict_accuracy: 1 of \d+ answers have no finite value"):
+        audited(Looker(WORLD), WORLD, TRAINING, conditions=BLANK)
+
+
+def test_two_patients_who_agree_mark_no_finding():
+    world = World(100, seed=3, questions=1)
+    prompts = world.prompts()
+    rare = planted.NAMES[0]
+    asked = [one for one in prompts if one.reference["finding"] == rare]
+    prompts = [*asked[:2], *(one for one in prompts if one.reference["finding"] != rare)]
+    rows = rows_of(audited(Looker(world), world, TRAINING, conditions=BLANK, prompts=prompts))
+    assert rows["choice", f"own_minus_blind/{rare}"].note.startswith("no sign of looking")
+    assert rows["choice", f"own_minus_blind/{rare}"].extra["p_holm"] >= 0.5
+
+
+def test_what_no_blind_rule_was_measured_beside_is_said(monkeypatch):
+    found = audited(Looker(WORLD), WORLD, TRAINING)
+    alone = dataclasses.replace(found, blind=None, over_blind=None)
+    weaker = "The weaker claim: no blind arm was trained beside it, and no blind rule is known."
+    assert weaker in alone.verdict()
 
 
 def test_a_condition_that_cannot_be_asked_is_left_out():

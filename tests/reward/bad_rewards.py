@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
@@ -97,6 +98,10 @@ def is_named(one):
     return one.prompt.reference["letter"] in one.text.partition("<answer>")[2]
 
 
+def in_tags(one):
+    return [said.strip() for said in re.findall(r"<answer>(.*?)</answer>", one.text, re.DOTALL)]
+
+
 def recalled(one):
     return sum(f"is {name}" in (one.answer.report or "") for name in one.prompt.case.present()) / 2
 
@@ -124,5 +129,16 @@ BAD = {  # what it does: the reward, and the check that must raise an alarm
     "saturating": (lambda: Planted(lambda one: min(1.0, is_right(one) + 5)), "right over wrong"),
     "first of its group": (lambda: Planted(every=first_of_group), "company"),
     "rank in the whole batch": (lambda: Planted(every=rank_in_batch), "company"),
+    "any of several answers": (
+        lambda: Planted(lambda one: one.prompt.reference["letter"] in in_tags(one)), "everything affirmed"
+    ),
+    "each of several answers": (
+        lambda: Planted(lambda one: in_tags(one).count(one.prompt.reference["letter"])), "malformed"
+    ),
+    "silence": (lambda: Planted(lambda one: is_right(one) or not one.text), "no answer"),
+    "an empty answer": (lambda: Planted(lambda one: is_right(one) or in_tags(one) == [""]), "no answer"),
+    "an option that is not there": (
+        lambda: Planted(lambda one: is_right(one) or in_tags(one) not in [[c] for c in "ABCD"]), "no answer"
+    ),
     "names all options": (lambda: Planted(is_named), "everything affirmed"),
 }  # fmt: skip

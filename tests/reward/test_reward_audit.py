@@ -18,6 +18,7 @@ from evidcore.recipe import load
 from evidcore.reward.reward_audit import CHECKS, audit_rewards, check_start
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
+from evidcore.text.tags import LETTERS
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -43,8 +44,10 @@ def test_a_sound_reward_beside_it_hides_no_fault_that_still_pays(name):
     reward, check = bad.BAD[name]
     flat = {"constant", "letter A", "format alone", "letter against option words", "saturating"}
     lost = {"anti-correlated", "echoes the prompt", "parrots the report", "names all options"}
+    noted = {"any of several answers", "silence", "an empty answer", "an option that is not there"}
     if name not in flat | lost:
-        assert check in alarms([*bad.sound(), bad.named(reward(), name="bad", weight=5.0)])
+        found = outcomes([*bad.sound(), bad.named(reward(), name="bad", weight=5.0)])
+        assert found["", check] == ("note" if name in noted else "alarm")
 
 
 def test_sound_rewards_raise_none_whatever_the_task():
@@ -117,6 +120,26 @@ def test_a_reward_that_compares_the_group_may_do_so_and_not_the_batch():
     assert "company" in alarms([bad.named(bad.Planted(every=bad.rank_in_group))])
     batch = bad.Planted(every=bad.rank_in_batch, compares_group=True)
     assert "company" in alarms([bad.named(batch)])
+
+
+def test_a_rank_in_the_group_hangs_on_no_order_of_options():
+    own = bad.Planted(every=bad.rank_in_group, compares_group=True)
+    assert "option order" not in alarms([bad.named(own)])
+
+
+def test_another_option_that_is_true_is_no_wrong_answer():
+    def is_true(one):
+        return one.answer.choice in [LETTERS[index] for index in one.prompt.reference["true_options"]]
+
+    assert alarms([bad.named(bad.Planted(is_true))], bad.rows(Choice(distractors="random"))) == set()
+
+
+def test_half_of_the_way_is_noted_where_nothing_is_answered():
+    def paid(silent):
+        return bad.named(bad.Planted(lambda one: silent if not one.text else 2 * bad.is_right(one) - 1))
+
+    assert outcomes([paid(0.0)])["", "no answer"] == "fine"  # abstaining beats a wrong answer
+    assert outcomes([paid(0.2)])["", "no answer"] == "note"
 
 
 def test_a_reward_that_costs_is_left_out_with_those_it_gates():

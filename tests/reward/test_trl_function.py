@@ -9,7 +9,14 @@ from evidcore.reward.reward_audit import audit_rewards
 from evidcore.reward.trl_function import read_function
 
 SOURCE = """
+from __future__ import annotations
+import dataclasses
+import functools
 import re
+
+@dataclasses.dataclass
+class Known:
+    words: int = 0
 
 def accuracy(completions, answer, **columns):
     found = [re.fullmatch(r".*<answer>(.)</answer>", text, re.DOTALL) for text in completions]
@@ -31,6 +38,8 @@ def nobody(completions, **columns):
 
 def wants(completions, masks, **columns):
     return [0.0] * len(completions)
+
+partly = functools.partial(wants)
 """  # noqa: E501
 
 
@@ -69,9 +78,12 @@ def test_a_function_that_scores_nothing_pays_nothing(audited):
     assert "right over wrong" in audited("nobody")
 
 
-def test_a_column_that_is_not_there_is_named(audited):
-    with pytest.raises(RecipeError, match=r"wants: asks for 'masks', which the prompts do not have.*letter"):
-        audited("wants")
+@pytest.mark.parametrize("name", ["wants", "partly"])
+def test_a_column_that_is_not_there_is_named(audited, name):
+    with pytest.raises(
+        RecipeError, match=rf"{name}: asks for 'masks', which the prompts do not have.*letter"
+    ):
+        audited(name)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +99,11 @@ def test_a_place_that_names_nothing_is_refused(tmp_path, place, message):
     file.write_text(SOURCE)
     with pytest.raises(RecipeError, match=message):
         read_function(place.format(file=file), {}, is_chat=False)
+
+
+@pytest.mark.parametrize("source", ["def f(:", "import nowhere_at_all", "raise SystemExit(0)"])
+def test_a_file_that_cannot_be_run_is_refused(tmp_path, source):
+    file = tmp_path / "rewards.py"
+    file.write_text(source)
+    with pytest.raises(RecipeError, match=r"the file cannot be run: \w+: "):
+        read_function(f"{file}:f", {}, is_chat=False)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bad_rewards as bad
+import pytest
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
@@ -90,3 +91,14 @@ def test_constants_are_the_same_for_every_prompt_and_the_option_rule_never_sees_
     options = rows[0].prompt.reference["options"]
     most = max(options, key=elsewhere.count)
     assert elsewhere.count(options[LETTERS.index(answers[0])]) == elsewhere.count(most)
+
+
+@pytest.mark.parametrize("think", [True, False])
+def test_words_of_options_are_no_patterns(monkeypatch, think):
+    names = ("em\\physema", r"nodule (\1)", r"\g<x>", "card[io", "a+b", "$")
+    monkeypatch.setattr(bad, "NAMES", names)
+    rows = bad.rows(Choice(think=think), prompts=3)
+    made = twins(rows, constants=True)
+    for place, row in enumerate(rows):
+        said = [one.text for one in of(made, "everything affirmed", place)]
+        assert any(" or ".join(row.prompt.reference["options"]) in text for text in said)

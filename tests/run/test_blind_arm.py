@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
-from evidcore.run.execute import inputs_hash, planned_inputs
+from evidcore.run.execute import Execution, inputs_hash, planned_inputs
 from evidcore.run.folder import RunFolder
 from evidcore.run.lock import lock_table
+from evidcore.run.post_run import audit_run
 
 pytestmark = pytest.mark.slow
 
@@ -107,3 +109,16 @@ def test_a_recipe_that_trains_no_policy_has_no_arm(evid, armed):
     untrained.write_text(text[:start] + text[end:], encoding="utf-8")
     said = evid("check", untrained, exit_code=2).stderr
     assert "no stage above trains a policy, so none can be trained alike" in said
+
+
+def test_a_finished_run_stays_finished_where_its_arm_fails(copied_run, monkeypatch):
+    def fails(execution, keys):
+        execution.folder.set_status("running", stage="03-sft-blind")
+        raise RunError("no more memory")
+
+    before = json.loads((copied_run / "STATUS").read_text())
+    monkeypatch.setattr(Execution, "with_blind_arm", fails)
+    with pytest.raises(RunError, match="no more memory"):
+        audit_run(RunFolder(copied_run), blind_arm=True)
+    after = json.loads((copied_run / "STATUS").read_text())
+    assert (after["state"], after["message"]) == (before["state"], before["message"])

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from evidcore.run.controls import change, correctness
+from evidcore.errors import RunError
+from evidcore.recipe import load
+from evidcore.run.controls import change, check_controls, correctness
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "med3d_r1.toml"
 
 
 def line(number, choice, *, answer="A", patient=None, likely=None):
@@ -41,3 +47,13 @@ def test_other_questions_are_refused():
         change([line(0, "A"), line(1, "A")], [line(1, "A"), line(2, "A"), line(3, "A")])
     with pytest.raises(ValueError, match="prompt 'q0' holds no 'lenient_choice'"):
         correctness([line(0, "A")], "lenient_choice")
+
+
+def test_an_audit_measures_no_controls(tmp_path):
+    head, below, measured = RECIPE.read_text().rpartition('[[stage]]\nkind = "audit"')
+    until, _, _ = head.rpartition('[[stage]]\nkind = "evaluate"')
+    path = tmp_path / "recipe.toml"
+    path.write_text(until + below + measured)
+    with pytest.raises(RunError, match="needs an evaluate stage below 05-grpo"):
+        check_controls(load(path))
+    check_controls(load(RECIPE))
