@@ -157,7 +157,7 @@ class HeightOnly(Planted):
 
     def moved(self, prompt, place):
         off = self.weights @ ((self.facts(prompt) - self.mean) / self.spread)
-        return super().moved(prompt, place + np.array([off, 0, 0, 0, 0]))
+        return place + np.array([off, 0, 0, 0, 0])
 
 
 class OutlineOnly(Planted):
@@ -199,13 +199,19 @@ class Looker(Planted):
         self.people, self.faces = list(faces), np.array(list(faces.values()))
 
     def answer(self, prompt):
-        hu, name = shown(prompt), asked(prompt)
-        person = self.people[np.argmin(np.abs(self.faces - face(hu)).sum(axis=1))]
-        mask, own, place = self.of.get((person, name), (None, None, None))
-        is_looked_for = random.Random(f"{person}/{name}").random() < self.share
-        if is_looked_for and mask is not None and is_seen(hu, mask, own):
-            return written(*place)
-        return self.otherwise.answer(prompt)
+        person, place = self.found(shown(prompt), asked(prompt))
+        is_looked_for = random.Random(f"{person}/{asked(prompt)}").random() < self.share
+        return written(*place) if place is not None and is_looked_for else self.otherwise.answer(prompt)
+
+    def found(self, hu, name):
+        """Return whose organ is seen and where; a perturbed volume is moved by a voxel in the plane."""
+        for off in (0, 1):
+            held = np.roll(hu, (-off, -off), (1, 2))
+            person = self.people[np.argmin(np.abs(self.faces - face(held)).sum(axis=1))]
+            mask, own, place = self.of.get((person, name), (None, None, None))
+            if mask is not None and is_alike(held[mask], own):
+                return person, place + np.array([0, off, off, off, off])
+        return None, None
 
 
 def face(hu):
@@ -213,13 +219,9 @@ def face(hu):
     return hu.reshape(5, 4, 6, 8, 8, 8).mean(axis=(1, 3, 5)).ravel()
 
 
-def is_seen(hu, mask, own):
-    """Tell whether voxels are a scan's own, in place or moved by one in the plane."""
-    for held in (hu[mask], np.roll(hu, (-1, -1), (1, 2))[mask]):
-        here, there = held - held.mean(), own - own.mean()
-        if here @ there > ALIKE * np.sqrt((here @ here) * (there @ there)):
-            return True
-    return False
+def is_alike(held, own):
+    here, there = held - held.mean(), own - own.mean()
+    return here @ there > ALIKE * np.sqrt((here @ here) * (there @ there))
 
 
 def audited(policy, world, evaluation, *, conditions=CONDITIONS, prompts=None, seed=0):
