@@ -100,7 +100,7 @@ class Remembering(SegmentationEvaluation):
             if ref.path not in self.sessions:
                 self.sessions[ref.path] = segmenter.session(ref)
             self.targets[prompt.id] = target_mask(prompt, read(ref))
-        learnt = super().references(world.prompts, world.training, world.task)
+        learnt = super().best_rules(world.prompts, world.training, world.task)
         ids = [prompt.id for prompt in world.prompts]
         self.learnt = [(rule, dict(zip(ids, said, strict=True))) for rule, said in learnt]
 
@@ -128,7 +128,7 @@ class Remembering(SegmentationEvaluation):
             self.dsc[prompt.id, boxes] = dice(made, self.targets[prompt.id])
         return self.dsc[prompt.id, boxes]
 
-    def references(
+    def best_rules(
         self, prompts: Sequence[Prompt], known: Sequence[Prompt], task: Task
     ) -> list[tuple[Rule, list[Answer]]]:
         """Return the rules and what they said of the pool."""

@@ -166,7 +166,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
 
         The best blind rule, and over scans in HU registration beside it, were chosen on training patients.
         """
-        chosen = self.references(prompts, training(), task)
+        chosen = self.best_rules(prompts, training(), task)
         sets = [*answers, *(Answers(prompts, said) for _, said in chosen)]
         scored = self.score(sets, task, name)
         names = (("blind-rule", "blind_dsc"), ("registration", "registration_dsc"))
@@ -179,7 +179,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
         )
         return scored[: len(answers)], blind
 
-    def references(
+    def best_rules(
         self, prompts: Sequence[Prompt], known: Sequence[Prompt], task: Task
     ) -> list[tuple[Rule, list[Answer]]]:
         """Return the best blind rule, and over scans in HU registration beside it, each with its answers.
