@@ -172,3 +172,18 @@ def test_planted_policies_are_audited_over_rendered_scans():
     assert "own minus blind  +0.0" in histogram
     assert company.startswith("Company")
     assert "own minus twin  +0.0" in company
+
+
+@pytest.mark.slow
+def test_planted_policies_are_audited_over_boxes():
+    script = ROOT / "benchmarks" / "planted_boxes.py"
+    words = ["--seeds", "1", "--pool", "30", "--training", "60", "--workers", "1", "--share", "1"]
+    some = [word for name in ("Registered", "Memory", "Looker") for word in ("--only", name)]
+    done = subprocess.run([sys.executable, script, *words, *some], capture_output=True, text=True, check=True)
+    registered, memory, looker = done.stdout.splitlines()
+    assert registered.startswith("Registered")
+    assert "own minus blind  +0.0" in registered
+    assert memory.startswith("Memory")
+    assert "told to see   0.0 %" in memory
+    assert looker.startswith("Looker")
+    assert "told to see 100.0 %" in looker

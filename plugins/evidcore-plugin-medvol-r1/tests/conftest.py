@@ -1,6 +1,8 @@
 """A small scan with masks of known shapes, and rollouts about it."""
 
 import json
+import sys
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -10,6 +12,8 @@ from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 from evidcore.builtin.views import Slices
 from evidcore.case import Case, MaskRef, Query, Rollout, VolumeRef
 from evidcore.testing.fixtures import offered as offered
+
+sys.path.insert(0, str(Path(__file__).parent))  # the planted policies
 
 SHAPE = (20, 40, 50)  # z, y, x
 LIVER = {z: (slice(5, 5 + z), slice(2, 12)) for z in range(4, 16)}  # grows upwards: 10 z voxels on slice z

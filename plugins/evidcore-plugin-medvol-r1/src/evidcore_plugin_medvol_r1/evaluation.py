@@ -45,7 +45,7 @@ from evidcore.evaluate.reference_lines import row
 from evidcore.geometry.boxes import Mask
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore_plugin_medvol_r1.blind_boxes import BLIND, REGISTRATION, best_answers
+from evidcore_plugin_medvol_r1.blind_boxes import BLIND, REGISTRATION, Rule, best_answers
 from evidcore_plugin_medvol_r1.followed import SegmentationAnswer, follow
 from evidcore_plugin_medvol_r1.mask_figures import BY_PART, UNITS, MaskFigures
 from evidcore_plugin_medvol_r1.scan_facts import outlined, stated
@@ -166,14 +166,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
 
         The best blind rule, and over scans in HU registration beside it, were chosen on training patients.
         """
-        known = training()
-        chosen = [best_answers(prompts, known, task, BLIND, stated)]
-        if all(one.case.volumes[0].intensity == "hu" for one in (*prompts, *known)):
-            scans = list(dict.fromkeys(one.case.volumes[0] for one in known))
-            some = set(scans[:: -(-len(scans) // MOST_SCANS)])
-            learnt = [one for one in known if one.case.volumes[0] in some]
-            look = functools.partial(outlined, cache_folder=self.cache_folder)
-            chosen.append(best_answers(prompts, learnt, task, REGISTRATION, look))
+        chosen = self.best_rules(prompts, training(), task)
         sets = [*answers, *(Answers(prompts, said) for _, said in chosen)]
         scored = self.score(sets, task, name)
         names = (("blind-rule", "blind_dsc"), ("registration", "registration_dsc"))
@@ -185,6 +178,25 @@ class SegmentationEvaluation(Evaluation[Answer]):
             rules[0], also=tuple(rules[1:]), rows=tuple(shown for one in rules for shown in one.rows)
         )
         return scored[: len(answers)], blind
+
+    def best_rules(
+        self, prompts: Sequence[Prompt], known: Sequence[Prompt], task: Task
+    ) -> list[tuple[Rule, list[Answer]]]:
+        """Return the best blind rule, and over scans in HU registration beside it, each with its answers.
+
+        Args:
+            prompts: what is asked; no answer depends on the other prompts.
+            known: training questions that rules learn from.
+            task: writes and reads gold answers.
+        """
+        chosen = [best_answers(prompts, known, task, BLIND, stated)]
+        if all(one.case.volumes[0].intensity == "hu" for one in (*prompts, *known)):
+            scans = list(dict.fromkeys(one.case.volumes[0] for one in known))
+            some = set(scans[:: -(-len(scans) // MOST_SCANS)])
+            learnt = [one for one in known if one.case.volumes[0] in some]
+            look = functools.partial(outlined, cache_folder=self.cache_folder)
+            chosen.append(best_answers(prompts, learnt, task, REGISTRATION, look))
+        return chosen
 
     def follow(self, prompt: Prompt, evidence: Evidence, volume: VolumeRef) -> tuple[Mask, object] | None:
         """Return what the segmenter makes of the boxes of an answer."""
