@@ -15,18 +15,17 @@ import argparse
 import dataclasses
 import functools
 import hashlib
-import json
 import multiprocessing
 import os
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import planted_rates
 from evidcore_plugin_medvol_r1.blind_boxes import REGISTRATION, Rule, best_answers
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.masks import request, target_mask
@@ -280,9 +279,8 @@ class Scans(planted.World):
 SCANS: Scans
 
 
-def told(policy: str, patients: int, seed: int) -> tuple[str, float, float, float]:
-    """Return what the audit says of one policy on patients drawn from the pool, and the seconds it took."""
-    start = time.process_time()
+def told(policy: str, patients: int, seed: int) -> planted_rates.Told:
+    """Return what the audit says of one policy on patients drawn from the pool, in a word."""
     cases = random.Random(f"pool/{seed}").sample(list(SCANS.of_case.values()), patients)
     audit = planted.audited(
         SCANS.policies[policy], SCANS, SCANS.evaluation, conditions=CONDITIONS, seed=seed,
@@ -290,23 +288,7 @@ def told(policy: str, patients: int, seed: int) -> tuple[str, float, float, floa
     )  # fmt: skip
     covered = next(rung.above.value for rung in audit.rungs if rung.name == "occluded")
     said = audit.verdict().split(":")[0]
-    return said, audit.gain.above.value, covered, time.process_time() - start
-
-
-def rates(pool: Any, policy: str, patients: int, seeds: int) -> tuple[dict[str, Any], float]:
-    """Return the shares of verdicts over seeds, and the mean differences; and the seconds an audit took."""
-    found = pool.starmap(told, [(policy, patients, seed) for seed in range(seeds)], chunksize=4)
-    said = [verdict for verdict, *_ in found]
-    row = {
-        "policy": policy,
-        "patients": patients,
-        "audits": seeds,
-        "told to see": round(sum(one.startswith(planted.SEES[1]) for one in said) / seeds, 4),  # or in part
-        "mean own minus blind": round(sum(gain for _, gain, _, _ in found) / seeds, 4),
-        "mean own minus occluded": round(sum(covered for _, _, covered, _ in found) / seeds, 4),
-        "verdicts": {verdict: said.count(verdict) for verdict in sorted(set(said))},
-    }
-    return row, sum(seconds for *_, seconds in found) / seeds
+    return said, audit.gain.above.value, covered
 
 
 def main() -> None:
@@ -322,7 +304,6 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="keeps the scans, drawn and covered")
     parser.add_argument("--keep", type=Path, metavar="FILE")
     asked = parser.parse_args()
-    rows = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.cache or Path(scratch)
         os.environ["EVID_CACHE"] = str(folder / "shown")
@@ -331,23 +312,19 @@ def main() -> None:
         cells = [(name, min(PATIENTS, asked.pool)) for name in never]
         cells += [("Looker", size) for size in POWER_AT if size <= asked.pool]
         with multiprocessing.get_context("fork").Pool(asked.workers) as pool:
-            for name, patients in cells:
-                if asked.only and name not in asked.only:
-                    continue
-                row, seconds = rates(pool, name, patients, asked.seeds)
-                rows.append(row)
-                print(
-                    f"{name:14} {patients:4} patients  told to see {100 * row['told to see']:5.1f} %",
-                    f"own minus blind {100 * row['mean own minus blind']:+5.1f}",
-                    f"own minus occluded {100 * row['mean own minus occluded']:+5.1f}",
-                    f"{seconds:.1f} s an audit",
-                    sep="  ",
-                    flush=True,
-                )
-                if asked.keep:
-                    command = f"python benchmarks/planted_boxes.py --seeds {asked.seeds}"
-                    kept = {"command": command, "share": asked.share, "rows": rows}
-                    asked.keep.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+            def audits(policy: str, patients: int) -> list[planted_rates.Told]:
+                some = [(policy, patients, seed) for seed in range(asked.seeds)]
+                return pool.starmap(told, some, chunksize=4)
+
+            planted_rates.sweep(
+                [cell for cell in cells if cell[0] in (asked.only or [cell[0]])], audits, removed="occluded",
+                facts={
+                    "command": f"python benchmarks/planted_boxes.py --seeds {asked.seeds}",
+                    "pool": asked.pool, "training": asked.training, "share": asked.share,
+                },
+                keep=asked.keep,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":

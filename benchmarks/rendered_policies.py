@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
-import json
 import multiprocessing
 import random
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import planted_rates
 import torch
 from evidcore_plugin_phantoms.chest import PhantomChest
 
@@ -243,7 +243,7 @@ class Looker(Prior):
 NEVER = (Prior, Header, Histogram, Device, Company, Memory, planted.KeyReader, planted.SwapDetector)
 
 
-def told(policy: str, share: float, patients: int, seed: int) -> tuple[str, float, float]:
+def told(policy: str, share: float, patients: int, seed: int) -> planted_rates.Told:
     """Return what the audit says of one policy on patients drawn from the pool, in a word."""
     cases = random.Random(f"pool/{seed}").sample(SCANS.pool, patients)
     prompts = [prompt for case in cases for prompt in SCANS.task.prompts(case, Volume(), seed + 1)]
@@ -253,21 +253,6 @@ def told(policy: str, share: float, patients: int, seed: int) -> tuple[str, floa
     twin = next(rung.above.value for rung in audit.rungs if rung.name == "twin")
     gain = audit.gain
     return audit.verdict().split(":")[0], 0.0 if gain is None else gain.above.value, twin
-
-
-def rates(pool: Any, policy: str, share: float, patients: int, seeds: int) -> dict[str, Any]:
-    """Return the shares of verdicts over seeds, and the mean differences."""
-    found = pool.starmap(told, [(policy, share, patients, seed) for seed in range(seeds)], chunksize=4)
-    said = [verdict for verdict, _, _ in found]
-    return {
-        "policy": policy,
-        "patients": patients,
-        "audits": seeds,
-        "told to see": round(sum(one.startswith(planted.SEEN) for one in said) / seeds, 4),  # or in part
-        "mean own minus blind": round(sum(gain for _, gain, _ in found) / seeds, 4),
-        "mean own minus twin": round(sum(twin for _, _, twin in found) / seeds, 4),
-        "verdicts": {verdict: said.count(verdict) for verdict in sorted(set(said))},
-    }
 
 
 def main() -> None:
@@ -283,7 +268,6 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="keeps the rendered scans")
     parser.add_argument("--keep", type=Path, metavar="FILE")
     asked = parser.parse_args()
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
         SCANS = Scans(asked.cache or Path(folder), asked.pool, asked.training)
         SCANS.fit()
@@ -291,22 +275,19 @@ def main() -> None:
         sizes = [size for size in POWER_AT if size <= asked.pool]
         cells = [(one.__name__, min(150, asked.pool)) for one in NEVER] + [("Looker", n) for n in sizes]
         with multiprocessing.get_context("fork").Pool(asked.workers) as pool:
-            for name, patients in cells:
-                if asked.only and name not in asked.only:
-                    continue
-                row = rates(pool, name, asked.share, patients, asked.seeds)
-                rows.append(row)
-                print(
-                    f"{name:14} {patients:4} patients  told to see {100 * row['told to see']:5.1f} %",
-                    f"own minus blind {100 * row['mean own minus blind']:+5.1f}",
-                    f"own minus twin {100 * row['mean own minus twin']:+5.1f}",
-                    sep="  ",
-                    flush=True,
-                )
-                if asked.keep:
-                    command = f"python benchmarks/rendered_policies.py --seeds {asked.seeds}"
-                    kept = {"command": command, "share": asked.share, "rows": rows}
-                    asked.keep.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+            def audits(policy: str, patients: int) -> list[planted_rates.Told]:
+                some = [(policy, asked.share, patients, seed) for seed in range(asked.seeds)]
+                return pool.starmap(told, some, chunksize=4)
+
+            planted_rates.sweep(
+                [cell for cell in cells if cell[0] in (asked.only or [cell[0]])], audits, removed="twin",
+                facts={
+                    "command": f"python benchmarks/rendered_policies.py --seeds {asked.seeds}",
+                    "pool": asked.pool, "training": asked.training, "share": asked.share,
+                },
+                keep=asked.keep,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":
