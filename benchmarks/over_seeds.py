@@ -33,6 +33,7 @@ class Line(NamedTuple):
 class Study:
     """A recipe, and what is told of its runs."""
 
+    script: str  # beside this one, that holds it
     recipe: Path
     dataset: str  # whose seed is the run's
     last: str  # the recipe's last stage
@@ -86,12 +87,18 @@ class Study:
         return "\n".join(lines)
 
     def summary(self, places: Sequence[Path]) -> str:
-        """Return the main figures as plain text: mean over seeds, lowest and highest."""
-        told = [f"phantom numbers, {self.head}, {', '.join(place.stem for place in places)}: mean (range)"]
+        """Return the main figures as plain text: mean, lowest and highest; of one seed with its interval."""
+        shown = "mean (range)" if len(places) > 1 else "one seed, 95 % interval by patient"
+        seeds = ", ".join(place.stem for place in places)
+        told = [f"phantom numbers, {self.head}, {seeds}: {shown}"]
         to = "-" if self.percent else " to "  # 0.1 to 0.2, or -0.1 to 0.2
         width = max(48, *(len(line.label.strip()) for line in self.lines if line.is_main))
         for line in self.lines:
-            if line.is_main and (values := _values(places, line)):
+            if not line.is_main or not (values := _values(places, line)):
+                continue
+            if len(places) == 1:
+                told.append(f"{line.label.strip():{width}} {self.said(value(places[0], line))}")
+            else:
                 mean, low, high = map(self._figure, (sum(values) / len(values), min(values), max(values)))
                 told.append(f"{line.label.strip():{width}} {mean:>5} ({low}{to}{high})")
         return "\n".join(told) + "\n"
@@ -108,11 +115,19 @@ class Study:
     def _figure(self, number: float) -> str:
         return f"{100 * number:.1f}" if self.percent else f"{number:.3f}"
 
+    def page(self, place: Path) -> str:
+        """Return the page of a folder of kept results, which names the commands that make it."""
+        places = sorted(place.glob("seed-*.json"))
+        folder = place.resolve().relative_to(ROOT) if place.resolve().is_relative_to(ROOT) else place
+        seeds = " ".join(one.stem.removeprefix("seed-") for one in places)
+        made = f"Written by `python benchmarks/{self.script}.py --seeds {seeds} --keep {folder}`,\n"
+        made += f"printed again by `python benchmarks/{self.script}.py --read {folder}`."
+        return f"{self.title}{made}\n\n{NO_ANSWERS}\n\n{self.tables(places)}\n"
+
     def write_up(self, place: Path) -> None:
         """Write the tables and the summary beside the kept results."""
         places = sorted(place.glob("seed-*.json"))
-        page = f"{self.title}\n{NO_ANSWERS}\n\n{self.tables(places)}\n"
-        (place / "README.md").write_text(page, encoding="utf-8")
+        (place / "README.md").write_text(self.page(place), encoding="utf-8")
         (place / "summary.txt").write_text(self.summary(places), encoding="utf-8")
 
     def main(self, about: str, out: str) -> None:

@@ -27,8 +27,7 @@ from evidcore.run.record import read_lines
 TITLE = """# recipes/medvol_r1.toml over seeds
 
 Phantom numbers of the test split, with 95 % intervals resampled by patient. Each seed has its own patients,
-encoder and language model. Written by `python benchmarks/phantom_boxes.py --keep docs/results/medvol_r1`,
-printed again by `python benchmarks/phantom_boxes.py --read docs/results/medvol_r1`.
+encoder and language model.
 """
 SFT, BEFORE, AFTER = "02-sft", "03-evaluate", "06-evaluate"
 AUDITS = ("04-audit", "07-audit")
@@ -122,6 +121,7 @@ def lift(runs: Sequence[Path]) -> str:
 
 
 STUDY = Study(
+    script="phantom_boxes",
     recipe=ROOT / "recipes" / "medvol_r1.toml",
     dataset="abdomen",
     last=AUDIT,

@@ -26,9 +26,7 @@ from evidcore.run.controls import Reading, change
 TITLE = """# recipes/med3d_r1.toml over seeds
 
 Phantom numbers, in percent of the test split, with 95 % intervals resampled by patient. Each seed has its
-own patients, encoder and language model. Written by
-`python benchmarks/phantom_learning.py --keep docs/results/med3d_r1`, printed again by
-`python benchmarks/phantom_learning.py --read docs/results/med3d_r1`.
+own patients, encoder and language model.
 """
 BEFORE, AFTER, AUDIT = "04-evaluate", "06-evaluate", "07-audit"
 
@@ -81,7 +79,7 @@ def learned(run_folder: Path) -> dict[str, Any]:
         before, after = answers(run_folder, BEFORE, task), answers(run_folder, AFTER, "choice")
         moved = change(before, after, before_reading=reading)
         note = f"strict accuracy after GRPO minus the start's {reading.replace('_', ' ')}"
-        rows.append(row(task, "strict_minus_start", moved, note=note))
+        rows.append(row(task, "strict_minus_start", moved, note=note).to_json())
     return {"stage": "learned", "rows": rows}
 
 
@@ -120,6 +118,7 @@ def controls(place: Path) -> list[str]:
 
 
 STUDY = Study(
+    script="phantom_learning",
     recipe=ROOT / "recipes" / "med3d_r1.toml",
     dataset="chest",
     last=AUDIT,

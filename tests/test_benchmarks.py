@@ -27,8 +27,10 @@ def test_the_tables_are_made_from_the_kept_results(benchmark):
     printed = subprocess.run(
         [sys.executable, SCRIPT, "--read", KEPT], capture_output=True, text=True, check=True
     ).stdout
-    assert (KEPT / "README.md").read_text(encoding="utf-8") == (
-        f"{made.TITLE}\nTables without answers: intervals cannot be recomputed from this folder.\n\n{printed}"
+    page = (KEPT / "README.md").read_text(encoding="utf-8")
+    assert page == made.STUDY.page(KEPT)
+    assert page.endswith(
+        f"Tables without answers: intervals cannot be recomputed from this folder.\n\n{printed}"
     )
     assert (KEPT / "summary.txt").read_text(encoding="utf-8") == made.STUDY.summary(places)
 
@@ -53,6 +55,19 @@ def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
         "results": {"03-sft": {"rows": []}, "learned": {"rows": ["lift"]}},
         "lock": {"path": "recipes/x.toml", "folder": "."},
     }
+
+
+def test_what_is_told_beside_a_kept_run_can_be_kept(benchmark, tmp_path):
+    answer = {
+        "patient": "p", "case_id": "c", "prompt_id": "q", "answer": "A", "choice": "A",
+        "log_likelihood_choice": "B", "verdict_log_likelihood_choice": "B",
+    }  # fmt: skip
+    lines = "".join(json.dumps({**answer, "task": task}) + "\n" for task in ("choice", "choice-direct"))
+    (tmp_path / "answers").mkdir()
+    for stage in ("04-evaluate", "06-evaluate"):
+        (tmp_path / "answers" / f"{stage}.jsonl").write_text(lines)
+    kept = json.loads(json.dumps(benchmark("phantom_learning").learned(tmp_path)))
+    assert [row["value"] for row in kept["rows"]] == [1.0, 1.0]
 
 
 def test_at_most_a_hundred_files_of_results_are_committed():
