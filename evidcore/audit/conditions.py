@@ -14,7 +14,7 @@ from evidcore.contracts import Condition, Dataset
 from evidcore.errors import DataError
 from evidcore.evaluate.reference_lines import cluster_of
 
-MOST = 300  # questions over volumes that have to be made for them
+MOST = 300  # questions that a showing of other volumes than one's own is tried on
 
 
 class Blank(Condition):
@@ -65,7 +65,7 @@ class OtherPatient(Condition):
     says = "another patient's volumes"
     role = "other"
 
-    def __init__(self, *, exchanges: Annotated[int, Ge(1)] = 3) -> None:
+    def __init__(self, *, exchanges: Annotated[int, Ge(1)] = 1) -> None:
         self.repeats = exchanges
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
@@ -93,10 +93,16 @@ class Matched(Condition):
 
     Of the patients without the asked finding the one whose other findings differ least is taken. It stands in
     for a twin where the data have none: scanner and anatomy differ too.
+
+    Args:
+        most: questions shown so, drawn by the seed.
     """
 
     says = "like patients without what is asked"
     role = "removed"
+
+    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
+        self.most = most
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return the questions whose right answer is a finding of the case, over a matched patient."""
@@ -104,14 +110,21 @@ class Matched(Condition):
         def fits(donor: Case, finding: str, others: Iterable[str]) -> bool:
             return donor.state_of(finding) == "absent"
 
-        return _over_donors(prompts, fits, seed)
+        return _over_donors(prompts, fits, self.most, seed)
 
 
 class SameAnswer(Condition):
-    """Show another patient with the asked finding and none of the other options: the answer must stay."""
+    """Show another patient with the asked finding and none of the other options: the answer must stay.
+
+    Args:
+        most: questions shown so, drawn by the seed.
+    """
 
     says = "other patients with the same answer"
     role = "kept"
+
+    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
+        self.most = most
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return the questions whose right answer is a finding of the case, over a patient with the same."""
@@ -121,7 +134,7 @@ class SameAnswer(Condition):
                 donor.state_of(other) == "absent" for other in others
             )
 
-        return _over_donors(prompts, fits, seed)
+        return _over_donors(prompts, fits, self.most, seed)
 
 
 class Twin(Condition):
@@ -213,15 +226,15 @@ def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Pr
 
 
 def _over_donors(
-    prompts: Sequence[Prompt], fits: Callable[[Case, str, Iterable[str]], bool], seed: int
+    prompts: Sequence[Prompt], fits: Callable[[Case, str, Iterable[str]], bool], most: int, seed: int
 ) -> list[Prompt | None]:
-    """Show each question over the most alike patient that fits, ties broken by a draw."""
+    """Show questions over the most alike patient that fits, ties broken by a draw."""
     donors = {prompt.case.id: prompt for prompt in prompts}
     order = list(donors.values())
     random.Random(f"donors/{seed}").shuffle(order)
     states = {donor.case.id: _states(donor.case) for donor in order}
-    found: list[Prompt | None] = []
-    for prompt in prompts:
+
+    def alter(prompt: Prompt) -> Prompt | None:
         finding, others = _asked(prompt), _others(prompt)
         own, count, mine = cluster_of(prompt), len(prompt.crops()), states[prompt.case.id].items()
         fitting = [
@@ -232,9 +245,9 @@ def _over_donors(
             and len(donor.crops()) == count
         ]
         apart = [len(mine - states[donor.case.id].items()) for donor in fitting]  # findings that differ
-        best = fitting[apart.index(min(apart))] if fitting else None
-        found.append(None if best is None else prompt.showing(best.crops()))
-    return found
+        return prompt.showing(fitting[apart.index(min(apart))].crops()) if fitting else None
+
+    return altered(prompts, alter, most, seed)
 
 
 def _states(case: Case) -> dict[str, str]:

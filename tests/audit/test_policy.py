@@ -53,7 +53,7 @@ def test_each_shortcut_falls_on_its_own_rung():
     assert header["blank"].value == 0.0
     assert histogram["twin"].low > 0.3
     assert histogram["scrambled"].value == 0.0
-    assert company["other-patient"].low > 0.05
+    assert company["other-patient"].low > 0
     assert not company["twin"].low > 0
     assert memory["twin"].low > 0.3
     assert memory["perturbed"].low > 0.3
@@ -125,7 +125,7 @@ def test_the_best_that_does_not_look_may_be_a_trained_blind_arm():
 def test_a_weak_looker_that_throws_its_priors_away_is_not_told_to_use_the_volume():
     world, training = (World(count, seed=seed, prior=0.95) for count, seed in ((150, 5), (400, 6)))
     audit = audited(Looker(world, 0.25, 0.1), world, training)
-    assert audit.margin.low > 0  # own minus another patient's
+    assert audit.margin.value > 0.05  # own minus another patient's
     assert audit.gain.name == "blind-rule"
     assert audit.gain.above.value < 0
     assert not audit.verdict().startswith((SEEN, "The volume is used"))
