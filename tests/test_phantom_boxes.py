@@ -51,7 +51,7 @@ def test_the_lift_over_seeds_is_said_with_its_interval(script, tmp_path):
 
 def test_the_tables_show_what_is_there_and_the_curves(script, tmp_path):
     row = {"name": "answer", "metric": "dsc", "value": 0.5, "low": None, "high": None}
-    stages = (script.BEFORE, script.AUDIT_BEFORE, script.AFTER, script.AUDIT)
+    stages = (script.BEFORE, script.AFTER, *script.AUDITS)
     for seed in (17, 18):
         own = script.learned(run_folder(tmp_path / "runs" / str(seed), script, 0.1))
         results = {"learned": own} | {stage: {"rows": [row]} for stage in stages}

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evidcore.audit.stage import AuditStage
 from evidcore.contracts import Policy, Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.hooks import Announcer
 from evidcore.recipe import load
+from evidcore.recipe.check import stage_class
 from evidcore.run.assembly import Assembly
 from evidcore.run.begin import refuse_changes
 from evidcore.run.context import Context
@@ -67,7 +67,7 @@ def audit_run(folder: RunFolder, *, limit: int = 0, blind_arm: bool = False) -> 
     return write_audit(folder, assembly, stage, name, before=before)
 
 
-def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: bool = False) -> AuditStage:
+def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: bool = False) -> Any:
     """Return an audit of what a stage asks, the stage itself where it is one.
 
     Args:
@@ -76,9 +76,10 @@ def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: bool = False) -> 
         blind_arm: whether it compares with a trained one.
     """
     data = tuple(dataclasses.replace(use, limit=limit or use.limit) for use in stage.data)
-    if isinstance(stage, AuditStage):
+    audit = stage_class("audit")
+    if isinstance(stage, audit):
         return dataclasses.replace(stage, data=data, blind_arm=blind_arm)
-    return AuditStage(
+    return audit(
         kind="audit", data=data, max_new_tokens=stage.max_new_tokens,
         prompts_per_batch=stage.prompts_per_batch, options=stage.options, blind_arm=blind_arm,
     )  # fmt: skip
@@ -87,7 +88,7 @@ def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: bool = False) -> 
 def write_audit(
     folder: RunFolder,
     assembly: Assembly,
-    stage: AuditStage,
+    stage: AskingStage,
     name: str,
     *,
     before: StageOutputs | None = None,
