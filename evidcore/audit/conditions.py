@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from evidcore.errors import DataError
 from evidcore.evaluate.reference_lines import cluster_of
 
 MOST = 300  # questions that a showing of other volumes than one's own is tried on
+Alter = Callable[[Prompt], Prompt | None]
 
 
 class Blank(Condition):
@@ -88,7 +90,31 @@ class OtherPatient(Condition):
         ]
 
 
-class Matched(Condition):
+class Altering(Condition):
+    """A condition that shows some questions, each altered by itself.
+
+    Args:
+        most: questions shown so, drawn by the seed.
+    """
+
+    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
+        self.most = most
+
+    @abstractmethod
+    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
+        """Return what alters a question, None where it cannot be."""
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return the questions that can be altered, in an order drawn from the seed as many as may be."""
+        alter, left = self.altering(prompts, seed, dataset), self.most
+        found: list[Prompt | None] = [None] * len(prompts)
+        for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
+            if left > 0 and (shown := alter(prompts[index])) is not None:
+                found[index], left = shown, left - 1
+        return found
+
+
+class Matched(Altering):
     """Show another patient who lacks what is asked about, and is otherwise as like as can be.
 
     Of the patients without the asked finding the one whose other findings differ least is taken. It stands in
@@ -101,19 +127,16 @@ class Matched(Condition):
     says = "like patients without what is asked"
     role = "removed"
 
-    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
-        self.most = most
-
-    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return the questions whose right answer is a finding of the case, over a matched patient."""
+    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
+        """Return what shows a question whose right answer is a finding of the case over a matched patient."""
 
         def fits(donor: Case, finding: str, others: Iterable[str]) -> bool:
             return donor.state_of(finding) == "absent"
 
-        return _over_donors(prompts, fits, self.most, seed)
+        return _over_donors(prompts, fits, seed)
 
 
-class SameAnswer(Condition):
+class SameAnswer(Altering):
     """Show another patient with the asked finding and none of the other options: the answer must stay.
 
     Args:
@@ -123,21 +146,18 @@ class SameAnswer(Condition):
     says = "other patients with the same answer"
     role = "kept"
 
-    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
-        self.most = most
-
-    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return the questions whose right answer is a finding of the case, over a patient with the same."""
+    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
+        """Return what shows a question whose right answer is a finding of the case over one with the same."""
 
         def fits(donor: Case, finding: str, others: Iterable[str]) -> bool:
             return donor.state_of(finding) == "present" and all(
                 donor.state_of(other) == "absent" for other in others
             )
 
-        return _over_donors(prompts, fits, self.most, seed)
+        return _over_donors(prompts, fits, seed)
 
 
-class Twin(Condition):
+class Twin(Altering):
     """Show the same patient without the asked finding, where the data set can (`Dataset.without`).
 
     Args:
@@ -147,19 +167,12 @@ class Twin(Condition):
     says = "the same patients without what is asked"
     role = "removed"
 
-    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
-        self.most = most
-
-    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return questions whose right answer is a finding of the case, over its twin."""
-
-        def alter(prompt: Prompt) -> Prompt | None:
-            return _without(prompt, _asked(prompt), dataset)
-
-        return altered(prompts, alter, self.most, seed)
+    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
+        """Return what shows a question whose right answer is a finding of the case over its twin."""
+        return lambda prompt: _without(prompt, _asked(prompt), dataset)
 
 
-class Sham(Condition):
+class Sham(Altering):
     """Show the same patient without a finding that is not asked about: the answer must stay.
 
     Args:
@@ -169,14 +182,9 @@ class Sham(Condition):
     says = "the same patients without something else"
     role = "kept"
 
-    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
-        self.most = most
-
-    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return questions about cases with another finding, over the case without it."""
-        return altered(
-            prompts, lambda prompt: _without(prompt, _other(prompt, seed), dataset), self.most, seed
-        )
+    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
+        """Return what shows a question about a case with another finding over the case without it."""
+        return lambda prompt: _without(prompt, _other(prompt, seed), dataset)
 
 
 def _changed(prompt: Prompt, change: Change) -> Prompt:
@@ -203,17 +211,6 @@ def _other(prompt: Prompt, seed: int) -> str | None:
     return random.Random(f"sham/{seed}/{prompt.id}").choice(free) if free else None
 
 
-def altered(
-    prompts: Sequence[Prompt], alter: Callable[[Prompt], Prompt | None], most: int, seed: int
-) -> list[Prompt | None]:
-    """Alter the questions that can be, in an order drawn from the seed, until there are as many as may be."""
-    found: list[Prompt | None] = [None] * len(prompts)
-    for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
-        if most > 0 and (shown := alter(prompts[index])) is not None:
-            found[index], most = shown, most - 1
-    return found
-
-
 def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Prompt | None:
     """Return the question over the case's volumes without a finding."""
     if finding is None or dataset is None:
@@ -226,9 +223,9 @@ def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Pr
 
 
 def _over_donors(
-    prompts: Sequence[Prompt], fits: Callable[[Case, str, Iterable[str]], bool], most: int, seed: int
-) -> list[Prompt | None]:
-    """Show questions over the most alike patient that fits, ties broken by a draw."""
+    prompts: Sequence[Prompt], fits: Callable[[Case, str, Iterable[str]], bool], seed: int
+) -> Alter:
+    """Return what shows a question over the most alike patient that fits, ties broken by a draw."""
     donors = {prompt.case.id: prompt for prompt in prompts}
     order = list(donors.values())
     random.Random(f"donors/{seed}").shuffle(order)
@@ -247,7 +244,7 @@ def _over_donors(
         apart = [len(mine - states[donor.case.id].items()) for donor in fitting]  # findings that differ
         return prompt.showing(fitting[apart.index(min(apart))].crops()) if fitting else None
 
-    return altered(prompts, alter, most, seed)
+    return alter
 
 
 def _states(case: Case) -> dict[str, str]:

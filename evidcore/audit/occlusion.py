@@ -12,14 +12,13 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from annotated_types import Ge
 
-from evidcore.audit.conditions import MOST, altered
+from evidcore.audit.conditions import Alter, Altering
 from evidcore.case import MaskRef, Prompt, VolumeRef
-from evidcore.contracts import Condition, Dataset
+from evidcore.contracts import Dataset
 from evidcore.evaluate.reference_lines import answer_place
 from evidcore.formats import Array, Mask, Volume
 from evidcore.geometry import body
@@ -32,7 +31,7 @@ TRIES = 64  # places that a cover may be moved to
 MAD_TO_SD = 1.4826  # of normal noise
 
 
-class Occluded(Condition):
+class Occluded(Altering):
     """Show the same patient with what is asked covered by what is around it, where the case has its mask.
 
     Covered are the masks that the reference names, else that of the asked finding, else that of the right
@@ -45,15 +44,12 @@ class Occluded(Condition):
     says = "the same patients with what is asked covered"
     role = "removed"
 
-    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
-        self.most = most
-
-    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return questions about what the case has a mask of, over its volume with that covered."""
-        return altered(prompts, lambda prompt: _covered(prompt, elsewhere=False), self.most, seed)
+    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
+        """Return what shows a question about what the case has a mask of with that covered."""
+        return lambda prompt: _covered(prompt, elsewhere=False)
 
 
-class OccludedElsewhere(Condition):
+class OccludedElsewhere(Altering):
     """Show the same patient with the shape of what is asked covered in another place: the answer must stay.
 
     The place is the mirrored one across the body's midline; where that touches what is asked or leaves the
@@ -66,12 +62,9 @@ class OccludedElsewhere(Condition):
     says = "the same patients with as much of another place covered"
     role = "kept"
 
-    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
-        self.most = most
-
-    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return questions about what the case has a mask of, over its volume covered elsewhere."""
-        return altered(prompts, lambda prompt: _covered(prompt, elsewhere=True), self.most, seed)
+    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
+        """Return what shows a question about what the case has a mask of with another place covered."""
+        return lambda prompt: _covered(prompt, elsewhere=True)
 
 
 def _covered(prompt: Prompt, *, elsewhere: bool) -> Prompt | None:
