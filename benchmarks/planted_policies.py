@@ -9,8 +9,6 @@ memory would. No voxel is rendered: these are rates of the audit's reasoning and
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
 import sys
 from pathlib import Path
 
@@ -21,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 import planted
 
 TRUE_MARGIN = (0.28, 0.1)  # hit and false rates of a looker whose margin is near 0.10
-POWER_AT = (30, 60, 150, 600)  # patients, three questions each
 
 
 def told(name: str, patients: int, seed: int) -> planted_rates.Told:
@@ -30,25 +27,14 @@ def told(name: str, patients: int, seed: int) -> planted_rates.Told:
     world = planted.World(patients, seed=seed, confounded=0.8, questions=3)
     policy = getattr(planted, name)(world, *(TRUE_MARGIN if name == "Looker" else ()))
     audit = planted.audited(policy, world, training, seed=seed)
-    twin = next(rung.above.value for rung in audit.rungs if rung.name == "twin")
-    return audit.verdict().split(":")[0], audit.gain.above.value, twin
+    return planted_rates.told_of(audit, "twin")
 
 
 def main() -> None:
     """Audit, print a line for each policy, and keep them where asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=40)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--keep", type=Path, metavar="FILE")
-    asked = parser.parse_args()
-    cells = [(policy.__name__, 150) for policy in planted.NEVER] + [("Looker", count) for count in POWER_AT]
-    with concurrent.futures.ProcessPoolExecutor(asked.workers) as pool:
-
-        def audits(policy: str, patients: int) -> list[planted_rates.Told]:
-            return list(pool.map(told, [policy] * asked.seeds, [patients] * asked.seeds, range(asked.seeds)))
-
-        command = f"python benchmarks/planted_policies.py --seeds {asked.seeds}"
-        planted_rates.sweep(cells, audits, removed="twin", facts={"command": command}, keep=asked.keep)
+    asked = planted_rates.options(__doc__, seeds=40).parse_args()
+    never = [policy.__name__ for policy in planted.NEVER]
+    planted_rates.sweep(asked, "planted_policies", never, told, removed="twin")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ voxels in place.
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
 import hashlib
-import multiprocessing
 import random
 import sys
 import tempfile
@@ -41,7 +40,6 @@ from evidcore.volume import prepare, read_geometry
 
 POOL = 600
 TRAINING = 1200
-POWER_AT = (30, 60, 150, 600)
 QUESTIONS = 3
 GRID = (16, 16, 16)
 EYE = EncoderInput(size_zyx=(32, 64, 64), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
@@ -54,6 +52,7 @@ class Scans:
     """The pool, its training patients, and what each reader takes from a showing."""
 
     task = TASK
+    share = 1.0  # of the questions that the looker looks at
 
     def __init__(self, cache: Path, pool: int, training: int) -> None:
         """Draw chest phantoms with every cue."""
@@ -92,12 +91,15 @@ class Scans:
         crops = [_crop(case) for case in self.training]
         labels = {name: np.array([case.state_of(name) == "present" for case in self.training], np.int64)
                   for name in self.dataset.findings}  # fmt: skip
-        for reader in ("header", "histogram", "device", "eye"):
+        for reader in ("header", "histogram", "device"):
             features = np.stack([self.reading(crop)[reader] for crop in crops])
-            strength = 1e-4 if reader == "eye" else 1.0
-            self.fitted[reader] = {
-                name: Logistic(features, label, strength=strength) for name, label in labels.items()
-            }
+            self.fitted[reader] = {name: Logistic(features, label) for name, label in labels.items()}
+        # Without perturbed scans, what an eye says changes when they move by a voxel.
+        crops += [dataclasses.replace(crop, change="perturbed") for crop in crops]
+        features = np.stack([self.reading(crop)["eye"] for crop in crops])
+        self.fitted["eye"] = {
+            name: Logistic(features, np.tile(label, 2), strength=1e-4) for name, label in labels.items()
+        }
         table = np.stack(list(labels.values()), axis=1).astype(float)
         self.prevalence = table.mean(axis=0)
         self.fitted["company"] = {
@@ -223,19 +225,11 @@ class Memory(Prior):
 
 
 class Looker(Prior):
-    """Looks at some scans' voxels in their places, and answers for the others as the prior does.
-
-    Args:
-        share: of the questions that it looks at.
-    """
-
-    def __init__(self, world: dict[str, set[str]], share: float) -> None:
-        super().__init__(world)
-        self.share = share
+    """Looks at some scans' voxels in their places, and answers for the others as the prior does."""
 
     def liking(self, option: str, crop: Crop, options: Sequence[str]) -> float:
         """Return the log-odds of an option, or how common it is."""
-        if random.Random("".join(options)).random() < self.share:
+        if random.Random("".join(options)).random() < SCANS.share:
             return 100.0 + SCANS.odds("eye", crop, option)
         return super().liking(option, crop, options)
 
@@ -243,51 +237,29 @@ class Looker(Prior):
 NEVER = (Prior, Header, Histogram, Device, Company, Memory, planted.KeyReader, planted.SwapDetector)
 
 
-def told(policy: str, share: float, patients: int, seed: int) -> planted_rates.Told:
+def told(policy: str, patients: int, seed: int) -> planted_rates.Told:
     """Return what the audit says of one policy on patients drawn from the pool, in a word."""
     cases = random.Random(f"pool/{seed}").sample(SCANS.pool, patients)
     prompts = [prompt for case in cases for prompt in SCANS.task.prompts(case, Volume(), seed + 1)]
-    made = {one.__name__: one for one in NEVER} | {"Looker": Looker}
-    asked = made[policy](SCANS.shows, share) if policy == "Looker" else made[policy](SCANS.shows)
-    audit = planted.audited(asked, SCANS, SCANS, seed=seed, prompts=prompts)
-    twin = next(rung.above.value for rung in audit.rungs if rung.name == "twin")
-    gain = audit.gain
-    return audit.verdict().split(":")[0], 0.0 if gain is None else gain.above.value, twin
+    made = {one.__name__: one for one in (*NEVER, Looker)}
+    audit = planted.audited(made[policy](SCANS.shows), SCANS, SCANS, seed=seed, prompts=prompts)
+    return planted_rates.told_of(audit, "twin")
 
 
 def main() -> None:
     """Render, fit, audit, print a line for each policy, and keep them where asked."""
     global SCANS
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--pool", type=int, default=POOL)
-    parser.add_argument("--training", type=int, default=TRAINING)
-    parser.add_argument("--share", type=float, default=0.55, help="questions that the looker looks at")
-    parser.add_argument("--only", action="append", metavar="POLICY")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--cache", type=Path, help="keeps the rendered scans")
-    parser.add_argument("--keep", type=Path, metavar="FILE")
+    parser = planted_rates.rendered_options(__doc__, pool=POOL, training=TRAINING, share=0.36)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         SCANS = Scans(asked.cache or Path(folder), asked.pool, asked.training)
+        SCANS.share = asked.share
         SCANS.fit()
         SCANS.render()
-        sizes = [size for size in POWER_AT if size <= asked.pool]
-        cells = [(one.__name__, min(150, asked.pool)) for one in NEVER] + [("Looker", n) for n in sizes]
-        with multiprocessing.get_context("fork").Pool(asked.workers) as pool:
-
-            def audits(policy: str, patients: int) -> list[planted_rates.Told]:
-                some = [(policy, asked.share, patients, seed) for seed in range(asked.seeds)]
-                return pool.starmap(told, some, chunksize=4)
-
-            planted_rates.sweep(
-                [cell for cell in cells if cell[0] in (asked.only or [cell[0]])], audits, removed="twin",
-                facts={
-                    "command": f"python benchmarks/rendered_policies.py --seeds {asked.seeds}",
-                    "pool": asked.pool, "training": asked.training, "share": asked.share,
-                },
-                keep=asked.keep,
-            )  # fmt: skip
+        planted_rates.sweep(
+            asked, "rendered_policies", [one.__name__ for one in NEVER], told, removed="twin",
+            most=asked.pool, pool=asked.pool, training=asked.training, share=asked.share,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

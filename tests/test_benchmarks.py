@@ -191,7 +191,7 @@ def test_planted_policies_are_audited_over_rendered_scans():
 
 @pytest.mark.slow
 def test_planted_policies_are_audited_over_boxes():
-    script = ROOT / "benchmarks" / "planted_boxes.py"
+    script = ROOT / "benchmarks" / "rendered_boxes.py"
     words = ["--seeds", "1", "--pool", "30", "--training", "60", "--workers", "1", "--share", "1"]
     some = [word for name in ("Registered", "Memory", "Looker") for word in ("--only", name)]
     done = subprocess.run([sys.executable, script, *words, *some], capture_output=True, text=True, check=True)

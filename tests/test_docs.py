@@ -103,7 +103,12 @@ def desk(tmp_path_factory):
     return tmp_path_factory.mktemp("desk"), {"PYTHONPATH": str(site), "EVID_CACHE": str(cache)}
 
 
-@pytest.mark.parametrize("path", WRITTEN, ids=named)
+RUN = [
+    pytest.param(path, marks=pytest.mark.slow) if path.parent.name == "start" else path for path in WRITTEN
+]  # what a first hour reads trains models
+
+
+@pytest.mark.parametrize("path", RUN, ids=named)
 def test_programs_and_commands_of_a_page_run_in_its_order(path, desk, warm):
     folder, env = desk
     begin = functools.partial(warm, folder=folder, **env)

@@ -63,17 +63,16 @@ def reward(
     from evidcore.train.grpo import Grpo
 
     assembly = Assembly(load(recipe, overrides))
-    stages = assembly.recipe.stages
-    places = [place for place, stage in enumerate(stages) if isinstance(stage, Grpo)]
-    chosen = [place for place in places if number in (None, place + 1)]
+    stages = {
+        place: stage for place, stage in enumerate(assembly.recipe.stages, 1) if isinstance(stage, Grpo)
+    }
+    chosen = [place for place in stages if number in (None, place)]
     if not chosen:
-        listing = ", ".join(str(place + 1) for place in places) or "none"
+        listing = ", ".join(map(str, stages)) or "none"
         raise RecipeError(f"{recipe}: there is no such grpo stage. Numbers of grpo stages: {listing}.")
     found: dict[str, list[Checked]] = {}
     for place in chosen:
-        stage = stages[place]
-        assert isinstance(stage, Grpo)  # chosen above
-        context = Context(assembly, assembly.recipe.stage_name(place))
+        stage, context = stages[place], Context(assembly, assembly.recipe.stage_name(place - 1))
         rewards = stage.rewards(context)
         with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
             if functions:

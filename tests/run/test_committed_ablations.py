@@ -44,6 +44,7 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
                 assert all(use.limit == 0 or use.limit >= 100 for use in stage.data)
 
 
+@pytest.mark.slow
 def test_all_arms_of_all_tables_share_both_fits(ablations):
     keys = [set(), set()]
     for one in ablations:

@@ -1,7 +1,7 @@
 """How often the policy audit is fooled over boxes: planted policies that know where bodies lie, and a looker.
 
-python benchmarks/planted_boxes.py --seeds 200       2 cores, about an hour, no download
-python benchmarks/planted_boxes.py --seeds 200 --keep docs/results/planted_boxes.json
+python benchmarks/rendered_boxes.py --seeds 200       2 cores, about an hour, no download
+python benchmarks/rendered_boxes.py --seeds 200 --keep docs/results/rendered_boxes.json
 
 One pool of abdominal phantoms is drawn, moved, scaled, half of them mirrored; the distance of slices that
 headers state follows how high a scan was taken. Each audit draws its patients from the pool anew and asks for
@@ -11,11 +11,9 @@ each box, and what blind rules learn.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import hashlib
-import multiprocessing
 import os
 import random
 import sys
@@ -46,8 +44,6 @@ from evidcore.volume.content import shown_key
 
 POOL = 600
 TRAINING = 160
-PATIENTS = 150
-POWER_AT = (30, 60, 150, 600)
 CONDITIONS = ("blank", "scrambled", "perturbed", "other-patient", "occluded", "occluded-elsewhere")
 SLICE_MM = 15.0
 HEADER_CUE = 0.9  # how likely a header's slice distance tells how high the scan was taken
@@ -286,45 +282,23 @@ def told(policy: str, patients: int, seed: int) -> planted_rates.Told:
         SCANS.policies[policy], SCANS, SCANS.evaluation, conditions=CONDITIONS, seed=seed,
         prompts=[prompt for prompts in cases for prompt in prompts],
     )  # fmt: skip
-    covered = next(rung.above.value for rung in audit.rungs if rung.name == "occluded")
-    said = audit.verdict().split(":")[0]
-    return said, audit.gain.above.value, covered
+    return planted_rates.told_of(audit, "occluded")
 
 
 def main() -> None:
     """Draw, prepare, audit, print a line for each policy, and keep them where asked."""
     global SCANS
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--pool", type=int, default=POOL)
-    parser.add_argument("--training", type=int, default=TRAINING)
-    parser.add_argument("--share", type=float, default=0.42, help="of organs that the looker looks for")
-    parser.add_argument("--only", action="append", metavar="POLICY")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--cache", type=Path, help="keeps the scans, drawn and covered")
-    parser.add_argument("--keep", type=Path, metavar="FILE")
+    parser = planted_rates.rendered_options(__doc__, pool=POOL, training=TRAINING, share=0.42)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.cache or Path(scratch)
         os.environ["EVID_CACHE"] = str(folder / "shown")
         SCANS = Scans(folder, asked.pool, asked.training, asked.share)
-        never = [name for name in SCANS.policies if name != "Looker"]
-        cells = [(name, min(PATIENTS, asked.pool)) for name in never]
-        cells += [("Looker", size) for size in POWER_AT if size <= asked.pool]
-        with multiprocessing.get_context("fork").Pool(asked.workers) as pool:
-
-            def audits(policy: str, patients: int) -> list[planted_rates.Told]:
-                some = [(policy, patients, seed) for seed in range(asked.seeds)]
-                return pool.starmap(told, some, chunksize=4)
-
-            planted_rates.sweep(
-                [cell for cell in cells if cell[0] in (asked.only or [cell[0]])], audits, removed="occluded",
-                facts={
-                    "command": f"python benchmarks/planted_boxes.py --seeds {asked.seeds}",
-                    "pool": asked.pool, "training": asked.training, "share": asked.share,
-                },
-                keep=asked.keep,
-            )  # fmt: skip
+        never = [name for name in SCANS.policies if name != planted_rates.LOOKER]
+        planted_rates.sweep(
+            asked, "rendered_boxes", never, told, removed="occluded", most=asked.pool,
+            pool=asked.pool, training=asked.training, share=asked.share,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
