@@ -228,6 +228,11 @@ def _header(record: RunRecord) -> Html:
         "header",
         tag("p", "evidcore evidence page", class_="kicker"),
         tag("h1", record.name, " ", tag("span", state, class_=f"state {_slug(state)}")),
+        *(
+            tag("p", tag("b", f"{result['stage']}: "), f"{result['fitted_before']}.", class_="banner")
+            for result in record.results
+            if result.get("fitted_before")
+        ),
         facts(pairs),
         banner,
         tag("p", NOTICE, class_="faint"),

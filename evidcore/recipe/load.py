@@ -164,10 +164,12 @@ def _freeze(
     named = {use.task for stage in stages for use in stage.data_uses() if use.task} - top["task"].keys()
     direct = {name: resolved("task", {"use": name}) for name in sorted(named)}
     folder = Path(top["recipe_folder"] or path.parent).resolve()
+    if top["fitted"] and not (folder / top["fitted"]).is_dir():
+        raise RecipeError(f"{path}: fitted: {folder / top['fitted']}: no such folder. Leave the key out.")
     return shape.Recipe(
         name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=overrides,
-        origins=origins, observers=top["observers"], datasets=top["dataset"], tasks=top["task"] | direct,
-        services=services, model=shape.Model(**top["model"]), stages=stages,
+        origins=origins, observers=top["observers"], fitted=top["fitted"], datasets=top["dataset"],
+        tasks=top["task"] | direct, services=services, model=shape.Model(**top["model"]), stages=stages,
     )  # fmt: skip
 
 

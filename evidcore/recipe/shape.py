@@ -126,11 +126,17 @@ class Recipe:
     overrides: tuple[str, ...] = dataclasses.field(compare=False)
     origins: Mapping[tuple[str | int, ...], str] = dataclasses.field(compare=False, repr=False)
     observers: tuple[str, ...]
+    fitted: str  # a folder of stages that ship with the recipe; empty: none does
     datasets: Mapping[str, Table]
     tasks: Mapping[str, Table]  # also the components that data entries name directly
     services: Mapping[str, Table]  # with `kind`
     model: Model
     stages: tuple[Stage, ...]
+
+    @property
+    def fitted_folder(self) -> Path | None:
+        """Return where stages that ship with the recipe lie."""
+        return self.folder / self.fitted if self.fitted else None
 
     def stage_name(self, place: int) -> str:
         """Return the folder name of stage number `place`, counted from 0: `01-fit-encoder`."""
@@ -146,6 +152,7 @@ class Top:
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] = 0
     recipe_folder: str = ""  # where relative paths start; empty: the recipe's own folder
     observers: tuple[str, ...] = ()
+    fitted: str = ""  # a folder of stages that were run before, used where nothing of them was changed
     dataset: Mapping[str, Annotated[Table, Kind("dataset")]]
     task: Mapping[str, Annotated[Table, Kind("task")]] = dataclasses.field(default_factory=dict)
     service: Mapping[str, Annotated[Table, Kind("service")]] = dataclasses.field(default_factory=dict)

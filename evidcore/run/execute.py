@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import logging
 import random
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,131 +26,16 @@ from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe
-from evidcore.recipe.resolve import stage_table
 from evidcore.run.assembly import Assembly
-from evidcore.run.code import CORE, core_hash, offer_hash, top_module
 from evidcore.run.context import Context
 from evidcore.run.controls import run_controls
+from evidcore.run.fitted import Fitted
 from evidcore.run.folder import RunFolder, difference, link, write
-from evidcore.run.lock import named, requirements, stage_offers, versions
+from evidcore.run.inputs import BLIND_ARM, INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.run.model import StageOutputs
 from evidcore.run.processes import processes
 from evidcore.run.record import StageAnnouncer, append, read_lines, rewrite
 
-Hashes = Mapping[str, str]  # of the stages that wrote a checkpoint: "encoder", "model", "service.<name>"
-
-
-def hashed_inputs(
-    assembly: Assembly, stage: Stage, lock: Mapping[str, Any], upstream: Hashes
-) -> dict[str, Any]:
-    """Return everything a stage's result depends on.
-
-    A stage says which tables of the model and which earlier outputs it depends on. What is measured on (data
-    sets, tasks) counts where it is used. The stage's place in the recipe does not, and the stages below it do
-    not. Code counts as the packages of its components and, of the core, as what they, the stage's own module
-    and the run's context import.
-
-    Args:
-        assembly: of the recipe.
-        stage: one of its stages.
-        lock: the tables of lock.toml.
-        upstream: hashes of the stages whose results it starts from.
-    """
-    recipe, table = assembly.recipe, stage_table(stage)
-    tasks = {use.task: recipe.tasks[use.task] for use in stage.data_uses() if use.task}
-    datasets = {use.dataset: recipe.datasets[use.dataset] for use in stage.data_uses()}
-    services = named_services(recipe, table, tasks)
-    model = stage.model_tables(Context(assembly, stage.label))
-    unread = {f"service.{name}" for name in recipe.services if name not in services}
-    started_from = {key: value for key, value in stage.starts_from(upstream).items() if key not in unread}
-    offers = [
-        *(offer for value in datasets.values() for offer in named("dataset", value)),
-        *(offer for value in tasks.values() for offer in named("task", value)),
-        *(offer for kind, value in model.items() for offer in named(kind, value)),
-        *(offer for value in services.values() for offer in named(str(value["kind"]), value)),
-        *stage_offers(stage, recipe),
-    ]
-    code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer) != CORE}
-    code[CORE] = core_hash(offers, (Context.__module__,))
-    return {
-        "stage": table,
-        "seed": recipe.seed,
-        "dataset": {name: {**value, **lock["dataset"][name]} for name, value in datasets.items()},
-        "task": tasks,
-        "model": model,
-        "service": services,
-        "words": _words(assembly, stage, lock, upstream),
-        "upstream": started_from,
-        "code": code,
-        "versions": versions() | versions(requirements(offers)),
-        "recipe_folder": str(recipe.folder),
-    }
-
-
-def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the inputs of every stage of a recipe, by stage name, without running any."""
-    found: dict[str, dict[str, Any]] = {}
-    stages = assembly.recipe.stages
-    upstream: Hashes = {}
-    blind: Hashes = {}  # of the trained blind arm
-    for index, stage in enumerate(stages):
-        given = {**upstream, BLIND_ARM: blind["model"]} if stage.has_blind_arm else upstream
-        inputs = hashed_inputs(assembly, stage, lock, given)
-        key = inputs_hash(inputs)
-        found[assembly.recipe.stage_name(index)] = inputs
-        upstream = after(stage, key, upstream)
-        arm = stage.blanked()
-        if arm is not None and any(one.has_blind_arm for one in stages[index:]):
-            if arm is not stage:
-                key = inputs_hash(hashed_inputs(assembly, arm, lock, blind))
-            blind = after(arm, key, blind)
-    return found
-
-
-def named_services(recipe: Recipe, table: Mapping[str, Any], tasks: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the services that a stage or its tasks name, and those that these name."""
-    found: dict[str, Any] = {}
-    waiting: list[Any] = [table, tasks]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Mapping):
-            waiting += value.values()
-        elif isinstance(value, list | tuple):
-            waiting += value
-        elif isinstance(value, str):
-            name = value.removeprefix("service.")  # a fit stage names its component so
-            if name in recipe.services and name not in found:
-                found[name] = recipe.services[name]
-                waiting.append(found[name])
-    return found
-
-
-def _words(assembly: Assembly, stage: Stage, lock: Mapping[str, Any], upstream: Hashes) -> dict[str, Any]:
-    """Return what a counted vocabulary is counted in, beside the stage's own data."""
-    source = stage.needs_words(upstream) if assembly.language.counts_words else ""
-    recipe = assembly.recipe
-    if not source:
-        return {}  # a pretrained tokenizer knows its words, and a trained one lies beside the weights
-    datasets = {name: {**table, **lock["dataset"][name]} for name, table in recipe.datasets.items()}
-    if source == "phrases":
-        return {"dataset": datasets}
-    counted = [dataclasses.asdict(use) for use in assembly.word_sources()]
-    return {"dataset": datasets, "task": recipe.tasks, "data": counted}
-
-
-def inputs_hash(inputs: Mapping[str, Any], salt: str = "") -> str:
-    """Return the hash of a stage's inputs; `salt` keeps a `--fresh` run's stages apart."""
-    text = json.dumps({**inputs, "salt": salt}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def after(stage: Stage, key: str, upstream: Hashes) -> dict[str, str]:
-    """Return the hashes of the outputs after a stage."""
-    return dict(upstream) if stage.output is None else {**upstream, stage.output: key}
-
-
-BLIND_ARM = "blind-arm"
-INPUTS = "inputs.json"
 log = logging.getLogger(__name__)
 
 
@@ -165,6 +50,7 @@ class Execution:
         self.salt = folder.path.name if lock["run"]["fresh"] else ""
         self.before = StageOutputs()
         self.upstream: dict[str, str] = {}
+        self.fitted = Fitted(None if self.salt else self.recipe.fitted_folder)
 
     def all(self) -> None:
         """Run every stage, then the training controls where they were asked for."""
@@ -240,6 +126,8 @@ class Execution:
         inputs = hashed_inputs(self.assembly, stage, self.lock, self.upstream)
         key = inputs_hash(inputs, self.salt)
         stored = self.folder.store / key
+        if processes().is_first and not stored.is_dir():
+            self.fitted.bring(inputs, stored)
         if processes().share(not stored.is_dir()):
             self._compute(name, stage, stored, inputs)
             processes().wait()
@@ -253,7 +141,7 @@ class Execution:
         resume = processes().share(processes().is_first and _can_go_on(work, inputs))
         if processes().is_first:
             work.mkdir(parents=True, exist_ok=True)
-            write(work / INPUTS, _as_json(inputs))
+            write(work / INPUTS, as_json(inputs))
             (work / "answers.jsonl").unlink(missing_ok=True)  # of a stage that was cut short
             self.folder.set_status("running", stage=name)
             self.announcer.stage_started(name, work)
@@ -264,11 +152,22 @@ class Execution:
         context = Context(
             self.assembly, name, before=self.before, folder=work, announce=announce, resume=resume
         )
+        start_s = time.monotonic()
         result = stage.run(context)
         if processes().is_first:
-            self._finish(name, stage, work, stored, result)
+            self._finish(
+                name, stage, work, stored, result, {} if resume else {"took_s": time.monotonic() - start_s}
+            )
 
-    def _finish(self, name: str, stage: Stage, work: Path, stored: Path, result: StageResult) -> None:
+    def _finish(
+        self,
+        name: str,
+        stage: Stage,
+        work: Path,
+        stored: Path,
+        result: StageResult,
+        facts: Mapping[str, float],
+    ) -> None:
         """Turn the working folder into the stage folder."""
         shutil.rmtree(work / "checkpoint" / "steps", ignore_errors=True)
         lines = [line for line in read_lines(self.folder.path / "metrics.jsonl") if line["stage"] == name]
@@ -279,7 +178,7 @@ class Execution:
             shutil.copyfile(rollouts, work / "rollouts.jsonl")
         if result.answers is not None:
             append(work / "answers.jsonl", result.answers)
-        shown = {"stage": name, "kind": stage.kind, **result.to_json()}
+        shown = {"stage": name, "kind": stage.kind, **facts, **result.to_json()}
         write(work / "result.json", json.dumps(shown, indent=1) + "\n")
         stored.parent.mkdir(exist_ok=True)
         try:
@@ -324,17 +223,13 @@ def _can_go_on(work: Path, inputs: dict[str, Any]) -> bool:
         return False
     file = work / INPUTS
     before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    changes = difference(before, json.loads(_as_json(inputs)))
+    changes = difference(before, json.loads(as_json(inputs)))
     if not changes:
         return True
     shown = "; ".join(changes[:3]) + ("; …" if len(changes) > 3 else "") if before else "unknown"
     log.warning("%s: begun with other inputs (%s), so the stage starts anew", work, shown)
     shutil.rmtree(work)
     return False
-
-
-def _as_json(inputs: dict[str, Any]) -> str:
-    return json.dumps(inputs, indent=1, default=str) + "\n"
 
 
 def _seed_everything(seed: int) -> None:

@@ -62,31 +62,37 @@ def used(recipe: Recipe) -> list[Offer]:
     for table in recipe.services.values():
         found |= set(named(str(table["kind"]), table))
     for stage in recipe.stages:
-        found |= set(stage_offers(stage, recipe))
+        found |= {offer for offer, _ in stage_tables(stage, recipe)}
     found |= {find("observer", name) for name in recipe.observers}
     return sorted(
         found, key=lambda offer: (offer.package != "evidcore", offer.package, offer.kind, offer.name)
     )
 
 
-def stage_offers(stage: Stage, recipe: Recipe) -> Iterator[Offer]:
-    """Yield a stage, and the components that its tables name."""
-    yield find("stage", stage.kind)
+def stage_tables(stage: Stage, recipe: Recipe) -> Iterator[tuple[Offer, Mapping[str, Any]]]:
+    """Yield a stage, and the components that its tables name, each with its table."""
+    yield find("stage", stage.kind), {}
     for kind, value in stage.components(recipe):
-        yield from named(kind, value)
+        yield from named_tables(kind, value)
+
+
+def named_tables(kind: str, value: Any) -> Iterator[tuple[Offer, Mapping[str, Any]]]:
+    """Yield the component of a table (or of each of a list), and those inside its options, with tables."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from named_tables(kind, item)
+    elif isinstance(value, Mapping) and isinstance(value.get("use"), str):
+        offer = find(kind, value["use"])
+        yield offer, value
+        for name, option in options(offer.load(), kind).items():
+            if option.kind is not None and name in value:
+                yield from named_tables(option.kind, value[name])
 
 
 def named(kind: str, value: Any) -> Iterator[Offer]:
     """Yield the component of a table (or of each of a list), and those inside its options."""
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from named(kind, item)
-    elif isinstance(value, Mapping) and isinstance(value.get("use"), str):
-        offer = find(kind, value["use"])
+    for offer, _ in named_tables(kind, value):
         yield offer
-        for name, option in options(offer.load(), kind).items():
-            if option.kind is not None and name in value:
-                yield from named(option.kind, value[name])
 
 
 def requirements(offers: Iterable[Offer]) -> list[str]:
@@ -103,8 +109,8 @@ def _required(package: str) -> frozenset[str]:
 
 
 def versions(names: Sequence[str] = VERSIONS) -> dict[str, str]:
-    """Return the versions that may change a number: Python's, and those of packages."""
-    found = {"python": platform.python_version()}
+    """Return the versions that may change a number: Python's without its patch, and those of packages."""
+    found = {"python": platform.python_version().rpartition(".")[0]}
     for name in names:
         try:
             found[name] = metadata.version(name)

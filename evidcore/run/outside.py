@@ -23,8 +23,8 @@ from evidcore.registry import find
 from evidcore.run.assembly import Assembly
 from evidcore.run.begin import start
 from evidcore.run.context import Context
-from evidcore.run.execute import named_services
 from evidcore.run.folder import RunFolder, sha256
+from evidcore.run.inputs import named_services
 from evidcore.run.model import StageOutputs
 from evidcore.run.post_run import auditing, write_audit
 from evidcore.volume import file_hash

@@ -7,8 +7,9 @@ import pytest
 from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
-from evidcore.run.execute import Execution, inputs_hash, planned_inputs
+from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder
+from evidcore.run.inputs import inputs_hash, planned_inputs
 from evidcore.run.lock import lock_table
 from evidcore.run.post_run import audit_run
 

@@ -8,7 +8,7 @@ from evidcore_plugin_lab.ablation.definition import load_ablation
 from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
 from evidcore.run.dry_run import dry_run
-from evidcore.run.execute import hashed_inputs, inputs_hash
+from evidcore.run.inputs import hashed_inputs, inputs_hash
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "recipes" / "ablations").glob("*.toml"))

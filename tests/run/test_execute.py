@@ -13,7 +13,7 @@ import pytest
 from evidcore.recipe import load
 from evidcore.run import code
 from evidcore.run.assembly import Assembly
-from evidcore.run.execute import after, hashed_inputs, inputs_hash
+from evidcore.run.inputs import after, hashed_inputs, inputs_hash
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 from evidcore.recipe import load
 from evidcore.run import code, lock
 from evidcore.run.assembly import Assembly
-from evidcore.run.execute import hashed_inputs, inputs_hash, planned_inputs
+from evidcore.run.inputs import hashed_inputs, inputs_hash, planned_inputs
 
 LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
 CHANGED = [

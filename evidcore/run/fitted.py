@@ -1,0 +1,74 @@
+"""Stages that were run before and ship with a recipe, in the folder that its key `fitted` names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evidcore.run.folder import difference
+from evidcore.run.inputs import INPUTS, as_json
+
+_MAY_DIFFER = ("code", "versions")  # of what a stage's result depends on; what differs is told
+Inputs = Mapping[str, Any]
+
+
+class Fitted:
+    """A folder of finished stages, each in a folder of its own.
+
+    A stage is brought from it where all that the recipe says and all data are as they were. Code and versions
+    may have changed since: what has, stands in the result.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        """Read what the stages were run with; `None` holds none."""
+        files = [] if folder is None else sorted(folder.glob(f"*/{INPUTS}"))
+        self._stages = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in files}
+        self._keys: dict[str, str] = {}  # by the hash under which one was shipped, that of today
+
+    def bring(self, inputs: Inputs, stored: Path) -> None:
+        """Copy the stage with these inputs into the store, where there is one."""
+        now = json.loads(as_json(inputs))
+        for folder, shipped in self._stages.items():
+            upstream = {output: self._keys.get(key, key) for output, key in shipped["upstream"].items()}
+            before = {**shipped, "upstream": upstream}
+            if not difference(_without_code(before), _without_code(now)):
+                self._keys[folder.name] = stored.name
+                _copy(folder, stored, difference(_code(before), _code(now)))
+                return
+
+
+def ship(stored: Path, folder: Path) -> None:
+    """Copy a finished stage into a folder that a recipe names: inputs, result, curve and weights."""
+    place = folder / stored.name
+    place.mkdir(parents=True)
+    for name in (INPUTS, "result.json", "metrics.jsonl"):
+        shutil.copyfile(stored / name, place / name)
+    shutil.copytree(stored / "checkpoint", place / "checkpoint")
+
+
+def _copy(folder: Path, stored: Path, changes: list[str]) -> None:
+    """Copy a shipped stage in one move, with what has changed since it was run."""
+    part = stored.with_name(f".{stored.name}.{os.getpid()}")
+    shutil.copytree(folder, part)
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    result["fitted_before"] = _said(result.pop("took_s", None), changes)
+    (part / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    part.replace(stored)
+
+
+def _said(took_s: float | None, changes: list[str]) -> str:
+    took = "" if took_s is None else f" in {took_s / 60:.1f} minutes"
+    names = ", ".join(sorted({change.partition(":")[0] for change in changes}))
+    return f"fitted before, by this recipe{took}" + (f"; changed since: {names}" if names else "")
+
+
+def _code(inputs: Inputs) -> dict[str, Any]:
+    return {key: inputs[key] for key in _MAY_DIFFER}
+
+
+def _without_code(inputs: Inputs) -> dict[str, Any]:
+    return {key: value for key, value in inputs.items() if key not in _MAY_DIFFER}
