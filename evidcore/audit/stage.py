@@ -49,7 +49,10 @@ class AuditStage(AskingStage):
             find("audit", str(table.get("audit", POLICY)))
         except PluginError as cause:
             yield (*at, "audit"), str(cause)
-        if table.get("blind_arm") is True and "bridge" not in around.has_weights:
+        if table.get("blind_arm") is True and table.get("arm"):
+            text = "it is trained as the recipe's own policy, and this one stands in an arm. Leave one out."
+            yield (*at, "blind_arm"), text
+        elif table.get("blind_arm") is True and "bridge" not in around.has_weights:
             text = "no stage above trains a policy, so none can be trained alike. Put sft or grpo above."
             yield (*at, "blind_arm"), text
 
@@ -64,7 +67,7 @@ class AuditStage(AskingStage):
         if self.blind_arm:
             above = itertools.takewhile(lambda stage: stage is not self, context.recipe.stages)
             for stage in above:
-                if stage.blanked() is None:
+                if not stage.arm and stage.blanked() is None:
                     text = f"stage {stage.label!r} above cannot train over blank volumes"
                     raise RecipeError(f"{context.where}.blind_arm: {text}. Leave blind_arm out.")
 

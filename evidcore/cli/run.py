@@ -179,7 +179,7 @@ def run(
 def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None) -> None:
     """Run a run folder to its end, show its progress, write its page and print its results."""
     from evidcore.cli.run import Progress
-    from evidcore.cli.summary import summary
+    from evidcore.cli.summary import ending, summary
     from evidcore.page import write_page
     from evidcore.run import processes
     from evidcore.run import run as run_folder
@@ -200,6 +200,7 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
     if as_json:
         click.echo(json.dumps({"run": str(folder.path), "page": str(page), **found}, indent=1))
         return
-    for line in found["lines"]:
+    click.echo()
+    for line in ending(found["results"]):
         click.echo(line)
     click.echo(f"\npage:    {page}\nfolder:  {folder.path}")

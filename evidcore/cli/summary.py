@@ -91,6 +91,36 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
     return {"results": results, "lines": lines}
 
 
+_MOST_LINES = 12
+_MARGINS = {
+    "own_minus_blind": "own minus the best that does not look",
+    "own_minus_registration": "own minus registration",
+    "own_minus_twin": "own minus twins",
+}
+
+
+def ending(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what a run ends with, at most twelve lines: own, margins, what training changed, the verdict.
+
+    Without an audit it is what the last stage measured, at a glance.
+    """
+    audits = [result for result in results if result.get("verdict")]
+    changes = [row for result in results if result["kind"] == "changes" for row in result["rows"]]
+    measured = audits[-1:] or [result for result in results if result["kind"] not in ("changes", "controls")]
+    lines: list[str] = []
+    for result in measured[-1:]:
+        rows = [row for row in result["rows"] if row.get("headline")]
+        own = [row for row in rows if row["name"] == "own volumes"] or rows
+        lines += [f"{row.get('task', row['name'])}, {_said(row['metric'])}: {_figure(row)}" for row in own]
+        for task, verdict in (result.get("verdict") or {}).items():
+            margins = [row for row in result["rows"] if row["name"] == task and row["metric"] in _MARGINS]
+            lines += [f"  {_MARGINS[row['metric']]}: {_figure(row)}" for row in margins]
+            lines.append(f"  {verdict}")
+    lines += [f"{row['name']}, {row['note']}: {_figure(row)}" for row in changes]
+    left = len(lines) - _MOST_LINES
+    return lines if left <= 0 else [*lines[: _MOST_LINES - 1], f"and {left + 1} more lines: see the page"]
+
+
 def _said(metric: str) -> str:
     return "best blind rule" if metric == "prior_only" else metric.replace("_", " ")
 

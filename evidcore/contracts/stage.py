@@ -136,6 +136,7 @@ class Stage(ABC):
     """
 
     kind: str = ""
+    arm: str = ""  # of a line beside the recipe's own: it leaves that here, and what it trains stays in it
     data: tuple[DataUse, ...]
 
     needs_tasks: ClassVar[bool] = True  # every data entry names what is asked

@@ -205,7 +205,8 @@ class Evaluate(AskingStage):
                 rows += blind.rows
                 lines[use.task] = blind.figures
                 asked = asked or prompts
-            answers += scored.lines()
+            values = scored.values(evaluation.headline)
+            answers += [{**line, "value": value} for line, value in zip(scored.lines(), values, strict=True)]
         if self.probe:
             use = self.data[0]
             model = unsealed(policy).model.model  # type: ignore[attr-defined]  # a VLMPolicy

@@ -168,8 +168,9 @@ def _freeze(
         raise RecipeError(f"{path}: fitted: {folder / top['fitted']}: no such folder. Leave the key out.")
     return shape.Recipe(
         name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=overrides,
-        origins=origins, observers=top["observers"], fitted=top["fitted"], datasets=top["dataset"],
-        tasks=top["task"] | direct, services=services, model=shape.Model(**top["model"]), stages=stages,
+        origins=origins, observers=top["observers"], fitted=top["fitted"], threads=top["threads"],
+        datasets=top["dataset"], tasks=top["task"] | direct, services=services,
+        model=shape.Model(**top["model"]), stages=stages,
     )  # fmt: skip
 
 

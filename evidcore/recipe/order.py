@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,11 +34,17 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
     yield from _observers(raw)
     around = Surroundings(raw, services)
     yield from _language(around)
+    line, arms = around, dict[str, Surroundings]()
     for index, table in enumerate(_tables(raw.get("stage"))):
         at: Path = ("stage", index)
         form: Any = stages.get(str(table.get("kind")))
         if form is None:
             continue
+        around = line
+        if arm := table.get("arm"):
+            yield from _arm(str(arm), table, at)
+            standing = dataclasses.replace(line, has_weights=set(line.has_weights))
+            around = arms.setdefault(str(arm), standing)
         yield from _data(around, table, form, at)
         for key, inner in table.items():  # data entries of an inner table, as of a replay
             if isinstance(inner, Mapping) and isinstance(inner.get("data"), list):
@@ -45,6 +52,14 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
         yield from form.problems(table, at, around)
         if form.measures and "language" not in around.has_weights:
             yield at, _no_language(around)
+
+
+def _arm(arm: str, table: Mapping[str, Any], at: Path) -> Found:
+    if not _NAME.fullmatch(arm):
+        yield (*at, "arm"), f"must be letters, digits, '_', '-' or '.', as folders are called, got {arm!r}."
+    if str(table.get("component", "")).startswith("service."):
+        text = "what is fitted here is a service of every stage, and an arm shares nothing. Leave arm out."
+        yield (*at, "arm"), text
 
 
 def _observers(raw: Mapping[str, Any]) -> Found:

@@ -23,7 +23,7 @@ def to_toml(recipe: shape.Recipe) -> str:
     top = {
         "schema": recipe.SCHEMA, "name": recipe.name, "seed": recipe.seed,
         "recipe_folder": str(recipe.folder), "observers": list(recipe.observers),
-        "fitted": recipe.fitted,
+        "threads": recipe.threads, "fitted": recipe.fitted,
     }  # fmt: skip
     out += _entries(recipe, (), top)
     named = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}

@@ -127,6 +127,7 @@ class Recipe:
     origins: Mapping[tuple[str | int, ...], str] = dataclasses.field(compare=False, repr=False)
     observers: tuple[str, ...]
     fitted: str  # a folder of stages that ship with the recipe; empty: none does
+    threads: int
     datasets: Mapping[str, Table]
     tasks: Mapping[str, Table]  # also the components that data entries name directly
     services: Mapping[str, Table]  # with `kind`
@@ -140,7 +141,13 @@ class Recipe:
 
     def stage_name(self, place: int) -> str:
         """Return the folder name of stage number `place`, counted from 0: `01-fit-encoder`."""
-        return f"{place + 1:02d}-{self.stages[place].label}"
+        stage = self.stages[place]
+        return f"{place + 1:02d}-{stage.label}" + (f"-{stage.arm}" if stage.arm else "")
+
+    @property
+    def line(self) -> dict[int, Stage]:
+        """Return the stages that lead to the recipe's model, by place: all but those of arms."""
+        return {place: stage for place, stage in enumerate(self.stages) if not stage.arm}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,6 +159,9 @@ class Top:
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] = 0
     recipe_folder: str = ""  # where relative paths start; empty: the recipe's own folder
     observers: tuple[str, ...] = ()
+    threads: Annotated[int, Ge(0)] = (
+        0  # of PyTorch on a CPU, in each process; 0: as many as it takes by itself
+    )
     fitted: str = ""  # a folder of stages that were run before, used where nothing of them was changed
     dataset: Mapping[str, Annotated[Table, Kind("dataset")]]
     task: Mapping[str, Annotated[Table, Kind("task")]] = dataclasses.field(default_factory=dict)

@@ -20,7 +20,7 @@ from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder, State, create, difference, naming_full_disk, write
 from evidcore.run.lock import lock_table
-from evidcore.run.processes import processes
+from evidcore.run.processes import pin_threads, processes
 from evidcore.run.record import Recorder
 
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
@@ -46,6 +46,7 @@ def start(
 
 def _start(assembly: Assembly, root: Path, fresh: bool, with_controls: bool) -> RunFolder:
     recipe = assembly.recipe
+    pin_threads(recipe.threads)
     lock = lock_table(recipe, assembly.datasets)
     resolved = to_toml(recipe)
     folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
@@ -81,6 +82,7 @@ def run(
     with folder.held() if is_first else contextlib.nullcontext(), naming_full_disk(folder):
         assembly = assembly or Assembly(load(folder.path / "resolved.toml"))
         recipe = assembly.recipe
+        pin_threads(recipe.threads)
         lock = lock_table(recipe, assembly.datasets)
         if is_first:
             refuse_changes(folder, lock, accept=accept_changes)

@@ -97,7 +97,7 @@ def check_controls(recipe: Recipe) -> None:
     Raises:
         RunError: if it has no grpo stage, or no evaluate stage below one.
     """
-    stages = [place for place, stage in enumerate(recipe.stages) if stage.controls()]
+    stages = [place for place, stage in recipe.line.items() if stage.controls()]
     if not stages:
         raise RunError(
             f"{recipe.path}: --with-controls needs a grpo stage, and the recipe has none. Leave it out."
@@ -115,7 +115,7 @@ def run_controls(run: Execution, started_from: Mapping[int, tuple[StageOutputs, 
     recipe = run.recipe
     rows: list[dict[str, Any]] = []
     lines: dict[str, Any] = {}
-    trained_by = [(place, stage) for place, stage in enumerate(recipe.stages) if stage.controls()]
+    trained_by = [(place, stage) for place, stage in recipe.line.items() if stage.controls()]
     for place, stage in trained_by:
         measure = _measure_after(recipe, place)
         assert measure is not None  # check_controls has seen it
@@ -154,7 +154,9 @@ def run_controls(run: Execution, started_from: Mapping[int, tuple[StageOutputs, 
 
 def _measure_after(recipe: Recipe, place: int) -> Stage | None:
     """Return the first stage below that measures answers, each given once: no audit."""
-    below = (stage for stage in recipe.stages[place + 1 :] if stage.measures and not stage.compares)
+    below = (
+        stage for at, stage in recipe.line.items() if at > place and stage.measures and not stage.compares
+    )
     found = next(below, None)
     return None if found is None else found.bare()
 

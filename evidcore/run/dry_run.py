@@ -285,7 +285,7 @@ def _absent(assembly: Assembly) -> dict[str, str]:
 
 def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
     """Yield what is said of weights that are not here; those that a fit stage makes are not needed."""
-    fitted = {stage.output for stage in assembly.recipe.stages}
+    fitted = {stage.output for stage in assembly.recipe.line.values()}
     said = {
         "model.encoder": "" if "encoder" in fitted else encoder.missing_weights(),
         "model.language": assembly.language.missing_weights(),

@@ -27,6 +27,7 @@ from evidcore.errors import RunError
 from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe
 from evidcore.run.assembly import Assembly
+from evidcore.run.changes import write_changes
 from evidcore.run.context import Context
 from evidcore.run.controls import run_controls
 from evidcore.run.fitted import Fitted
@@ -36,6 +37,7 @@ from evidcore.run.model import StageOutputs
 from evidcore.run.processes import processes
 from evidcore.run.record import StageAnnouncer, append, read_lines, rewrite
 
+Stand = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
 log = logging.getLogger(__name__)
 
 
@@ -54,17 +56,22 @@ class Execution:
 
     def all(self) -> None:
         """Run every stage, then the training controls where they were asked for."""
-        started_from: dict[int, tuple[StageOutputs, dict[str, str]]] = {}
+        started_from: dict[int, Stand] = {}
+        arms: dict[str, Stand] = {}
         keys: list[str] = []
         for index, stage in enumerate(self.recipe.stages):
-            started_from[index] = (self.before, self.upstream)
-            start = self.with_blind_arm(keys) if stage.has_blind_arm else started_from[index]
-            with self._starting_from(*start):
+            start = started_from[index] = arms.get(stage.arm, (self.before, self.upstream))
+            with self._starting_from(*(self.with_blind_arm(keys) if stage.has_blind_arm else start)):
                 key = self.stage(self.recipe.stage_name(index), stage)
             keys.append(key)
-            self.upstream = after(stage, key, self.upstream)
-            self.before = self.before.after(stage, self.folder.store / key / "checkpoint")
-            self.before.load_services(self.assembly)
+            stand = self.after_detached(stage, key, *start)
+            if stage.arm:
+                arms[stage.arm] = stand
+            else:
+                self.before, self.upstream = stand
+                self.before.load_services(self.assembly)
+        if processes().is_first:
+            write_changes(self.folder, self.assembly)
         if self.lock["run"]["with_controls"]:
             run_controls(self, started_from)
 
@@ -93,7 +100,7 @@ class Execution:
         yield
         self.before, self.upstream = own
 
-    def with_blind_arm(self, keys: Sequence[str]) -> tuple[StageOutputs, dict[str, str]]:
+    def with_blind_arm(self, keys: Sequence[str]) -> Stand:
         """Train a policy as the first stages did, but over blank volumes; return it beside the outputs.
 
         Args:
@@ -103,9 +110,9 @@ class Execution:
             RunError: if one of them trains a policy and cannot do so over blank volumes.
         """
         before, upstream = StageOutputs(), dict[str, str]()
-        for index, key in enumerate(keys):
-            stage, name = self.recipe.stages[index], self.recipe.stage_name(index)
-            arm = stage.blanked()
+        done = {place: stage for place, stage in self.recipe.line.items() if place < len(keys)}
+        for index, stage in done.items():
+            key, name, arm = keys[index], self.recipe.stage_name(index), stage.blanked()
             if arm is None:
                 raise RunError(f"{name}: cannot train over blank volumes. Leave the trained blind arm out.")
             if arm is not stage:
@@ -114,9 +121,7 @@ class Execution:
         found = dataclasses.replace(self.before, blind_arm=before.model)
         return found, {**self.upstream, BLIND_ARM: upstream["model"]}
 
-    def after_detached(
-        self, stage: Stage, key: str, before: StageOutputs, upstream: dict[str, str]
-    ) -> tuple[StageOutputs, dict[str, str]]:
+    def after_detached(self, stage: Stage, key: str, before: StageOutputs, upstream: dict[str, str]) -> Stand:
         """Return the outputs after a stage that ran detached."""
         checkpoint = self.folder.store / key / "checkpoint"
         return before.after(stage, checkpoint), after(stage, key, upstream)
@@ -246,7 +251,7 @@ def final_outputs(folder: RunFolder, recipe: Recipe) -> StageOutputs:
         RunError: if a stage that trains has not finished.
     """
     found = StageOutputs()
-    for index, stage in enumerate(recipe.stages):
+    for index, stage in recipe.line.items():
         name = recipe.stage_name(index)
         checkpoint = folder.path / "checkpoints" / name
         if stage.output is not None:

@@ -41,7 +41,8 @@ def hashed_inputs(
         lock: the tables of lock.toml.
         upstream: hashes of the stages whose results it starts from.
     """
-    recipe, table = assembly.recipe, stage_table(stage)
+    recipe = assembly.recipe
+    table = {key: value for key, value in stage_table(stage).items() if key != "arm"}
     tasks = {use.task: recipe.tasks[use.task] for use in stage.data_uses() if use.task}
     datasets = {use.dataset: recipe.datasets[use.dataset] for use in stage.data_uses()}
     services = named_services(recipe, table, tasks)
@@ -61,6 +62,7 @@ def hashed_inputs(
     return {
         "stage": table,
         "seed": recipe.seed,
+        "threads": recipe.threads,
         "dataset": {name: {**value, **lock["dataset"][name]} for name, value in datasets.items()},
         "task": tasks,
         "model": model,
@@ -77,15 +79,16 @@ def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dic
     """Return the inputs of every stage of a recipe, by stage name, without running any."""
     found: dict[str, dict[str, Any]] = {}
     stages = assembly.recipe.stages
-    upstream: Hashes = {}
+    standing: dict[str, Hashes] = {"": {}}  # by arm
     blind: Hashes = {}  # of the trained blind arm
     for index, stage in enumerate(stages):
+        upstream = standing.get(stage.arm, standing[""])
         given = {**upstream, BLIND_ARM: blind["model"]} if stage.has_blind_arm else upstream
         inputs = hashed_inputs(assembly, stage, lock, given)
         key = inputs_hash(inputs)
         found[assembly.recipe.stage_name(index)] = inputs
-        upstream = after(stage, key, upstream)
-        arm = stage.blanked()
+        standing[stage.arm] = after(stage, key, upstream)
+        arm = None if stage.arm else stage.blanked()
         if arm is not None and any(one.has_blind_arm for one in stages[index:]):
             if arm is not stage:
                 key = inputs_hash(hashed_inputs(assembly, arm, lock, blind))

@@ -20,6 +20,7 @@ from evidcore.run.execute import Execution, final_outputs
 from evidcore.run.folder import RunFolder, naming_full_disk, write
 from evidcore.run.lock import lock_table
 from evidcore.run.model import StageOutputs
+from evidcore.run.processes import pin_threads
 from evidcore.run.record import Recorder, append
 from evidcore.train.settings import Silent
 
@@ -52,7 +53,7 @@ def audit_run(folder: RunFolder, *, limit: int = 0, blind_arm: bool = False) -> 
             versions changed since, or a stage cannot be trained so.
     """
     recipe = load(folder.path / "resolved.toml")
-    last = last_asking(recipe.stages)
+    last = last_asking(tuple(recipe.line.values()))
     if last is None:
         raise RunError(
             f"{folder.path}: its recipe has no evaluate stage, so there are no questions to ask. Add one."
@@ -106,6 +107,7 @@ def write_audit(
         policy: asked in place of that model.
         facts: of what is asked, beside the result.
     """
+    pin_threads(assembly.recipe.threads)
     with folder.held(), naming_full_disk(folder):
         work = folder.working(name)
         work.mkdir(parents=True, exist_ok=True)

@@ -56,6 +56,12 @@ class Processes:
         return held[0]
 
 
+def pin_threads(count: int) -> None:
+    """Have PyTorch take so many threads, which decide the last digits of its sums; 0 leaves it alone."""
+    if count:
+        torch.set_num_threads(count)
+
+
 @functools.cache
 def processes() -> Processes:
     """Return this process among those of the run."""

@@ -131,7 +131,7 @@ def _facts(
             for part in ("encoder", "bridge", "language")
         },
         datasets=[_dataset(name, table, lock) for name, table in recipe.datasets.items()],
-        stages=[said for stage in recipe.stages if (said := stage.summary())],
+        stages=[said for stage in recipe.line.values() if (said := stage.summary())],
         results=_results(folder, recipe),
         packages=_packages(recipe, lock),
         counts_words=made.counts_words,
@@ -187,11 +187,12 @@ def _dataset(name: str, table: Any, lock: dict[str, Any]) -> DatasetFacts:
 
 def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:
     """Return the results of the stages that measured the last model, in order: those after its training."""
-    trained = max(index for index, stage in enumerate(recipe.stages, 1) if stage.output == "model")
+    trained = max(place for place, stage in recipe.line.items() if stage.output == "model")
+    later = {recipe.stage_name(place) for place in recipe.line if place > trained}
     found = []
     for path in sorted((folder.path / "results").glob("*.json")):
         number = path.stem.partition("-")[0]
-        if number.isdecimal() and int(number) > trained:
+        if path.stem in later or (number.isdecimal() and int(number) > len(recipe.stages)):
             found.append(json.loads(path.read_text(encoding="utf-8")))
     return found
 

@@ -34,6 +34,7 @@ def published_recipe(recipe: Recipe) -> str:
     shown = dataclasses.replace(
         recipe,
         folder=Path(),
+        fitted="",
         datasets={name: _dataset(table, "dataset") for name, table in recipe.datasets.items()},
         tasks=without_paths(recipe.tasks),
         services=without_paths(recipe.services),

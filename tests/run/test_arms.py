@@ -1,0 +1,127 @@
+"""Arms: stages that leave the recipe's line, and what training changed from one evaluation to the next."""
+
+import json
+import statistics
+
+import pytest
+
+from evidcore.errors import RecipeError
+from evidcore.recipe import load
+from evidcore.run.assembly import Assembly
+from evidcore.run.execute import final_outputs
+from evidcore.run.folder import RunFolder
+from evidcore.run.inputs import inputs_hash, planned_inputs
+from evidcore.run.lock import lock_table
+
+EVALUATE = """
+[[stage]]
+kind = "evaluate"%s
+data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
+max_new_tokens = 24
+"""
+LONGER = """
+[[stage]]
+kind = "sft"
+arm = "longer"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "choice" }]
+steps = 2
+rows_per_step = 4
+learning_rate = 2e-3
+"""
+ARM = EVALUATE % "" + LONGER + EVALUATE % '\narm = "longer"'
+
+
+def with_arm(text):
+    """Return a recipe with an arm between SFT and GRPO."""
+    above, grpo, below = text.partition('[[stage]]\nkind = "grpo"')
+    return above + ARM + grpo + below
+
+
+@pytest.fixture(scope="module")
+def armed(evid):
+    evid.recipe.write_text(with_arm(evid.recipe.read_text()), encoding="utf-8")
+    return evid.run()
+
+
+def inputs(folder, name):
+    key = json.loads((folder / "results" / f"{name}.json").read_text())["inputs"]
+    return key, json.loads((RunFolder(folder).store / key / "inputs.json").read_text())
+
+
+@pytest.mark.slow
+def test_an_arm_starts_where_it_leaves_and_leads_to_nothing(armed):
+    names = sorted(path.stem for path in (armed / "results").glob("*.json"))
+    assert names == [
+        "01-fit-encoder", "02-fit-language", "03-sft", "04-evaluate", "05-sft-longer", "06-evaluate-longer",
+        "07-grpo", "08-evaluate", "changes",
+    ]  # fmt: skip
+    sft, longer, grpo = (inputs(armed, name)[0] for name in ("03-sft", "05-sft-longer", "07-grpo"))
+    starts = {name: inputs(armed, name)[1]["upstream"]["model"] for name in names[3:8]}
+    assert starts == {
+        "04-evaluate": sft, "05-sft-longer": sft, "06-evaluate-longer": longer, "07-grpo": sft,
+        "08-evaluate": grpo,
+    }  # fmt: skip
+    recipe = load(armed / "resolved.toml")
+    assert final_outputs(RunFolder(armed), recipe).model == (armed / "checkpoints" / "07-grpo").resolve()
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_run_names_the_stages_that_it_has(armed):
+    assembly = Assembly(load(armed / "resolved.toml"))
+    for name, own in planned_inputs(assembly, lock_table(assembly.recipe, assembly.datasets)).items():
+        assert inputs_hash(own) == inputs(armed, name)[0], name
+
+
+@pytest.mark.slow
+def test_each_evaluation_of_the_line_is_set_against_every_earlier_one(armed):
+    def value(name):
+        lines = (armed / "answers" / f"{name}.jsonl").read_text().splitlines()
+        return {line["prompt_id"]: line["value"] for line in map(json.loads, lines)}
+
+    rows = json.loads((armed / "results" / "changes.json").read_text())["rows"]
+    assert [row["note"].partition(";")[0] for row in rows] == [
+        "08-evaluate minus 04-evaluate", "08-evaluate minus 06-evaluate-longer",
+    ]  # fmt: skip
+    for row, before in zip(rows, ("04-evaluate", "06-evaluate-longer"), strict=True):
+        assert (row["name"], row["metric"]) == ("choice", "strict_accuracy_change")
+        old, new = value(before), value("08-evaluate")
+        assert row["value"] == pytest.approx(statistics.mean(new[key] - old[key] for key in new))
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_what_it_found_in_a_few_lines(evid, armed):
+    said = evid("run", evid.recipe).stdout.partition("\n\n")[2]
+    assert said.splitlines()[0].startswith("choice, strict accuracy: ")
+    assert "choice, 08-evaluate minus 06-evaluate-longer" in said
+    assert len(said.partition("\n\n")[0].splitlines()) <= 12
+    assert said.splitlines()[-2].endswith("page/index.html")
+
+
+AUDIT = """
+[[stage]]
+kind = "audit"%s
+blind_arm = true
+data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: with_arm(text).replace('arm = "longer"', 'arm = "a/b"'),
+         r"stage\.sft\[1\]\.arm: must be letters, digits, '_', '-' or '\.', .* called, got 'a/b'"),
+        (lambda text: text.replace('component = "model.encoder"', 'component = "service.marks"\narm = "b"'),
+         r"what is fitted here is a service of every stage, and an arm shares nothing\. Leave arm out"),
+        (lambda text: with_arm(text) + AUDIT % '\narm = "longer"',
+         r"it is trained as the recipe's own policy, and this one stands in an arm\. Leave one out"),
+        (lambda text: text.partition('[[stage]]\nkind = "sft"')[0] + LONGER + AUDIT % "",
+         "no stage above trains a policy, so none can be trained alike"),
+    ],
+    ids=["name", "service", "blind arm", "weights of an arm"],
+)  # fmt: skip
+def test_an_arm_that_cannot_be_is_refused(tmp_path, recipe_text, change, said):
+    path = tmp_path / "tiny.toml"
+    path.write_text(change(recipe_text), encoding="utf-8")
+    with pytest.raises(RecipeError, match=said):
+        load(path)
