@@ -81,6 +81,17 @@ def test_a_recipe_on_a_page_is_a_recipe(block, tmp_path):
     assert load(path).name == path.stem
 
 
+def test_the_table_of_departures_says_what_the_recipe_has():
+    recipe = ROOT / "recipes" / "med3d_r1.toml"
+    page = (ROOT / "docs" / "explanation" / "med3d_r1.md").read_text(encoding="utf-8")
+    keys = re.findall(
+        r"^\| `([^`]+=[^`]+)` \|", page.partition("## Where the small recipe departs")[2], re.MULTILINE
+    )
+    assert len(keys) > 15
+    as_it_is = load(recipe)
+    assert [key for key in keys if load(recipe, [key]) != as_it_is] == []
+
+
 @pytest.mark.parametrize("block", of("toml", "part"), ids=lambda block: block.where)
 def test_a_part_of_a_recipe_names_components_that_exist(block):
     known = {offer.name for offer in offers()} | {"laterality"}
