@@ -5,6 +5,7 @@
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
 # make results   the demo over three seeds with its controls (about 80 minutes)
+# make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 20 minutes)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -57,7 +58,11 @@ gpu-carry: venv
 	$(BIN)/python benchmarks/gpu_carry.py gpu-carry
 
 results: venv
+ifdef SEED
+	$(BIN)/python benchmarks/phantom_learning.py --seeds $(SEED) --check docs/results/one_seed/med3d_r1
+else
 	$(BIN)/python benchmarks/phantom_learning.py --seeds 17 18 19 --controls 17 --keep docs/results/med3d_r1
+endif
 
 clean:
 	rm -rf $(VENV)

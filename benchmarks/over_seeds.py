@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import subprocess
 import sys
@@ -44,15 +45,24 @@ class Study:
     below: Callable[[Path], Sequence[str]]  # kept run -> lines below the tables
     overall: Callable[[Sequence[Path]], str] | None = None  # run folders -> what is kept as over_seeds.txt
     percent: bool = True
+    least: Mapping[str, float] = dataclasses.field(
+        default_factory=dict
+    )  # label of a line -> lower end, any seed
 
-    def run(self, seed: int, root: Path, *, controls: bool = False) -> Path:
-        """Run the pipeline of a seed and return its run folder."""
+    def run(self, seed: int, root: Path, *, controls: bool = False, threads: int = 0) -> Path:
+        """Run the pipeline of a seed, on the recipe's threads or on `threads`, and return its run folder."""
         command = [
             sys.executable, "-m", "evidcore", "run", str(self.recipe), "--out", str(root / f"seed-{seed}"),
             "--set", f"seed={seed}", "--set", f"dataset.{self.dataset}.seed={seed}",
+            *(["--set", f"threads={threads}"] if threads else []),
         ]  # fmt: skip
         subprocess.run([*command, *["--with-controls"][: int(controls)]], check=True)
         return self.newest(root / f"seed-{seed}")
+
+    def is_kept(self, place: Path) -> bool:
+        """Tell whether a file holds a run of the recipe as it is now."""
+        now = hashlib.sha256(self.recipe.read_bytes()).hexdigest()
+        return place.exists() and kept(place)["lock"]["recipe"]["hash"] == now
 
     def newest(self, folder: Path) -> Path:
         """Return the newest finished run below a folder."""
@@ -68,28 +78,32 @@ class Study:
             for file in sorted((run_folder / "results").glob("*.json"))
         }
         lock = tomllib.loads((run_folder / "lock.toml").read_text(encoding="utf-8"))
-        kept = {"results": {**results, "learned": self.more(run_folder)}, "lock": lock}
+        made = {"results": {**results, "learned": self.more(run_folder)}, "lock": lock, "commit": commit()}
         place.parent.mkdir(parents=True, exist_ok=True)
-        text = without_places(json.dumps(kept, indent=1, ensure_ascii=False), ROOT)
+        text = without_places(json.dumps(made, indent=1, ensure_ascii=False), ROOT)
         place.write_text(text + "\n", encoding="utf-8")
 
     def tables(self, places: Sequence[Path]) -> str:
-        """Return the tables as Markdown."""
-        lines = [f"| {self.head} | " + " | ".join(place.stem for place in places) + " | mean |"]
-        lines.append("|---|" + "---|" * (len(places) + 1))
+        """Return the tables as Markdown: seeds, their mean, and seeds again on other numbers of threads."""
+        again = [place for place in places if THREADS in place.stem]
+        places = [place for place in places if place not in again]
+        heads = [*(place.stem for place in places), "mean", *(place.stem for place in again)]
+        lines = [f"| {self.head} | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
         for line in self.lines:
-            told = " | ".join(self.said(value(place, line)) for place in places)
             values = _values(places, line)
             mean = self._figure(sum(values) / len(values)) if values else "-"
-            lines.append(f"| {line.label} | {told} | {mean} |")
+            told = [self.said(value(place, line)) for place in places]
+            told += [mean, *(self.said(value(place, line)) for place in again)]
+            lines.append(f"| {line.label} | " + " | ".join(told) + " |")
         for place in places:
             lines += self.below(place)
         return "\n".join(lines)
 
     def summary(self, places: Sequence[Path]) -> str:
         """Return the main figures as plain text: mean, lowest and highest; of one seed with its interval."""
-        shown = "mean (range)" if len(places) > 1 else "one seed, 95 % interval by patient"
+        places = [place for place in places if THREADS not in place.stem]
         seeds = ", ".join(place.stem for place in places)
+        shown = "mean (range)" if len(places) > 1 else "one seed, 95 % interval by patient"
         told = [f"phantom numbers, {self.head}, {seeds}: {shown}"]
         to = "-" if self.percent else " to "  # 0.1 to 0.2, or -0.1 to 0.2
         width = max(48, *(len(line.label.strip()) for line in self.lines if line.is_main))
@@ -102,6 +116,27 @@ class Study:
                 mean, low, high = map(self._figure, (sum(values) / len(values), min(values), max(values)))
                 told.append(f"{line.label.strip():{width}} {mean:>5} ({low}{to}{high})")
         return "\n".join(told) + "\n"
+
+    def leaves(self, fresh: Path, places: Sequence[Path]) -> list[str]:
+        """Return which main figures of a fresh run lie outside of kept intervals, or under their bound."""
+        found = []
+        for line in self.lines:
+            item, known = value(fresh, line), [value(place, line) for place in places]
+            ends = [
+                (one["low"] or one["value"], one["high"] or one["value"]) for one in known if one is not None
+            ]
+            if item is None or item["value"] is None or not (line.is_main and ends):
+                continue
+            low, high = min(low for low, _ in ends), max(high for _, high in ends)
+            if not low <= item["value"] <= high:
+                kept_range = f"{self._figure(low)} to {self._figure(high)}"
+                found.append(f"{line.label.strip()}: {self.said(item)}, kept runs {kept_range}")
+            least = self.least.get(line.label)
+            if least is not None and (item["low"] is None or item["low"] < least):
+                found.append(
+                    f"{line.label.strip()}: {self.said(item)}, at least {self._figure(least)} is wanted"
+                )
+        return found
 
     def said(self, item: Mapping[str, Any] | None) -> str:
         """Return a value with its interval."""
@@ -119,9 +154,11 @@ class Study:
         """Return the page of a folder of kept results, which names the commands that make it."""
         places = sorted(place.glob("seed-*.json"))
         folder = place.resolve().relative_to(ROOT) if place.resolve().is_relative_to(ROOT) else place
-        seeds = " ".join(one.stem.removeprefix("seed-") for one in places)
+        seeds = " ".join(one.stem.removeprefix("seed-") for one in places if THREADS not in one.stem)
         made = f"Written by `python benchmarks/{self.script}.py --seeds {seeds} --keep {folder}`,\n"
         made += f"printed again by `python benchmarks/{self.script}.py --read {folder}`."
+        how = sorted({_how(one) for one in places if "commit" in kept(one)})
+        made += "".join(f"\nMade {one}." for one in how)
         return f"{self.title}{made}\n\n{NO_ANSWERS}\n\n{self.tables(places)}\n"
 
     def write_up(self, place: Path) -> None:
@@ -137,6 +174,15 @@ class Study:
         parser.add_argument(
             "--controls", type=int, nargs="*", default=[], help="seeds whose controls are run"
         )
+        parser.add_argument(
+            "--threads", type=int, nargs="+", default=[], help="also run the first seed on so many"
+        )
+        parser.add_argument(
+            "--check",
+            type=Path,
+            metavar="DIR",
+            help="run the seeds anew; exit 1 where one leaves what is kept",
+        )
         parser.add_argument("--out", type=Path, default=Path(out))
         parser.add_argument("--keep", type=Path)
         parser.add_argument("--read", type=Path)
@@ -144,15 +190,53 @@ class Study:
         if given.read is not None:
             sys.stdout.write(self.tables(sorted(given.read.glob("seed-*.json"))) + "\n")
             return
+        if given.check is not None:
+            self.check(given.check, given.seeds, given.out)
+            return
         place = given.keep or given.out / "kept"
         runs = []
-        for seed in given.seeds:
-            runs.append(self.run(seed, given.out, controls=seed in given.controls))
-            self.keep(runs[-1], place / f"seed-{seed}.json")
+        for seed, threads in [
+            *((seed, 0) for seed in given.seeds),
+            *((given.seeds[0], n) for n in given.threads),
+        ]:
+            file = place / (f"seed-{seed}{THREADS}{threads}.json" if threads else f"seed-{seed}.json")
+            if self.is_kept(file) and self.overall is None:
+                print(f"{file}: kept, and the recipe is as it was")
+                continue
+            run = self.run(seed, given.out, controls=seed in given.controls and not threads, threads=threads)
+            self.keep(run, file)
+            self.write_up(place)
+            runs += [run] * (not threads)
         if self.overall is not None:
             (place / "over_seeds.txt").write_text(self.overall(runs), encoding="utf-8")
         self.write_up(place)
         sys.stdout.write(self.tables(sorted(place.glob("seed-*.json"))) + "\n")
+
+    def check(self, places: Path, seeds: Sequence[int], root: Path) -> None:
+        """Run seeds anew and leave with 1 where a figure left what is kept, or a bound is missed."""
+        wrong = []
+        for seed in seeds:
+            file = root / "checked" / f"seed-{seed}.json"
+            self.keep(self.run(seed, root / "checked"), file)
+            wrong += [
+                f"seed {seed}: {text}" for text in self.leaves(file, sorted(places.glob("seed-*.json")))
+            ]
+        print("\n".join(wrong) or f"seeds {', '.join(map(str, seeds))}: as kept in {places}")
+        sys.exit(bool(wrong))
+
+
+THREADS = "-threads-"  # in the name of a kept run of a seed on another number of them
+
+
+def commit() -> str:
+    """Return the commit that the code is at, "-dirty" behind it where files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _how(place: Path) -> str:
+    made = kept(place)
+    return f"at commit {made['commit']}, {made['lock']['hardware']['torch_threads']} threads"
 
 
 def value(place: Path, line: Line) -> Mapping[str, Any] | None:

@@ -1,10 +1,12 @@
 """The committed results are what their scripts make of them, and the scripts run."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -16,26 +18,29 @@ ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "phantom_learning.py"
 KEPT = ROOT / "docs" / "results" / "med3d_r1"
 
-learned = pytest.mark.skipif(not KEPT.is_dir(), reason="no results are committed yet")
 
-
-@learned
-def test_the_tables_are_made_from_the_kept_results(benchmark):
-    made = benchmark("phantom_learning")
-    places = sorted(KEPT.glob("seed-*.json"))
+@pytest.mark.parametrize("recipe", ["med3d_r1", "medvol_r1"])
+@pytest.mark.parametrize("folder", ["", "one_seed"])
+def test_the_tables_are_made_from_the_kept_results(benchmark, recipe, folder):
+    study = benchmark({"med3d_r1": "phantom_learning", "medvol_r1": "phantom_boxes"}[recipe]).STUDY
+    kept = ROOT / "docs" / "results" / folder / recipe
+    places = sorted(kept.glob("seed-*.json"))
     assert places
-    printed = subprocess.run(
-        [sys.executable, SCRIPT, "--read", KEPT], capture_output=True, text=True, check=True
-    ).stdout
-    page = (KEPT / "README.md").read_text(encoding="utf-8")
-    assert page == made.STUDY.page(KEPT)
+    page = (kept / "README.md").read_text(encoding="utf-8")
+    assert page == study.page(kept)
+    printed = study.tables(places)
     assert page.endswith(
-        f"Tables without answers: intervals cannot be recomputed from this folder.\n\n{printed}"
+        f"Tables without answers: intervals cannot be recomputed from this folder.\n\n{printed}\n"
     )
-    assert (KEPT / "summary.txt").read_text(encoding="utf-8") == made.STUDY.summary(places)
+    assert (kept / "summary.txt").read_text(encoding="utf-8") == study.summary(places)
 
 
-@learned
+def test_the_tables_of_kept_results_are_printed_again():
+    command = [sys.executable, SCRIPT, "--read", KEPT]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (KEPT / "README.md").read_text(encoding="utf-8").endswith(printed)
+
+
 def test_no_answer_and_no_report_is_kept():
     kept = {file.name for file in KEPT.rglob("*") if file.is_file()}
     seeds = {f"seed-{seed}.json" for seed in (17, 18, 19)}
@@ -51,10 +56,64 @@ def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
     (run / "results" / "03-sft.json").write_text('{"rows": []}')
     (run / "lock.toml").write_text(f'path = "{ROOT}/recipes/x.toml"\nfolder = "{ROOT}"\n')
     study.keep(run, tmp_path / "kept" / "seed-1.json")
-    assert json.loads((tmp_path / "kept" / "seed-1.json").read_text(encoding="utf-8")) == {
+    kept = json.loads((tmp_path / "kept" / "seed-1.json").read_text(encoding="utf-8"))
+    assert re.fullmatch(r"[0-9a-f]{10,}(-dirty)?", kept.pop("commit"))
+    assert kept == {
         "results": {"03-sft": {"rows": []}, "learned": {"rows": ["lift"]}},
         "lock": {"path": "recipes/x.toml", "folder": "."},
     }
+
+
+@pytest.fixture
+def seeds(benchmark, tmp_path):
+    """A study, and a writer of kept runs of it with the same value in every line."""
+    study = benchmark("phantom_learning").STUDY
+    recipe_hash = hashlib.sha256(study.recipe.read_bytes()).hexdigest()
+
+    def write(name, value, spread=0.02):
+        results = {line.file: {"rows": []} for line in study.lines}
+        for line in study.lines:
+            row = {"value": value, "low": value - spread, "high": value + spread}
+            results[line.file]["rows"].append({"name": line.name, "metric": line.metric, **row})
+        lock = {"recipe": {"hash": recipe_hash}, "hardware": {"torch_threads": 2}}
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({"results": results, "lock": lock, "commit": "0123456789"}))
+        return file
+
+    return study, write
+
+
+def test_a_seed_that_leaves_what_is_kept_is_named_and_one_inside_is_not(seeds):
+    study, write = seeds
+    kept = [write("seed-17", 0.60), write("seed-18", 0.66)]
+    assert study.leaves(write("fresh", 0.63), kept) == []
+    left = study.leaves(write("fresh", 0.70), kept)
+    assert len(left) == sum(line.is_main for line in study.lines)
+    assert "own minus twins: 70.0 [68.0, 72.0], kept runs 58.0 to 68.0" in left
+
+
+def test_a_seed_under_a_bound_is_named_though_it_is_as_kept(seeds):
+    study, write = seeds
+    (said,) = study.leaves(write("fresh", 0.31), [write("seed-17", 0.31)])
+    assert said == "own minus twins: 31.0 [29.0, 33.0], at least 30.0 is wanted"
+
+
+def test_the_same_seed_on_other_threads_stands_beside_the_mean_and_not_in_it(seeds):
+    study, write = seeds
+    places = [write("seed-17", 0.60), write("seed-17-threads-1", 0.50), write("seed-18", 0.70)]
+    head, _, first, *_ = study.tables(places).splitlines()
+    assert head == "| % of the test split | seed-17 | seed-18 | mean | seed-17-threads-1 |"
+    assert first.endswith("| 65.0 | 50.0 [48.0, 52.0] |")
+    assert "Made at commit 0123456789, 2 threads." in study.page(places[0].parent)
+
+
+def test_a_kept_run_of_another_recipe_is_run_again(seeds):
+    study, write = seeds
+    file = write("seed-17", 0.6)
+    assert study.is_kept(file)
+    assert not study.is_kept(file.with_name("seed-18.json"))
+    file.write_text(file.read_text().replace('{"hash": "', '{"hash": "0'))
+    assert not study.is_kept(file)
 
 
 def test_what_is_told_beside_a_kept_run_can_be_kept(benchmark, tmp_path):
