@@ -52,7 +52,21 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
         wrong.append((line, f"{where}, {section(raw, problem.path)}: {problem.text}"))
     refuse(path, wrong)
     origins = {key: f"line {line}" for key, line in lines.items()} | origins
+    if not raw.get("arms", True):
+        origins = _without_arms(raw, origins)
     return _freeze(raw, path, text, tuple(overrides), origins)
+
+
+def _without_arms(raw: dict[str, Any], origins: Mapping[Key, str]) -> dict[Key, str]:
+    """Take the stages of arms out of a checked recipe; return where the values of the others come from."""
+    left = [place for place, stage in enumerate(raw["stage"]) if not stage.get("arm")]
+    raw["stage"] = [raw["stage"][place] for place in left]
+    found = {key: origin for key, origin in origins.items() if key[:1] != ("stage",) or len(key) == 1}
+    for now, place in enumerate(left):
+        found |= {
+            ("stage", now, *key[2:]): said for key, said in origins.items() if key[:2] == ("stage", place)
+        }
+    return found
 
 
 def refuse(path: Path, wrong: Sequence[tuple[int, str]]) -> None:

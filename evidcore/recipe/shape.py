@@ -162,6 +162,7 @@ class Top:
     threads: Annotated[int, Ge(0)] = (
         0  # of PyTorch on a CPU, in each process; 0: as many as it takes by itself
     )
+    arms: bool = True  # false leaves out the stages of arms
     fitted: str = ""  # a folder of stages that were run before, used where nothing of them was changed
     dataset: Mapping[str, Annotated[Table, Kind("dataset")]]
     task: Mapping[str, Annotated[Table, Kind("task")]] = dataclasses.field(default_factory=dict)

@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from evidcore.errors import RecipeError
-from evidcore.recipe import load
+from evidcore.recipe import load, to_toml
 from evidcore.run.assembly import Assembly
 from evidcore.run.execute import final_outputs
 from evidcore.run.folder import RunFolder
@@ -47,6 +47,21 @@ def armed(evid):
 def inputs(folder, name):
     key = json.loads((folder / "results" / f"{name}.json").read_text())["inputs"]
     return key, json.loads((RunFolder(folder).store / key / "inputs.json").read_text())
+
+
+def test_arms_may_be_left_out(tmp_path, recipe_text):
+    path = tmp_path / "tiny.toml"
+    path.write_text(with_arm(recipe_text), encoding="utf-8")
+    whole = load(path)
+    recipe = load(path, ["arms=false", "stage.grpo.steps=9"])
+    assert [recipe.stage_name(place) for place in range(len(recipe.stages))] == [
+        "01-fit-encoder", "02-fit-language", "03-sft", "04-evaluate", "05-grpo", "06-evaluate",
+    ]  # fmt: skip
+    assert [recipe.stages[place] for place in (3, 5)] == [whole.stages[place] for place in (3, 7)]
+    resolved = to_toml(recipe)
+    assert "steps = 9  # command line" in resolved
+    (tmp_path / "resolved.toml").write_text(resolved, encoding="utf-8")
+    assert load(tmp_path / "resolved.toml") == recipe
 
 
 @pytest.mark.slow
