@@ -131,7 +131,7 @@ class Execution:
         inputs = hashed_inputs(self.assembly, stage, self.lock, self.upstream)
         key = inputs_hash(inputs, self.salt)
         stored = self.folder.store / key
-        if processes().is_first and not stored.is_dir():
+        if processes().is_first:
             self.fitted.bring(inputs, stored)
         if processes().share(not stored.is_dir()):
             self._compute(name, stage, stored, inputs)

@@ -20,7 +20,8 @@ class Fitted:
     """A folder of finished stages, each in a folder of its own.
 
     A stage is brought from it where all that the recipe says and all data are as they were. Code and versions
-    may have changed since: what has, stands in the result.
+    may have changed since: what has, stands in the result. Of a stage that others started from the inputs may
+    lie there alone: then it is run, and they are brought.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -30,24 +31,33 @@ class Fitted:
         self._keys: dict[str, str] = {}  # by the hash under which one was shipped, that of today
 
     def bring(self, inputs: Inputs, stored: Path) -> None:
-        """Copy the stage with these inputs into the store, where there is one."""
+        """Copy the stage with these inputs into the store, where it is not there yet and was shipped."""
         now = json.loads(as_json(inputs))
         for folder, shipped in self._stages.items():
             upstream = {output: self._keys.get(key, key) for output, key in shipped["upstream"].items()}
             before = {**shipped, "upstream": upstream}
             if not difference(_without_code(before), _without_code(now)):
                 self._keys[folder.name] = stored.name
-                _copy(folder, stored, difference(_code(before), _code(now)))
+                if (folder / "checkpoint").is_dir() and not stored.is_dir():
+                    _copy(folder, stored, difference(_code(before), _code(now)))
                 return
 
 
-def ship(stored: Path, folder: Path) -> None:
-    """Copy a finished stage into a folder that a recipe names: inputs, result, curve and weights."""
+def ship(stored: Path, folder: Path, *, inputs_alone: bool = False) -> None:
+    """Copy a finished stage into a folder that a recipe names: inputs, result, curve and weights.
+
+    Args:
+        stored: the stage's folder in a store.
+        folder: gets a folder of the same name.
+        inputs_alone: leave the rest out, of a stage that whoever runs the recipe trains anew.
+    """
     place = folder / stored.name
     place.mkdir(parents=True)
-    for name in (INPUTS, "result.json", "metrics.jsonl"):
-        shutil.copyfile(stored / name, place / name)
-    shutil.copytree(stored / "checkpoint", place / "checkpoint")
+    shutil.copyfile(stored / INPUTS, place / INPUTS)
+    if not inputs_alone:
+        for name in ("result.json", "metrics.jsonl"):
+            shutil.copyfile(stored / name, place / name)
+        shutil.copytree(stored / "checkpoint", place / "checkpoint")
 
 
 def _copy(folder: Path, stored: Path, changes: list[str]) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Question
-from evidcore.cli.summary import main_rows, number, summary, table
+from evidcore.cli.summary import ending, main_rows, number, summary, table
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.page.tables import result_table
 from evidcore.run.folder import RunFolder
@@ -75,3 +75,46 @@ def test_a_table_shows_figures_intervals_and_notes():
     assert "0.750" in report
     assert "too few patients" in report
     assert "emphysema" not in text
+
+
+AUDITED = [
+    {"stage": "04-evaluate", "kind": "evaluate", "rows": [row("choice", "prior_only", 0.25, 0.22, 0.28)]},
+    {
+        "stage": "07-audit", "kind": "audit", "verdict": {"choice": "What is asked is seen: +46.0."},
+        "rows": [
+            row("own volumes", "strict_accuracy", 0.71, 0.69, 0.74) | {"task": "choice", "headline": True},
+            row("choice", "own_minus_blind", 0.46, 0.43, 0.49),
+            row("choice", "own_minus_twin", 0.45, 0.4, 0.5), row("choice", "own_minus_twin/emphysema", 0.3),
+        ],
+    },
+    {
+        "stage": "changes", "kind": "changes",
+        "rows": [row("choice", "strict_accuracy_change", 0.1, 0.07, 0.13, "06-evaluate minus 04-evaluate")],
+    },
+]  # fmt: skip
+
+
+def test_a_run_ends_with_own_blind_margins_verdict_and_what_training_changed():
+    assert ending(AUDITED) == [
+        "choice, strict accuracy: 71.0 % (69.0 to 74.0), 40 questions, 30 patients",
+        "  the best blind rule: 25.0 % (22.0 to 28.0), 40 questions, 30 patients",
+        "  own minus the best that does not look: +46.0 points (+43.0 to +49.0), 40 questions, 30 patients",
+        "  own minus twins: +45.0 points (+40.0 to +50.0), 40 questions, 30 patients",
+        "  What is asked is seen: +46.0.",
+        "choice, 06-evaluate minus 04-evaluate: +10.0 points (+7.0 to +13.0), 40 questions, 30 patients",
+    ]
+
+
+def test_a_run_without_an_audit_ends_with_its_last_stage_at_a_glance():
+    told = row("choice", "strict_accuracy", 0.5) | {"headline": True}
+    results = [
+        {"stage": "03-evaluate", "kind": "evaluate", "rows": [told, row("choice", "format_rate", 1.0)]}
+    ]
+    assert ending(results) == ["choice, strict accuracy: 50.0 %, 40 questions, 30 patients"]
+
+
+def test_a_long_ending_is_cut_to_twelve_lines_and_says_so():
+    changes = [{**AUDITED[2], "rows": AUDITED[2]["rows"] * 20}]
+    lines = ending([*AUDITED[:2], *changes])
+    assert len(lines) == 12
+    assert lines[-1] == "and 14 more lines: see the page"

@@ -1,0 +1,48 @@
+"""Fill the folder that a recipe's key `fitted` names, from a finished run of it.
+
+python benchmarks/ship_stages.py RUN recipes/fitted/med3d_r1
+
+Shipped are fitted parts, arms and blind arms. What the recipe's line trains, SFT and GRPO, is trained by
+whoever runs it: of that, what arms need to know they started from it. The run must have a store of its own
+(`--out` an empty folder), for all that lies there is looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from evidcore.recipe import load
+from evidcore.run import open_run
+from evidcore.run.fitted import ship
+
+
+def main() -> None:
+    """Copy the stages and print their sizes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("folder", type=Path)
+    asked = parser.parse_args()
+    run = open_run(asked.run)
+    recipe = load(run.path / "resolved.toml")
+    trained = {
+        json.loads((run.path / "results" / f"{recipe.stage_name(place)}.json").read_text())["inputs"]
+        for place, stage in recipe.line.items()
+        if stage.output == "model"
+    }
+    if asked.folder.exists():
+        sys.exit(f"{asked.folder} is there already. Remove it first.")
+    for stored in sorted(path.parent for path in run.store.glob("*/checkpoint")):
+        ship(stored, asked.folder, inputs_alone=stored.name in trained)
+        if stored.name not in trained:
+            size = sum(
+                file.stat().st_size for file in (asked.folder / stored.name).rglob("*") if file.is_file()
+            )
+            name = json.loads((stored / "result.json").read_text())["stage"]
+            print(f"{name}: {size / 1e6:.1f} MB in {asked.folder / stored.name}")
+
+
+if __name__ == "__main__":
+    main()
