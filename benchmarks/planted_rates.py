@@ -71,7 +71,7 @@ def sweep(
     most = most or max(POWER_AT)
     cells = [(name, min(PATIENTS, most)) for name in never]
     cells += [(LOOKER, size) for size in POWER_AT if size <= most]
-    rows = _kept_rows(asked.keep, facts)
+    rows, lines = _kept_rows(asked.keep, facts), [f"phantom numbers; {asked.seeds} audits a line"]
     with multiprocessing.get_context("fork").Pool(asked.workers) as pool:
         for policy, patients in cells:
             if asked.only and policy not in asked.only:
@@ -82,13 +82,17 @@ def sweep(
                 found = pool.starmap(told, some, chunksize=4)
                 row = {"policy": policy, "patients": patients, **_rates(found, removed)}
                 rows.append(row)
-            ends = (
-                f"own minus {name} {100 * row[f'mean own minus {name}']:+5.1f}" for name in ("blind", removed)
-            )
-            seen = f"told to see {100 * row['told to see']:5.1f} %"
-            print(f"{policy:14} {patients:4} patients", seen, *ends, sep="  ", flush=True)
+            lines.append(_line(row, removed))
+            print(lines[-1], flush=True)
             if asked.keep is not None:
                 asked.keep.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+                asked.keep.with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _line(row: Mapping[str, Any], removed: str) -> str:
+    ends = (f"own minus {name} {100 * row[f'mean own minus {name}']:+5.1f}" for name in ("blind", removed))
+    seen = f"told to see {100 * row['told to see']:5.1f} %"
+    return "  ".join([f"{row['policy']:14} {row['patients']:4} patients", seen, *ends])
 
 
 def _kept_rows(keep: Path | None, facts: Mapping[str, Any]) -> list[dict[str, Any]]:

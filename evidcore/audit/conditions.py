@@ -42,14 +42,19 @@ class Scrambled(Condition):
 
 
 class Perturbed(Condition):
-    """Move the volume by one voxel and add faint noise: what was seen stays, what was remembered may not."""
+    """Move the volume by one voxel and add faint noise: what was seen stays, what was remembered may not.
 
-    says = "own volumes, moved by a voxel, with noise"
+    Where the reference names masks, the answer is a place, and would have to move too: there is noise alone.
+    """
+
+    says = "own volumes with noise, moved by a voxel if no place is asked"
     role = "kept"
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return every question over perturbed volumes."""
-        return [_changed(prompt, "perturbed") for prompt in prompts]
+        return [
+            _changed(prompt, "noisy" if prompt.reference.get("masks") else "perturbed") for prompt in prompts
+        ]
 
 
 class OtherPatient(Condition):

@@ -108,7 +108,7 @@ class Unscored:
 Verdict = Score | Unscored
 
 
-Change = Literal["", "scrambled", "perturbed"]
+Change = Literal["", "scrambled", "perturbed", "noisy"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

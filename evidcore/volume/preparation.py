@@ -124,8 +124,8 @@ def show(crop: Crop) -> Volume:
 
     HU are whole numbers, so that noise, air and scans of any file have one type; values of arbitrary
     intensity are float32, whole where the file's are. Air is -1000 HU, or the 0.5th percentile of the volume.
-    A perturbed volume is moved by one of its own voxels; the noise is 1 % of the range of its own values,
-    0.5th to 99.5th percentile.
+    A perturbed volume is moved by one of its own voxels; the noise, that of a noisy one too, is 1 % of the
+    range of its own values, 0.5th to 99.5th percentile.
 
     Raises:
         DataError: if the file cannot be used, or the box lies outside it.
@@ -159,12 +159,12 @@ def _changed(
     windows: Sequence[tuple[float, float]],
     rng: torch.Generator,
 ) -> Float[Tensor, "z y x"]:
-    """Return the voxels permuted, or moved by one along each axis with noise of 1 % of the widest window."""
+    """Return the voxels permuted, or with noise of 1 % of the widest window, perturbed ones moved by one."""
     if change == "scrambled":
         return values.flatten()[torch.randperm(values.numel(), generator=rng)].reshape(values.shape)
     moved = values
     for axis, count in enumerate(values.shape):
-        if count > 1:
+        if count > 1 and change == "perturbed":
             moved = torch.cat([moved.narrow(axis, 0, 1), moved.narrow(axis, 0, count - 1)], axis)
     return moved + 0.01 * max(high - low for low, high in windows) * torch.randn(values.shape, generator=rng)
 

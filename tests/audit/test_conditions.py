@@ -145,6 +145,15 @@ def test_a_perturbed_volume_is_moved_by_a_voxel_and_nearly_the_same(crop):
     assert 0.001 < apart.abs().mean() < 0.05
 
 
+def test_where_a_place_is_asked_noise_is_added_and_nothing_moved(crop):
+    (before, _), *_ = shown(Perturbed(), CASES[:1])
+    asked = dataclasses.replace(before, reference={**before.reference, "masks": ["liver"]})
+    (after,) = Perturbed().show([asked], seed=0, dataset=None)
+    assert {one.change for one in after.crops()} == {"noisy"}
+    apart = prepare(dataclasses.replace(crop, change="noisy"), SPEC) - prepare(crop, SPEC)
+    assert 0.0 < apart.abs().max() < 0.1
+
+
 def test_a_single_slice_is_perturbed_in_its_plane(crop):
     spec = dataclasses.replace(SPEC, size_zyx=(1, 16, 16))
     slice_ = dataclasses.replace(crop, box_zyx=(2, 3, 0, 16, 0, 16))
