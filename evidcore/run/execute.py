@@ -31,7 +31,7 @@ from evidcore.run.changes import write_changes
 from evidcore.run.context import Context
 from evidcore.run.controls import run_controls
 from evidcore.run.fitted import Fitted
-from evidcore.run.folder import RunFolder, difference, link, write
+from evidcore.run.folder import RunFolder, difference, link, settle, write
 from evidcore.run.inputs import BLIND_ARM, INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.run.model import StageOutputs
 from evidcore.run.processes import processes
@@ -160,18 +160,12 @@ class Execution:
         start_s = time.monotonic()
         result = stage.run(context)
         if processes().is_first:
-            self._finish(
-                name, stage, work, stored, result, {} if resume else {"took_s": time.monotonic() - start_s}
-            )
+            took_s = None if resume else time.monotonic() - start_s
+            shown = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
+            self._finish(name, work, stored, shown, result)
 
     def _finish(
-        self,
-        name: str,
-        stage: Stage,
-        work: Path,
-        stored: Path,
-        result: StageResult,
-        facts: Mapping[str, float],
+        self, name: str, work: Path, stored: Path, shown: Mapping[str, Any], result: StageResult
     ) -> None:
         """Turn the working folder into the stage folder."""
         shutil.rmtree(work / "checkpoint" / "steps", ignore_errors=True)
@@ -183,15 +177,8 @@ class Execution:
             shutil.copyfile(rollouts, work / "rollouts.jsonl")
         if result.answers is not None:
             append(work / "answers.jsonl", result.answers)
-        shown = {"stage": name, "kind": stage.kind, **facts, **result.to_json()}
         write(work / "result.json", json.dumps(shown, indent=1) + "\n")
-        stored.parent.mkdir(exist_ok=True)
-        try:
-            work.rename(stored)
-        except OSError:
-            if not stored.is_dir():
-                raise
-            shutil.rmtree(work)  # another run of the recipe finished the same stage first
+        settle(work, stored)  # another run of the recipe may have finished the same stage first
 
     def _replay(self, name: str, stored: Path) -> None:
         """Put the metrics of a stage that was not run into this run's."""

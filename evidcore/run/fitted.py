@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.run.folder import difference
+from evidcore.run.folder import difference, settle
 from evidcore.run.inputs import INPUTS, as_json
 
 _MAY_DIFFER = ("code", "versions")  # of what a stage's result depends on; what differs is told
@@ -65,9 +65,9 @@ def _copy(folder: Path, stored: Path, changes: list[str]) -> None:
     part = stored.with_name(f".{stored.name}.{os.getpid()}")
     shutil.copytree(folder, part)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    result["fitted_before"] = _said(result.pop("took_s", None), changes)
+    result["fitted_before"] = _said(result.pop("took_s"), changes)
     (part / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    part.replace(stored)
+    settle(part, stored)
 
 
 def _said(took_s: float | None, changes: list[str]) -> str:

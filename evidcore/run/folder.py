@@ -165,6 +165,17 @@ def appearing(target: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def settle(made: Path, target: Path) -> None:
+    """Rename a folder that is whole; drop it where another process has made the same first."""
+    target.parent.mkdir(exist_ok=True)
+    try:
+        made.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        shutil.rmtree(made)
+
+
 def write(path: Path, text: str) -> None:
     """Write a small file in one move."""
     part = path.with_name(f".{path.name}.part")

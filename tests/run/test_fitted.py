@@ -9,6 +9,7 @@ from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
 from evidcore.run.fitted import Fitted, ship
+from evidcore.run.folder import settle
 from evidcore.run.inputs import hashed_inputs, inputs_hash
 
 INPUTS = {
@@ -25,7 +26,8 @@ def stored(store, inputs, **result):
     (folder / "checkpoint" / "model.safetensors").write_bytes(b"weights")
     (folder / "inputs.json").write_text(json.dumps(inputs))
     (folder / "metrics.jsonl").write_text("")
-    (folder / "result.json").write_text(json.dumps({"stage": "01-fit-encoder", "rows": [], **result}))
+    result = {"stage": "01-fit-encoder", "took_s": None, "rows": [], **result}
+    (folder / "result.json").write_text(json.dumps(result))
     return folder
 
 
@@ -49,6 +51,17 @@ def test_a_stage_with_the_same_inputs_is_brought_with_its_weights(shipped, tmp_p
     weights = tmp_path / "store" / inputs_hash(INPUTS) / "checkpoint" / "model.safetensors"
     assert weights.read_bytes() == b"weights"
     assert [path.name for path in (tmp_path / "store").iterdir()] == [inputs_hash(INPUTS)]
+
+
+def test_of_two_processes_that_finish_the_same_stage_the_first_counts(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+        settle(tmp_path / name, tmp_path / "store" / "key")
+    assert (tmp_path / "store" / "key" / "file").read_text() == "first"
+    assert not (tmp_path / "second").exists()
+    with pytest.raises(FileNotFoundError):
+        settle(tmp_path / "gone", tmp_path / "store" / "other")
 
 
 def test_what_of_code_and_versions_changed_since_is_told(shipped, tmp_path):
