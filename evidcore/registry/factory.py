@@ -97,12 +97,13 @@ def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
     named = [
         item for item in inspect.signature(factory).parameters.values() if item.kind is item.KEYWORD_ONLY
     ]
-    function = inspect.unwrap(factory.__init__ if inspect.isclass(factory) else factory)
-    own = {item.name: function.__annotations__.get(item.name) for item in named}
-    if untyped := [item for item, hint in own.items() if hint is None]:
+    hints: dict[str, Any] = {}
+    for written, names in _annotations(factory) if named else ():
+        # types left of `*` may be written for a type checker only
+        own = {item.name: written[item.name] for item in named if item.name in written}
+        hints |= _hints(types.SimpleNamespace(__annotations__=own), names, name) if own else {}
+    if untyped := [item.name for item in named if item.name not in hints]:
         raise PluginError(f"{name} has no type for its option {untyped[0]!r}; nothing could be checked.")
-    # types left of `*` may be written for a type checker only
-    hints = _hints(types.SimpleNamespace(__annotations__=own), function.__globals__, name) if own else {}
     for item in named:
         marks = typing.get_args(hints[item.name])
         if Flat not in marks:
@@ -115,6 +116,17 @@ def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
         for field in dataclasses.fields(form):
             option = _option(field.name, inner[field.name], _default(field, item.default))
             yield dataclasses.replace(option, holder=holder)
+
+
+def _annotations(factory: Callable[..., Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """Yield annotations of parameters with the names that they are written in: a dataclass may take its
+    fields from several modules."""
+    if inspect.isclass(factory) and dataclasses.is_dataclass(factory):
+        for form in reversed(factory.__mro__):
+            yield form.__dict__.get("__annotations__", {}), vars(sys.modules[form.__module__])
+        return
+    function = inspect.unwrap(factory.__init__ if inspect.isclass(factory) else factory)
+    yield function.__annotations__, function.__globals__
 
 
 def _hints(annotated: Any, names: dict[str, Any] | None, factory: str) -> dict[str, Any]:

@@ -101,6 +101,15 @@ def test_show_gives_options_with_types_bounds_and_defaults(evid):
     assert next(item for item in found["options"] if item["name"] == "seed")["default"] == 17
 
 
+def test_show_tells_every_component_that_is_installed(evid):
+    found = json.loads(evid("plugins", "--json").output)
+    for item in found["components"]:
+        shown = json.loads(evid("show", item["name"], "--kind", item["kind"], "--json").output)
+        assert shown[0]["about"], item["name"]
+    keys = {row["name"] for row in json.loads(evid("show", "sft", "--json").output)[0]["options"]}
+    assert keys >= {"data", "learning_rate", "rows_per_step", "reweighter"}  # of four modules
+
+
 def test_show_answers_a_misspelt_name_with_the_nearest(evid):
     assert "called 'fromat'. Did you mean 'format'?" in evid("show", "fromat", exit_code=2).stderr
     assert "give the NAME" in evid("show", exit_code=2).output
