@@ -28,7 +28,6 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PLUGINS)
 
 demo: venv
 	$(BIN)/evid run recipes/med3d_r1.toml
-	@test ! -d docs/results/med3d_r1 || $(BIN)/python benchmarks/phantom_learning.py --read docs/results/med3d_r1
 
 test: venv
 	$(PYTEST) -m "not slow" --durations 20 --durations-min 1

@@ -150,8 +150,11 @@ class Study:
         return Arms(arms, patients_shared=False).contrast(weights)
 
     def over_all(self, places: Sequence[Path]) -> str:
-        """Return the claims over the seeds as plain text, and what is told of groups of questions."""
+        """Return the claims over the seeds whose questions are kept, as plain text; empty where none are."""
         places = [place.with_suffix(".csv") for place in places if THREADS not in place.stem]
+        places = [place for place in places if place.exists()]
+        if not places:
+            return ""
         seeds = ", ".join(place.stem.removeprefix("seed-") for place in places)
         told = [f"phantom numbers, {self.head}, seeds {seeds}: mean, 95 % by a t over the seeds, each seed"]
         width = max(len(claim.label) for claim in self.claims)
@@ -239,15 +242,21 @@ class Study:
         made += f"printed again by `python benchmarks/{self.script}.py --read {folder}`."
         how = sorted({_how(one) for one in places if "commit" in kept(one)})
         made += "".join(f"\nMade {one}." for one in how)
-        about = f"What each question added is kept in `seed-*.csv`: {', '.join(self.columns)}."
-        return f"{self.title}{made}\n\n{NO_ANSWERS} {about}\n\n{self.tables(places)}\n"
+        has_questions = any(one.with_suffix(".csv").exists() for one in places)
+        note = (
+            f"What each question added lies in `seed-*.csv` ({', '.join(self.columns)}); `over_seeds.txt`\n"
+        )
+        note += "is computed from it. The intervals of the tables are those of the runs."
+        note = note if has_questions else NO_ANSWERS
+        return f"{self.title}{made}\n\n{note}\n\n{self.tables(places)}\n"
 
     def write_up(self, place: Path) -> None:
         """Write the tables, the summary and the figures over all seeds beside the kept results."""
         places = sorted(place.glob("seed-*.json"))
         (place / "README.md").write_text(self.page(place), encoding="utf-8")
         (place / "summary.txt").write_text(self.summary(places), encoding="utf-8")
-        (place / "over_seeds.txt").write_text(self.over_all(places), encoding="utf-8")
+        if over_all := self.over_all(places):
+            (place / "over_seeds.txt").write_text(over_all, encoding="utf-8")
 
     def main(self, about: str, out: str) -> None:
         """Run what is asked and print the tables."""
@@ -270,7 +279,6 @@ class Study:
         parser.add_argument("--read", type=Path)
         given = parser.parse_args()
         if given.read is not None:
-            self.write_up(given.read)
             self.print_out(given.read)
             return
         if given.check is not None:

@@ -5,7 +5,7 @@ python benchmarks/phantom_boxes.py --seeds 17 18 19
 python benchmarks/phantom_boxes.py --keep docs/results/medvol_r1
     also writes results and lock there, one file a seed
 python benchmarks/phantom_boxes.py --read docs/results/medvol_r1
-    computes the tables of kept results anew, writes and prints them
+    prints the tables of kept results, and the figures over all seeds
 python benchmarks/phantom_boxes.py --seeds 23 --check docs/results/medvol_r1
     runs a seed anew and ends with 1 where a figure left what is kept, or misses its bound
 

@@ -7,7 +7,7 @@ python benchmarks/phantom_learning.py --seeds 17 --controls 17
 python benchmarks/phantom_learning.py --keep docs/results/med3d_r1
     also writes results and lock there, one file a seed
 python benchmarks/phantom_learning.py --read docs/results/med3d_r1
-    computes the tables of kept results anew, writes and prints them
+    prints the tables of kept results, and the figures over all seeds
 python benchmarks/phantom_learning.py --seeds 23 --check docs/results/med3d_r1
     runs a seed anew and ends with 1 where a figure left what is kept, or misses its bound
 

@@ -28,23 +28,26 @@ def test_the_tables_are_made_from_the_kept_results(benchmark, recipe, folder):
     assert places
     page = (kept / "README.md").read_text(encoding="utf-8")
     assert page == study.page(kept)
-    printed = study.tables(places)
-    assert page.endswith(
-        f"Tables without answers: intervals cannot be recomputed from this folder.\n\n{printed}\n"
-    )
+    assert page.endswith(f"\n\n{study.tables(places)}\n")
     assert (kept / "summary.txt").read_text(encoding="utf-8") == study.summary(places)
+    if any(kept.glob("seed-*.csv")):
+        assert (kept / "over_seeds.txt").read_text(encoding="utf-8") == study.over_all(places)
 
 
 def test_the_tables_of_kept_results_are_printed_again():
     command = [sys.executable, SCRIPT, "--read", KEPT]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert (KEPT / "README.md").read_text(encoding="utf-8").endswith(printed)
+    tables, _, over_all = printed.partition("\n\n")
+    assert (KEPT / "README.md").read_text(encoding="utf-8").endswith(f"{tables}\n")
+    assert over_all == (KEPT / "over_seeds.txt").read_text(encoding="utf-8")
 
 
 def test_no_answer_and_no_report_is_kept():
     kept = {file.name for file in KEPT.rglob("*") if file.is_file()}
-    seeds = {f"seed-{seed}.json" for seed in (17, 18, 19)}
-    assert kept == {"README.md", "summary.txt", *seeds}
+    kept -= {"README.md", "summary.txt", "over_seeds.txt"}
+    assert {Path(name).suffix for name in kept} == {".json", ".csv"}
+    for file in KEPT.glob("seed-*.csv"):
+        assert not re.search(r"<(think|answer|image)>|present|absent", file.read_text(encoding="utf-8"))
 
 
 def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):

@@ -143,24 +143,27 @@ def _override(raw: dict[str, Any], item: str) -> Key:
 
 
 def _stage_place(raw: Mapping[str, Any], steps: list[str | int]) -> list[str | int]:
-    """Turn `stage.grpo` and `stage.fit[1]` into the stage's place."""
+    """Turn `stage.grpo`, `stage.fit[1]`, and `stage.longer.sft` of an arm "longer" into the stage's place."""
     if len(steps) < 2 or steps[0] != "stage" or isinstance(steps[1], int):
         return steps
-    kinds = [stage.get("kind") for stage in raw.get("stage", [])]
-    twins = [index for index, kind in enumerate(kinds) if kind == steps[1]]
+    stages = raw.get("stage", [])
+    arms = {stage["arm"] for stage in stages if stage.get("arm")}
+    arm = steps[1] if len(steps) > 2 and steps[1] in arms else ""
+    named, whose = (f"stage.{arm}.", f"arm {arm!r}") if arm else ("stage.", "recipe")
+    kind, *rest = steps[2:] if arm else steps[1:]
+    kinds = {index: stage.get("kind") for index, stage in enumerate(stages) if stage.get("arm", "") == arm}
+    twins = [index for index, known in kinds.items() if known == kind]
     if not twins:
-        known = sorted({str(kind) for kind in kinds})
-        raise ValueError(f"the recipe has no {steps[1]} stage; it has {', '.join(known) or 'none'}.")
-    if len(steps) > 2 and isinstance(steps[2], int):
-        if steps[2] >= len(twins):
-            raise ValueError(
-                f"the recipe has {len(twins)} {steps[1]} stages, counted from 0, got [{steps[2]}]."
-            )
-        return ["stage", twins[steps[2]], *steps[3:]]
+        known = sorted({str(kind) for kind in kinds.values()})
+        raise ValueError(f"the {whose} has no {kind} stage; it has {', '.join(known) or 'none'}.")
+    if rest and isinstance(rest[0], int):
+        if rest[0] >= len(twins):
+            raise ValueError(f"the {whose} has {len(twins)} {kind} stages, counted from 0, got [{rest[0]}].")
+        return ["stage", twins[rest[0]], *rest[1:]]
     if len(twins) > 1:
-        choices = ", ".join(f"stage.{steps[1]}[{index}]" for index in range(len(twins)))
-        raise ValueError(f"the recipe has {len(twins)} {steps[1]} stages; say which: {choices}.")
-    return ["stage", twins[0], *steps[2:]]
+        choices = ", ".join(f"{named}{kind}[{index}]" for index in range(len(twins)))
+        raise ValueError(f"the {whose} has {len(twins)} {kind} stages; say which: {choices}.")
+    return ["stage", twins[0], *rest]
 
 
 def _freeze(

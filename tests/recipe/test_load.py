@@ -286,6 +286,21 @@ def test_a_stage_kind_that_occurs_twice_needs_its_number(write):
     assert load(twice, ["stage.sft[1].steps=3"]).stages[2].steps == 3
 
 
+def test_stages_of_an_arm_are_counted_in_their_arm(write):
+    file = write(
+        (
+            '[[stage]]\nkind = "evaluate"',
+            '[[stage]]\nkind = "sft"\narm = "longer"\ntrain = ["bridge"]\nsteps = 1\nlearning_rate = 1.0\n'
+            'data = [{ dataset = "chest", task = "choice" }]\n[[stage]]\nkind = "evaluate"',
+        ),
+    )
+    recipe = load(file, ["stage.sft.steps=3", "stage.longer.sft.steps=5"])
+    assert [stage.steps for stage in recipe.stages if stage.kind == "sft"] == [3, 5]
+    said = mistakes(file, "stage.longer.evaluate.probe=true")[1]
+    assert "the arm 'longer' has no evaluate stage; it has sft." in said
+    assert "the recipe has no longer stage" in mistakes(file, "stage.longer=3")[1]
+
+
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Return a function that puts a package with one component of this text on `sys.path`."""
