@@ -87,12 +87,14 @@ class Study:
 
     def is_kept(self, place: Path) -> bool:
         """Tell whether a file holds a run of the recipe as it is now, its questions beside it."""
-        now = hashlib.sha256(self.recipe.read_bytes()).hexdigest()
-        return (
-            place.exists()
-            and place.with_suffix(".csv").exists()
-            and kept(place)["lock"]["recipe"]["hash"] == now
-        )
+        both = place.exists() and place.with_suffix(".csv").exists()
+        return both and kept(place).get("recipe") == self.recipe_hash()
+
+    def recipe_hash(self) -> str:
+        """Return the hash of what the recipe says, whatever finished stages it names and comments it has."""
+        said = tomllib.loads(self.recipe.read_text(encoding="utf-8"))
+        said.pop("fitted", None)
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def newest(self, folder: Path) -> Path:
         """Return the newest finished run below a folder."""
@@ -108,7 +110,12 @@ class Study:
             for file in sorted((run_folder / "results").glob("*.json"))
         }
         lock = tomllib.loads((run_folder / "lock.toml").read_text(encoding="utf-8"))
-        made = {"results": {**results, "learned": self.more(run_folder)}, "lock": lock, "commit": commit()}
+        made = {
+            "results": {**results, "learned": self.more(run_folder)},
+            "lock": lock,
+            "commit": commit(),
+            "recipe": self.recipe_hash(),
+        }
         place.parent.mkdir(parents=True, exist_ok=True)
         text = without_places(json.dumps(made, indent=1, ensure_ascii=False), ROOT)
         place.write_text(text + "\n", encoding="utf-8")

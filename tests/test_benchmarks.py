@@ -1,7 +1,6 @@
 """The committed results are what their scripts make of them, and the scripts run."""
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import math
@@ -51,36 +50,55 @@ def test_no_answer_and_no_report_is_kept():
 
 
 def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
-    study = dataclasses.replace(benchmark("phantom_learning").STUDY, more=lambda _: {"rows": ["lift"]})
+    script = benchmark("phantom_learning")
+    columns = {"own": script.Column(script.AUDIT, "own"), "twin": script.Column(script.AUDIT, "twin")}
+    study = dataclasses.replace(script.STUDY, more=lambda _: {"rows": ["lift"]}, columns=columns)
     run = tmp_path / "run"
     for folder in ("results", "answers", "rollouts", "checkpoints"):
         (run / folder).mkdir(parents=True)
         (run / folder / "03-sft.jsonl").write_text("a report")
     (run / "results" / "03-sft.json").write_text('{"rows": []}')
+    line = {
+        "patient": "p",
+        "case_id": "c",
+        "task": "choice",
+        "answer": "A",
+        "finding": "nodule",
+        "text": "told",
+    }
+    asked = [("q0", "own", "A"), ("q0", "twin", "B"), ("q1", "own", "C")]
+    lines = (
+        {**line, "prompt_id": prompt, "condition": shown, "choice": said} for prompt, shown, said in asked
+    )
+    (run / "answers" / f"{script.AUDIT}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (run / "lock.toml").write_text(f'path = "{ROOT}/recipes/x.toml"\nfolder = "{ROOT}"\n')
     study.keep(run, tmp_path / "kept" / "seed-1.json")
     kept = json.loads((tmp_path / "kept" / "seed-1.json").read_text(encoding="utf-8"))
     assert re.fullmatch(r"[0-9a-f]{10,}(-dirty)?", kept.pop("commit"))
+    assert kept.pop("recipe") == study.recipe_hash()
     assert kept == {
         "results": {"03-sft": {"rows": []}, "learned": {"rows": ["lift"]}},
         "lock": {"path": "recipes/x.toml", "folder": "."},
     }
+    questions = (tmp_path / "kept" / "seed-1.csv").read_text(encoding="utf-8").splitlines()
+    assert questions == ["patient,question,finding,own,twin", "p,q0,nodule,1,0", "p,q1,nodule,0,"]
 
 
 @pytest.fixture
 def seeds(benchmark, tmp_path):
     """A study, and a writer of kept runs of it with the same value in every line."""
     study = benchmark("phantom_learning").STUDY
-    recipe_hash = hashlib.sha256(study.recipe.read_bytes()).hexdigest()
 
     def write(name, value, spread=0.02):
         results = {line.file: {"rows": []} for line in study.lines}
         for line in study.lines:
             row = {"value": value, "low": value - spread, "high": value + spread}
             results[line.file]["rows"].append({"name": line.name, "metric": line.metric, **row})
-        lock = {"recipe": {"hash": recipe_hash}, "hardware": {"torch_threads": 2}}
+        lock = {"hardware": {"torch_threads": 2}}
+        made = {"results": results, "lock": lock, "commit": "0123456789", "recipe": study.recipe_hash()}
         file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps({"results": results, "lock": lock, "commit": "0123456789"}))
+        file.write_text(json.dumps(made))
+        file.with_suffix(".csv").write_text("patient,question\n")
         return file
 
     return study, write
@@ -110,13 +128,66 @@ def test_the_same_seed_on_other_threads_stands_beside_the_mean_and_not_in_it(see
     assert "Made at commit 0123456789, 2 threads." in study.page(places[0].parent)
 
 
-def test_a_kept_run_of_another_recipe_is_run_again(seeds):
+def write_questions(places, script, right):
+    """Write 40 patients' questions about three findings: own answers right by `right`, twins' all wrong."""
+    for seed, place in enumerate(places):
+        rows = ["patient,question,finding," + ",".join(script.STUDY.columns)]
+        for patient in range(40):
+            for finding, share in right.items():
+                own = int((patient + seed) % 20 < 20 * share)
+                values = (
+                    {"own": own, "grpo": own, "longer": 1}.get(column, 0) for column in script.STUDY.columns
+                )
+                question = f"{patient}-{finding}"
+                rows.append(f"{seed}-{patient},{question},{finding}," + ",".join(map(str, values)))
+        place.write_text("\n".join(rows) + "\n")
+
+
+def test_figures_over_seeds_are_computed_from_the_kept_questions(benchmark, tmp_path):
+    script = benchmark("phantom_learning")
+    places = [tmp_path / f"seed-{seed}.csv" for seed in range(5)]
+    write_questions(places, script, {"nodule": 0.9, "opacity": 0.25, "effusion": 1.0})
+    told = script.STUDY.over_all([place.with_suffix(".json") for place in places])
+    own = next(line for line in told.splitlines() if line.startswith("own "))
+    assert own.split()[1] == "71.7"  # (0.9 + 0.25 + 1) / 3
+    lift = next(line for line in told.splitlines() if line.startswith("GRPO minus as much"))
+    assert lift.split()[6] == "-28.3"
+    table = told[told.index("one-sided") :].splitlines()[1:]
+    by_finding = {line.split()[0]: line.split()[1:] for line in table}
+    assert float(by_finding["nodule"][2]) < 0.001
+    assert by_finding["nodule"][0] == by_finding["nodule"][3] == "90.0"
+    assert float(by_finding["opacity"][2]) > 0.4  # at chance: not seen
+    assert by_finding["effusion"][:3] == ["100.0", "98.5", "0.0000"]  # 0.05 ** (1 / 200)
+
+
+def test_a_seed_without_kept_questions_is_left_out_of_the_figures_over_seeds(benchmark, tmp_path):
+    script = benchmark("phantom_learning")
+    assert script.STUDY.over_all([tmp_path / "seed-1.json"]) == ""
+    write_questions([tmp_path / "seed-2.csv"], script, {"nodule": 0.9})
+    told = script.STUDY.over_all([tmp_path / f"seed-{seed}.json" for seed in (1, 2)])
+    assert "seeds 2:" in told
+
+
+def test_a_kept_run_of_another_recipe_is_run_again(seeds, tmp_path):
     study, write = seeds
     file = write("seed-17", 0.6)
     assert study.is_kept(file)
     assert not study.is_kept(file.with_name("seed-18.json"))
-    file.write_text(file.read_text().replace('{"hash": "', '{"hash": "0'))
+    file.with_suffix(".csv").rename(tmp_path / "elsewhere.csv")
     assert not study.is_kept(file)
+    write("seed-17", 0.6)
+    file.write_text(file.read_text().replace('"recipe": "', '"recipe": "0'))
+    assert not study.is_kept(file)
+
+
+def test_a_recipe_that_names_finished_stages_is_the_recipe_it_was(seeds, tmp_path):
+    study, _ = seeds
+    text = study.recipe.read_text(encoding="utf-8")
+    for line, is_same in (("# a comment", True), ('fitted = "fitted/x"', True), ("seed = 3", False)):
+        file = tmp_path / "other.toml"
+        file.write_text(text.replace("seed = 17", line if line == "seed = 3" else f"seed = 17\n{line}", 1))
+        other = dataclasses.replace(study, recipe=file)
+        assert (other.recipe_hash() == study.recipe_hash()) is is_same, line
 
 
 def test_what_is_told_beside_a_kept_run_can_be_kept(benchmark, tmp_path):
@@ -126,9 +197,10 @@ def test_what_is_told_beside_a_kept_run_can_be_kept(benchmark, tmp_path):
     }  # fmt: skip
     lines = "".join(json.dumps({**answer, "task": task}) + "\n" for task in ("choice", "choice-direct"))
     (tmp_path / "answers").mkdir()
-    for stage in ("04-evaluate", "06-evaluate"):
+    script = benchmark("phantom_learning")
+    for stage in (script.BEFORE, script.AFTER):
         (tmp_path / "answers" / f"{stage}.jsonl").write_text(lines)
-    kept = json.loads(json.dumps(benchmark("phantom_learning").learned(tmp_path)))
+    kept = json.loads(json.dumps(script.learned(tmp_path)))
     assert [row["value"] for row in kept["rows"]] == [1.0, 1.0]
 
 

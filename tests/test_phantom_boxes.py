@@ -1,5 +1,6 @@
 """What is told of MedVol-R1 over seeds: the lift of GRPO, paired by query, and the curve of SFT."""
 
+import dataclasses
 import json
 
 import pytest
@@ -17,7 +18,7 @@ def run_folder(folder, script, gain):
         lines = [
             {
                 "prompt_id": f"case-{case}:query-{query}", "case_id": f"case-{case}",
-                "patient": f"patient-{case}", "task": script.TASK,
+                "patient": f"patient-{case}", "task": script.TASK, "kind": "organ",
                 "figures": {"dsc": dsc + 0.01 * (case % 3) + spread * (-1) ** case},
             }
             for case in range(30)
@@ -44,9 +45,17 @@ def test_the_lift_is_paired_and_the_curve_has_ten_pieces(script, tmp_path):
 
 
 def test_the_lift_over_seeds_is_said_with_its_interval(script, tmp_path):
-    runs = [run_folder(tmp_path / str(seed), script, gain) for seed, gain in enumerate((0.05, 0.1, 0.15))]
-    said = script.lift(runs)
-    assert said.endswith(", 3 seeds: +0.100 (-0.024 to +0.224)\n")  # 4.303 times 0.05 over the root of 3
+    columns = {"sft": script.Column(script.BEFORE), "grpo": script.Column(script.AFTER)}
+    study = dataclasses.replace(
+        script.STUDY, columns=columns, claims=(script.Claim("lift", {"grpo": 1.0, "sft": -1.0}),)
+    )
+    for seed, gain in enumerate((0.05, 0.1, 0.15)):
+        rows = study.questions(run_folder(tmp_path / str(seed), script, gain))
+        text = "".join(",".join(row) + "\n" for row in rows)
+        (tmp_path / f"seed-{seed}.csv").write_text(text)
+    said = study.over_all([tmp_path / f"seed-{seed}.json" for seed in range(3)])
+    assert "lift  0.100 [-0.024, 0.224]  each 0.050  0.100  0.150" in said  # 4.303 times 0.05 over root 3
+    assert said.splitlines()[-3].split() == ["organ", "0.560", "0.610", "0.660"]
 
 
 def test_the_tables_show_what_is_there_and_the_curves(script, tmp_path):
