@@ -87,8 +87,7 @@ def _environment(folder: Path, *wanted: str) -> Path:
 
 
 def _link_torch(built: Path, new: Path) -> None:
-    """Link torch and its CUDA libraries, 5 GB of the 6 that an environment takes, from an environment that is
-    built, where there is one on the same disk."""
+    """Link torch and its CUDA libraries, 5 GB of 6, from an environment that is there, on the same disk."""
     for site in built.glob("lib/python*/site-packages"):
         for distribution in importlib.metadata.distributions(path=[str(site)]):
             if re.fullmatch(r"torch|triton|(nvidia|cuda)-.*", distribution.name):

@@ -119,11 +119,10 @@ def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
 
 
 def _annotations(factory: Callable[..., Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """Yield annotations of parameters with the names that they are written in: a dataclass may take its
-    fields from several modules."""
+    """Yield annotations of parameters, with the names of the modules that they are written in."""
     if inspect.isclass(factory) and dataclasses.is_dataclass(factory):
         for form in reversed(factory.__mro__):
-            yield form.__dict__.get("__annotations__", {}), vars(sys.modules[form.__module__])
+            yield inspect.get_annotations(form), vars(sys.modules[form.__module__])
         return
     function = inspect.unwrap(factory.__init__ if inspect.isclass(factory) else factory)
     yield function.__annotations__, function.__globals__

@@ -1,9 +1,9 @@
 """Runs: folder, lock, stages, reuse, resume."""
 
+from evidcore.compute.processes import processes
 from evidcore.run.begin import run, start
 from evidcore.run.folder import RunFolder, open_run
 from evidcore.run.post_run import audit_run
-from evidcore.run.processes import processes
 
 __all__ = [
     "RunFolder",

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
+from evidcore.compute.processes import pin_threads, processes
 from evidcore.errors import EvidError, RunError
 from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe, load, to_toml
@@ -20,7 +21,6 @@ from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder, State, create, difference, naming_full_disk, write
 from evidcore.run.lock import lock_table
-from evidcore.run.processes import pin_threads, processes
 from evidcore.run.record import Recorder
 
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number

@@ -10,6 +10,7 @@ from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Announce, Dataset, Encoder, Language, Policy, StageContext
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.processor import VolumeProcessor
+from evidcore.model.shared_policy import Opener
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import DataUse
 from evidcore.run import model as models
@@ -43,7 +44,7 @@ class Context(StageContext):
             policy: asked in place of the model that the stages before it left.
         """
         self._assembly, self._before = assembly, before or StageOutputs()
-        self._policy = policy
+        self._policy, self._opener = policy, Opener(self.own_policy)
         self.recipe, self.where, self.resume = assembly.recipe, where, resume
         if folder is not None and announce is not None:
             self.folder, self.announce = folder, announce
@@ -95,6 +96,10 @@ class Context(StageContext):
         """Return a policy over `model()` or what is asked in its place, or over the trained blind arm."""
         if self._policy is not None:
             return self._policy
+        return self._opener.open(prompts_per_pass=prompts_per_pass, blind_arm=blind_arm)
+
+    def own_policy(self, *, prompts_per_pass: int, blind_arm: bool) -> VLMPolicy:
+        """Return a policy that this process answers alone."""
         before = StageOutputs(model=self._before.blind_arm) if blind_arm else self._before
         model, processor = models.current(self._assembly, before)
         return VLMPolicy(model, processor, prompts_per_pass=prompts_per_pass, seed=self.recipe.seed)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from evidcore.compute.processes import processes
 from evidcore.contracts import Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.bootstrap import Interval, paired_interval
@@ -20,7 +21,6 @@ from evidcore.evaluate.reference_lines import cluster, row
 from evidcore.recipe import Recipe
 from evidcore.run.folder import write
 from evidcore.run.model import StageOutputs
-from evidcore.run.processes import processes
 from evidcore.run.record import read_lines
 
 if TYPE_CHECKING:

@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from evidcore.compute.processes import processes
 from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
+from evidcore.model.shared_policy import others_standing_by, stand_by
 from evidcore.recipe import Recipe
 from evidcore.run.assembly import Assembly
 from evidcore.run.changes import write_changes
@@ -34,7 +36,6 @@ from evidcore.run.fitted import Fitted
 from evidcore.run.folder import RunFolder, difference, link, settle, write
 from evidcore.run.inputs import BLIND_ARM, INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.run.model import StageOutputs
-from evidcore.run.processes import processes
 from evidcore.run.record import StageAnnouncer, append, read_lines, rewrite
 
 Stand = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
@@ -141,7 +142,7 @@ class Execution:
         return key
 
     def _compute(self, name: str, stage: Stage, stored: Path, inputs: dict[str, Any]) -> None:
-        """Run a stage in its working folder: in all processes where it trains, else in the first alone."""
+        """Run a stage in its working folder: training in all processes, else in the first, helped by them."""
         work = self.folder.working(name)
         resume = processes().share(processes().is_first and _can_go_on(work, inputs))
         if processes().is_first:
@@ -150,15 +151,17 @@ class Execution:
             (work / "answers.jsonl").unlink(missing_ok=True)  # of a stage that was cut short
             self.folder.set_status("running", stage=name)
             self.announcer.stage_started(name, work)
-        elif not stage.is_distributed:
-            return
         announce = StageAnnouncer(self.announcer, name)
         _seed_everything(self.recipe.seed)
         context = Context(
             self.assembly, name, before=self.before, folder=work, announce=announce, resume=resume
         )
+        if not stage.is_distributed and not processes().is_first:
+            stand_by(context.own_policy)
+            return
         start_s = time.monotonic()
-        result = stage.run(context)
+        with contextlib.nullcontext() if stage.is_distributed else others_standing_by():
+            result = stage.run(context)
         if processes().is_first:
             took_s = None if resume else time.monotonic() - start_s
             shown = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from evidcore.compute.processes import processes
 from evidcore.contracts import Stage
 from evidcore.recipe import Recipe
 from evidcore.registry import Offer, find
 from evidcore.registry.factory import options
 from evidcore.run.code import offer_hash
-from evidcore.run.processes import processes
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from evidcore.compute.processes import pin_threads
 from evidcore.contracts import Policy, Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.asking import AskingStage
@@ -20,7 +21,6 @@ from evidcore.run.execute import Execution, final_outputs
 from evidcore.run.folder import RunFolder, naming_full_disk, write
 from evidcore.run.lock import lock_table
 from evidcore.run.model import StageOutputs
-from evidcore.run.processes import pin_threads
 from evidcore.run.record import Recorder, append
 from evidcore.train.settings import Silent
 

@@ -24,3 +24,10 @@ def test_two_processes_share_one_run_and_agree_with_one(evid, done):
     for mine, theirs in zip(one, two, strict=True):
         if mine["stage"] == "03-sft":
             assert theirs["loss"] == pytest.approx(mine["loss"], abs=1e-4)
+    asked = [
+        (folder / "answers" / "05-evaluate.jsonl").read_text().splitlines() for folder in (done, folders[0])
+    ]
+    lines = [[json.loads(line) for line in side] for side in asked]
+    assert [line["prompt_id"] for line in lines[0]] == [line["prompt_id"] for line in lines[1]]
+    same = [mine["text"] == theirs["text"] for mine, theirs in zip(*lines, strict=True)]
+    assert sum(same) > 0.9 * len(same)  # the weights are those of one process but for rounding

@@ -1,6 +1,7 @@
 """One process or many: a launcher such as `accelerate launch -m evidcore run …` starts several.
 
-The first process owns the run folder; stages that train run in all of them, the others in the first alone.
+The first process owns the run folder; stages that train run in all of them, the others in the first, for
+which the rest answer their share of the questions (`shared_policy`).
 Without GPUs, `python -m torch.distributed.run --nproc_per_node 2 -m evidcore run …` does the same; there,
 accelerate's own launcher starts a single process.
 """
@@ -54,6 +55,14 @@ class Processes:
         held = [value]
         distributed.broadcast_object_list(held, src=0, group=self._patient, device=torch.device("cpu"))
         return held[0]
+
+    def gather(self, value: Value) -> list[Value]:
+        """Return everyone's value in the first process, by rank, and none in the others."""
+        if self.count == 1:
+            return [value]
+        held: Any = [None] * self.count if self.is_first else None
+        distributed.gather_object(value, held, dst=0, group=self._patient)
+        return held or []
 
 
 def pin_threads(count: int) -> None:

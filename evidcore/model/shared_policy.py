@@ -1,0 +1,108 @@
+"""A policy that all processes of a run answer for, while the first one measures.
+
+Order of events: the first process opens a policy, the others open the same one; at each question to it, the
+prompts are dealt out, everyone answers a share, and the first puts the answers together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from evidcore.case import Prompt
+from evidcore.compute.processes import processes
+from evidcore.model.policy import VLMPolicy
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """The first process opened a policy with these arguments."""
+
+    arguments: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """The first process asks: a method, its columns with an entry for each prompt, its other arguments."""
+
+    policy: int
+    method: str
+    columns: Sequence[Sequence[Any]]
+    arguments: Mapping[str, Any]
+
+    def share(self, policy: VLMPolicy) -> list[Any]:
+        """Return what this process answers."""
+        mine = slice(processes().rank, None, processes().count)
+        method = getattr(VLMPolicy, self.method)
+        found: list[Any] = method(policy, *(column[mine] for column in self.columns), **self.arguments)
+        return found
+
+
+class SharedPolicy(VLMPolicy):
+    """In the first process; the others are in `stand_by`. Draws are seeded by prompt, whoever answers it."""
+
+    def __init__(self, policy: VLMPolicy, number: int) -> None:
+        """Take the policy that was opened as the `number`-th of its stage."""
+        super().__init__(
+            policy.model, policy.processor, prompts_per_pass=policy.prompts_per_pass, seed=policy.seed
+        )
+        self._number = number
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return one completion per prompt."""
+        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        return self._dealt("generate", [prompts], settings)
+
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Return the log-probability in nats of each candidate completion, summed over its tokens."""
+        return self._dealt("log_likelihoods", [prompts, completions], {})
+
+    def _dealt(
+        self, method: str, columns: Sequence[Sequence[Any]], arguments: Mapping[str, Any]
+    ) -> list[Any]:
+        call = processes().share(_Asked(self._number, method, columns, arguments))
+        found: list[Any] = [None] * len(columns[0])
+        for rank, share in enumerate(processes().gather(call.share(self))):
+            found[rank :: processes().count] = share
+        return found
+
+
+class Opener:
+    """Opens the policies of one stage."""
+
+    def __init__(self, make: Callable[..., VLMPolicy]) -> None:
+        """Take what makes a policy from arguments that can be sent to other processes."""
+        self._make, self._count = make, 0
+
+    def open(self, **arguments: Any) -> VLMPolicy:
+        """Return a policy; with other processes, one that they answer too."""
+        if processes().count == 1:
+            return self._make(**arguments)
+        processes().share(_Opened(arguments))
+        number, self._count = self._count, self._count + 1
+        return SharedPolicy(self._make(**arguments), number)
+
+
+@contextlib.contextmanager
+def others_standing_by() -> Iterator[None]:
+    """Let the others go on at the end."""
+    try:
+        yield
+    finally:
+        processes().share(None)
+
+
+def stand_by(make: Callable[..., VLMPolicy]) -> None:
+    """Answer shares until the first process is through with its stage."""
+    policies: list[VLMPolicy] = []
+    while (call := processes().share(None)) is not None:
+        if isinstance(call, _Opened):
+            policies.append(make(**call.arguments))
+        else:
+            processes().gather(call.share(policies[call.policy]))

@@ -1,0 +1,124 @@
+"""A policy that several processes answer for: what each is dealt, and what comes of it."""
+
+import threading
+
+import pytest
+
+from evidcore.model import shared_policy
+from evidcore.model.policy import VLMPolicy
+from evidcore.model.shared_policy import Opener, others_standing_by, stand_by
+
+
+class Tells(VLMPolicy):
+    """Answers with the prompt and who it is; made without a model."""
+
+    def __init__(self, says):
+        self.model, self.processor, self.prompts_per_pass, self.seed = says, None, 4, 0
+
+
+@pytest.fixture
+def in_processes(monkeypatch):
+    """Return a function that runs one function per rank, each in a thread that takes itself for a process."""
+
+    class Together:
+        def __init__(self, count):
+            self.count, self.here = count, threading.local()
+            self.barrier, self.held = threading.Barrier(count), [None] * count
+
+        @property
+        def rank(self):
+            return self.here.rank
+
+        @property
+        def is_first(self):
+            return self.rank == 0
+
+        def gather(self, value):
+            self.held[self.rank] = value
+            self.barrier.wait(10)
+            found = list(self.held)
+            self.barrier.wait(10)
+            return found if self.is_first else []
+
+        def share(self, value):
+            self.held[self.rank] = value
+            self.barrier.wait(10)
+            found = self.held[0]
+            self.barrier.wait(10)
+            return found
+
+    def run(*functions):
+        together = Together(len(functions))
+        monkeypatch.setattr(shared_policy, "processes", lambda: together)
+        monkeypatch.setattr(
+            VLMPolicy, "generate",
+            lambda self, prompts, **how: [f"{one} by {self.model}{together.rank} {how}" for one in prompts],
+        )  # fmt: skip
+        monkeypatch.setattr(
+            VLMPolicy, "log_likelihoods",
+            lambda self, prompts, completions: [[float(len(text))] for text in completions],
+        )  # fmt: skip
+        found, wrong = [None] * len(functions), []
+
+        def one(rank):
+            together.here.rank = rank
+            try:
+                found[rank] = functions[rank]()
+            except Exception as cause:
+                wrong.append(cause)
+                together.barrier.abort()
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(functions))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        if wrong:
+            raise wrong[0]
+        return found
+
+    return run
+
+
+def make(*, says="own"):
+    return Tells(says)
+
+
+def test_prompts_are_dealt_out_and_answers_stand_in_their_order(in_processes):
+    def first():
+        with others_standing_by():
+            own, blind = (opener := Opener(make)).open(), opener.open(says="blind")
+            texts = blind.generate(["a", "b", "c", "d", "e"], max_new_tokens=3)
+            return texts, own.generate(["a"], max_new_tokens=1), own.log_likelihoods(["a", "b"], ["x", "yy"])
+
+    def other():
+        stand_by(make)
+
+    texts, alone, likelihoods = in_processes(first, other, other)[0]
+    assert [text.split(" {")[0] for text in texts] == [
+        "a by blind0", "b by blind1", "c by blind2", "d by blind0", "e by blind1",
+    ]  # fmt: skip
+    assert texts[0].endswith("{'max_new_tokens': 3, 'temperature': 0.0}")
+    assert alone[0].startswith("a by own0")  # fewer prompts than processes
+    assert likelihoods == [[1.0], [2.0]]
+
+
+def test_the_others_go_on_when_the_first_fails(in_processes):
+    went_on = []
+
+    def first():
+        with others_standing_by():
+            Opener(make).open()
+            raise ValueError("no volumes")
+
+    def other():
+        stand_by(make)
+        went_on.append(True)
+
+    with pytest.raises(ValueError, match="no volumes"):
+        in_processes(first, other)
+    assert went_on == [True]
+
+
+def test_one_process_opens_the_policy_itself():
+    assert type(Opener(make).open()) is Tells
