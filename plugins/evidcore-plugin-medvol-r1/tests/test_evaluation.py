@@ -1,5 +1,6 @@
 """Boxes 'z y0 y1 x0 x1' on a scan of 12 x 16 x 16 voxels, filled from top to bottom by a segmenter."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -195,6 +196,25 @@ def test_slices_and_boxes_have_figures_of_their_own(segmenter, case_of):
     assert rows["key_slice_off_mm"].value == pytest.approx((5 * 5.0 + 0) / 2)  # of those who name one
     assert rows["key_slice_off_mm"].note.startswith("1 of 3 not measured: the answer names no slice")
     assert rows["box_iou"].value == pytest.approx((0.5 + 1 + 0) / 3)  # in the plane
+
+
+def test_the_right_one_of_two_masks_is_told_where_words_leave_it_open(segmenter, case_of):
+    cases = [case_of("a"), case_of("b"), case_of("c")]
+    kidneys = ["left kidney", "right kidney"]
+    prompts = [prompt for case in cases for prompt in Boxed().prompts(case, None, 0)]
+    open_to = [
+        dataclasses.replace(prompt, reference={**prompt.reference, "among": kidneys})
+        for prompt in prompts
+        if prompt.reference["masks"] == ["left kidney"]
+    ]
+    texts = {
+        "a:left kidney": "4 12 14 12 14",  # the left one
+        "b:left kidney": "4 12 14 2 4",  # the other one
+        "c:left kidney": "somewhere",
+    }
+    rows = by_metric(scored(segmenter(), open_to, texts))
+    assert rows["right_mask"].value == rows["right_mask/organ (kind)"].value == pytest.approx(1 / 3)
+    assert "right_mask" not in by_metric(evaluated(segmenter(), cases[:1], ANSWERS))  # the words tell
 
 
 def test_every_line_holds_its_figures_and_rows_can_be_paired(segmenter, case_of):

@@ -10,6 +10,8 @@ What is counted how:
 - `key_slice_area` is the target's area on the named slice over its largest on any slice, `key_slice_off_mm`
   how far that slice lies from the gold one, `box_iou` how well the boxes match the gold ones in the plane,
   whatever slice was named.
+- `right_mask` is the share of queries whose words leave several masks open (`reference["among"]`, as both
+  kidneys) for which the mask made of the answer overlaps what is meant by more voxels than all the others.
 
 Beside a policy under audit stand the best blind rule and *registration*, which knows where the body lies in
 the scan and never looks at what is asked (`blind_boxes`).

@@ -14,7 +14,7 @@ from evidcore.registry import Offer, blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read
 from evidcore_plugin_medvol_r1.mask_figures import MaskFigures, mask_figures
-from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
+from evidcore_plugin_medvol_r1.masks import masks_of, other_mask, request, target_mask
 
 _AT_ONCE = 8  # masks of one volume in memory, unless one question needs more
 
@@ -163,7 +163,8 @@ def _figures(
                     "traceback is below."
                 ) from mask
         target, step_mm = target_mask(answers[0].prompt, volume), volume.spacing_mm_zyx[0]
+        others = other_mask(answers[0].prompt, volume)
         yield [
-            mask_figures(one.said, one.gold, target, own, best, step_mm)
+            mask_figures(one.said, one.gold, target, own, best, step_mm, others)
             for one, own in zip(answers, masks, strict=True)
         ]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import numpy as np
+
 from evidcore.case import Evidence
 from evidcore.geometry.boxes import Mask, mask_overlap, matched_iou
 
 UNITS = {
     "dsc": "score", "iou": "score", "oracle_dsc": "score", "oracle_iou": "score", "unparsable_rate": "rate",
     "unusable_rate": "rate", "key_slice_area": "score", "key_slice_off_mm": "plain", "box_iou": "score",
+    "right_mask": "rate",
 }  # fmt: skip
-BY_PART = ("dsc", "iou", "oracle_dsc", "unparsable_rate")  # also told of each organ and kind of query
+BY_PART = ("dsc", "iou", "oracle_dsc", "unparsable_rate", "right_mask")  # told by organ and kind of query too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,7 @@ def mask_figures(
     own: Mask | Exception | None,
     best: Mask | Exception,
     spacing_z_mm: float,
+    others: Mask | None = None,
 ) -> MaskFigures:
     """Measure an answer; one without boxes, or whose boxes were refused, overlaps by 0.
 
@@ -41,6 +45,7 @@ def mask_figures(
         own: what the segmenter made of `said`, or why it made nothing.
         best: what it made of `gold`, or why it made nothing.
         spacing_z_mm: distance of two slices.
+        others: the masks that the words could mean too; None where the words tell what is meant.
     """
     figures = {"unparsable_rate": float(said is None), "unusable_rate": float(isinstance(own, Exception))}
     missing: dict[str, str] = {}
@@ -54,6 +59,9 @@ def mask_figures(
             figures |= dict(zip(names, overlap, strict=True))
         else:
             missing |= dict.fromkeys(names, "the target's mask is empty, and so is the segmenter's")
+    if others is not None:
+        made = own if isinstance(own, np.ndarray) else np.zeros_like(target)
+        figures["right_mask"] = float((made & target).sum() > (made & others).sum())
     areas = target.sum(axis=(1, 2))
     if said is None:
         figures |= {"key_slice_area": 0.0, "box_iou": 0.0}

@@ -63,10 +63,22 @@ def _whole(mask: Mask, shape_zyx: tuple[int, int, int]) -> Mask | Exception:
 
 
 def target_mask(prompt: Prompt, volume: Volume) -> Mask:
-    """Return the masks that answer a prompt, OR-ed, shape (z, y, x).
+    """Return the masks that answer a prompt, OR-ed, shape (z, y, x); `reference["masks"]` names them."""
+    return together(prompt, prompt.reference["masks"], volume)
+
+
+def other_mask(prompt: Prompt, volume: Volume) -> Mask | None:
+    """Return the masks that a prompt's words could mean too, OR-ed; None where the words tell them apart."""
+    others = [name for name in prompt.reference.get("among", ()) if name not in prompt.reference["masks"]]
+    return together(prompt, others, volume) if others else None
+
+
+def together(prompt: Prompt, names: Sequence[str], volume: Volume) -> Mask:
+    """Return masks of a prompt's case, OR-ed, shape (z, y, x).
 
     Args:
-        prompt: `reference["masks"]` names masks of its case.
+        prompt: what asks about the case.
+        names: of masks.
         volume: the case's first.
 
     Raises:
@@ -74,7 +86,7 @@ def target_mask(prompt: Prompt, volume: Volume) -> Mask:
     """
     case = prompt.case
     found = np.zeros(volume.shape_zyx, dtype=np.bool_)
-    for name in prompt.reference["masks"]:
+    for name in names:
         if name not in case.masks:
             listing = ", ".join(sorted(case.masks)) or "none"
             raise DataError(

@@ -21,6 +21,7 @@ class Asked:
     id: str
     text: str
     masks: tuple[str, ...] = ()  # of the case, which answer together; empty where nobody knows
+    among: tuple[str, ...] = ()  # masks that the words alone do not tell apart
     kind: str | None = None
 
     @property
@@ -42,7 +43,10 @@ def given(case: Case) -> list[Asked]:
                 f"case {case.id!r}: query {query.id!r} is answered by mask {missing!r}, which the case lacks."
                 f" It has: {listing}. Correct the data set."
             )
-    return [Asked(id=query.id, text=query.text, masks=query.masks, kind=query.kind) for query in case.queries]
+    return [
+        Asked(id=query.id, text=query.text, masks=query.masks, among=query.among, kind=query.kind)
+        for query in case.queries
+    ]
 
 
 def by_mask(

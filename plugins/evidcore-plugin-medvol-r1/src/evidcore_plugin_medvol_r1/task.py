@@ -183,6 +183,7 @@ class ReasoningSegmentation(Task):
             reference={
                 "query": query.text,
                 "masks": list(query.masks),
+                "among": list(query.among),
                 "finding": query.target,
                 "kind": query.kind,
                 "think": self.think,
