@@ -212,9 +212,10 @@ def test_the_right_one_of_two_masks_is_told_where_words_leave_it_open(segmenter,
         "b:left kidney": "4 12 14 2 4",  # the other one
         "c:left kidney": "somewhere",
     }
-    rows = by_metric(scored(segmenter(), open_to, texts))
+    tower = segmenter()
+    rows = by_metric(scored(tower, open_to, texts))
     assert rows["right_mask"].value == rows["right_mask/organ (kind)"].value == pytest.approx(1 / 3)
-    assert "right_mask" not in by_metric(evaluated(segmenter(), cases[:1], ANSWERS))  # the words tell
+    assert "right_mask" not in by_metric(evaluated(tower, cases[:1], ANSWERS))  # the words tell
 
 
 def test_every_line_holds_its_figures_and_rows_can_be_paired(segmenter, case_of):
