@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder, probe_auc
+from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder, probe_auc, side_accuracy
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
 from evidcore_plugin_encoders.objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
 from evidcore_plugin_encoders.vit3d import ViT3D
@@ -282,6 +282,7 @@ def test_a_fit_is_found_again_in_its_folder(train, validation, tmp_path):
     assert figures["cases"] == 16
     assert figures["validation_cases"] == 12
     assert set(figures["validation_probe_auc"]) == set(finding_names(train))
+    assert figures["validation_side_accuracy"].keys() == figures["validation_probe_auc"].keys()
 
 
 def test_the_probe_finds_what_the_features_show(train):
@@ -295,6 +296,26 @@ def test_the_probe_finds_what_the_features_show(train):
     assert figures["pleural effusion"] > 0.8  # scored on what it was fitted on
     one_class = dataclasses.replace(known, findings=torch.zeros_like(known.findings))
     assert set(probe_auc(model, known, one_class).values()) == {None}
+
+
+def test_the_probe_of_halves_tells_a_side_that_pixels_show_and_no_other(train):
+    model = encoder().eval()
+    known = read_targets(train, model, finding_names(train), masks=False)
+    cases, half = len(known.reports), known.volumes.shape[-1] // 2
+    sides = torch.full_like(known.sides, -1)
+    sides[:, :, 0] = torch.tensor([[row % 2, 1 - row % 2] for row in range(cases)])
+    shown = torch.full_like(known.volumes, 128)
+    for row in range(cases):
+        shown[row, ..., :half] = 255 if sides[row, 0, 0] else 128
+        shown[row, ..., half:] = 255 if sides[row, 1, 0] else 128
+    bright = dataclasses.replace(known, volumes=shown, sides=sides)
+    dark = dataclasses.replace(bright, volumes=torch.full_like(shown, 128))
+    name = known.names[0]
+    assert side_accuracy(model, bright, bright)[name] == 1.0
+    assert side_accuracy(model, dark, dark)[name] == pytest.approx(0.5, abs=0.1)
+    nowhere = dataclasses.replace(bright, sides=torch.full_like(sides, -1))
+    assert set(side_accuracy(model, nowhere, bright).values()) == {None}
+    assert set(side_accuracy(model, bright, nowhere).values()) == {None}
 
 
 def test_fewer_cases_than_a_step_takes_are_refused(train, validation, tmp_path):

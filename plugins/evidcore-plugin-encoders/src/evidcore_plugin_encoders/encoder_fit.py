@@ -1,7 +1,8 @@
 """Train a volume encoder on what is known about cases.
 
 Order of events: every volume, label and mask is read once; then a fixed number of steps over shuffled cases,
-each on the sum of the asked objectives; then the frozen features are probed linearly on validation cases.
+each on the sum of the asked objectives; then the frozen features are probed linearly on validation cases,
+for what is there and on which side.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Encoder, FitLog
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
-from evidcore_plugin_encoders.objectives import OBJECTIVES, pooled
+from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
 
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
 LOG_EVERY_STEPS = 10
@@ -112,7 +113,7 @@ def fit_encoder(
             name: OBJECTIVES[name][0](encoder.width, grid, len(known.names)) for name in supervision
         }).to(device)
         _train(encoder, heads, known, seed, log, clock, options)
-    auc = probe_auc(encoder, known, held_out)
+    auc, right_side = probe_auc(encoder, known, held_out), side_accuracy(encoder, known, held_out)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
     save_file(weights, folder / "weights.safetensors")
@@ -122,6 +123,7 @@ def fit_encoder(
         "supervision": list(supervision),
         "validation_cases": len(validation),
         "validation_probe_auc": auc,
+        "validation_side_accuracy": right_side,
     }
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
@@ -221,6 +223,41 @@ def encode(encoder: Encoder, known: Targets, rows: int) -> Iterator[Float[Tensor
     for part in torch.split(torch.arange(rows), 32):
         with torch.no_grad():
             yield encoder(known.batch(part, device).pixels()).features.float().cpu()
+
+
+def side_accuracy(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, float | None]:
+    """Return how often a linear probe of the body's halves says on which side a finding lies.
+
+    Asked are validation cases with the finding in one half; the half that looks more like it is the answer,
+    so chance is 0.5. None where no such case is there, or none to learn from. The probe is a logistic
+    regression on maximum and mean of the frozen features in a half, fitted on training cases.
+    """
+    rows = min(PROBE_CASES, len(known.reports))
+    learn_from, asked = known.sides[:rows], held_out.sides
+    one_sided = {
+        index: ((learn_from[:, :, index] >= 0).all(1), (asked[:, :, index].clamp(min=0).sum(1) == 1))
+        for index in range(asked.shape[2])
+    }
+    wanted = [index for index, (told, held) in one_sided.items() if told.any() and held.any()]
+    found: dict[str, float | None] = dict.fromkeys(known.names[: asked.shape[2]])
+    if not wanted:
+        return found
+    grid = encoder.grid(encoder.input.size_zyx)
+    seen, unseen = (
+        torch.cat([pooled(part, grid, halves=HALVES) for part in encode(encoder, some, count)]).numpy()
+        for some, count in ((known, rows), (held_out, len(held_out.reports)))
+    )
+    for index in wanted:
+        told, held = (mask.numpy() for mask in one_sided[index])
+        truth = learn_from[:, :, index].numpy()[told].reshape(-1)
+        if len(set(truth)) < 2:
+            continue
+        probe = Logistic(seen[told].reshape(len(truth), -1), truth.astype(np.int64), strength=0.1)
+        halves = unseen[held]
+        odds = probe.log_odds(halves.reshape(-1, halves.shape[2])).reshape(-1, HALVES)
+        where = asked[:, :, index].numpy()[held].argmax(1)
+        found[known.names[index]] = float((odds.argmax(1) == where).mean())
+    return found
 
 
 def probe_auc(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, float | None]:
