@@ -1,8 +1,13 @@
-"""A recipe over seeds, each with its own patients: run it, keep what may be committed, make the tables."""
+"""A recipe over seeds, each with its own patients: run it, keep what may be committed, make the tables.
+
+A seed is kept as two files: `seed-N.json`, its results and lock, and `seed-N.csv`, what each question added
+to a figure, from which the figures over all seeds are computed anew.
+"""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import hashlib
 import json
@@ -15,6 +20,10 @@ from typing import Any, NamedTuple
 
 from evidcore_plugin_lab.ablation import NO_ANSWERS, without_places
 
+from evidcore.contracts import Sums
+from evidcore.evaluate.bootstrap import Arms, Contrast, Item
+from evidcore.evaluate.items import row_items
+from evidcore.evaluate.pooling import pooled
 from evidcore.run.record import read_lines
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +39,20 @@ class Line(NamedTuple):
     is_main: bool = False  # also in the summary
 
 
+class Column(NamedTuple):
+    """What is kept of each question: the figure that its answer in a stage adds to a metric."""
+
+    file: str  # the stage's answers
+    condition: str = ""  # of an audit
+
+
+class Claim(NamedTuple):
+    """A figure over all seeds: a weighted sum of columns, paired by question."""
+
+    label: str
+    weights: Mapping[str, float]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
     """A recipe, and what is told of its runs."""
@@ -41,13 +64,16 @@ class Study:
     title: str
     head: str  # of the tables
     lines: tuple[Line, ...]
+    task: str  # whose questions are kept one by one
+    metric: str  # of theirs
+    group: str  # key of a line of answers: what a question is about
+    columns: Mapping[str, Column]
+    claims: tuple[Claim, ...]
+    by_group: Callable[[Sequence[Path]], Sequence[str]]  # files of questions -> lines
     more: Callable[[Path], dict[str, Any]]  # run folder -> what is kept as its result `learned`
     below: Callable[[Path], Sequence[str]]  # kept run -> lines below the tables
-    overall: Callable[[Sequence[Path]], str] | None = None  # run folders -> what is kept as over_seeds.txt
     percent: bool = True
-    least: Mapping[str, float] = dataclasses.field(
-        default_factory=dict
-    )  # label of a line -> lower end, any seed
+    least: Mapping[str, float]  # label of a line -> lower end, any seed
 
     def run(self, seed: int, root: Path, *, controls: bool = False, threads: int = 0) -> Path:
         """Run the pipeline of a seed, on the recipe's threads or on `threads`, and return its run folder."""
@@ -60,9 +86,15 @@ class Study:
         return self.newest(root / f"seed-{seed}")
 
     def is_kept(self, place: Path) -> bool:
-        """Tell whether a file holds a run of the recipe as it is now."""
-        now = hashlib.sha256(self.recipe.read_bytes()).hexdigest()
-        return place.exists() and kept(place)["lock"]["recipe"]["hash"] == now
+        """Tell whether a file holds a run of the recipe as it is now, its questions beside it."""
+        both = place.exists() and place.with_suffix(".csv").exists()
+        return both and kept(place).get("recipe") == self.recipe_hash()
+
+    def recipe_hash(self) -> str:
+        """Return the hash of what the recipe says, whatever finished stages it names and comments it has."""
+        said = tomllib.loads(self.recipe.read_text(encoding="utf-8"))
+        said.pop("fitted", None)
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def newest(self, folder: Path) -> Path:
         """Return the newest finished run below a folder."""
@@ -72,16 +104,76 @@ class Study:
         return runs[-1].parents[1]
 
     def keep(self, run_folder: Path, place: Path) -> None:
-        """Write results and lock of a run to one file; no answer, rollout, report or path of this machine."""
+        """Write results and lock of a run, and its questions beside them; no answer, report or path."""
         results = {
             file.stem: json.loads(file.read_text(encoding="utf-8"))
             for file in sorted((run_folder / "results").glob("*.json"))
         }
         lock = tomllib.loads((run_folder / "lock.toml").read_text(encoding="utf-8"))
-        made = {"results": {**results, "learned": self.more(run_folder)}, "lock": lock, "commit": commit()}
+        made = {
+            "results": {**results, "learned": self.more(run_folder)},
+            "lock": lock,
+            "commit": commit(),
+            "recipe": self.recipe_hash(),
+        }
         place.parent.mkdir(parents=True, exist_ok=True)
         text = without_places(json.dumps(made, indent=1, ensure_ascii=False), ROOT)
         place.write_text(text + "\n", encoding="utf-8")
+        with place.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(self.questions(run_folder))
+
+    def questions(self, run_folder: Path) -> list[tuple[str, ...]]:
+        """Return a row for each question of the test split: patient, question, what it is about, columns."""
+        items = {
+            name: row_items(
+                answers(run_folder, column.file, self.task),
+                {"name": self.task, "metric": self.metric, "condition": column.condition},
+            )
+            for name, column in self.columns.items()
+        }
+        file = next(iter(self.columns.values())).file
+        asked = {line["prompt_id"]: line for line in answers(run_folder, file, self.task)}
+        rows = [
+            (
+                line["patient"],
+                prompt,
+                str(line[self.group]),
+                *(_held(own.get(prompt)) for own in items.values()),
+            )
+            for prompt, line in asked.items()
+        ]
+        return [("patient", "question", self.group, *self.columns), *rows]
+
+    def contrast(self, places: Sequence[Path], weights: Mapping[str, float]) -> Contrast:
+        """Estimate a weighted sum of columns over the kept questions of seeds that hold them all."""
+        arms: dict[str, dict[int, dict[str, Item]]] = {name: {} for name in weights}
+        for seed, place in enumerate(places):
+            rows = [row for row in questions(place) if all(row[name] for name in weights)]
+            for name, items in arms.items():
+                items[seed] = {
+                    row["question"]: Item(row["patient"], Sums("ratio", (float(row[name]), 1.0)))
+                    for row in rows
+                }
+        return Arms(arms, patients_shared=False).contrast(weights)
+
+    def over_all(self, places: Sequence[Path]) -> str:
+        """Return the claims over the seeds whose questions are kept, as plain text; empty where none are."""
+        places = [place.with_suffix(".csv") for place in places if THREADS not in place.stem]
+        places = [place for place in places if place.exists()]
+        if not places:
+            return ""
+        seeds = ", ".join(place.stem.removeprefix("seed-") for place in places)
+        told = [f"phantom numbers, {self.head}, seeds {seeds}: mean, 95 % by a t over the seeds, each seed"]
+        width = max(len(claim.label) for claim in self.claims)
+        for claim in self.claims:
+            found = self.contrast(places, claim.weights)
+            if found.value is None:
+                told.append(f"{claim.label:{width}}  -  {found.note}")
+                continue
+            ends = {"value": found.value, "low": found.low, "high": found.high}
+            each = "  ".join(map(self._figure, found.by_seed.values()))
+            told.append(f"{claim.label:{width}}  {self.said(ends)}  each {each}  {found.note}".rstrip())
+        return "\n".join([*told, *self.by_group(places)]) + "\n"
 
     def tables(self, places: Sequence[Path]) -> str:
         """Return the tables as Markdown: seeds, their mean, and seeds again on other numbers of threads."""
@@ -122,9 +214,7 @@ class Study:
         found = []
         for line in self.lines:
             item, known = value(fresh, line), [value(place, line) for place in places]
-            ends = [
-                (one["low"] or one["value"], one["high"] or one["value"]) for one in known if one is not None
-            ]
+            ends = [_ends(one) for one in known if one is not None]
             if item is None or item["value"] is None or not (line.is_main and ends):
                 continue
             low, high = min(low for low, _ in ends), max(high for _, high in ends)
@@ -159,13 +249,21 @@ class Study:
         made += f"printed again by `python benchmarks/{self.script}.py --read {folder}`."
         how = sorted({_how(one) for one in places if "commit" in kept(one)})
         made += "".join(f"\nMade {one}." for one in how)
-        return f"{self.title}{made}\n\n{NO_ANSWERS}\n\n{self.tables(places)}\n"
+        has_questions = any(one.with_suffix(".csv").exists() for one in places)
+        note = (
+            f"What each question added lies in `seed-*.csv` ({', '.join(self.columns)}); `over_seeds.txt`\n"
+        )
+        note += "is computed from it. The intervals of the tables are those of the runs."
+        note = note if has_questions else NO_ANSWERS
+        return f"{self.title}{made}\n\n{note}\n\n{self.tables(places)}\n"
 
     def write_up(self, place: Path) -> None:
-        """Write the tables and the summary beside the kept results."""
+        """Write the tables, the summary and the figures over all seeds beside the kept results."""
         places = sorted(place.glob("seed-*.json"))
         (place / "README.md").write_text(self.page(place), encoding="utf-8")
         (place / "summary.txt").write_text(self.summary(places), encoding="utf-8")
+        if over_all := self.over_all(places):
+            (place / "over_seeds.txt").write_text(over_all, encoding="utf-8")
 
     def main(self, about: str, out: str) -> None:
         """Run what is asked and print the tables."""
@@ -188,29 +286,29 @@ class Study:
         parser.add_argument("--read", type=Path)
         given = parser.parse_args()
         if given.read is not None:
-            sys.stdout.write(self.tables(sorted(given.read.glob("seed-*.json"))) + "\n")
+            self.print_out(given.read)
             return
         if given.check is not None:
             self.check(given.check, given.seeds, given.out)
             return
         place = given.keep or given.out / "kept"
-        runs = []
         for seed, threads in [
             *((seed, 0) for seed in given.seeds),
             *((given.seeds[0], n) for n in given.threads),
         ]:
             file = place / (f"seed-{seed}{THREADS}{threads}.json" if threads else f"seed-{seed}.json")
-            if self.is_kept(file) and self.overall is None:
+            if self.is_kept(file):
                 print(f"{file}: kept, and the recipe is as it was")
                 continue
             run = self.run(seed, given.out, controls=seed in given.controls and not threads, threads=threads)
             self.keep(run, file)
             self.write_up(place)
-            runs += [run] * (not threads)
-        if self.overall is not None:
-            (place / "over_seeds.txt").write_text(self.overall(runs), encoding="utf-8")
-        self.write_up(place)
-        sys.stdout.write(self.tables(sorted(place.glob("seed-*.json"))) + "\n")
+        self.print_out(place)
+
+    def print_out(self, place: Path) -> None:
+        """Print the tables and the figures over all seeds."""
+        places = sorted(place.glob("seed-*.json"))
+        sys.stdout.write(f"{self.tables(places)}\n\n{self.over_all(places)}")
 
     def check(self, places: Path, seeds: Sequence[int], root: Path) -> None:
         """Run seeds anew and leave with 1 where a figure left what is kept, or a bound is missed."""
@@ -243,6 +341,25 @@ def value(place: Path, line: Line) -> Mapping[str, Any] | None:
     """Return a row of a kept run."""
     rows = kept(place)["results"][line.file]["rows"]
     return next((item for item in rows if (item["name"], item["metric"]) == (line.name, line.metric)), None)
+
+
+def questions(place: Path) -> list[dict[str, str]]:
+    """Return the rows of a `seed-*.csv`; a column is empty where the question was not asked that way."""
+    with place.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _held(item: Item | None) -> str:
+    if item is None or item.sums is None:
+        return ""
+    value = pooled([item.sums])
+    return "" if value is None else f"{value:.4g}"
+
+
+def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the ends of a row's interval, its value where it has none."""
+    low, high = row["low"], row["high"]
+    return row["value"] if low is None else low, row["value"] if high is None else high
 
 
 def kept(place: Path) -> Any:
