@@ -8,6 +8,7 @@
 # make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 20 minutes)
 PYTHON ?= python3
 VENV ?= .venv
+PROCESSES ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # else every process compiles torch and all else anew, for 10 seconds
@@ -27,7 +28,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PLUGINS)
 	touch $@
 
 demo: venv
-	$(BIN)/evid run recipes/med3d_r1.toml
+	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc_per_node $(PROCESSES) \
+	  -m evidcore run recipes/med3d_r1.toml $(if $(FRESH),--fresh)
 
 test: venv
 	$(PYTEST) -m "not slow" --durations 20 --durations-min 1

@@ -158,7 +158,7 @@ class Study:
 
     def over_all(self, places: Sequence[Path]) -> str:
         """Return the claims over the seeds whose questions are kept, as plain text; empty where none are."""
-        places = [place.with_suffix(".csv") for place in places if THREADS not in place.stem]
+        places = [place.with_suffix(".csv") for place in _seeds(places)]
         places = [place for place in places if place.exists()]
         if not places:
             return ""
@@ -178,7 +178,7 @@ class Study:
     def tables(self, places: Sequence[Path]) -> str:
         """Return the tables as Markdown: seeds, their mean, and seeds again on other numbers of threads."""
         again = [place for place in places if THREADS in place.stem]
-        places = [place for place in places if place not in again]
+        places = _seeds(places)
         heads = [*(place.stem for place in places), "mean", *(place.stem for place in again)]
         lines = [f"| {self.head} | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
         for line in self.lines:
@@ -193,7 +193,7 @@ class Study:
 
     def summary(self, places: Sequence[Path]) -> str:
         """Return the main figures as plain text: mean, lowest and highest; of one seed with its interval."""
-        places = [place for place in places if THREADS not in place.stem]
+        places = _seeds(places)
         seeds = ", ".join(place.stem for place in places)
         shown = "mean (range)" if len(places) > 1 else "one seed, 95 % interval by patient"
         told = [f"phantom numbers, {self.head}, {seeds}: {shown}"]
@@ -244,7 +244,7 @@ class Study:
         """Return the page of a folder of kept results, which names the commands that make it."""
         places = sorted(place.glob("seed-*.json"))
         folder = place.resolve().relative_to(ROOT) if place.resolve().is_relative_to(ROOT) else place
-        seeds = " ".join(one.stem.removeprefix("seed-") for one in places if THREADS not in one.stem)
+        seeds = " ".join(one.stem.removeprefix("seed-") for one in _seeds(places))
         made = f"Written by `python benchmarks/{self.script}.py --seeds {seeds} --keep {folder}`,\n"
         made += f"printed again by `python benchmarks/{self.script}.py --read {folder}`."
         how = sorted({_how(one) for one in places if "commit" in kept(one)})
@@ -324,6 +324,11 @@ class Study:
 
 
 THREADS = "-threads-"  # in the name of a kept run of a seed on another number of them
+
+
+def _seeds(places: Sequence[Path]) -> list[Path]:
+    """Return the kept runs but those of a seed again."""
+    return [place for place in places if THREADS not in place.stem]
 
 
 def commit() -> str:
