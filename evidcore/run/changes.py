@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evidcore.contracts import Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.evaluate.bootstrap import paired_interval
 from evidcore.evaluate.reference_lines import cluster, row
-from evidcore.recipe import Recipe
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
 from evidcore.run.folder import RunFolder, write
@@ -26,53 +24,43 @@ def write_changes(folder: RunFolder, assembly: Assembly) -> None:
     Compared are evaluations that ask the same data in the same way, by their headlines, paired by question.
     """
     recipe = assembly.recipe
-    rows = [
-        item
-        for after, before in _pairs(recipe)
-        for item in _rows(folder, Context(assembly, recipe.stage_name(after)), after, before)
-    ]
+    asking = {
+        recipe.stage_name(place): stage
+        for place, stage in enumerate(recipe.stages)
+        if isinstance(stage, AskingStage) and not stage.compares
+    }
+    lines = {name: read_lines(folder.path / "answers" / f"{name}.jsonl") for name in asking}
+    rows: list[dict[str, Any]] = []
+    for number, (after, stage) in enumerate(asking.items()):
+        headlines = {use.task: stage.evaluation(use, Context(assembly, after)).headline for use in stage.data}
+        for before, earlier in list(asking.items())[:number]:
+            if not stage.arm and _asked(stage) == _asked(earlier):
+                rows += _rows(headlines, (after, lines[after]), (before, lines[before]))
     if rows:
         shown = {"stage": "changes", "kind": "changes", "rows": rows}
         write(folder.path / "results" / "changes.json", json.dumps(shown, indent=1) + "\n")
 
 
-def _pairs(recipe: Recipe) -> Iterator[tuple[int, int]]:
-    """Yield the places of two evaluations that ask the same, the later one first."""
-    asking = [
-        place for place, stage in enumerate(recipe.stages)
-        if isinstance(stage, AskingStage) and not stage.compares
-    ]  # fmt: skip
-    for after in asking:
-        for before in asking:
-            is_later = before < after and not recipe.stages[after].arm
-            if is_later and _asked(recipe.stages[before]) == _asked(recipe.stages[after]):
-                yield after, before
-
-
-def _asked(stage: Stage) -> Sequence[Any]:
-    assert isinstance(stage, AskingStage)
+def _asked(stage: AskingStage) -> tuple[Any, ...]:
     return stage.data, stage.max_new_tokens, stage.options
 
 
-def _rows(folder: RunFolder, context: Context, after: int, before: int) -> Iterator[dict[str, Any]]:
-    stage, name = context.recipe.stages[after], context.recipe.stage_name(before)
-    assert isinstance(stage, AskingStage)
-    new, old = (
-        {(line["task"], line["prompt_id"]): line for line in read_lines(_answers(folder, context, place))}
-        for place in (after, before)
-    )
-    for use in stage.data:
-        mine = [key for key in new if key[0] == use.task]
+def _rows(
+    headlines: Mapping[str, str], after: tuple[str, Sequence[Line]], before: tuple[str, Sequence[Line]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the change of each task's headline.
+
+    Args:
+        headlines: by task.
+        after: the later evaluation's name and lines of answers.
+        before: the earlier one's.
+    """
+    new, old = ({(line["task"], line["prompt_id"]): line for line in lines} for _, lines in (after, before))
+    note = f"{after[0]} minus {before[0]}"
+    for name, headline in headlines.items():
+        mine = [key for key in new if key[0] == name]
         if missing := [prompt for task, prompt in mine if (task, prompt) not in old]:
-            raise RunError(f"{name}: the question {missing[0]!r} was asked by {context.where} alone.")
+            raise RunError(f"{before[0]}: the question {missing[0]!r} was asked by {after[0]} alone.")
         values, earlier = ([side[key]["value"] for key in mine] for side in (new, old))
         owners = [cluster(new[key]["patient"], new[key]["case_id"]) for key in mine]
-        headline = stage.evaluation(use, context).headline
-        note = f"{context.recipe.stage_name(after)} minus {name}"
-        yield row(
-            use.task, f"{headline}_change", paired_interval(values, earlier, owners), note=note
-        ).to_json()
-
-
-def _answers(folder: RunFolder, context: Context, place: int) -> Any:
-    return folder.path / "answers" / f"{context.recipe.stage_name(place)}.jsonl"
+        yield row(name, f"{headline}_change", paired_interval(values, earlier, owners), note=note).to_json()
