@@ -158,9 +158,7 @@ class Study:
 
     def over_all(self, places: Sequence[Path]) -> str:
         """Return the claims over the seeds whose questions are kept, as plain text; empty where none are."""
-        places = [place.with_suffix(".csv") for place in _seeds(places)]
-        places = [place for place in places if place.exists()]
-        if not places:
+        if not (places := _asked(places)):
             return ""
         seeds = ", ".join(place.stem.removeprefix("seed-") for place in places)
         told = [f"phantom numbers, {self.head}, seeds {seeds}: mean, 95 % by a t over the seeds, each seed"]
@@ -173,7 +171,11 @@ class Study:
             ends = {"value": found.value, "low": found.low, "high": found.high}
             each = "  ".join(map(self._figure, found.by_seed.values()))
             told.append(f"{claim.label:{width}}  {self.said(ends)}  each {each}  {found.note}".rstrip())
-        return "\n".join([*told, *self.by_group(places)]) + "\n"
+        return "\n".join(told) + "\n"
+
+    def groups(self, places: Sequence[Path]) -> str:
+        """Return what is told of groups of questions over the same seeds."""
+        return "\n".join([*self.by_group(_asked(places)), ""]) if _asked(places) else ""
 
     def tables(self, places: Sequence[Path]) -> str:
         """Return the tables as Markdown: seeds, their mean, and seeds again on other numbers of threads."""
@@ -264,6 +266,7 @@ class Study:
         (place / "summary.txt").write_text(self.summary(places), encoding="utf-8")
         if over_all := self.over_all(places):
             (place / "over_seeds.txt").write_text(over_all, encoding="utf-8")
+            (place / "by_group.txt").write_text(self.groups(places), encoding="utf-8")
 
     def main(self, about: str, out: str) -> None:
         """Run what is asked and print the tables."""
@@ -308,7 +311,7 @@ class Study:
     def print_out(self, place: Path) -> None:
         """Print the tables and the figures over all seeds."""
         places = sorted(place.glob("seed-*.json"))
-        sys.stdout.write(f"{self.tables(places)}\n\n{self.over_all(places)}")
+        sys.stdout.write(f"{self.tables(places)}\n\n{self.over_all(places)}\n{self.groups(places)}")
 
     def check(self, places: Path, seeds: Sequence[int], root: Path) -> None:
         """Run seeds anew and leave with 1 where a figure left what is kept, or a bound is missed."""
@@ -329,6 +332,12 @@ THREADS = "-threads-"  # in the name of a kept run of a seed on another number o
 def _seeds(places: Sequence[Path]) -> list[Path]:
     """Return the kept runs but those of a seed again."""
     return [place for place in places if THREADS not in place.stem]
+
+
+def _asked(places: Sequence[Path]) -> list[Path]:
+    """Return the kept questions of kept runs, where they have some."""
+    files = (place.with_suffix(".csv") for place in _seeds(places))
+    return [file for file in files if file.exists()]
 
 
 def commit() -> str:

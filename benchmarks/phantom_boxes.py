@@ -111,7 +111,7 @@ def by_kind(places: Sequence[Path]) -> list[str]:
     """Return a table of the kinds of queries: DSC of each seed."""
     seeds = [questions(place) for place in places]
     width = max(map(len, KINDS))
-    lines = ["", f"{'DSC after GRPO, each seed':{width}}"]
+    lines = [f"{'DSC after GRPO, each seed':{width}}"]
     for kind in KINDS:
         each = ([float(row["grpo"]) for row in rows if row["kind"] == kind] for rows in seeds)
         told = "  ".join(f"{float(np.mean(values)):.3f}" if values else "-" for values in each)

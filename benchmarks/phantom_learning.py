@@ -148,7 +148,7 @@ def by_finding(places: Sequence[Path]) -> list[str]:
         told.append((seen, lost, " ".join(f"{rate:3.0f}" for rate in rates)))
     width = max(map(len, findings))
     heads = "  own  at least       p  own-twin  at least       p  own, each seed"
-    lines = ["", f"{'one-sided, Holm':{width}} {heads}"]
+    lines = [f"{'one-sided, Holm':{width}} {heads}"]
     corrected = zip(*(holm(column) for column in zip(*p_values, strict=True)), strict=True)
     for finding, (seen, lost, each_seed), (first, second) in zip(findings, told, corrected, strict=True):
         lines.append(

@@ -18,9 +18,10 @@ SCRIPT = ROOT / "benchmarks" / "phantom_learning.py"
 KEPT = ROOT / "docs" / "results" / "med3d_r1"
 
 
-@pytest.mark.parametrize("recipe", ["med3d_r1", "medvol_r1"])
-@pytest.mark.parametrize("folder", ["", "one_seed"])
-def test_the_tables_are_made_from_the_kept_results(benchmark, recipe, folder):
+@pytest.mark.parametrize(
+    ("folder", "recipe"), [("", "med3d_r1"), ("", "medvol_r1"), ("one_seed", "medvol_r1")]
+)
+def test_the_tables_are_made_from_the_kept_results(benchmark, folder, recipe):
     study = benchmark({"med3d_r1": "phantom_learning", "medvol_r1": "phantom_boxes"}[recipe]).STUDY
     kept = ROOT / "docs" / "results" / folder / recipe
     places = sorted(kept.glob("seed-*.json"))
@@ -31,19 +32,21 @@ def test_the_tables_are_made_from_the_kept_results(benchmark, recipe, folder):
     assert (kept / "summary.txt").read_text(encoding="utf-8") == study.summary(places)
     if any(kept.glob("seed-*.csv")):
         assert (kept / "over_seeds.txt").read_text(encoding="utf-8") == study.over_all(places)
+        assert (kept / "by_group.txt").read_text(encoding="utf-8") == study.groups(places)
 
 
 def test_the_tables_of_kept_results_are_printed_again():
     command = [sys.executable, SCRIPT, "--read", KEPT]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    tables, _, over_all = printed.partition("\n\n")
+    tables, over_all, groups = printed.split("\n\n")
     assert (KEPT / "README.md").read_text(encoding="utf-8").endswith(f"{tables}\n")
-    assert over_all == (KEPT / "over_seeds.txt").read_text(encoding="utf-8")
+    assert f"{over_all}\n" == (KEPT / "over_seeds.txt").read_text(encoding="utf-8")
+    assert groups == (KEPT / "by_group.txt").read_text(encoding="utf-8")
 
 
 def test_no_answer_and_no_report_is_kept():
     kept = {file.name for file in KEPT.rglob("*") if file.is_file()}
-    kept -= {"README.md", "summary.txt", "over_seeds.txt"}
+    kept -= {"README.md", "summary.txt", "over_seeds.txt", "by_group.txt"}
     assert {Path(name).suffix for name in kept} == {".json", ".csv"}
     for file in KEPT.glob("seed-*.csv"):
         assert not re.search(r"<(think|answer|image)>|present|absent", file.read_text(encoding="utf-8"))
@@ -147,13 +150,13 @@ def test_figures_over_seeds_are_computed_from_the_kept_questions(benchmark, tmp_
     script = benchmark("phantom_learning")
     places = [tmp_path / f"seed-{seed}.csv" for seed in range(5)]
     write_questions(places, script, {"nodule": 0.9, "opacity": 0.25, "effusion": 1.0})
-    told = script.STUDY.over_all([place.with_suffix(".json") for place in places])
+    runs = [place.with_suffix(".json") for place in places]
+    told = script.STUDY.over_all(runs)
     own = next(line for line in told.splitlines() if line.startswith("own "))
     assert own.split()[1] == "71.7"  # (0.9 + 0.25 + 1) / 3
     lift = next(line for line in told.splitlines() if line.startswith("GRPO minus as much"))
     assert lift.split()[6] == "-28.3"
-    table = told[told.index("one-sided") :].splitlines()[1:]
-    by_finding = {line.split()[0]: line.split()[1:] for line in table}
+    by_finding = {line.split()[0]: line.split()[1:] for line in script.STUDY.groups(runs).splitlines()[1:]}
     assert float(by_finding["nodule"][2]) < 0.001
     assert by_finding["nodule"][0] == by_finding["nodule"][3] == "90.0"
     assert float(by_finding["opacity"][2]) > 0.4  # at chance: not seen
@@ -183,11 +186,17 @@ def test_a_kept_run_of_another_recipe_is_run_again(seeds, tmp_path):
 def test_a_recipe_that_names_finished_stages_is_the_recipe_it_was(seeds, tmp_path):
     study, _ = seeds
     text = study.recipe.read_text(encoding="utf-8")
-    for line, is_same in (("# a comment", True), ('fitted = "fitted/x"', True), ("seed = 3", False)):
+    changed = (
+        (f"{text}# a comment\n", True),
+        (text.replace('fitted = "fitted/med3d_r1"', ""), True),
+        (text.replace("seed = 17", "seed = 3", 1), False),
+    )
+    for other_text, is_same in changed:
         file = tmp_path / "other.toml"
-        file.write_text(text.replace("seed = 17", line if line == "seed = 3" else f"seed = 17\n{line}", 1))
+        file.write_text(other_text)
+        assert other_text != text
         other = dataclasses.replace(study, recipe=file)
-        assert (other.recipe_hash() == study.recipe_hash()) is is_same, line
+        assert (other.recipe_hash() == study.recipe_hash()) is is_same
 
 
 def test_what_is_told_beside_a_kept_run_can_be_kept(benchmark, tmp_path):
