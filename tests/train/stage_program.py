@@ -25,6 +25,16 @@ class Letters(Reward):
         return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
 
 
+class LettersButOfOne(Letters):
+    """Groups about one case are dead, so that processes have unequally many live ones."""
+
+    case = ""
+
+    def __call__(self, rollouts, earlier):
+        scores = zip(rollouts, super().__call__(rollouts, earlier), strict=True)
+        return [Score(value=0.0) if one.prompt.case.id == self.case else score for one, score in scores]
+
+
 class Printing:
     def step_finished(self, step, metrics):
         sys.stdout.write(f"step {step} {metrics['loss']}\n")
@@ -43,7 +53,7 @@ def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None
     work = Path(folder)
     cases = [volume_case(work.parent / "volumes", seed) for seed in range(4)]
     model, processor = tiny_vlm(Path(language), sharpness=3.0)
-    use = "choice" if kind == "grpo" else "report"
+    use = "report" if kind == "sft" else "choice"
     task = factory.build("task", {"use": use}, given={}, where="test")
     view = factory.build("view", dict(VIEW), given={}, where="test")
     source = PromptSource([PromptSet(name=use, task=task, view=view, cases=cases)], seed=1)
@@ -54,12 +64,14 @@ def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None
         "train": ("bridge", "language"),
     }
     given = {"seed": 3, "announce": Printing(), "resume": resume == "resume"}
-    if kind == "grpo":
+    if kind != "sft":
         settings = GrpoSettings(
             prompts_per_step=4, answers_per_prompt=4, max_new_tokens=6, prompts_per_forward=2,
-            trl={"beta": 0.04}, **shared,
+            trl={"beta": 0.04 if kind == "grpo" else 0.0}, **shared,
         )  # fmt: skip
-        rewards = [NamedReward(name="letters", reward=Letters())]
+        LettersButOfOne.case = cases[0].id
+        reward = Letters() if kind == "grpo" else LettersButOfOne()
+        rewards = [NamedReward(name="letters", reward=reward)]
         grpo(model, processor, source, rewards, settings, work, strategy=Plain(), **given)
     else:
         sft(

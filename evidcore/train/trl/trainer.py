@@ -105,15 +105,26 @@ def without_rounding(
     return kept
 
 
-def without_dead_groups(batch: dict[str, Any], answers_per_prompt: int) -> dict[str, Any]:
+def live_groups(advantages: Tensor, answers_per_prompt: int) -> Tensor:
+    """Return which groups have advantages."""
+    return advantages.view(-1, answers_per_prompt).ne(0).any(1)
+
+
+def without_dead_groups(batch: dict[str, Any], answers_per_prompt: int, fewest: int = 1) -> dict[str, Any]:
     """Leave out groups without advantages; the gradient of the mean over rows stays the same.
 
     Holds without a KL penalty or entropy bonus, for a loss that is a mean over rows and linear in advantages.
+
+    Args:
+        batch: rows of whole groups.
+        answers_per_prompt: rows of a group.
+        fewest: groups that are left, dead ones too if need be: a step needs something to compute, and trl
+            gathers from all processes as many rows of each.
     """
     total = len(batch["advantages"])
-    live = batch["advantages"].view(-1, answers_per_prompt).ne(0).any(1)
-    if not bool(live.any()):
-        live[0] = True  # a step needs something to compute
+    live = live_groups(batch["advantages"], answers_per_prompt)
+    dead = (~live).nonzero().flatten()
+    live[dead[: max(fewest - int(live.sum()), 0)]] = True
     if bool(live.all()):
         return batch
     rows = live.repeat_interleave(answers_per_prompt).nonzero().flatten().tolist()
@@ -245,9 +256,17 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             batch = split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
             parts = split_tensor_dict(batch, self.args.steps_per_generation)
             if not self.beta and self.loss_type == "grpo" and not self._entropy_bonus_enabled:
-                parts = [without_dead_groups(part, self.num_generations) for part in parts]
+                parts = self._without_dead_groups(parts)
             self._buffered_inputs = [unsplit_pixel_values_by_grid(part) for part in parts]
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _without_dead_groups(self, parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Leave dead groups out of each pass, in every process as many."""
+        answers = self.num_generations
+        own = [int(live_groups(part["advantages"], answers).sum()) for part in parts]
+        counts = self.accelerator.gather(torch.tensor([own], device=self.accelerator.device))
+        most = counts.amax(0).clamp(min=1).tolist()
+        return [without_dead_groups(part, answers, fewest) for part, fewest in zip(parts, most, strict=True)]
 
     def _generate_and_score_completions(self, inputs: Sequence[Mapping[str, str]]) -> Any:
         """Let trl do its part, then tell what was judged."""
