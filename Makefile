@@ -1,11 +1,12 @@
-# make demo   environment, then recipes/med3d_r1.toml, then where the page lies (2 CPU cores, about 20 minutes)
+# make demo   environment, then recipes/med3d_r1.toml in two processes, then its figures (2 CPU cores, about 9 minutes)
+# make demo FRESH=1   what ships fitted with the recipe is made anew too (about 30 minutes)
 # make test   environment, then all tests but the slow ones
 # make test-all   those too, as CI does
 # make wheels   a wheel of the core and of every package, into dist/
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
-# make results   the demo over three seeds with its controls (about 80 minutes)
-# make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 20 minutes)
+# make results   the demo over five seeds (about four hours; two processes over some of the seeds each take half)
+# make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 45 minutes)
 PYTHON ?= python3
 VENV ?= .venv
 PROCESSES ?= 2
@@ -28,7 +29,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PLUGINS)
 	touch $@
 
 demo: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc_per_node $(PROCESSES) \
+	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(BIN)/python -m torch.distributed.run --standalone --nproc_per_node $(PROCESSES) \
 	  -m evidcore run recipes/med3d_r1.toml $(if $(FRESH),--fresh)
 
 test: venv
@@ -60,9 +61,9 @@ gpu-carry: venv
 
 results: venv
 ifdef SEED
-	$(BIN)/python benchmarks/phantom_learning.py --seeds $(SEED) --check docs/results/one_seed/med3d_r1
+	$(BIN)/python benchmarks/phantom_learning.py --seeds $(SEED) --check docs/results/med3d_r1
 else
-	$(BIN)/python benchmarks/phantom_learning.py --seeds 17 18 19 --controls 17 --keep docs/results/med3d_r1
+	$(BIN)/python benchmarks/phantom_learning.py --seeds 17 18 19 20 21 --keep docs/results/med3d_r1
 endif
 
 clean:

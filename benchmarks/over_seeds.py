@@ -179,7 +179,7 @@ class Study:
 
     def tables(self, places: Sequence[Path]) -> str:
         """Return the tables as Markdown: seeds, their mean, and seeds again on other numbers of threads."""
-        again = [place for place in places if THREADS in place.stem]
+        again = sorted(set(places) - set(_seeds(places)))
         places = _seeds(places)
         heads = [*(place.stem for place in places), "mean", *(place.stem for place in again)]
         lines = [f"| {self.head} | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
@@ -299,7 +299,7 @@ class Study:
             *((seed, 0) for seed in given.seeds),
             *((given.seeds[0], n) for n in given.threads),
         ]:
-            file = place / (f"seed-{seed}{THREADS}{threads}.json" if threads else f"seed-{seed}.json")
+            file = place / (f"seed-{seed}-threads-{threads}.json" if threads else f"seed-{seed}.json")
             if self.is_kept(file):
                 print(f"{file}: kept, and the recipe is as it was")
                 continue
@@ -326,12 +326,9 @@ class Study:
         sys.exit(bool(wrong))
 
 
-THREADS = "-threads-"  # in the name of a kept run of a seed on another number of them
-
-
 def _seeds(places: Sequence[Path]) -> list[Path]:
-    """Return the kept runs but those of a seed again."""
-    return [place for place in places if THREADS not in place.stem]
+    """Return the kept runs but those of a seed again, which more follows in the name of."""
+    return [place for place in places if place.stem.count("-") == 1]
 
 
 def _asked(places: Sequence[Path]) -> list[Path]:
@@ -348,7 +345,10 @@ def commit() -> str:
 
 def _how(place: Path) -> str:
     made = kept(place)
-    return f"at commit {made['commit']}, {made['lock']['hardware']['torch_threads']} threads"
+    hardware = made["lock"]["hardware"]
+    many = "s" if hardware["torch_threads"] > 1 else ""
+    processes = f" in each of {hardware['processes']} processes" if hardware.get("processes", 1) > 1 else ""
+    return f"at commit {made['commit']}, {hardware['torch_threads']} thread{many}{processes}"
 
 
 def value(place: Path, line: Line) -> Mapping[str, Any] | None:

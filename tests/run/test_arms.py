@@ -130,6 +130,11 @@ def test_fits_and_arms_are_shipped_and_used_by_who_runs_the_recipe_elsewhere(evi
     assert out.count("fitted before, by this recipe in 0.0 minutes") == 3
     assert "05-sft-longer: fitted before" in out
     assert "03-sft: done" in out
+    (run,) = (evid.folder / "elsewhere").glob("*/2*")
+    rows = json.loads((run / "results" / "changes.json").read_text(encoding="utf-8"))["rows"]
+    notes = {row["note"] for row in rows}
+    assert any(note.endswith("minus 06-evaluate-longer, an arm fitted before") for note in notes)
+    assert any(note.endswith("minus 04-evaluate") for note in notes)
 
 
 AUDIT = """
