@@ -54,6 +54,6 @@ def test_an_audit_measures_no_controls(tmp_path):
     until, _, _ = head.rpartition('[[stage]]\nkind = "evaluate"')
     path = tmp_path / "recipe.toml"
     path.write_text(until + below + measured)
-    with pytest.raises(RunError, match="needs an evaluate stage below 05-grpo"):
-        check_controls(load(path))
+    with pytest.raises(RunError, match="needs an evaluate stage below 07-grpo"):
+        check_controls(load(path, ['fitted=""']))
     check_controls(load(RECIPE))
