@@ -5,7 +5,7 @@
 # make wheels   a wheel of the core and of every package, into dist/
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
-# make results   the demo over five seeds (about four hours; two processes over some of the seeds each take half)
+# make results   the demo over five seeds (about four hours on one core)
 # make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 45 minutes)
 PYTHON ?= python3
 VENV ?= .venv

@@ -168,14 +168,16 @@ class Study:
             if found.value is None:
                 told.append(f"{claim.label:{width}}  -  {found.note}")
                 continue
-            ends = {"value": found.value, "low": found.low, "high": found.high}
             each = "  ".join(map(self._figure, found.by_seed.values()))
-            told.append(f"{claim.label:{width}}  {self.said(ends)}  each {each}  {found.note}".rstrip())
+            told.append(
+                f"{claim.label:{width}}  {self.said(vars(found))}  each {each}  {found.note}".rstrip()
+            )
         return "\n".join(told) + "\n"
 
     def groups(self, places: Sequence[Path]) -> str:
         """Return what is told of groups of questions over the same seeds."""
-        return "\n".join([*self.by_group(_asked(places)), ""]) if _asked(places) else ""
+        asked = _asked(places)
+        return "\n".join([*self.by_group(asked), ""]) if asked else ""
 
     def tables(self, places: Sequence[Path]) -> str:
         """Return the tables as Markdown: seeds, their mean, and seeds again on other numbers of threads."""
@@ -251,12 +253,11 @@ class Study:
         made += f"printed again by `python benchmarks/{self.script}.py --read {folder}`."
         how = sorted({_how(one) for one in places if "commit" in kept(one)})
         made += "".join(f"\nMade {one}." for one in how)
-        has_questions = any(one.with_suffix(".csv").exists() for one in places)
-        note = (
-            f"What each question added lies in `seed-*.csv` ({', '.join(self.columns)}); `over_seeds.txt`\n"
-        )
-        note += "is computed from it. The intervals of the tables are those of the runs."
-        note = note if has_questions else NO_ANSWERS
+        note = NO_ANSWERS
+        if _asked(places):
+            columns = ", ".join(self.columns)
+            note = f"What each question added lies in `seed-*.csv` ({columns}); `over_seeds.txt`\n"
+            note += "is computed from it. The intervals of the tables are those of the runs."
         return f"{self.title}{made}\n\n{note}\n\n{self.tables(places)}\n"
 
     def write_up(self, place: Path) -> None:
