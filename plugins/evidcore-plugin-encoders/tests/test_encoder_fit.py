@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder, probe_auc, side_accuracy
+from evidcore_plugin_encoders.encoder_fit import EncoderFit, encode, fit_encoder, probe
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
 from evidcore_plugin_encoders.objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
 from evidcore_plugin_encoders.vit3d import ViT3D
@@ -289,13 +289,13 @@ def test_the_probe_finds_what_the_features_show(train):
     model = encoder().eval()
     names = finding_names(train)
     known = read_targets(train, model, names, masks=False)
-    figures = probe_auc(model, known, known)
+    figures = probe(model, known, known).auc
     place = names.index("pleural effusion")
     truth = known.findings[:, place].numpy()
     assert set(truth) == {0, 1}
     assert figures["pleural effusion"] > 0.8  # scored on what it was fitted on
     one_class = dataclasses.replace(known, findings=torch.zeros_like(known.findings))
-    assert set(probe_auc(model, known, one_class).values()) == {None}
+    assert set(probe(model, known, one_class).auc.values()) == {None}
 
 
 def test_the_probe_of_halves_tells_a_side_that_pixels_show_and_no_other(train):
@@ -311,11 +311,19 @@ def test_the_probe_of_halves_tells_a_side_that_pixels_show_and_no_other(train):
     bright = dataclasses.replace(known, volumes=shown, sides=sides)
     dark = dataclasses.replace(bright, volumes=torch.full_like(shown, 128))
     name = known.names[0]
-    assert side_accuracy(model, bright, bright)[name] == 1.0
-    assert side_accuracy(model, dark, dark)[name] == pytest.approx(0.5, abs=0.1)
+    assert probe(model, bright, bright).side_accuracy[name] == 1.0
+    assert probe(model, dark, dark).side_accuracy[name] == pytest.approx(0.5, abs=0.1)
     nowhere = dataclasses.replace(bright, sides=torch.full_like(sides, -1))
-    assert set(side_accuracy(model, nowhere, bright).values()) == {None}
-    assert set(side_accuracy(model, bright, nowhere).values()) == {None}
+    assert set(probe(model, nowhere, bright).side_accuracy.values()) == {None}
+    assert set(probe(model, bright, nowhere).side_accuracy.values()) == {None}
+
+
+def test_encoding_leaves_the_callers_gradients_on(train):
+    model = encoder().eval()
+    known = read_targets(train, model, finding_names(train), masks=False)
+    for features in encode(model, known, 2):
+        assert torch.is_grad_enabled()
+        assert not features.requires_grad
 
 
 def test_fewer_cases_than_a_step_takes_are_refused(train, validation, tmp_path):

@@ -157,6 +157,7 @@ def test_a_fit_learns_what_the_slices_show_and_is_read_back(tmp_path):
     assert logged[-1]["loss"] < 0.6 * logged[0]["loss"]
     figures = json.loads((tmp_path / "fit/fit.json").read_text())
     assert figures["validation_cases"] == 4
+    assert set(figures["validation_side_accuracy"].values()) == {None}  # one patch a slice has no halves
     back = tiny(size=32, slices=6)
     back.load(tmp_path / "fit")
     volumes = torch.rand(1, 3, 6, 32, 32)

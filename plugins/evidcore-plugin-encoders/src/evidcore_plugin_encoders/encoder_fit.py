@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ from evidcore.contracts import Encoder, FitLog
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
 from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
+
+Values = Float[np.ndarray[Any, Any], "case ..."]
 
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
 LOG_EVERY_STEPS = 10
@@ -113,7 +115,7 @@ def fit_encoder(
             name: OBJECTIVES[name][0](encoder.width, grid, len(known.names)) for name in supervision
         }).to(device)
         _train(encoder, heads, known, seed, log, clock, options)
-    auc, right_side = probe_auc(encoder, known, held_out), side_accuracy(encoder, known, held_out)
+    probes = probe(encoder, known, held_out)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
     save_file(weights, folder / "weights.safetensors")
@@ -122,8 +124,8 @@ def fit_encoder(
         "steps": options.steps,
         "supervision": list(supervision),
         "validation_cases": len(validation),
-        "validation_probe_auc": auc,
-        "validation_side_accuracy": right_side,
+        "validation_probe_auc": probes.auc,
+        "validation_side_accuracy": probes.side_accuracy,
     }
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
@@ -222,63 +224,76 @@ def encode(encoder: Encoder, known: Targets, rows: int) -> Iterator[Float[Tensor
     encoder.eval()
     for part in torch.split(torch.arange(rows), 32):
         with torch.no_grad():
-            yield encoder(known.batch(part, device).pixels()).features.float().cpu()
+            features = encoder(known.batch(part, device).pixels()).features.float().cpu()
+        yield features  # outside of no_grad, which would hold for the caller too
 
 
-def side_accuracy(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, float | None]:
-    """Return how often a linear probe of the body's halves says on which side a finding lies.
+class Probes(NamedTuple):
+    """What linear probes of frozen features read from validation cases, by finding; None where untold.
 
-    Asked are validation cases with the finding in one half; the half that looks more like it is the answer,
-    so chance is 0.5. None where no such case is there, or none to learn from. The probe is a logistic
-    regression on maximum and mean of the frozen features in a half, fitted on training cases.
+    Each is a logistic regression on maximum and mean of the features, fitted on training cases.
+
+    Args:
+        auc: area under the ROC curve of "is it there?"; None where a class is missing.
+        side_accuracy: how often the half of the body that looks more like the finding is the one that has
+            it, among cases with the finding in one half, so chance is 0.5. None where no such case is there,
+            or none to learn from, or the encoder's grid has no halves.
     """
-    rows = min(PROBE_CASES, len(known.reports))
-    learn_from, asked = known.sides[:rows], held_out.sides
-    one_sided = {
-        index: ((learn_from[:, :, index] >= 0).all(1), (asked[:, :, index].clamp(min=0).sum(1) == 1))
-        for index in range(asked.shape[2])
-    }
-    wanted = [index for index, (told, held) in one_sided.items() if told.any() and held.any()]
-    found: dict[str, float | None] = dict.fromkeys(known.names[: asked.shape[2]])
-    if not wanted:
-        return found
-    grid = encoder.grid(encoder.input.size_zyx)
-    seen, unseen = (
-        torch.cat([pooled(part, grid, halves=HALVES) for part in encode(encoder, some, count)]).numpy()
-        for some, count in ((known, rows), (held_out, len(held_out.reports)))
-    )
-    for index in wanted:
-        told, held = (mask.numpy() for mask in one_sided[index])
-        truth = learn_from[:, :, index].numpy()[told].reshape(-1)
-        if len(set(truth)) < 2:
-            continue
-        probe = Logistic(seen[told].reshape(len(truth), -1), truth.astype(np.int64), strength=0.1)
-        halves = unseen[held]
-        odds = probe.log_odds(halves.reshape(-1, halves.shape[2])).reshape(-1, HALVES)
-        where = asked[:, :, index].numpy()[held].argmax(1)
-        found[known.names[index]] = float((odds.argmax(1) == where).mean())
-    return found
+
+    auc: dict[str, float | None]
+    side_accuracy: dict[str, float | None]
 
 
-def probe_auc(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, float | None]:
-    """Return the area under the ROC curve of a linear probe per finding; None where a class is missing.
-
-    The probe is a logistic regression on maximum and mean of the frozen features, fitted on training cases.
-    """
+def probe(encoder: Encoder, known: Targets, held_out: Targets) -> Probes:
+    """Probe what the encoder shows of each finding: that it is there, and on which side."""
+    names = known.names
+    found = Probes(dict.fromkeys(names), dict.fromkeys(names[: held_out.sides.shape[2]]))
     if not len(held_out.reports):
-        return dict.fromkeys(known.names)
-    grid = encoder.grid(encoder.input.size_zyx)
+        return found
     rows = min(PROBE_CASES, len(known.reports))
-    seen = torch.cat([pooled(part, grid)[:, 0] for part in encode(encoder, known, rows)]).numpy()
-    unseen = encode(encoder, held_out, len(held_out.reports))
-    held = torch.cat([pooled(part, grid)[:, 0] for part in unseen]).numpy()
-    found: dict[str, float | None] = {}
-    for index, name in enumerate(known.names):
-        truth, asked = known.findings[:rows, index].numpy(), held_out.findings[:, index].numpy()
-        learn, judge = truth >= 0, asked >= 0
-        if len(set(truth[learn])) < 2 or len(set(asked[judge])) < 2:
-            found[name] = None
-            continue
-        probe = Logistic(seen[learn], (truth[learn] > 0).astype(np.int64), strength=0.1)
-        found[name] = roc_auc((asked[judge] > 0).astype(np.int64), probe.log_odds(held[judge]))
+    seen, seen_halves = _zones(encoder, known, rows)
+    unseen, unseen_halves = _zones(encoder, held_out, len(held_out.reports))
+    for index, name in enumerate(names):
+        found.auc[name] = _auc(seen, unseen, known.findings[:rows, index], held_out.findings[:, index])
+    if seen_halves is not None and unseen_halves is not None:
+        for index, name in enumerate(found.side_accuracy):
+            found.side_accuracy[name] = _side_accuracy(
+                seen_halves, unseen_halves, known.sides[:rows, :, index], held_out.sides[:, :, index]
+            )
     return found
+
+
+def _zones(encoder: Encoder, known: Targets, rows: int) -> tuple[Values, Values | None]:
+    """Return the pooled features (case, twice width) of the first cases, and those of the body's halves."""
+    grid = encoder.grid(encoder.input.size_zyx)
+    with_halves = grid[2] % HALVES == 0
+    bodies, halves = [], []
+    for part in encode(encoder, known, rows):
+        bodies.append(pooled(part, grid)[:, 0])
+        if with_halves:
+            halves.append(pooled(part, grid, halves=HALVES))
+    return torch.cat(bodies).numpy(), torch.cat(halves).numpy() if with_halves else None
+
+
+def _auc(
+    seen: Values, unseen: Values, truth: Int[Tensor, " case"], asked: Int[Tensor, " case"]
+) -> float | None:
+    learn, judge = (truth >= 0).numpy(), (asked >= 0).numpy()
+    present, wanted = truth.numpy()[learn] > 0, asked.numpy()[judge] > 0
+    if len(set(present)) < 2 or len(set(wanted)) < 2:
+        return None
+    logistic = Logistic(seen[learn], present.astype(np.int64), strength=0.1)
+    return roc_auc(wanted.astype(np.int64), logistic.log_odds(unseen[judge]))
+
+
+def _side_accuracy(
+    seen: Values, unseen: Values, sides: Int[Tensor, "case half"], asked: Int[Tensor, "case half"]
+) -> float | None:
+    told, one_sided = (sides >= 0).all(1).numpy(), (asked.clamp(min=0).sum(1) == 1).numpy()
+    truth = sides.numpy()[told].reshape(-1)
+    if not one_sided.any() or len(set(truth)) < 2:
+        return None
+    logistic = Logistic(seen[told].reshape(len(truth), -1), truth.astype(np.int64), strength=0.1)
+    halves = unseen[one_sided]
+    odds = logistic.log_odds(halves.reshape(-1, halves.shape[2])).reshape(-1, HALVES)
+    return float((odds.argmax(1) == asked.numpy()[one_sided].argmax(1)).mean())
