@@ -1,13 +1,16 @@
 """A policy that all processes of a run answer for, while the first one measures.
 
 Order of events: the first process opens a policy, the others open the same one; at each question to it, the
-prompts are dealt out, everyone answers a share, and the first puts the answers together.
+prompts are dealt out, everyone answers a share, and the first puts the answers together. An exception in
+anyone's share is raised in the first; when the first stops, the others leave after it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pickle
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,12 +35,40 @@ class _Asked:
     columns: Sequence[Sequence[Any]]
     arguments: Mapping[str, Any]
 
-    def share(self, policy: VLMPolicy) -> list[Any]:
+    def share(self, policy: VLMPolicy) -> _Share:
         """Return what this process answers."""
         mine = slice(processes().rank, None, processes().count)
         method = getattr(VLMPolicy, self.method)
-        found: list[Any] = method(policy, *(column[mine] for column in self.columns), **self.arguments)
-        return found
+        try:
+            return _Share(method(policy, *(column[mine] for column in self.columns), **self.arguments))
+        except Exception as error:
+            if processes().is_first:
+                return _Share([], error)
+            return _Share([], _sendable(error, f"in process {processes().rank}"))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+    """What one process answers, or why it cannot."""
+
+    answers: list[Any]
+    error: Exception | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stopped:
+    """The first process stopped at an error."""
+
+
+def _sendable(error: Exception, where: str) -> Exception:
+    """Return an exception as another process can raise it, with what it looked like here."""
+    shown = "".join(traceback.format_exception(error))
+    try:
+        copy: Exception = pickle.loads(pickle.dumps(error))
+    except Exception:  # of a class that cannot be sent
+        copy = RuntimeError(f"{type(error).__name__}: {error}")
+    copy.add_note(f"{where}:\n{shown}")
+    return copy
 
 
 class SharedPolicy(VLMPolicy):
@@ -68,8 +99,11 @@ class SharedPolicy(VLMPolicy):
     ) -> list[Any]:
         call = processes().share(_Asked(self._number, method, columns, arguments))
         found: list[Any] = [None] * len(columns[0])
-        for rank, share in enumerate(processes().gather(call.share(self))):
-            found[rank :: processes().count] = share
+        shares = processes().gather(call.share(self))
+        for error in (share.error for share in shares if share.error):
+            raise error
+        for rank, share in enumerate(shares):
+            found[rank :: processes().count] = share.answers
         return found
 
 
@@ -91,17 +125,27 @@ class Opener:
 
 @contextlib.contextmanager
 def others_standing_by() -> Iterator[None]:
-    """Let the others go on at the end."""
+    """Let the others go on at the end, or leave where the stage stops at an error."""
     try:
         yield
-    finally:
-        processes().share(None)
+    except Exception:
+        processes().share(_Stopped())
+        raise
+    processes().share(None)
 
 
 def stand_by(make: Callable[..., VLMPolicy]) -> None:
-    """Answer shares until the first process is through with its stage."""
+    """Answer shares until the first process is through with its stage.
+
+    Raises:
+        SystemExit: after the first process has left at an error, which it tells.
+    """
     policies: list[VLMPolicy] = []
     while (call := processes().share(None)) is not None:
+        if isinstance(call, _Stopped):
+            with contextlib.suppress(RuntimeError):
+                processes().wait()  # a launcher blames, and stops all for, the one that leaves first
+            raise SystemExit(1)
         if isinstance(call, _Opened):
             policies.append(make(**call.arguments))
         else:

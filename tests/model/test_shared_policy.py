@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from evidcore.errors import DataError
 from evidcore.model import shared_policy
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.shared_policy import Opener, others_standing_by, stand_by
@@ -47,13 +48,17 @@ def in_processes(monkeypatch):
             self.barrier.wait(10)
             return found
 
-    def run(*functions):
+        def wait(self):
+            self.barrier.wait(10)
+
+    def run(*functions, generate=None):
         together = Together(len(functions))
+
+        def tell(self, prompts, **how):
+            return [f"{one} by {self.model}{together.rank} {how}" for one in prompts]
+
         monkeypatch.setattr(shared_policy, "processes", lambda: together)
-        monkeypatch.setattr(
-            VLMPolicy, "generate",
-            lambda self, prompts, **how: [f"{one} by {self.model}{together.rank} {how}" for one in prompts],
-        )  # fmt: skip
+        monkeypatch.setattr(VLMPolicy, "generate", generate or tell)
         monkeypatch.setattr(
             VLMPolicy, "log_likelihoods",
             lambda self, prompts, completions: [[float(len(text))] for text in completions],
@@ -66,7 +71,7 @@ def in_processes(monkeypatch):
                 found[rank] = functions[rank]()
             except Exception as cause:
                 wrong.append(cause)
-                together.barrier.abort()
+                together.barrier.abort()  # as a process that is gone: the others' wait breaks
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(functions))]
         for thread in threads:
@@ -103,8 +108,8 @@ def test_prompts_are_dealt_out_and_answers_stand_in_their_order(in_processes):
     assert likelihoods == [[1.0], [2.0]]
 
 
-def test_the_others_go_on_when_the_first_fails(in_processes):
-    went_on = []
+def test_the_others_leave_after_the_first_when_it_fails(in_processes):
+    left = []
 
     def first():
         with others_standing_by():
@@ -112,12 +117,44 @@ def test_the_others_go_on_when_the_first_fails(in_processes):
             raise ValueError("no volumes")
 
     def other():
-        stand_by(make)
-        went_on.append(True)
+        with pytest.raises(SystemExit):
+            stand_by(make)
+        left.append(True)
 
     with pytest.raises(ValueError, match="no volumes"):
         in_processes(first, other)
-    assert went_on == [True]
+    assert left == [True]
+
+
+class Unsendable(Exception):
+    """Cannot be read back: its constructor wants what it does not keep."""
+
+    def __init__(self, case, slices):
+        super().__init__(f"{case} has {slices} slices")
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen", "message"),
+    [(DataError("case-3 has no slices"), DataError, "case-3 has no slices"),
+     (Unsendable("case-3", 0), RuntimeError, "Unsendable: case-3 has 0 slices")],
+)  # fmt: skip
+def test_an_error_in_anothers_share_is_raised_in_the_first(in_processes, raised, seen, message):
+    def first():
+        with others_standing_by(), pytest.raises(seen, match=message) as kept:
+            Opener(make).open().generate(["a", "broken"], max_new_tokens=1)
+        return "".join(kept.value.__notes__)
+
+    def other():
+        stand_by(make)
+
+    def generate(self, prompts, **how):
+        if "broken" in prompts:
+            raise raised
+        return list(prompts)
+
+    notes = in_processes(first, other, generate=generate)[0]
+    assert notes.startswith("in process 1:\nTraceback")
+    assert notes.rstrip().endswith(message)
 
 
 def test_one_process_opens_the_policy_itself():
