@@ -83,7 +83,7 @@ def features(encoder: ViT3D, cases: Sequence[Case], patch_cases: int) -> tuple[A
     grid = encoder.grid(encoder.input.size_zyx)
     zones: list[torch.Tensor] = []
     patches: list[torch.Tensor] = []
-    for part in encode(encoder, known, len(cases)):
+    for _, part in encode(encoder, known, len(cases)):
         zones.append(pooled(part, grid)[:, 0])
         if sum(len(kept) for kept in patches) < patch_cases:
             patches.append(part)

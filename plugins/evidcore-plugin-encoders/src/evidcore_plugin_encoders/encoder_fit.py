@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -25,7 +25,7 @@ from evidcore.case import Case
 from evidcore.compute.clock import Clock, clock_for
 from evidcore.compute.learning_rate import share_of_peak
 from evidcore.compute.logistic import Logistic, roc_auc
-from evidcore.contracts import Encoder, FitLog
+from evidcore.contracts import Encoder, FitLog, Grid
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
 from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
@@ -33,6 +33,7 @@ from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
 Values = Float[np.ndarray[Any, Any], "case ..."]
 
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
+PROBE_PATCHES = 24  # of each case, beside those with a finding
 LOG_EVERY_STEPS = 10
 TELL_EVERY_S = 10.0  # how often the reading of cases is told
 
@@ -218,26 +219,27 @@ def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> I
                     return
 
 
-def encode(encoder: Encoder, known: Targets, rows: int) -> Iterator[Float[Tensor, "case patch width"]]:
-    """Yield the frozen features of the first `rows` cases, some at a time."""
+def encode(
+    encoder: Encoder, known: Targets, rows: int
+) -> Iterator[tuple[Int[Tensor, " case"], Float[Tensor, "case patch width"]]]:
+    """Yield the first `rows` cases, some at a time, with their frozen features."""
     device = next(encoder.parameters()).device
     encoder.eval()
     for part in torch.split(torch.arange(rows), 32):
         with torch.no_grad():
             features = encoder(known.batch(part, device).pixels()).features.float().cpu()
-        yield features  # outside of no_grad, which would hold for the caller too
+        yield part, features  # outside of no_grad, which would hold for the caller too
 
 
 class Probes(NamedTuple):
-    """What linear probes of frozen features read from validation cases, by finding; None where untold.
-
-    Each is a logistic regression on maximum and mean of the features, fitted on training cases.
+    """What linear probes of frozen features, fitted on training cases, tell of validation cases, by finding.
 
     Args:
-        auc: area under the ROC curve of "is it there?"; None where a class is missing.
-        side_accuracy: how often the half of the body that looks more like the finding is the one that has
-            it, among cases with the finding in one half, so chance is 0.5. None where no such case is there,
-            or none to learn from, or the encoder's grid has no halves.
+        auc: area under the ROC curve of "is it there?", by a probe of the features' maximum and mean; None
+            where a class is missing.
+        side_accuracy: of cases with the finding in one half of the body, the share whose likest patch lies
+            in that half; chance is 0.5. The probe is one of single patches, so it needs masks of training
+            cases. None where there is no such mask or no such case, or the grid has no halves.
     """
 
     auc: dict[str, float | None]
@@ -246,33 +248,60 @@ class Probes(NamedTuple):
 
 def probe(encoder: Encoder, known: Targets, held_out: Targets) -> Probes:
     """Probe what the encoder shows of each finding: that it is there, and on which side."""
-    names = known.names
-    found = Probes(dict.fromkeys(names), dict.fromkeys(names[: held_out.sides.shape[2]]))
+    names, grid = known.names, encoder.grid(encoder.input.size_zyx)
+    found = Probes(dict.fromkeys(names), dict.fromkeys(names))
     if not len(held_out.reports):
         return found
     rows = min(PROBE_CASES, len(known.reports))
-    seen, seen_halves = _zones(encoder, known, rows)
-    unseen, unseen_halves = _zones(encoder, held_out, len(held_out.reports))
+    one_sided = held_out.sides.clamp(min=0).sum(1) == 1
+    asked = [index for index in range(len(names)) if one_sided[:, index].any()]
+    picked = _picked(known, rows, asked) if grid[2] % HALVES == 0 else torch.zeros(rows, 0).bool()
+    bodies, patches = [], []
+    for part, features in encode(encoder, known, rows):
+        bodies.append(pooled(features, grid)[:, 0])
+        patches.append(features[:, : picked.shape[1]][picked[part]])
+    seen, likeness = torch.cat(bodies).numpy(), _likeness(torch.cat(patches).numpy(), known, picked, asked)
+    bodies, likest = [], []
+    for _, features in encode(encoder, held_out, len(held_out.reports)):
+        bodies.append(pooled(features, grid)[:, 0])
+        likest.append([_likest_half(features, grid, logistic) for logistic in likeness.values()])
+    unseen = torch.cat(bodies).numpy()
     for index, name in enumerate(names):
         found.auc[name] = _auc(seen, unseen, known.findings[:rows, index], held_out.findings[:, index])
-    if seen_halves is not None and unseen_halves is not None:
-        for index, name in enumerate(found.side_accuracy):
-            found.side_accuracy[name] = _side_accuracy(
-                seen_halves, unseen_halves, known.sides[:rows, :, index], held_out.sides[:, :, index]
-            )
+    for index, halves in zip(likeness, zip(*likest, strict=True), strict=True):
+        right = torch.cat(halves) == held_out.sides[:, :, index].argmax(1)
+        found.side_accuracy[names[index]] = right[one_sided[:, index]].float().mean().item()
     return found
 
 
-def _zones(encoder: Encoder, known: Targets, rows: int) -> tuple[Values, Values | None]:
-    """Return the pooled features (case, twice width) of the first cases, and those of the body's halves."""
-    grid = encoder.grid(encoder.input.size_zyx)
-    with_halves = grid[2] % HALVES == 0
-    bodies, halves = [], []
-    for part in encode(encoder, known, rows):
-        bodies.append(pooled(part, grid)[:, 0])
-        if with_halves:
-            halves.append(pooled(part, grid, halves=HALVES))
-    return torch.cat(bodies).numpy(), torch.cat(halves).numpy() if with_halves else None
+def _picked(known: Targets, rows: int, asked: Sequence[int]) -> Bool[Tensor, "case patch"]:
+    """Mark the patches that probes of patches learn from: those with a finding, and some of all."""
+    patches = known.patches[:rows]
+    chance = PROBE_PATCHES / max(1, patches.shape[2])
+    drawn = torch.rand(rows, patches.shape[2], generator=torch.Generator().manual_seed(0)) < chance
+    return drawn | (patches[:, list(asked)] > 0).any(1)
+
+
+def _likeness(
+    patches: Values, known: Targets, picked: Bool[Tensor, "case patch"], asked: Sequence[int]
+) -> dict[int, Logistic]:
+    """Return by finding what tells how much a patch looks like it, where both kinds of patches are known."""
+    found = {}
+    for index in asked if picked.any() else ():
+        masked = (~known.unmasked[: len(picked), index])[:, None].expand_as(picked)[picked].numpy()
+        truth = (known.patches[: len(picked), index][picked] > 0).numpy()[masked]
+        if len(set(truth)) == 2:
+            found[index] = Logistic(patches[masked], truth.astype(np.int64), strength=0.1)
+    return found
+
+
+def _likest_half(
+    features: Float[Tensor, "case patch width"], grid: Grid, logistic: Logistic
+) -> Int[Tensor, " case"]:
+    """Return in which half of each body the patch lies that looks most like a finding: 0 right, 1 left."""
+    odds = torch.from_numpy(logistic.log_odds(features.flatten(0, 1).numpy()))
+    z, y, x = grid
+    return odds.reshape(len(features), z, y, HALVES, x // HALVES).amax((1, 2, 4)).argmax(1)
 
 
 def _auc(
@@ -284,16 +313,3 @@ def _auc(
         return None
     logistic = Logistic(seen[learn], present.astype(np.int64), strength=0.1)
     return roc_auc(wanted.astype(np.int64), logistic.log_odds(unseen[judge]))
-
-
-def _side_accuracy(
-    seen: Values, unseen: Values, sides: Int[Tensor, "case half"], asked: Int[Tensor, "case half"]
-) -> float | None:
-    told, one_sided = (sides >= 0).all(1).numpy(), (asked.clamp(min=0).sum(1) == 1).numpy()
-    truth = sides.numpy()[told].reshape(-1)
-    if not one_sided.any() or len(set(truth)) < 2:
-        return None
-    logistic = Logistic(seen[told].reshape(len(truth), -1), truth.astype(np.int64), strength=0.1)
-    halves = unseen[one_sided]
-    odds = logistic.log_odds(halves.reshape(-1, halves.shape[2])).reshape(-1, HALVES)
-    return float((odds.argmax(1) == asked.numpy()[one_sided].argmax(1)).mean())
