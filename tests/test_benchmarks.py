@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from evidcore.recipe import load
+from evidcore.run.lock import lock_table
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "phantom_learning.py"
 KEPT = ROOT / "docs" / "results" / "med3d_r1"
@@ -42,6 +45,36 @@ def test_the_tables_of_kept_results_are_printed_again():
     assert (KEPT / "README.md").read_text(encoding="utf-8").endswith(f"{tables}\n")
     assert f"{over_all}\n" == (KEPT / "over_seeds.txt").read_text(encoding="utf-8")
     assert groups == (KEPT / "by_group.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("script", "place"),
+    [pytest.param(script, place, id=f"{place.parent.name}-{place.stem}")
+     for script, folder in (("phantom_learning", "med3d_r1"), ("phantom_boxes", "medvol_r1"))
+     for place in sorted((ROOT / "docs" / "results" / folder).glob("seed-*.json"))],
+)  # fmt: skip
+def test_kept_runs_are_of_the_recipe_and_the_code_that_are_here(benchmark, script, place):
+    """A skip says what changed since; whether the figures still come out is for `make results SEED=…`."""
+    changed = benchmark(script).STUDY.changed_since(place)
+    if changed:
+        pytest.skip(f"{place.relative_to(ROOT)}: changed since it was made: {', '.join(changed)}")
+
+
+def test_what_changed_since_a_kept_run_is_named(benchmark, tmp_path):
+    study = benchmark("phantom_learning").STUDY
+    packages = lock_table(load(study.recipe), {})["package"]
+    made = {"lock": {"package": packages}, "recipe": study.recipe_hash(), "results": {}}
+    place = tmp_path / "seed-3.json"
+
+    def changed(**other):
+        place.write_text(json.dumps(made | other), encoding="utf-8")
+        return study.changed_since(place)
+
+    assert changed() == []
+    assert changed(recipe="another") == ["recipes/med3d_r1.toml"]
+    edited = packages | {"evidcore": packages["evidcore"] | {"code": "another"}}
+    assert changed(lock={"package": edited}) == ["evidcore"]
+    assert changed(lock={"package": packages | {"gone": {"code": "old"}}}) == ["gone"]
 
 
 def test_no_answer_and_no_report_is_kept():
