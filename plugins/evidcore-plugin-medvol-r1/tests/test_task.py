@@ -80,6 +80,14 @@ def test_answers_alone_are_written_and_read_where_no_thinking_is_asked_for(asked
     assert prompt.words().endswith("The largest gland.\nName one slice and box it there.")
 
 
+def test_gold_boxes_may_be_drawn_wider_but_not_beyond_the_slice(asked, task_of):
+    prompt, _ = asked("gland", think=False, margin_voxels=3)
+    wide, _ = task_of(think=False, margin_voxels=3).gold(prompt)
+    assert wide == '<answer>{"slice": 11, "bbox_2d_list": [[0, 50, 300, 475]]}</answer>'
+    tight, _ = asked("gland", think=False)
+    assert prompt.reference == tight.reference
+
+
 def test_the_gold_slice_is_one_that_is_shown(asked):
     prompt, _ = asked("gland", slices=4)
     assert prompt.reference["shown"] == [2, 7, 12, 17]
