@@ -143,6 +143,7 @@ def document(
     parts = [
         ("result", "Result", outcome.headline(record)),
         ("looking", "Does it look?", outcome.audit(record)),
+        ("changes", "What training changed", outcome.changes(record)),
         ("controls", "Training controls", outcome.controls(record)),
         ("evidence", "Evidence", evidence),
         ("training", "Training", _training(record)),

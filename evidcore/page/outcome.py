@@ -201,6 +201,26 @@ def _difference(row: Row) -> Html:
     return join([tag("span", said(str(row["metric"]))), " ", note])
 
 
+def changes(record: RunRecord) -> Html:
+    """Return what each evaluation changed against the earlier ones of the same questions, arms' too."""
+    drawn = []
+    rows = [row for result in _of_kind(record, "changes") for row in _measured(result)]
+    for unit in dict.fromkeys(map(unit_of_row, rows)):
+        some = [row for row in rows if unit_of_row(row) == unit]
+        widest = max(abs(float(row[end] or 0.0)) for row in some for end in ("value", "low", "high")) or 1.0
+        marks = [_lane(row, {}, _changed(row), "own") for row in some]
+        caption = "Paired by question, 95 % intervals resampled by patient."
+        drawn.append(lanes(marks, start=-widest, stop=widest, unit=unit, caption=caption))
+    if not drawn:
+        return tag("p", "No two evaluations asked the same questions.", class_="empty")
+    return tag("div", *drawn, class_="pair")
+
+
+def _changed(row: Row) -> Html:
+    what = said(str(row["metric"]).removesuffix("_change"))
+    return join([tag("span", row["name"]), " ", tag("span", f"{what}, {row['note']}", class_="faint")])
+
+
 def controls(record: RunRecord) -> Html:
     """Return the training controls: the same steps spent on rewards or volumes that can teach nothing."""
     blocks = []

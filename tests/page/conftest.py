@@ -284,6 +284,8 @@ def _results(run: FakeRun) -> None:
         reference_lines={"choice": LINES},
         verdict={"choice": "The volume is used: margin +51.7 points, 95 % interval +47.2 to +56.2."},
     )
+    lift = row("choice", "strict_accuracy_change", 0.5993, 0.041, note="06-evaluate minus 04-evaluate")
+    run.result("changes", "changes", [lift])
     arms = {
         "start": 0.2881,
         "trained": 0.7312,

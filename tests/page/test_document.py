@@ -201,12 +201,20 @@ def test_phantom_is_said_wherever_numbers_are(page):
     assert text.count("phantom") > 8
 
 
+def test_what_training_changed_stands_with_its_interval(page):
+    text = Elements(page).text
+    section = text[text.index("Paired by question") - 400 :]
+    assert "strict accuracy, 06-evaluate minus 04-evaluate" in section
+    assert "+59.9" in section
+
+
 def test_a_run_that_has_only_started_still_has_a_page(bare_run):
     text = Elements(written(bare_run)).text
     for said in (
         "running",
         "No evaluation has finished yet.",
         "No grounding audit has run.",
+        "No two evaluations asked the same questions.",
         "This run has no training controls.",
         "No evaluation has stored answers yet.",
         "This run has no GRPO rollouts.",
