@@ -62,12 +62,16 @@ class PolicySampler(Sampler):
         self._closing = self._closing_ids() if stop_texts else frozenset()
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Continue each unfinished episode."""
+        """Continue each unfinished episode; one that has spent its tokens is finished as it is."""
+        most = self.sampling.max_new_tokens
+        episodes = [
+            dataclasses.replace(one, finished=one.finished or sum(one.loss_mask) >= most) for one in episodes
+        ]
         going = [place for place, episode in enumerate(episodes) if not episode.finished]
         seeds = {place: self._next_seed(episodes[place].prompt) for place in going}
         result = list(episodes)
         for some in self._passes(episodes, going):
-            budget = [self.sampling.max_new_tokens - sum(episodes[place].loss_mask) for place in some]
+            budget = [most - sum(episodes[place].loss_mask) for place in some]
             found = continue_rows(
                 self.model,
                 [self.prefix(episodes[place]) for place in some],

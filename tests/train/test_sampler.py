@@ -130,6 +130,14 @@ def test_a_fork_keeps_what_came_before(bench, parts):
         sampler.fork(whole, len(episode.ids))
 
 
+def test_an_answer_that_has_spent_its_tokens_is_finished_as_it_is(bench, parts):
+    sampler = sampler_of(bench, *parts)
+    [whole] = sampler.sample([Episode(prompt=parts[2][0])])
+    spent = dataclasses.replace(whole, finished=False)
+    sampler.sampling = dataclasses.replace(sampler.sampling, max_new_tokens=len(whole.ids))
+    assert sampler.sample([spent]) == [dataclasses.replace(whole, finished=True)]
+
+
 def test_an_answer_that_would_outgrow_the_context_is_finished(bench, parts):
     sampler = sampler_of(bench, *parts)
     [episode] = sampler.sample([Episode(prompt=parts[2][0])])
