@@ -46,7 +46,7 @@ def rollouts(folder: Path) -> list[Rollout]:
     cases = [volume_case(folder, seed) for seed in range(PROMPTS)]
     prompts = [task.prompts(case, view, 1)[0] for case in cases]
     return [
-        Rollout(prompt=prompt, group=group, text="<answer>A</answer>", answer=Answer(text="A"), actions=())
+        Rollout(prompt=prompt, group=group, text="<answer>A</answer>", answer=Answer(text="A"))
         for group, prompt in enumerate(prompts)
         for _ in range(ANSWERS)
     ]

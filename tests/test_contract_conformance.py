@@ -517,13 +517,12 @@ def conform_language(name, build, world):
 
 def conform_rollout(name, build, world):
     prompts = [prompt for case in world.cases for prompt in Choice().prompts(case, Volume(), 0)]
-    testing.check_rollout(
-        build(), testing.TinySampler(world.language, budget_tokens=8), prompts[:2], most_tokens=8
-    )
+    stops = build().stop_texts
+    sampler = testing.TinySampler(world.language, stop_texts=stops, budget_tokens=8)
+    testing.check_rollout(build(), sampler, prompts[:2], most_tokens=8)
     turns = [CALL, "<think>seen</think><answer>A</answer>"]
-    testing.check_rollout(
-        build(), testing.TinySampler(world.language, turns=turns, budget_tokens=200), prompts
-    )
+    sampler = testing.TinySampler(world.language, turns=turns, stop_texts=stops, budget_tokens=200)
+    testing.check_rollout(build(), sampler, prompts)
 
 
 def conform_tool(name, build, world):

@@ -28,12 +28,15 @@ from evidcore.case.shown import (
     Evidence,
     Part,
     Prompt,
+    Reply,
     Rollout,
     Score,
     TextPart,
+    Turn,
     Unscored,
     Verdict,
     VisualPart,
+    written,
 )
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "Prompt",
     "Query",
     "Question",
+    "Reply",
     "Report",
     "Rollout",
     "Score",
@@ -61,8 +65,10 @@ __all__ = [
     "State",
     "TextPart",
     "Tilted",
+    "Turn",
     "Unscored",
     "Verdict",
     "VisualPart",
     "VolumeRef",
+    "written",
 ]

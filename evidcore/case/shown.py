@@ -57,24 +57,55 @@ class Action:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What tools gave within an episode: its tokens from `start` to before `stop`."""
+
+    start: int
+    stop: int
+    actions: tuple[Action, ...] = ()  # the calls that it answers
+    parts: tuple[Part, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Episode:
     """A prompt and everything that followed it, as token ids.
 
     `loss_mask` is 1 on tokens that the model wrote and 0 on tokens that a tool gave. `crops` are pixels that
-    tools added, each at the position in `ids` of its first token.
+    tools added, each at the position in `ids` of its first token. `parent` is the episode that it was forked
+    from, as it was then, with the first token that they do not share.
     """
 
     prompt: Prompt
     ids: tuple[int, ...] = ()
     loss_mask: tuple[int, ...] = ()
     crops: tuple[tuple[int, Crop], ...] = ()
-    actions: tuple[Action, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    parent: tuple[Episode, int] | None = None
     finished: bool = False  # the model ended its turn
 
     def __post_init__(self) -> None:
         """Refuse a mask that does not fit the tokens."""
         if len(self.ids) != len(self.loss_mask):
             raise ValueError(f"{len(self.ids)} tokens but {len(self.loss_mask)} loss mask entries")
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """Return every call that was answered, in order."""
+        return tuple(action for reply in self.replies for action in reply.actions)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A turn of an answer to which tools replied."""
+
+    text: str  # as the model wrote it, calls included
+    actions: tuple[Action, ...]
+    reply: tuple[Part, ...]
+
+    @property
+    def crops(self) -> tuple[Crop, ...]:
+        """Return the pixels that the tools showed."""
+        return tuple(part.crop for part in self.reply if isinstance(part, VisualPart))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,9 +114,20 @@ class Rollout:
 
     prompt: Prompt
     group: int
-    text: str
-    answer: Answer
-    actions: tuple[Action, ...] = ()
+    text: str  # what the model wrote in its last turn
+    answer: Answer  # that text as its task reads it
+    turns: tuple[Turn, ...] = ()  # those before the last
+    parent: tuple[int, int] | None = None  # the answer of its group that it was forked from, and the token
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """Return every call that was answered, in order."""
+        return tuple(action for turn in self.turns for action in turn.actions)
+
+    @property
+    def crops(self) -> tuple[Crop, ...]:
+        """Return the pixels that tools showed, in order."""
+        return tuple(crop for turn in self.turns for crop in turn.crops)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,6 +217,11 @@ class VisualPart:
 Part = TextPart | VisualPart
 
 
+def written(parts: Sequence[Part]) -> str:
+    """Return parts as text, `<image>` where pixels are shown."""
+    return "".join(part.text if isinstance(part, TextPart) else "<image>" for part in parts)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt:
     """What the model is asked about one case, and what a right answer is judged against."""
@@ -193,7 +240,7 @@ class Prompt:
 
     def written(self) -> str:
         """Return the user turn as text, `<image>` where pixels are shown."""
-        return "".join(part.text if isinstance(part, TextPart) else "<image>" for part in self.parts)
+        return written(self.parts)
 
     def words(self) -> str:
         """Return the user turn without what is shown."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from evidcore.case import Answer, Case, Episode, Part, Prompt, Span
+from evidcore.case import Action, Answer, Case, Episode, Part, Prompt, Span, Turn
 from evidcore.contracts.data import View
 
 
@@ -41,7 +42,10 @@ class Task(ABC):
 
     @abstractmethod
     def parse(self, prompt: Prompt, completion: str) -> Answer:
-        """Read a completion. Garbage is an Answer with `malformed` set, never an exception."""
+        """Read a completion: what the model wrote in its last turn, where it called tools before.
+
+        Garbage is an Answer with `malformed` set, never an exception.
+        """
 
     @abstractmethod
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
@@ -51,31 +55,67 @@ class Task(ABC):
 class Sampler(ABC):
     """What a rollout strategy may do with the policy, whatever engine runs it."""
 
+    stop_texts: tuple[str, ...] = ()  # those of the strategy
+
     @abstractmethod
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Continue each episode until the model ends its turn, calls a tool or runs out of tokens."""
+        """Continue each unfinished episode.
+
+        It pauses behind a stop text, and is finished where the model ends its turn or runs out of tokens.
+        """
 
     @abstractmethod
     def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """Return the policy's entropy in nats before each token of each episode."""
 
     @abstractmethod
-    def extend(self, episode: Episode, parts: Sequence[Part]) -> Episode:
-        """Append what a tool gave; its tokens get loss mask 0."""
+    def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
+        """Append what tools gave in answer to `actions`, as a `Reply`; its tokens get loss mask 0.
+
+        Where that has no place in the model's context, the episode is finished with an empty reply.
+        """
 
     @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return tokens as text, without special tokens."""
+
     def fork(self, episode: Episode, token: int) -> Episode:
-        """Return the episode cut before its token number `token`, to be continued differently."""
+        """Return the episode cut before its token number `token`, to be continued differently.
 
-    @abstractmethod
+        Raises:
+            ValueError: if the model did not write that token.
+        """
+        if not 0 <= token < len(episode.ids) or not episode.loss_mask[token]:
+            raise ValueError(
+                f"token {token} of {len(episode.ids)} was not written by the model; fork where it was"
+            )
+        return dataclasses.replace(
+            episode,
+            ids=episode.ids[:token],
+            loss_mask=episode.loss_mask[:token],
+            crops=tuple((place, crop) for place, crop in episode.crops if place < token),
+            replies=tuple(reply for reply in episode.replies if reply.stop <= token),
+            parent=(episode, token),
+            finished=False,
+        )
+
     def text(self, episode: Episode) -> str:
-        """Return what the model and its tools wrote, without special tokens."""
+        """Return what the model wrote since tools last replied."""
+        return self.decode(episode.ids[episode.replies[-1].stop if episode.replies else 0 :])
+
+    def past_turns(self, episode: Episode) -> tuple[Turn, ...]:
+        """Return the turns to which tools replied."""
+        starts = (0, *(reply.stop for reply in episode.replies))
+        return tuple(
+            Turn(text=self.decode(episode.ids[start : reply.start]), actions=reply.actions, reply=reply.parts)
+            for start, reply in zip(starts, episode.replies, strict=False)
+        )
 
 
 class RolloutStrategy(ABC):
     """Kind `rollout`: how the answers of a group come about. Core gives: `tools`, as the stage names them."""
 
-    stop_texts: ClassVar[tuple[str, ...]] = ()  # sampling pauses where the model wrote one of these
+    stop_texts: tuple[str, ...] = ()  # sampling pauses where the model wrote one of these
 
     @abstractmethod
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:

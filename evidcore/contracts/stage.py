@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from evidcore.case import Case, Prompt, Split
-from evidcore.contracts.answering import Task
+from evidcore.contracts.answering import RolloutStrategy, Task
 from evidcore.contracts.data import Dataset, View
 from evidcore.contracts.evaluating import StageResult
 from evidcore.contracts.model import Language, Policy
@@ -232,6 +232,10 @@ class Stage(ABC):
     def refusal(self, use: DataUse, prompts: Sequence[Prompt], context: StageContext) -> str:
         """Return why it cannot do with these prompts what it is for; "" if it can."""
         return ""
+
+    def strategy(self, context: StageContext) -> RolloutStrategy | None:
+        """Return how the policy that it trains answers, to be measured as trained; None: in one turn."""
+        return None
 
     def bare(self) -> Stage:
         """Return the stage without what its main rows do not need: controls are measured by that."""

@@ -38,9 +38,9 @@ class _Asked:
     def share(self, policy: VLMPolicy) -> _Share:
         """Return what this process answers."""
         mine = slice(processes().rank, None, processes().count)
-        method = getattr(VLMPolicy, self.method)
+        method = getattr(policy, self.method)
         try:
-            return _Share(method(policy, *(column[mine] for column in self.columns), **self.arguments))
+            return _Share(method(*(column[mine] for column in self.columns), **self.arguments))
         except Exception as error:
             if processes().is_first:
                 return _Share([], error)
@@ -79,7 +79,7 @@ class SharedPolicy(VLMPolicy):
         super().__init__(
             policy.model, policy.processor, prompts_per_pass=policy.prompts_per_pass, seed=policy.seed
         )
-        self._number = number
+        self._own, self._number = policy, number
 
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
@@ -99,7 +99,7 @@ class SharedPolicy(VLMPolicy):
     ) -> list[Any]:
         call = processes().share(_Asked(self._number, method, columns, arguments))
         found: list[Any] = [None] * len(columns[0])
-        shares = processes().gather(call.share(self))
+        shares = processes().gather(call.share(self._own))
         for error in (share.error for share in shares if share.error):
             raise error
         for rank, share in enumerate(shares):

@@ -178,6 +178,51 @@ def curves(title: str, rows: Sequence[Curve], *, unit: Unit = "plain", note: str
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Branch:
+    """One answer of a tree: a line of tokens that leaves its parent's."""
+
+    label: str
+    length: int  # in tokens
+    parent: int | None = None  # its number among the branches
+    start: int = 0  # the first token that it does not share with its parent
+
+
+def forks(branches: Sequence[Branch], caption: object) -> Html:
+    """Draw answers over their tokens, each fork below its parent and joined to it where it leaves it."""
+    rows: list[int] = []
+
+    def place(parent: int | None) -> None:
+        for index, one in enumerate(branches):
+            if one.parent == parent:
+                rows.append(index)
+                place(index)
+
+    place(None)
+    longest = max(1, *(one.length for one in branches))
+
+    def at(token: int) -> str:
+        return f"{90 * min(token, longest) / longest:.2f}%"
+
+    marks: list[Html] = []
+    for row, index in enumerate(rows):
+        one, y = branches[index], _LANE_PX * (row + 0.5)
+        begin = at(one.start)
+        if one.parent is not None:
+            above = _LANE_PX * (rows.index(one.parent) + 0.5)
+            marks.append(tag("line", x1=begin, x2=begin, y1=above, y2=y, class_="fork"))
+        marks.append(tag("line", x1=begin, x2=at(one.length), y1=y, y2=y, class_="branch"))
+        marks.append(tag("text", one.label, x=at(one.length), y=y + 4, dx=6))
+    said = "; ".join(
+        f"{one.label} leaves {branches[one.parent].label} at token {one.start}"
+        for one in branches
+        if one.parent is not None
+    )
+    height = _LANE_PX * len(rows)
+    drawn = tag("svg", *marks, height=height, width="100%", role="img", aria_label=said)
+    return tag("figure", drawn, tag("figcaption", caption), class_="chart forks")
+
+
 def _path(points: Sequence[tuple[int, float]], x_at: _Place, y_at: _Place, class_: str) -> Html:
     steps = join((f"{x_at(s):.1f} {y_at(v):.1f}" for s, v in points), "L")
     return tag("path", d=f"M{steps}", class_=class_)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections import Counter
@@ -19,8 +18,9 @@ from evidcore.page.cases import (
     look_up,
     pattern,
 )
+from evidcore.page.charts import Branch, forks
 from evidcore.page.gallery import Gallery
-from evidcore.page.markup import DASH, Html, escape, join, number, tag
+from evidcore.page.markup import DASH, Html, escape, join, number, tag, written
 from evidcore.page.record import Line, RunRecord
 
 CONDITIONS = {"own": "Own volume", "other-patient": "Another patient's volume", "blank": "Blank volume"}
@@ -41,10 +41,9 @@ def group_card(
 ) -> Html:
     """Return one group: the volume and the prompt, then its rollouts from best to worst."""
     line = group.line
-    rollouts: Sequence[Mapping[str, Any]] = sorted(
-        line["rollouts"], key=lambda item: -float(item.get("total") or 0.0)
-    )
-    widest = max((abs(float(item.get("advantage") or 0.0)) for item in rollouts), default=0.0)
+    drawn: Sequence[Mapping[str, Any]] = line["rollouts"]
+    order = sorted(range(len(drawn)), key=lambda index: -float(drawn[index].get("total") or 0.0))
+    widest = max((abs(float(item.get("advantage") or 0.0)) for item in drawn), default=0.0)
     head = _head(group.why, f"step {line.get('step')} · {line.get('task')}", line, known)
     return tag(
         "details",
@@ -61,10 +60,11 @@ def group_card(
             ),
             class_="case",
         ),
-        tag("h4", f"{len(rollouts)} rollouts, best first"),
+        tag("h4", f"{len(drawn)} rollouts, best first"),
+        _forks(drawn, order),
         tag(
             "ol",
-            *(_rollout(index, item, widest) for index, item in enumerate(rollouts, start=1)),
+            *(_rollout(place, drawn[index], widest) for place, index in enumerate(order, start=1)),
             class_="rollouts",
             tabindex="0",
             aria_label="Rollouts of this group",
@@ -169,6 +169,18 @@ def _span_class(label: str) -> str | None:
     return "abnormal" if label == "abnormal" else None
 
 
+def _forks(drawn: Sequence[Mapping[str, Any]], order: Sequence[int]) -> Html | None:
+    """Draw which answer was forked from which; nothing where none was."""
+    if not any(item.get("parent") for item in drawn):
+        return None
+    branches = []
+    for index, item in enumerate(drawn):
+        parent, start = item.get("parent") or (None, 0)
+        label = f"#{order.index(index) + 1}, total {written(float(item.get('total') or 0.0))}"
+        branches.append(Branch(label=label, length=int(item["length"]), parent=parent, start=start))
+    return forks(branches, "Tokens from left to right; a fork shares what stands before it with its parent.")
+
+
 def _rollout(place: int, item: Mapping[str, Any], widest: float) -> Html:
     advantage = item.get("advantage")
     rewards = [_reward(name, verdict) for name, verdict in (item.get("rewards") or {}).items()]
@@ -181,21 +193,20 @@ def _rollout(place: int, item: Mapping[str, Any], widest: float) -> Html:
             tag("span", tag("span", "advantage ", class_="faint"), number(advantage)),
         ),
         _balance(advantage, widest),
+        *(part for turn in item.get("turns") or () for part in _turn(turn)),
         completion(str(item.get("text", ""))),
         _malformed(item.get("malformed")),
-        *(_action(action) for action in item.get("actions") or ()),
         tag("dl", *rewards, class_="rewards")
         if rewards
         else tag("p", "No reward judged it.", class_="empty"),
     )
 
 
-def _action(action: Mapping[str, Any]) -> Html:
-    call = f"{action.get('tool')} {json.dumps(action.get('arguments'), ensure_ascii=False)}"
-    error = action.get("error")
-    return tag(
-        "p", "Tool: ", tag("code", call), f" answered: {error}" if error else None, class_="faint small"
-    )
+def _turn(turn: Mapping[str, Any]) -> list[Html]:
+    """Return what the model wrote before a tool replied, and the reply."""
+    tools = ", ".join(str(action.get("tool") or "no tool") for action in turn.get("actions") or ())
+    said = (f"Reply of {tools}: " if tools else "Reply: ") + str(turn.get("reply", ""))
+    return [completion(str(turn.get("text", ""))), tag("p", said, class_="reply faint small")]
 
 
 def _balance(advantage: float | None, widest: float) -> Html:

@@ -16,6 +16,7 @@ from evidcore.recipe import DataUse
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
 from evidcore.run.model import StageOutputs
+from evidcore.train.sampler import RolloutPolicy
 
 
 class Context(StageContext):
@@ -98,11 +99,17 @@ class Context(StageContext):
             return self._policy
         return self._opener.open(prompts_per_pass=prompts_per_pass, blind_arm=blind_arm)
 
-    def own_policy(self, *, prompts_per_pass: int, blind_arm: bool) -> VLMPolicy:
-        """Return a policy that this process answers alone."""
-        before = StageOutputs(model=self._before.blind_arm) if blind_arm else self._before
+    def own_policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> VLMPolicy:
+        """Return a policy that this process answers alone, as the stage that trained it has it answer."""
+        trained_by, before = self._before.trained_by, self._before
+        if blind_arm:
+            before = StageOutputs(model=before.blind_arm)
         model, processor = models.current(self._assembly, before)
-        return VLMPolicy(model, processor, prompts_per_pass=prompts_per_pass, seed=self.recipe.seed)
+        strategy = None if trained_by is None else trained_by.strategy(self)
+        seed = self.recipe.seed
+        if strategy is None:
+            return VLMPolicy(model, processor, prompts_per_pass=prompts_per_pass, seed=seed)
+        return RolloutPolicy(model, processor, strategy, prompts_per_pass=prompts_per_pass, seed=seed)
 
     def bind_policy(self, policy: Policy) -> None:
         """Let components that the core gave `policy` ask this one."""

@@ -35,6 +35,7 @@ class StageOutputs:
     model: Path | None = None
     blind_arm: Path | None = None  # a model trained alike over blank volumes, where a stage has one
     services: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    trained_by: Stage | None = None  # the last stage that wrote `model`
 
     def after(self, stage: Stage, checkpoint: Path) -> StageOutputs:
         """Return the outputs after a stage."""
@@ -43,7 +44,9 @@ class StageOutputs:
         if stage.output.startswith("service."):
             name = stage.output.removeprefix("service.")
             return dataclasses.replace(self, services={**self.services, name: checkpoint})
-        return dataclasses.replace(self, **{stage.output: checkpoint})  # type: ignore[arg-type]  # a path
+        trained_by = stage if stage.output == "model" else self.trained_by
+        written: Any = {stage.output: checkpoint}
+        return dataclasses.replace(self, **written, trained_by=trained_by)
 
     def load_services(self, assembly: Assembly) -> None:
         """Give services the weights that fit stages trained."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evidcore.case import Episode, Part, Prompt
+from evidcore.case import Action, Episode, Part, Prompt
 from evidcore.contracts import RolloutStrategy, Sampler
 from evidcore.testing.clauses import broken, require
 
@@ -13,11 +13,11 @@ class _Witness(Sampler):
     """The sampler that it is given, with a ledger of what came out."""
 
     def __init__(self, sampler: Sampler) -> None:
-        self.sampler = sampler
-        self.masks: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
+        self.sampler, self.stop_texts = sampler, sampler.stop_texts
+        self.given: dict[tuple[str, tuple[int, ...]], list[Episode]] = {}
 
     def _seen(self, episode: Episode) -> Episode:
-        self.masks[episode.prompt.id, episode.ids] = episode.loss_mask
+        self.given.setdefault((episode.prompt.id, episode.ids), []).append(episode)
         return episode
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
@@ -26,14 +26,14 @@ class _Witness(Sampler):
     def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
         return self.sampler.entropies(episodes)
 
-    def extend(self, episode: Episode, parts: Sequence[Part]) -> Episode:
-        return self._seen(self.sampler.extend(episode, parts))
+    def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
+        return self._seen(self.sampler.extend(episode, parts, actions))
 
     def fork(self, episode: Episode, token: int) -> Episode:
         return self._seen(self.sampler.fork(episode, token))
 
-    def text(self, episode: Episode) -> str:
-        return self.sampler.text(episode)
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.sampler.decode(ids)
 
 
 def check_rollout(
@@ -51,16 +51,23 @@ def check_rollout(
     - exactly as many episodes per prompt as asked for, in order;
     - every token came from the sampler, and carries the loss mask that it gave: 1 where the model
       wrote, 0 where a tool did;
+    - replies of tools and the parent of a fork stay as the sampler gave them;
     - something was written;
     - the budget is kept.
 
     Args:
         strategy: the component under test.
-        sampler: a real one; `TinySampler` with `turns` that call a tool, for a strategy that has tools.
+        sampler: a real one, with the strategy's `stop_texts`; `TinySampler` with `turns` that call a tool,
+            for a strategy that has tools.
         prompts: at least two.
         answers_per_prompt: the group size.
         most_tokens: the most that the model may write in an episode, where there is a budget.
     """
+    if sampler.stop_texts != tuple(strategy.stop_texts):
+        raise ValueError(
+            f"the sampler pauses behind {sampler.stop_texts}, {type(strategy).__name__} behind "
+            f"{strategy.stop_texts}; give the sampler stop_texts={strategy.stop_texts}"
+        )
     for count in (answers_per_prompt, 1):
         witness = _Witness(sampler)
         episodes = list(strategy(witness, prompts, count))
@@ -73,18 +80,21 @@ def check_rollout(
             found = f"episode {index} answers {episode.prompt.id!r}, must answer {wanted.id!r}"
             require(episode.prompt == wanted, strategy, clause, found)
             where = f"(episode {index}, {len(episode.ids)} tokens)"
-            given = witness.masks.get((wanted.id, episode.ids))
+            given = witness.given.get((wanted.id, episode.ids))
             if given is None:
                 told = f"not so for {episode.ids[:8]}... {where}"
                 broken(strategy, "every token came from the sampler", told)
             clause_mask = "the loss mask is 1 where the model wrote and 0 where a tool did"
             odd = [
                 place
-                for place, pair in enumerate(zip(episode.loss_mask, given, strict=True))
+                for place, pair in enumerate(zip(episode.loss_mask, given[0].loss_mask, strict=True))
                 if len(set(pair)) > 1
             ]
             require(not odd, strategy, clause_mask, f"wrong at tokens {odd[:8]} {where}")
-            written = sum(given)
+            clause_kept = "replies of tools and the parent of a fork stay as the sampler gave them"
+            known = any(one.replies == episode.replies and one.parent is episode.parent for one in given)
+            require(known, strategy, clause_kept, f"changed {where}")
+            written = sum(given[0].loss_mask)
             require(written > 0, strategy, "something was written", f"the model wrote nothing {where}")
             kept = most_tokens is None or written <= most_tokens
             told = f"must be at most {most_tokens}, got {written} {where}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evidcore.case import Crop, Episode, Part, Prompt, TextPart, VisualPart
+from evidcore.case import Action, Crop, Episode, Part, Prompt, Reply, TextPart, VisualPart
 from evidcore.contracts import Sampler
 
 
@@ -25,6 +24,7 @@ class TinySampler(Sampler):
         folder: Path,
         *,
         turns: Sequence[str] = (),
+        stop_texts: Sequence[str] = (),
         budget_tokens: int = 64,
         temperature: float = 1.0,
         seed: int = 0,
@@ -35,6 +35,7 @@ class TinySampler(Sampler):
             folder: as written by `tiny_language`.
             turns: what is written in an episode instead of sampled tokens: the first at the start, the next
                 after each answer of a tool; the last one ends the episode.
+            stop_texts: the strategy's; what is written pauses behind one.
             budget_tokens: the most that the model writes in one episode.
             temperature: of sampling.
             seed: of sampling.
@@ -44,7 +45,7 @@ class TinySampler(Sampler):
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder)
         self.model.eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self.turns = turns
+        self.turns, self.stop_texts = turns, tuple(stop_texts)
         self.budget_tokens = budget_tokens
         self.temperature = temperature
         self.generator = torch.Generator().manual_seed(seed)
@@ -62,56 +63,55 @@ class TinySampler(Sampler):
             found.append((-(log_probs.exp() * log_probs).sum(dim=-1)).tolist())
         return found
 
-    def extend(self, episode: Episode, parts: Sequence[Part]) -> Episode:
+    def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
         """Append what a tool gave."""
+        start = len(episode.ids)
         ids: list[int] = []
         crops: list[tuple[int, Crop]] = []
         for part in parts:
             if isinstance(part, VisualPart):
-                crops.append((len(episode.ids) + len(ids) + 1, part.crop))
+                crops.append((start + len(ids) + 1, part.crop))
             ids += self._encoded(part)
+        reply = Reply(start=start, stop=start + len(ids), actions=tuple(actions), parts=tuple(parts))
         return dataclasses.replace(
             episode,
             ids=(*episode.ids, *ids),
             loss_mask=(*episode.loss_mask, *(0 for _ in ids)),
             crops=(*episode.crops, *crops),
+            replies=(*episode.replies, reply),
         )
 
-    def fork(self, episode: Episode, token: int) -> Episode:
-        """Cut the episode."""
-        return dataclasses.replace(
-            episode, ids=episode.ids[:token], loss_mask=episode.loss_mask[:token],
-            crops=tuple(each for each in episode.crops if each[0] < token), finished=False,
-        )  # fmt: skip
-
-    def text(self, episode: Episode) -> str:
-        """Return what was written."""
-        return str(self.tokenizer.decode(list(episode.ids), skip_special_tokens=True))
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return tokens as text."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _continued(self, episode: Episode) -> Episode:
         left = self.budget_tokens - sum(episode.loss_mask)
         if self.turns:
-            answered = sum(one > other for one, other in itertools.pairwise(episode.loss_mask))
-            turn = min(answered, len(self.turns) - 1)
+            turn = min(len(episode.replies), len(self.turns) - 1)
             ids = self.tokenizer(self.turns[turn])["input_ids"]
             if turn == len(self.turns) - 1:
                 ids = [*ids, self.tokenizer.eos_token_id]
-            ids = ids[:left]
+            paused = (count for count in range(1, len(ids)) if self._pauses(ids[:count]))
+            ids = ids[: min(left, next(paused, len(ids)))]
         else:
             ids = self._sampled(episode, left)
         return dataclasses.replace(
             episode,
             ids=(*episode.ids, *ids),
             loss_mask=(*episode.loss_mask, *(1 for _ in ids)),
-            finished=bool(ids) and ids[-1] == self.tokenizer.eos_token_id,
+            finished=len(ids) == left or ids[-1] == self.tokenizer.eos_token_id,
         )
 
     def _sampled(self, episode: Episode, count: int) -> list[int]:
         ids: list[int] = []
-        while len(ids) < count and self.tokenizer.eos_token_id not in ids:
+        while len(ids) < count and self.tokenizer.eos_token_id not in ids and not self._pauses(ids):
             logits = self._log_probs(episode.prompt, (*episode.ids, *ids))[-1] / self.temperature
             ids.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=self.generator)))
         return ids
+
+    def _pauses(self, ids: Sequence[int]) -> bool:
+        return bool(self.stop_texts) and self.decode(ids).rstrip().endswith(self.stop_texts)
 
     @torch.no_grad()
     def _log_probs(self, prompt: Prompt, written: Sequence[int]) -> torch.Tensor:

@@ -17,7 +17,6 @@ from evidcore.contracts import (
 )
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, did_you_mean
-from evidcore.model.policy import VLMPolicy
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
 from evidcore.registry import blame
@@ -25,6 +24,7 @@ from evidcore.registry.factory import offer_of
 from evidcore.reward.composer import NamedReward
 from evidcore.reward.reward_audit import Checked, audit_rewards
 from evidcore.train.fit import named_data
+from evidcore.train.sampler import RolloutPolicy
 from evidcore.train.settings import GrpoSettings, TrainingStage
 
 log = logging.getLogger(__name__)
@@ -179,14 +179,15 @@ class Grpo(GrpoSettings, TrainingStage):
         seed = context.recipe.seed
         source = PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes)
         audited = self.audit(context, source)
-        context.bind_policy(VLMPolicy(model, processor, seed=seed))
+        strategy = self.strategy(context)
+        context.bind_policy(RolloutPolicy(model, processor, strategy, seed=seed))
         replay = None
         if self.replay is not None:
             sets = prompt_sets(context, self.replay.data)
             replay = PromptSource(sets, seed=seed, volumes=self.volumes)
         figures = grpo(
             model, processor, source, self.rewards(context), self, context.folder / "checkpoint",
-            seed=seed, announce=context.announce, strategy=self.strategy(context), resume=context.resume,
+            seed=seed, announce=context.announce, strategy=strategy, resume=context.resume,
             replay=replay,
         )  # fmt: skip
         outcomes = {one.check: one.outcome for one in audited if not one.reward}

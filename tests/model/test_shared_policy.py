@@ -159,3 +159,21 @@ def test_an_error_in_anothers_share_is_raised_in_the_first(in_processes, raised,
 
 def test_one_process_opens_the_policy_itself():
     assert type(Opener(make).open()) is Tells
+
+
+def test_each_process_answers_by_the_policy_it_opened(in_processes):
+    class Aloud(Tells):
+        """A policy with a way of its own to answer, as one with a rollout."""
+
+        def generate(self, prompts, **how):
+            return [text.upper() for text in super().generate(prompts, **how)]
+
+    def first():
+        with others_standing_by():
+            return Opener(lambda: Aloud("own")).open().generate(["a", "b"], max_new_tokens=1)
+
+    def other():
+        stand_by(lambda: Aloud("own"))
+
+    texts = in_processes(first, other)[0]
+    assert [text.split(" {")[0] for text in texts] == ["A BY OWN0", "B BY OWN1"]

@@ -343,7 +343,9 @@ def _rollouts(run: FakeRun) -> None:
                     "text": text,
                     "total": round(0.3 * (not broken) + hit + 0.5 * agreement * hit, 4),
                     "malformed": fault,
-                    "actions": [],
+                    "turns": [],
+                    "parent": None,
+                    "length": 40,
                     "rewards": {
                         "format": verdict(float(not broken), fault or ""),
                         "choice-accuracy": verdict(hit, f"answered {'ABCD'[place]}, right is {letter}"),

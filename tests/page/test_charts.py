@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from evidcore.page.charts import Curve, Lane, curves, lanes
+from evidcore.page.charts import Branch, Curve, Lane, curves, forks, lanes
 
 
 def test_a_lane_places_value_interval_and_lines_on_its_axis():
@@ -52,3 +52,23 @@ def test_flat_and_single_values_are_drawn(values):
 
 def test_values_that_are_not_numbers_are_said_not_drawn():
     assert "No finite value was logged." in curves("x", [Curve(label="a", steps=[1], values=[math.nan])])
+
+
+def test_a_tree_draws_each_fork_below_its_parent_where_it_leaves_it():
+    branches = [
+        Branch(label="a", length=80),
+        Branch(label="b", length=40),
+        Branch(label="c<", length=100, parent=0, start=20),
+        Branch(label="d", length=60, parent=2, start=50),
+    ]
+    drawn = forks(branches, "tree")
+    lines = re.findall(r'x1="([\d.]+)%" x2="([\d.]+)%" y1="([\d.]+)" y2="([\d.]+)" class="(\w+)"', drawn)
+    assert lines == [  # a, c below a, d below c, b
+        ("0.00", "72.00", "11.0", "11.0", "branch"),
+        ("18.00", "18.00", "11.0", "33.0", "fork"),
+        ("18.00", "90.00", "33.0", "33.0", "branch"),
+        ("45.00", "45.00", "33.0", "55.0", "fork"),
+        ("45.00", "54.00", "55.0", "55.0", "branch"),
+        ("0.00", "36.00", "77.0", "77.0", "branch"),
+    ]
+    assert "c&lt; leaves a at token 20; d leaves c&lt; at token 50" in drawn

@@ -92,7 +92,8 @@ def test_text_of_models_cases_and_rewards_is_never_markup(fake_run):
             line |= {"prompt": evil, "text": evil, "malformed": evil, "choice": evil, "task": evil}
             line["reference"] = {"letter": evil, "finding": evil}
             for item in line.get("rollouts", ()):
-                item |= {"text": evil, "malformed": evil, "actions": [{"tool": evil, "error": evil}]}
+                turn = {"text": evil, "actions": [{"tool": evil, "error": evil}], "reply": evil}
+                item |= {"text": evil, "malformed": evil, "turns": [turn]}
                 item["rewards"] = {evil: {"value": 1.0, "parts": {evil: 1.0}, "reason": evil}}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for path in fake_run.folder.glob("results/*"):
@@ -163,6 +164,22 @@ def test_too_few_patients_are_said_where_an_interval_would_stand(fake_run):
     path.write_text(json.dumps(result))
     text = Elements(written(fake_run)).text
     assert "No intervals: too few patients (5 of at least 20)." in text
+
+
+def test_a_group_of_forked_answers_shows_its_tree_and_its_turns(fake_run):
+    path = fake_run.folder / "rollouts" / "05-grpo.jsonl"
+    assert "leaves" not in written(fake_run)
+    line = json.loads(path.read_text().splitlines()[0])
+    action = {"tool": "crop", "arguments": {"slice": 3}, "error": None}
+    turn = {"text": "<think>closer</think>", "actions": [action], "reply": "slice 3, closer:<image>"}
+    for place, item in enumerate(line["rollouts"]):
+        item |= {"total": float(-place), "turns": [turn] if place == 1 else []}
+    line["rollouts"][5]["parent"] = [1, 12]
+    path.write_text(json.dumps(line) + "\n")
+    page = written(fake_run)
+    assert page.count("#6, total \N{MINUS SIGN}5 leaves #2, total \N{MINUS SIGN}1 at token 12") == 1
+    assert "Reply of crop: slice 3, closer:&lt;image&gt;" in page
+    assert "Tokens from left to right" in page
 
 
 def test_each_rollout_shows_its_rewards_with_parts_and_reasons(finished_run, page):

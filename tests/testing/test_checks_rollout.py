@@ -9,6 +9,7 @@ from evidcore.contracts import RolloutStrategy
 from evidcore.testing import TinySampler, check_rollout, tiny_language
 
 CROP = Crop(volume=VolumeRef(path="v.nii.gz"))
+LOOK = (TextPart(text="\nhere: "), VisualPart(crop=CROP))
 
 
 class Plain(RolloutStrategy):
@@ -25,8 +26,7 @@ class Looks(RolloutStrategy):
         episodes = Plain()(sampler, prompts, answers_per_prompt)
         for index, episode in enumerate(episodes):
             if sampler.text(episode).endswith("look"):
-                answer = [TextPart(text="\nhere: "), VisualPart(crop=CROP)]
-                (episodes[index],) = sampler.sample([sampler.extend(episode, answer)])
+                (episodes[index],) = sampler.sample([sampler.extend(episode, LOOK)])
         return episodes
 
 
@@ -60,6 +60,18 @@ class WritesItself(Mutant):
         return [
             dataclasses.replace(each, ids=(*each.ids, 7), loss_mask=(*each.loss_mask, 1)) for each in episodes
         ]
+
+
+class ForgetsReplies(Mutant):
+    def spoil(self, episodes, prompts):
+        return [dataclasses.replace(each, replies=()) for each in episodes]
+
+
+class ForgetsParents(Looks):
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        episodes = super().__call__(sampler, prompts, answers_per_prompt)
+        forked = sampler.sample([sampler.fork(each, 1) for each in episodes])
+        return [dataclasses.replace(each, parent=None) for each in forked]
 
 
 class SaysNothing(Looks):
@@ -98,6 +110,8 @@ def test_a_sound_strategy_passes(language, prompts):
         (TrainsOnTools, r"1 where the model wrote and 0 where a tool did. wrong at tokens \[4, 5, 6, 7"),
         (ForgetsHalf, r"1 where the model wrote and 0 where a tool did. wrong at tokens \[0, 1, 2, 3"),
         (WritesItself, "every token came from the sampler. not so for "),
+        (ForgetsReplies, r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "),
+        (ForgetsParents, r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "),
         (SaysNothing, r"something was written. the model wrote nothing \(episode 0, 0 tokens\)"),
     ],
 )
@@ -114,16 +128,34 @@ def test_a_budget_that_is_not_kept_is_caught(language, prompts):
 def test_the_tiny_sampler_keeps_books_of_tokens_and_pixels(language, prompts):
     sampler = TinySampler(language, turns=["look", "seen"])
     (episode,) = Looks()(sampler, prompts[:1], 1)
-    assert sampler.text(episode) == "look\nhere: seen"
+    assert sampler.text(episode) == "seen"
+    [turn] = sampler.past_turns(episode)
+    assert (turn.text, turn.reply, turn.crops) == ("look", LOOK, (CROP,))
     assert (
         episode.loss_mask == (1,) * 4 + (0,) * 10 + (1,) * 5
     )  # 7 bytes and 3 image tokens came from the tool
     assert episode.crops == ((12, CROP),)
     assert episode.ids[12] == sampler.tokenizer.convert_tokens_to_ids("<|image_pad|>")
     assert episode.finished
-    forked = sampler.fork(episode, 6)
-    assert sampler.text(forked) == "look\nh"
-    assert (forked.crops, forked.finished) == ((), False)
+    forked = sampler.fork(episode, 2)
+    assert sampler.text(forked) == "lo"
+    assert (forked.crops, forked.replies, forked.finished) == ((), (), False)
+    assert forked.parent == (episode, 2)
+    late = sampler.fork(episode, 16)
+    assert (sampler.text(late), late.replies, late.crops) == ("se", episode.replies, episode.crops)
+    with pytest.raises(ValueError, match="token 6 of 19 was not written by the model; fork where it was"):
+        sampler.fork(episode, 6)
+
+
+def test_a_sampler_that_pauses_elsewhere_than_the_strategy_is_refused(language, prompts):
+    class Pausing(Plain):
+        stop_texts = ("k",)
+
+    with pytest.raises(ValueError, match=r"pauses behind \(\), Pausing behind \('k',\); give the sampler"):
+        check_rollout(Pausing(), TinySampler(language), prompts)
+    sampler = TinySampler(language, turns=["looking", "seen"], stop_texts=("k",))
+    check_rollout(Pausing(), sampler, prompts)
+    assert {sampler.text(one) for one in Pausing()(sampler, prompts, 1)} == {"look"}
 
 
 def test_the_tiny_sampler_samples_with_the_entropy_that_it_reports(language, prompts):

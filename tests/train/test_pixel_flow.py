@@ -18,9 +18,9 @@ from evidcore.model.policy import VLMPolicy
 from evidcore.registry import factory
 from evidcore.reward.pixel_passes import prove_groups, prove_policy, prove_targets
 from evidcore.testing.models import tiny_vision_language
+from evidcore.train.sampler import PolicySampler
 from evidcore.train.settings import Lora, Replay
 from evidcore.train.trl import grpo, sft, stage
-from evidcore.train.trl.sampler import PolicySampler
 
 SMALL = {"prompts_per_step": 2, "answers_per_prompt": 2, "max_new_tokens": 4, "steps": 1}
 

@@ -1,17 +1,20 @@
 import collections
 import dataclasses
+import string
 
 import pytest
 import torch
 
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Episode, TextPart, VisualPart
+from evidcore.case import Crop, Episode, TextPart, VisualPart, written
 from evidcore.contracts import RolloutStrategy
-from evidcore.model.policy import sampling_of
+from evidcore.errors import ContractError
+from evidcore.evaluate.sealed import Sealed
+from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.reward.composer import NamedReward
+from evidcore.train.sampler import PolicySampler, RolloutPolicy, parents
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
-from evidcore.train.trl.sampler import PolicySampler
 
 
 def sampler_of(bench, model, processor, prompts, **changed):
@@ -93,6 +96,10 @@ def test_a_tool_turn_is_read_with_its_image_and_not_trained(bench, parts):
     assert extended.loss_mask == (*episode.loss_mask, *[0] * added)
     [(place, shown)] = extended.crops
     assert shown == crop
+    [turn] = sampler.past_turns(extended)
+    assert turn.text == sampler.text(episode) == sampler.decode(episode.ids)
+    assert (written(turn.reply), turn.crops) == ("closer:<image>", (crop,))
+    assert sampler.text(extended) == ""
     assert extended.ids[place : place + 4] == (processor.image_token_id,) * 4
     assert processor.image_token_id not in extended.ids[:place]
     prefix = sampler.prefix(extended)
@@ -113,12 +120,22 @@ def test_a_fork_keeps_what_came_before(bench, parts):
     [whole] = sampler.sample([dataclasses.replace(extended, finished=False)])
     late = sampler.fork(whole, len(extended.ids) + 1)
     assert (late.ids, late.crops) == (whole.ids[: len(extended.ids) + 1], whole.crops)
+    assert (late.replies, late.parent) == (whole.replies, (whole, len(extended.ids) + 1))
     early = sampler.fork(whole, 2)
+    assert (early.replies, early.parent) == ((), (whole, 2))
     assert (early.ids, early.loss_mask, early.crops, early.finished) == (whole.ids[:2], (1, 1), (), False)
     with pytest.raises(
         ValueError, match=f"token {len(episode.ids)} of {len(whole.ids)} was not written by the model"
     ):
         sampler.fork(whole, len(episode.ids))
+
+
+def test_an_answer_that_has_spent_its_tokens_is_finished_as_it_is(bench, parts):
+    sampler = sampler_of(bench, *parts)
+    [whole] = sampler.sample([Episode(prompt=parts[2][0])])
+    spent = dataclasses.replace(whole, finished=False)
+    sampler.sampling = dataclasses.replace(sampler.sampling, max_new_tokens=len(whole.ids))
+    assert sampler.sample([spent]) == [dataclasses.replace(whole, finished=True)]
 
 
 def test_an_answer_that_would_outgrow_the_context_is_finished(bench, parts):
@@ -127,6 +144,8 @@ def test_an_answer_that_would_outgrow_the_context_is_finished(bench, parts):
     extended = sampler.extend(episode, (TextPart(text="x" * 2000),))
     assert extended.finished
     assert extended.ids == episode.ids
+    assert [turn.reply for turn in sampler.past_turns(extended)] == [()]
+    assert sampler.text(extended) == ""  # nothing was written after the call
 
 
 @pytest.mark.parametrize(
@@ -204,3 +223,113 @@ def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(be
         assert in_answer == image * len(episode.crops)
         trained = batch["tool_mask"][row] * batch["completion_mask"][row]
         assert trained.tolist()[: len(episode.ids)] == list(episode.loss_mask)
+
+
+def test_the_parent_of_a_fork_is_found_in_its_group(bench, parts):
+    sampler = sampler_of(bench, *parts)
+    root, other = sampler.sample([Episode(prompt=parts[2][0])] * 2)
+    [child] = sampler.sample([sampler.fork(root, 3)])
+    [grandchild] = sampler.sample([sampler.fork(child, 5)])
+    [early] = sampler.sample([sampler.fork(child, 2)])
+    [unfinished] = [dataclasses.replace(root, ids=root.ids[:4], loss_mask=(1,) * 4, finished=False)]
+    late = sampler.fork(unfinished, 1)
+    group = [other, root, child, grandchild, early, late]
+    assert parents(group) == [None, None, (1, 3), (2, 5), (2, 2), (1, 1)]
+    # the child was dropped: what is shared with the root is shared up to the earlier of both cuts
+    assert parents([other, root, grandchild, early]) == [None, None, (1, 3), (1, 2)]
+    assert parents([other, grandchild]) == [None, None]
+
+
+class Forks(RolloutStrategy):
+    """Every second answer is the one before it, written anew from its third token on."""
+
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        whole = sampler.sample([Episode(prompt=one) for one in prompts for _ in range(answers_per_prompt)])
+        forks = sampler.sample([sampler.fork(each, 2) for each in whole[::2]])
+        return [each for pair in zip(whole[::2], forks, strict=True) for each in pair]
+
+
+def test_what_happened_in_an_answer_is_told(bench, kit):
+    for strategy in (Forks(), Looks()):
+        model, processor = bench.model()
+        heard = kit.heard()
+        settings = kit.grpo_settings(steps=1, prompts_per_step=2, max_new_tokens=60, trl={"beta": 0.01})
+        trainer = make_trainer(
+            model, processor, bench.source(), [kit.letters()], settings, bench.folder / "grpo", seed=1,
+            announce=heard, strategy=strategy,
+        )  # fmt: skip
+        stage.train(trainer, bench.folder / "grpo", resume=False)
+        answers = [answer for group in heard.groups[0] for answer in group["rollouts"]]
+        assert [one["length"] for one in answers] == [len(each.ids) for each in trainer.episodes]
+        if isinstance(strategy, Forks):
+            links = [one["parent"] for one in answers]
+            assert links == [None, (0, 2), None, (2, 2)] * 2
+            continue
+        turns = [turn for one in answers for turn in one["turns"]]
+        assert turns
+        for turn in turns:
+            assert turn["text"].endswith("e")
+            assert turn["reply"] == "closer:<image>"
+            [crop] = map(Crop.parse_uri, turn["crops"])
+            assert crop.box_zyx == (6, 12, 0, 16, 0, 16)
+        assert all("closer" not in one["text"] + turn["text"] for one in answers for turn in one["turns"])
+
+
+class LooksOnce(RolloutStrategy):
+    """After its first letter an answer is shown the upper half of the volume; remembers what was shown."""
+
+    stop_texts = tuple(string.ascii_letters)
+
+    def __init__(self):
+        self.shown = []
+
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        episodes = sampler.sample([Episode(prompt=one) for one in prompts for _ in range(answers_per_prompt)])
+        for place, episode in enumerate(episodes):
+            if not episode.finished:
+                crop = dataclasses.replace(episode.prompt.crops()[0], box_zyx=(6, 12, 0, 16, 0, 16))
+                episodes[place] = sampler.extend(episode, (TextPart(text="closer:"), VisualPart(crop=crop)))
+                self.shown.append((episode.prompt.crops()[0], crop))
+        return sampler.sample(episodes)
+
+
+def test_a_policy_with_a_plain_strategy_answers_as_one_without(bench, parts):
+    model, processor, prompts = parts
+    model.train()
+    plain = RolloutPolicy(model, processor, Plain(), prompts_per_pass=1)
+    bare = VLMPolicy(model, processor)
+    for kind in ("own", "sealed"):
+        one, other = (plain, bare) if kind == "own" else (Sealed(plain), Sealed(bare))
+        assert one.generate(prompts, max_new_tokens=9) == other.generate(prompts, max_new_tokens=9)
+    assert plain.log_likelihoods(prompts, [["A"]] * 2) == bare.log_likelihoods(prompts, [["A"]] * 2)
+    assert model.training
+    hot = [
+        RolloutPolicy(model, processor, Plain(), prompts_per_pass=size, seed=seed).generate(
+            prompts, max_new_tokens=9, temperature=1.0
+        )
+        for size, seed in ((1, 0), (2, 0), (2, 1))
+    ]
+    assert hot[0] == hot[1] != hot[2]
+
+
+def test_a_policy_that_is_measured_looks_at_what_it_is_shown(bench, parts):
+    model, processor, prompts = parts
+    strategy = LooksOnce()
+    policy = Sealed(RolloutPolicy(model, processor, strategy))
+    other = bench.source()[5].prompt.crops()[0]
+    swapped = [prompts[0], prompts[0].showing([other]), prompts[0].blanked()] * 4
+    texts = policy.generate(swapped, max_new_tokens=60, temperature=1.0)
+    assert {shown for shown, _ in strategy.shown} == {one.crops()[0] for one in swapped}
+    for shown, crop in strategy.shown:
+        assert (crop.volume, crop.blank) == (shown.volume, shown.blank)
+    assert all("closer" not in text for text in texts)
+
+
+def test_a_strategy_that_drops_an_answer_is_named_where_it_is_measured(parts):
+    class Drops(Plain):
+        def __call__(self, *given):
+            return super().__call__(*given)[1:]
+
+    model, processor, prompts = parts
+    with pytest.raises(ContractError, match="rollout Drops: must give 1 answers to each of 2 prompts, got 1"):
+        RolloutPolicy(model, processor, Drops()).generate(prompts, max_new_tokens=4)

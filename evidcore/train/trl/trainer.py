@@ -32,7 +32,6 @@ from trl.trainer.utils import (
 
 from evidcore.case import Episode, Prompt, Rollout
 from evidcore.contracts import Announce, RolloutStrategy, Sampler
-from evidcore.errors import ContractError
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -40,53 +39,34 @@ from evidcore.prompts.rows import PromptSource, Row
 from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, figures, record
 from evidcore.reward.pixel_passes import ANSWER_TOKENS, Proof, prove_groups
 from evidcore.reward.reward_audit import check_start, most_of
+from evidcore.train.sampler import PolicySampler, parents, run_strategy
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
-from evidcore.train.trl.sampler import PolicySampler
 from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of
 from evidcore.train.trl.timing import timed
 
 log = logging.getLogger(__name__)
 
 
-def run_strategy(
-    strategy: RolloutStrategy, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int
-) -> list[Episode]:
-    """Run a strategy and hold it to its contract: whole groups, in order.
-
-    Raises:
-        ContractError: naming the strategy and the answer that is not where it belongs.
-    """
-    episodes = strategy(sampler, prompts, answers_per_prompt)
-    name = type(strategy).__name__
-    wanted = len(prompts) * answers_per_prompt
-    if len(episodes) != wanted:
-        raise ContractError(
-            f"rollout {name}: must give {answers_per_prompt} answers to each of {len(prompts)} prompts, got "
-            f"{len(episodes)} in place of {wanted}."
-        )
-    for index, episode in enumerate(episodes):
-        prompt = prompts[index // answers_per_prompt]
-        if episode.prompt is not prompt or not episode.ids:
-            raise ContractError(
-                f"rollout {name}: answer {index} must be one to prompt {prompt.id!r} and hold a token, got "
-                f"{len(episode.ids)} tokens to prompt {episode.prompt.id!r}."
-            )
-    return episodes
-
-
 def read_answers(
     sampler: Sampler, episodes: Sequence[Episode], rows: Sequence[Row], answers_per_prompt: int
 ) -> list[Rollout]:
-    """Have each task read the answers to its prompts."""
+    """Have each task read what the model wrote in the last turn of the answers to its prompts."""
     rollouts = []
-    for index, episode in enumerate(episodes):
-        group = index // answers_per_prompt
-        row, text = rows[group], sampler.text(episode)
-        answer = row.task.parse(row.prompt, text)
-        rollouts.append(
-            Rollout(prompt=row.prompt, group=group, text=text, answer=answer, actions=episode.actions)
-        )
+    for group, row in enumerate(rows):
+        answers = episodes[group * answers_per_prompt : (group + 1) * answers_per_prompt]
+        for episode, parent in zip(answers, parents(answers), strict=True):
+            text = sampler.text(episode)
+            rollouts.append(
+                Rollout(
+                    prompt=row.prompt,
+                    group=group,
+                    text=text,
+                    answer=row.task.parse(row.prompt, text),
+                    turns=sampler.past_turns(episode),
+                    parent=parent,
+                )
+            )
     return rollouts
 
 
@@ -375,6 +355,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         for answer in (one for line in lines for one in line["rollouts"]):
             episode, answer["advantage"], answer["ended"] = next(places)
             answer["tokens"] = sum(episode.loss_mask)
+            answer["length"] = len(episode.ids)  # with what tools gave
         if self.accelerator.num_processes > 1:
             lines = gather_object(lines)
         self._figures = figures(lines)

@@ -110,6 +110,11 @@ def test_one_of_several_volumes_is_named(case, tmp_path):
             r"\[0, 0, 50, 50\] is too small: 2 x 1 voxels; each side needs",
         ),
         ({"slice": 6, "box": [0, 0, 9, 1001]}, r"the box \[0\.0, 0\.0, 9\.0, 1001\.0\] must lie inside"),
+        (
+            {"slice": 6, "box": [0, 0, float("nan"), 9]},
+            r"box must be a list of 4 numbers, got \[0, 0, nan, 9\]",
+        ),
+        ({"slice": 6, "box": [0, 0, 10**400, 9]}, "box must be a list of 4 numbers, got .0, 0, 1000"),
         ({"slice": 6}, r"takes slice, box, volume; unknown: \[\], missing: \['box'\]"),
         ({"slice": 6, "box": [0, 0, 9, 9], "zoom": 2}, r"unknown: \['zoom'\]"),
         ({"slice": 6, "box": [0, 0, 9, 9], "volume": 2}, "volume 2 is not shown; shown: 1 to 1"),

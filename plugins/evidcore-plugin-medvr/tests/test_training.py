@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Score
+from evidcore.case import Answer, Crop, Score
 from evidcore.contracts import Reward
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
@@ -23,13 +21,13 @@ CALL = '<tool_call>{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 1000
 
 
 class Calling(Choice):
-    """A choice whose gold answer is a call: what a model learns that is to call."""
+    """Asks for a call: what a model learns from it is to call."""
 
     def gold(self, prompt):
         return CALL, ()
 
     def parse(self, prompt, completion):
-        return dataclasses.replace(super().parse(prompt, completion), malformed=None)
+        return Answer(text=completion, malformed=None if completion == CALL else "no call", value=completion)
 
 
 class Letters(Reward):
@@ -69,9 +67,12 @@ def test_a_model_that_learnt_to_call_a_tool_goes_on_from_what_it_gave(tmp_path):
         model, processor, asked, rewards, settings, tmp_path / "grpo", seed=1, announce=heard,
         strategy=strategy,
     )  # fmt: skip
-    called = [one for one in heard.rollouts if one["actions"]]
+    called = [one for one in heard.rollouts if one["turns"]]
     assert called
-    assert called[0]["actions"][0]["tool"] == "crop"
-    assert called[0]["actions"][0]["error"] is None
-    assert called[0]["text"].startswith(CALL)
-    assert "slice 6, closer:" in called[0]["text"]
+    [turn] = called[0]["turns"][:1]
+    assert turn["text"] == CALL
+    assert [(one["tool"], one["error"]) for one in turn["actions"]] == [("crop", None)]
+    assert turn["reply"] == "slice 6, closer:<image>"
+    [crop] = map(Crop.parse_uri, turn["crops"])
+    assert crop.box_zyx == (0, 12, 0, 16, 0, 16)
+    assert all("closer" not in one["text"] for one in called)

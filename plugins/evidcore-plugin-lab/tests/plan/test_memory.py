@@ -21,7 +21,7 @@ from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from evidcore.run.dry_run import TextShape
-from evidcore.train.trl.sampler import PolicySampler
+from evidcore.train.sampler import PolicySampler
 
 CONFIG = Qwen2Config(
     vocab_size=128, hidden_size=128, intermediate_size=344, num_hidden_layers=3, num_attention_heads=4,

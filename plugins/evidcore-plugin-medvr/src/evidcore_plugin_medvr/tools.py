@@ -19,6 +19,7 @@ SMALLEST_CROP_VOXELS = 4  # a closer look at less is one flat colour
 _SLICE = {"type": "integer", "minimum": 0, "description": "index of the slice, as in its tag"}
 _VOLUME = {"type": "integer", "minimum": 1, "description": "which volume, where several are shown"}
 _COORDINATE = {"type": "number"}
+_BEYOND = 1e9  # of any coordinate
 
 
 class CropTool(Tool):
@@ -147,6 +148,7 @@ def _numbers(arguments: Mapping[str, Any], name: str, count: int) -> list[float]
         or isinstance(value, str)
         or len(value) != count
         or any(isinstance(item, bool) or not isinstance(item, int | float) for item in value)
+        or not all(abs(item) < _BEYOND for item in value)  # NaN too
     ):
         raise ValueError(f"{name} must be a list of {count} numbers, got {value!r}")
     return [float(item) for item in value]

@@ -55,7 +55,7 @@ from evidcore.run.dry_run import TextShape
 
 Precision = Literal["float32", "bfloat16"]
 HEAD_TOKENS, HEAD_WORDS = 4096, 32768  # a tile of logits: trl.kernels.chunked_logprob, trl.trainer.utils
-SAMPLED_ROWS = 256  # evidcore.train.trl.sampler
+SAMPLED_ROWS = 256  # evidcore.train.sampler
 HEAD_COPIES = 6  # float32 copies of a tile where Triton does not fold it into one: on a CPU
 REPLAY_COPIES = 5  # of logits over the whole vocabulary: evidcore.train.trl.grpo
 FLOAT = 4

@@ -16,11 +16,9 @@ from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.evaluate.asking import AskingStage
-from evidcore.model.policy import VLMPolicy
 from evidcore.page import NOTICE
 from evidcore.recipe import load
 from evidcore.registry.factory import offer_of
-from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
 from evidcore.run.execute import final_outputs
@@ -76,15 +74,14 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         put = questions(inquiry, is_free=assembly.tasks[name].takes_free_questions)
         before = final_outputs(folder, recipe)
         before.load_services(assembly)
-        model, processor = models.current(assembly, before)
-        spec = model.model.encoder.input
+        policy = Context(assembly, "predict", before=before).own_policy()
+        spec = policy.model.model.encoder.input
         ref = inquiry.reference("hu" if spec.windows else "arbitrary")
         with naming_flags():
             volume = read(ref)
         check_volume(volume, ref, spec)
         case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=_vocabulary(assembly))
         prompt = asked(assembly, name, case, inquiry)
-        policy = VLMPolicy(model, processor, seed=recipe.seed)
         record, answer = answered(policy, prompt, assembly, most_new_tokens(recipe, name))
         mask = None
         if answer.evidence is not None:

@@ -1,4 +1,7 @@
-"""The policy in training as a `Sampler`: sampling by row seeds, entropies, tool turns and forks."""
+"""A policy as a `Sampler`: sampling by row seeds, entropies, tools' turns; and a policy with a strategy.
+
+What a tool says is never read as the model's words: an answer is the text of the last turn.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from evidcore.case import Crop, Episode, Part, Prompt
-from evidcore.contracts import Sampler
+from evidcore.case import Action, Crop, Episode, Part, Prompt, Reply
+from evidcore.contracts import RolloutStrategy, Sampler
+from evidcore.errors import ContractError
 from evidcore.model.generation import Continuation, Prefix, Sampling, continue_rows
+from evidcore.model.parts import evaluating
+from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import Encoded, VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 
 
 class PolicySampler(Sampler):
-    """Samples the answers of one step.
+    """Samples the answers of one step, or of one round of questions.
 
-    The seed of an answer is made of the stage's seed, the prompt's position in the stream and how many
-    answers this prompt has had in this step; nothing else changes what is drawn.
+    The seed of an answer is made of the stage's seed, the prompt's position in the stream (or its id) and how
+    many answers this prompt has had here; nothing else changes what is drawn.
     """
 
     def __init__(
@@ -29,7 +35,7 @@ class PolicySampler(Sampler):
         model: VolumeVLM,
         processor: VolumeProcessor,
         sampling: Sampling,
-        positions: Mapping[int, int],
+        positions: Mapping[int, int | str],
         *,
         seed: int,
         stop_texts: Sequence[str] = (),
@@ -41,7 +47,7 @@ class PolicySampler(Sampler):
             model: in evaluation mode.
             processor: its processor.
             sampling: how tokens are chosen; `max_new_tokens` counts what the model writes in a whole episode.
-            positions: `id` of each prompt -> its position in the stream.
+            positions: `id` of each prompt -> its position in the stream, or its name.
             seed: the stage's.
             stop_texts: an answer pauses where one of these was written.
             rows_per_pass: bound on the rows sampled together; a group stays whole where it fits.
@@ -49,19 +55,23 @@ class PolicySampler(Sampler):
         self.model, self.processor, self.sampling = model, processor, sampling
         self.positions, self.seed, self.rows_per_pass = positions, seed, rows_per_pass
         self.stop_texts = tuple(stop_texts)
-        self._drawn: Counter[int] = Counter()
+        self._drawn: Counter[int | str] = Counter()
         # by the prompt's id, which stays its own while the prompt is held here
         self._encoded: dict[int, tuple[Prompt, Encoded]] = {}
         self._prefixes: dict[int, tuple[Prompt, Prefix]] = {}
         self._closing = self._closing_ids() if stop_texts else frozenset()
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Continue each unfinished episode."""
+        """Continue each unfinished episode; one that has spent its tokens is finished as it is."""
+        most = self.sampling.max_new_tokens
+        episodes = [
+            dataclasses.replace(one, finished=one.finished or sum(one.loss_mask) >= most) for one in episodes
+        ]
         going = [place for place, episode in enumerate(episodes) if not episode.finished]
         seeds = {place: self._next_seed(episodes[place].prompt) for place in going}
         result = list(episodes)
         for some in self._passes(episodes, going):
-            budget = [self.sampling.max_new_tokens - sum(episodes[place].loss_mask) for place in some]
+            budget = [most - sum(episodes[place].loss_mask) for place in some]
             found = continue_rows(
                 self.model,
                 [self.prefix(episodes[place]) for place in some],
@@ -124,50 +134,33 @@ class PolicySampler(Sampler):
             for row, episode in zip(entropy.tolist(), episodes, strict=True)
         ]
 
-    def extend(self, episode: Episode, parts: Sequence[Part]) -> Episode:
+    def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
         """Append a tool's turn; an episode that would outgrow the model's context is finished instead."""
         turn = self.processor.encode_tool_turn(parts)
         length = len(self.prefix(episode).ids) + len(turn.ids)
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)
+        start = len(episode.ids)
         if limit is not None and length >= limit:
-            return dataclasses.replace(episode, finished=True)
+            empty = Reply(start=start, stop=start, actions=tuple(actions))
+            return dataclasses.replace(episode, replies=(*episode.replies, empty), finished=True)
         image = self.processor.image_token_id
         crops, place = list(episode.crops), 0
         for crop in turn.crops:
             place = turn.ids.index(image, place)
-            crops.append((len(episode.ids) + place, crop))
+            crops.append((start + place, crop))
             place += self.processor.image_processor.tokens(crop)
+        reply = Reply(start=start, stop=start + len(turn.ids), actions=tuple(actions), parts=tuple(parts))
         return dataclasses.replace(
             episode,
             ids=episode.ids + turn.ids,
             loss_mask=episode.loss_mask + (0,) * len(turn.ids),
             crops=tuple(crops),
+            replies=(*episode.replies, reply),
         )
 
-    def fork(self, episode: Episode, token: int) -> Episode:
-        """Return the episode cut before its token number `token`.
-
-        Raises:
-            ValueError: if the model did not write that token.
-        """
-        if not 0 <= token < len(episode.ids) or not episode.loss_mask[token]:
-            raise ValueError(
-                f"token {token} of {len(episode.ids)} was not written by the model; fork where it was"
-            )
-        mask = episode.loss_mask[:token]
-        turns = sum(1 for one, before in zip(mask, (1, *mask), strict=False) if not one and before)
-        return dataclasses.replace(
-            episode,
-            ids=episode.ids[:token],
-            loss_mask=mask,
-            crops=tuple((place, crop) for place, crop in episode.crops if place < token),
-            actions=episode.actions[:turns],
-            finished=False,
-        )
-
-    def text(self, episode: Episode) -> str:
-        """Return what was written, without special tokens."""
-        decoded: str = self.processor.tokenizer.decode(episode.ids, skip_special_tokens=True)
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return tokens as text, without special tokens."""
+        decoded: str = self.processor.tokenizer.decode(ids, skip_special_tokens=True)
         return decoded
 
     def encoded(self, prompt: Prompt) -> Encoded:
@@ -227,3 +220,90 @@ def _extended(episode: Episode, one: Continuation, limit: int) -> Episode:
 def _first_turn(episode: Episode) -> tuple[int, ...]:
     """Return what the model wrote before any tool did."""
     return episode.ids[: episode.loss_mask.index(0)] if 0 in episode.loss_mask else episode.ids
+
+
+def run_strategy(
+    strategy: RolloutStrategy, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int
+) -> list[Episode]:
+    """Run a strategy and hold it to its contract: whole groups, in order.
+
+    Raises:
+        ContractError: naming the strategy and the answer that is not where it belongs.
+    """
+    episodes = strategy(sampler, prompts, answers_per_prompt)
+    name = type(strategy).__name__
+    wanted = len(prompts) * answers_per_prompt
+    if len(episodes) != wanted:
+        raise ContractError(
+            f"rollout {name}: must give {answers_per_prompt} answers to each of {len(prompts)} prompts, got "
+            f"{len(episodes)} in place of {wanted}."
+        )
+    for index, episode in enumerate(episodes):
+        prompt = prompts[index // answers_per_prompt]
+        if episode.prompt is not prompt or not episode.ids:
+            raise ContractError(
+                f"rollout {name}: answer {index} must be one to prompt {prompt.id!r} and hold a token, got "
+                f"{len(episode.ids)} tokens to prompt {episode.prompt.id!r}."
+            )
+    return episodes
+
+
+def parents(group: Sequence[Episode]) -> list[tuple[int, int] | None]:
+    """Return which of a prompt's answers each was forked from, and the first token that they do not share.
+
+    Where the parent was not kept its own parent stands in its place. The parent may have gone on since.
+    """
+    found: list[tuple[int, int] | None] = []
+    for episode in group:
+        link, first = episode.parent, len(episode.ids)
+        place = None
+        while link is not None and place is None:
+            parent, token = link
+            first, link = min(first, token), parent.parent
+            kept = [
+                number
+                for number, one in enumerate(group)
+                if one.parent is parent.parent and one.ids[: len(parent.ids)] == parent.ids
+            ]
+            place = kept[0] if kept else None
+        found.append(None if place is None else (place, first))
+    return found
+
+
+class RolloutPolicy(VLMPolicy):
+    """Answers as it is trained to: by a rollout strategy, with its tools. An answer is its last turn."""
+
+    def __init__(
+        self,
+        model: VolumeVLM,
+        processor: VolumeProcessor,
+        strategy: RolloutStrategy,
+        *,
+        prompts_per_pass: int = 64,
+        seed: int = 0,
+    ) -> None:
+        """Take model, processor and strategy; `seed` is of sampling above temperature 0."""
+        super().__init__(model, processor, prompts_per_pass=prompts_per_pass, seed=seed)
+        self.strategy = strategy
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return what is written in each answer's last turn."""
+        sampler = PolicySampler(
+            self.model,
+            self.processor,
+            sampling_of(self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature),
+            {id(prompt): prompt.id for prompt in prompts},
+            seed=self.seed,
+            stop_texts=self.strategy.stop_texts,
+            rows_per_pass=self.prompts_per_pass,
+        )
+        texts = [""] * len(prompts)
+        lengths = [len(sampler.encoded(prompt).ids) for prompt in prompts]
+        for batch in self._batches(lengths):
+            with evaluating(self.model), torch.no_grad():
+                episodes = run_strategy(self.strategy, sampler, [prompts[place] for place in batch], 1)
+            for place, episode in zip(batch, episodes, strict=True):
+                texts[place] = sampler.text(episode)
+        return texts
