@@ -114,7 +114,15 @@ CALLS = {
     "crop": [{"slice": 6, "box": [0, 0, 500, 1000]}, {"slice": 0, "box": [250, 250, 750, 750]}],
     "measure": [{"slice": 6, "from": [0, 0], "to": [500, 250]}],
 }
-GARBAGE = {"choice": ["<think>a</think><answer>Q</answer>", "B"], "report": ["7 7 7"]}
+GARBAGE = {
+    "choice": ["<think>a</think><answer>Q</answer>", "B"],
+    "report": ["7 7 7"],
+    "report-evidence": [
+        "No nodule.",
+        "<report>A nodule.</report><evidence>here</evidence>",
+        '<report>A nodule.</report><evidence>{"slice": 999}</evidence>',
+    ],
+}
 
 
 @dataclasses.dataclass
