@@ -1,7 +1,8 @@
 """How well does a slice reader read, that was fitted on patients of its own?
 
 OMP_NUM_THREADS=1 python benchmarks/slice_reader.py            about 12 minutes on a CPU core
-python benchmarks/slice_reader.py --seed 1018 --channels 24 48 96 --keep docs/results/slice_reader_2
+python benchmarks/slice_reader.py --seed 1018 --channels 24 48 96
+python benchmarks/slice_reader.py --seed 2017 --patients 60 --fitted runs/slice-reader/1017   on others
 
 Draws phantom-abdomen, fits a reader on its training patients, and measures on test patients, which neither
 weights nor thresholds have seen: the AUC over slices, the share of lesions that are named on the slice that
@@ -100,6 +101,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=ReaderFit().steps)
     parser.add_argument("--channels", type=int, nargs="+", default=[32, 64, 96, 128])
     parser.add_argument("--folder", type=Path, default=Path("runs/slice-reader"))
+    parser.add_argument("--fitted", type=Path, help="a folder that a fit wrote: nothing is fitted")
     parser.add_argument("--keep", type=Path, help="a file to be, without its suffix: tables and figures")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -115,14 +117,23 @@ def main() -> None:
     train, validation, test = (list(dataset.cases(split)) for split in ("train", "validation", "test"))
     reader = SliceReader(channels=tuple(asked.channels))
     wall, cpu = time.perf_counter(), time.process_time()
-    folder = asked.folder / str(asked.seed)
-    reader.fit(train, validation, folder, asked.seed, log, options=ReaderFit(steps=asked.steps))
-    spent = f"{(time.perf_counter() - wall) / 60:.1f} minutes, {(time.process_time() - cpu) / 60:.1f} of CPU"
+    folder = asked.fitted or asked.folder / str(asked.seed)
+    if asked.fitted:
+        reader.load(folder)
+        spent = "fitted before"
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        reader.fit(train, validation, folder, asked.seed, log, options=ReaderFit(steps=asked.steps))
+        spent = (
+            f"{(time.perf_counter() - wall) / 60:.1f} minutes, {(time.process_time() - cpu) / 60:.1f} of CPU"
+        )
     fit = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
     labeler = NegationRules(findings=reader.findings)
     found = {
-        "slice-reader, validation": fit["validation"],
-        "slice-reader, test": validated(reader, test, ReaderFit().least_pixels)["validation"],
+        f"slice-reader, {split} split": validated(reader, cases, ReaderFit().least_pixels)["validation"]
+        for split, cases in (("validation", validation), ("test", test))
+    }
+    found |= {
         "planted: everything": _measured(Everything(reader.findings), test, reader, labeler),
         "planted: by height": _measured(ByHeight(train, reader.findings), test, reader, labeler),
     }

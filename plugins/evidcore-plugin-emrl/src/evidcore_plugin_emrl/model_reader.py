@@ -120,5 +120,5 @@ class ModelReader(Reader):
     def _prompt(self, question: ImageQuestion) -> Prompt:
         case = Case(id="asked", patient=None, volumes=tuple(crop.volume for crop in question.crops))
         text = f"{question.text}\n{self._instruction}" if self._instruction else question.text
-        parts = [*(VisualPart(crop=crop) for crop in question.crops), TextPart(text=text)]
-        return Prompt(id="asked", case=case, task="asked", parts=tuple(parts))
+        shown = (VisualPart(crop=crop) for crop in question.crops)
+        return Prompt(id="asked", case=case, task="asked", parts=(*shown, TextPart(text=text)))

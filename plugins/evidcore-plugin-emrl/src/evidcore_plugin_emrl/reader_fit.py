@@ -36,6 +36,7 @@ LOG_EVERY_STEPS = 10
 HELD_BACK = 0.1  # of the training patients: they set the thresholds
 BACKGROUND_WEIGHT, FINDING_WEIGHT = 0.3, 3.0  # of a pixel; most show nothing
 SLICE_WEIGHT = 3.0  # of the slices' loss beside the pixels'
+LEAST_LOGIT = -1.0  # of a slice on which a finding is named: odds of 1 to 2.7 among slices learned from
 SHIFT = 4  # pixels of the network's input that slices are moved by, at most
 CONTROL_SLICES = 64  # blank ones, and noise, whose names are counted in `fit.json`
 
@@ -274,10 +275,10 @@ def _scored(reader: SliceReader, cases: Sequence[Case]) -> tuple[list[Shown], li
 
 
 def _thresholds(volumes: Sequence[Shown], scores: Sequence[Scores], leaves_alone: float) -> list[float]:
-    """Return a threshold a finding, at least even odds: all are passed by equal shares of lesion-free slices.
+    """Return a threshold a finding, at least `LEAST_LOGIT`: equal shares of lesion-free slices pass them.
 
-    The share is the largest at which `leaves_alone` of these slices pass no threshold. Even odds are the
-    least: slices of few patients leave a gap below those with a finding, in which blank ones may lie.
+    The share is the largest at which `leaves_alone` of these slices pass no threshold. Without a least one,
+    thresholds of few patients lie in the gap below slices with a finding, where blank ones may lie.
     """
     areas = np.concatenate([one.areas for one in volumes])
     free = np.concatenate(scores)[areas.sum(axis=1) == 0]
@@ -288,7 +289,7 @@ def _thresholds(volumes: Sequence[Shown], scores: Sequence[Scores], leaves_alone
         share = (low + high) / 2
         passed = (free > np.quantile(free, 1 - share, axis=0)).any(axis=1).mean()
         low, high = (low, share) if passed > 1 - leaves_alone else (share, high)
-    return [max(0.0, float(value)) for value in np.quantile(free, 1 - low, axis=0)]
+    return [max(LEAST_LOGIT, float(value)) for value in np.quantile(free, 1 - low, axis=0)]
 
 
 def _named_without(reader: SliceReader, seed: int) -> dict[str, float]:
