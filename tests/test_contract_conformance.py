@@ -66,6 +66,11 @@ OPTIONS = {
     },
     "slice-propagator": {"size": 32, "width": 8},
     "slice-reader": {"size_yx": [32, 32], "channels": [8, 8]},
+    "model-reader": {
+        "folder": "vision-language",
+        "encoder": {"use": "native-vision", "size": 96, "slices": 1},
+        "max_new_tokens": 4,
+    },
     "phantom-chest": {
         "train_cases": 6,
         "validation_cases": 3,
@@ -144,6 +149,7 @@ class World:
             "audit": {"recipe_folder": self.folder},
             "language": {"recipe_folder": self.folder},
             "labeler": {"recipe_folder": self.folder},
+            "reader": {"recipe_folder": self.folder},
             "scorer": {"recipe_folder": self.folder},
             "metric": {"recipe_folder": self.folder, "labeler": NegationRules()},
             "segmenter": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
@@ -170,6 +176,7 @@ def world(tmp_path_factory):
             table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
     tiny_reward_model(folder / "reward-model")
     tiny_text_encoder(folder / "encoder", places=2048)
+    testing.tiny_vision_language(folder / "vision-language", "qwen3_vl")
     seeded_model(small_config()).save_pretrained(folder / "sam2")
     for name in WRITERS:
         write(name, folder / "published" / name)
