@@ -57,8 +57,8 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 29_720
-MOST_MODULES = 185
+MOST_LINES = 30_050
+MOST_MODULES = 187
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 2800
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
