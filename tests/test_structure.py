@@ -60,7 +60,7 @@ SLOW = {
 MOST_LINES = 30_050
 MOST_MODULES = 187
 MOST_DEPENDENCIES = 23
-MOST_LINES_OF_A_ROOM = 2800
+MOST_LINES_OF_A_ROOM = 2820
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
     ("segmenters", "cli"),  # its command shares options and progress with the core's
