@@ -39,7 +39,7 @@ class Fitted:
             if not difference(_without_code(before), _without_code(now)):
                 self._keys[folder.name] = stored.name
                 if (folder / "checkpoint").is_dir() and not stored.is_dir():
-                    _copy(folder, stored, difference(_code(before), _code(now)))
+                    _copy(folder, stored, before, difference(_code(before), _code(now)))
                 return
 
 
@@ -60,12 +60,13 @@ def ship(stored: Path, folder: Path, *, inputs_alone: bool = False) -> None:
         shutil.copytree(stored / "checkpoint", place / "checkpoint")
 
 
-def _copy(folder: Path, stored: Path, changes: list[str]) -> None:
-    """Copy a shipped stage in one move, with what has changed since it was run."""
+def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> None:
+    """Copy a shipped stage in one move, with its inputs and what has changed since it was run."""
     part = stored.with_name(f".{stored.name}.{os.getpid()}")
     shutil.copytree(folder, part)
+    (part / INPUTS).write_text(as_json(inputs), encoding="utf-8")
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    result["fitted_before"] = _said(result.pop("took_s"), changes)
+    result["fitted_before"] = _said(result["took_s"], changes)
     (part / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     settle(part, stored)
 

@@ -94,6 +94,23 @@ def test_a_stage_that_starts_from_a_shipped_one_is_brought_after_it(shipped, tmp
     assert (store / inputs_hash(after) / "result.json").is_file()
 
 
+def test_stages_that_were_brought_can_be_shipped_again(shipped, tmp_path):
+    later = {**INPUTS, "stage": {"kind": "sft"}, "upstream": {"encoder": inputs_hash(INPUTS)}}
+    ship(stored(tmp_path / "built", later), shipped)
+    for code in ("b", "c"):
+        now = {**INPUTS, "code": {"evidcore": code}}
+        after = {**later, "code": {"evidcore": code}, "upstream": {"encoder": inputs_hash(now)}}
+        fitted, store = Fitted(shipped), tmp_path / f"store-{code}"
+        store.mkdir()
+        for inputs in (now, after):
+            fitted.bring(inputs, store / inputs_hash(inputs))
+        shipped = tmp_path / f"shipped-{code}"
+        for inputs in (now, after):
+            ship(store / inputs_hash(inputs), shipped)
+    result = json.loads((store / inputs_hash(now) / "result.json").read_text())
+    assert result["fitted_before"].startswith("fitted before, by this recipe in 2.5 minutes; changed since")
+
+
 def test_a_stage_that_starts_from_one_that_is_trained_anew_is_brought_all_the_same(tmp_path):
     later = {**INPUTS, "stage": {"kind": "sft"}, "upstream": {"encoder": inputs_hash(INPUTS)}}
     ship(stored(tmp_path / "built", INPUTS), tmp_path / "shipped", inputs_alone=True)
