@@ -100,7 +100,7 @@ class Grpo(GrpoSettings, TrainingStage):
                     weight=table["weight"],
                     gate=table["gate"],
                     package=f"{offer.package} {offer.version}",
-                    asks_policy=_asks_policy(offer, table, context.recipe.services),
+                    asks_policy=asks_policy(offer, table, context.recipe.services),
                 )
             )
         return found
@@ -196,7 +196,7 @@ class Grpo(GrpoSettings, TrainingStage):
         return StageResult(figures={**figures, "reward_audit": outcomes})
 
 
-def _asks_policy(offer: Offer, table: Table, services: Mapping[str, Table]) -> bool:
+def asks_policy(offer: Offer, table: Table, services: Mapping[str, Table]) -> bool:
     """Tell whether a reward, or a service that it names, is given the model that is trained."""
     named = [services[name] for name in table.values() if isinstance(name, str) and name in services]
     offers = [offer, *(find(str(one["kind"]), str(one["use"])) for one in named)]
