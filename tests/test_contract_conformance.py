@@ -31,7 +31,7 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Crop, Finding, MaskRef, Score, VolumeRef
-from evidcore.contracts import KINDS, Dataset, EncoderInput
+from evidcore.contracts import KINDS, Dataset, EncoderInput, ImageQuestion
 from evidcore.formats import Geometry
 from evidcore.formats import Volume as ScanVolume
 from evidcore.recipe import load
@@ -65,6 +65,12 @@ OPTIONS = {
         "size_zyx": [20, 48, 64],
     },
     "slice-propagator": {"size": 32, "width": 8},
+    "slice-reader": {"size_yx": [32, 32], "channels": [8, 8]},
+    "model-reader": {
+        "folder": "vision-language",
+        "encoder": {"use": "native-vision", "size": 96, "slices": 1},
+        "max_new_tokens": 4,
+    },
     "phantom-chest": {
         "train_cases": 6,
         "validation_cases": 3,
@@ -96,6 +102,7 @@ FITS = {
     "vit3d": {"steps": 2, "cases_per_step": 2, "supervision": ("contrastive", "labels")},
     "timm-slices": {"steps": 2, "cases_per_step": 2},
     "slice-propagator": {"steps": 2, "objects_per_step": 2},
+    "slice-reader": {"steps": 2, "slices_per_step": 4},
 }
 # Another table that must give other cases.
 OTHERS = {
@@ -112,7 +119,15 @@ CALLS = {
     "crop": [{"slice": 6, "box": [0, 0, 500, 1000]}, {"slice": 0, "box": [250, 250, 750, 750]}],
     "measure": [{"slice": 6, "from": [0, 0], "to": [500, 250]}],
 }
-GARBAGE = {"choice": ["<think>a</think><answer>Q</answer>", "B"], "report": ["7 7 7"]}
+GARBAGE = {
+    "choice": ["<think>a</think><answer>Q</answer>", "B"],
+    "report": ["7 7 7"],
+    "report-evidence": [
+        "No nodule.",
+        "<report>A nodule.</report><evidence>here</evidence>",
+        '<report>A nodule.</report><evidence>{"slice": 999}</evidence>',
+    ],
+}
 
 
 @dataclasses.dataclass
@@ -134,6 +149,7 @@ class World:
             "audit": {"recipe_folder": self.folder},
             "language": {"recipe_folder": self.folder},
             "labeler": {"recipe_folder": self.folder},
+            "reader": {"recipe_folder": self.folder},
             "scorer": {"recipe_folder": self.folder},
             "metric": {"recipe_folder": self.folder, "labeler": NegationRules()},
             "segmenter": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
@@ -160,6 +176,7 @@ def world(tmp_path_factory):
             table.writerow([case.id, f"{case.id}.nii.gz", case.patient, split, case.report.text, masks])
     tiny_reward_model(folder / "reward-model")
     tiny_text_encoder(folder / "encoder", places=2048)
+    testing.tiny_vision_language(folder / "vision-language", "qwen3_vl")
     seeded_model(small_config()).save_pretrained(folder / "sam2")
     for name in WRITERS:
         write(name, folder / "published" / name)
@@ -607,5 +624,12 @@ def conform_segmenter(name, build, world):
 
 
 def conform_reader(name, build, world):
-    crops = [Crop(volume=world.cases[0].volumes[0])]
-    testing.check_reader(build(), crops, "Which finding is present?", world.folder / f"alone-{name}")
+    reader = build()
+    if name in FITS:  # it has no weights before
+        options = factory.arguments(reader.fit, FITS[name], name)
+        folder = world.folder / name
+        reader.fit(world.cases, world.cases, folder, 1, lambda figures: None, **options)
+    volume = world.cases[0].volumes[0]
+    crops = [Crop(volume=volume), Crop(volume=volume, blank=True)]
+    questions = [ImageQuestion(crops=(crop,), text="Which finding is present?") for crop in crops]
+    testing.check_reader(reader, questions, world.folder / f"alone-{name}")

@@ -26,6 +26,7 @@ class Evidence:
     """What an answer points at, in voxels of the source volume."""
 
     slice: int | None = None
+    slices: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of each finding that cites one
     boxes: tuple[Box, ...] = ()
     mask: MaskRef | None = None
 

@@ -26,6 +26,7 @@ from evidcore.contracts.evaluating import (
     StageResult,
 )
 from evidcore.contracts.judging import (
+    ImageQuestion,
     Labeler,
     Measured,
     Metric,
@@ -107,6 +108,7 @@ __all__ = [
     "Fittable",
     "Format",
     "Grid",
+    "ImageQuestion",
     "Labeler",
     "Language",
     "MaskPrompt",

@@ -129,14 +129,39 @@ class Reward(ABC):
         """
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageQuestion:
+    """A question about what crops show. No report is told, nor which case they come from."""
+
+    crops: tuple[Crop, ...]
+    text: str
+
+
 class Reader(ABC):
-    """Read images without seeing the report: a judge, or any model to be audited. Core gives: nothing."""
+    """Answer questions about images without seeing a report: a judge, or any model to be audited.
+
+    Core gives: `recipe_folder` (relative paths start there).
+    """
 
     deterministic: ClassVar[bool]
+    costs: str = ""  # as a reward's, which passes it on
+
+    def ready(self) -> None:
+        """Raise if anything is missing that reading will need; asked before anything is trained.
+
+        One that a `fit` stage trains is asked where no stage above its use does.
+
+        Raises:
+            EvidError: names what is missing, and what to type.
+        """
+        return
 
     @abstractmethod
-    def __call__(self, crops: Sequence[Crop], question: str) -> str | None:
-        """Return an answer, None if there is none."""
+    def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
+        """Return an answer per question, None where there is none.
+
+        Questions come many at once, those of all rollouts of a step; each is answered as if it were alone.
+        """
 
 
 class Unread(DataError):

@@ -15,11 +15,14 @@ from evidcore.errors import EvidError, RunError
 from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe, load, to_toml
 from evidcore.recipe.resolve import toml_tables
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 from evidcore.run.assembly import Assembly, check_splits
 from evidcore.run.context import Context
 from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder, State, create, difference, naming_full_disk, write
+from evidcore.run.inputs import unfitted_readers
 from evidcore.run.lock import lock_table
 from evidcore.run.record import Recorder
 
@@ -96,6 +99,9 @@ def run(
                 context = Context(assembly, recipe.stage_name(index))
                 stage.check(context)
                 stage.ready(context)
+            for _, name, reader in unfitted_readers(assembly):
+                with blame(offer_of(reader), f"looking for what service.{name} needs"):
+                    reader.ready()
             Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer).all()
         except KeyboardInterrupt:
             _stopped(folder, "interrupted", "")

@@ -27,6 +27,7 @@ from evidcore.registry.factory import offer_of
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly, check_splits
 from evidcore.run.context import Context
+from evidcore.run.inputs import unfitted_readers
 from evidcore.run.model import UNKNOWN_TEXT_WIDTH, StageOutputs
 from evidcore.volume import prepare
 
@@ -220,6 +221,13 @@ def dry_run(recipe: Recipe) -> DryRun:
     tokenizer = None if needs_data else assembly.language.tokenizer(assembly.corpus)
     made = None if needs_data else shapes(assembly)
     found, wrong = [], []
+    for name, service, reader in unfitted_readers(assembly):
+        try:
+            reader.ready()
+        except NotHere:
+            pass  # said of what has not been fetched
+        except EvidError as cause:
+            wrong.append(f"{name}: service.{service}: {cause}")
     processor = None
     try:
         processor = None if tokenizer is None else models.processor(assembly, tokenizer, encoder)

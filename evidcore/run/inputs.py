@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.contracts import Stage
+from evidcore.contracts import Reader, Stage
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import Offer
@@ -132,6 +132,18 @@ def named_services(recipe: Recipe, table: Mapping[str, Any], tasks: Mapping[str,
                 found[name] = recipe.services[name]
                 waiting.append(found[name])
     return found
+
+
+def unfitted_readers(assembly: Assembly) -> Iterator[tuple[str, str, Reader]]:
+    """Yield the stage, the service and the reader wherever a stage names one that no stage above it fits."""
+    recipe, fitted = assembly.recipe, set[str]()
+    for index, stage in enumerate(recipe.stages):
+        tasks = {use.task: recipe.tasks[use.task] for use in stage.data_uses() if use.task}
+        for name in named_services(recipe, stage_table(stage), tasks):
+            service = assembly.services[name]
+            if isinstance(service, Reader) and f"service.{name}" not in {*fitted, stage.output}:
+                yield recipe.stage_name(index), name, service
+        fitted.add(stage.output or "")
 
 
 def _words(assembly: Assembly, stage: Stage, lock: Mapping[str, Any], upstream: Hashes) -> dict[str, Any]:

@@ -10,49 +10,66 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evidcore.case import Crop, Finding, Span, State
-from evidcore.contracts import Labeler, Reader, Reweighter, Scorer, Unread
+from evidcore.contracts import ImageQuestion, Labeler, Reader, Reweighter, Scorer, Unread
 from evidcore.testing.clauses import broken, close, raises_nothing, require
 
 
-def check_reader(reader: Reader, crops: Sequence[Crop], question: str, folder: Path) -> None:
+def check_reader(reader: Reader, questions: Sequence[ImageQuestion], folder: Path) -> None:
     """Assert the contract of a reader.
 
     The clauses:
 
     - it declares whether it is deterministic;
+    - an answer per question;
     - an answer is a text that is not empty, or None;
-    - a deterministic reader answers twice the same, and the same where nothing lies beside the volume:
-      it has pixels to go by, no report.
+    - a deterministic reader answers twice the same, and alone as among others;
+    - it answers the same where nothing lies beside the volume: it has pixels to go by, no report.
 
     Args:
-        reader: the component under test.
-        crops: what it is shown.
-        question: what it is asked.
+        reader: the component under test, with its weights.
+        questions: what it is shown and asked; at least two tell whether it answers each by itself.
         folder: an empty one; the volumes are copied there under other names.
     """
     declared = getattr(reader, "deterministic", None)
     found = f"got {declared!r}"
     require(isinstance(declared, bool), reader, "it declares whether it is deterministic", found)
-    answer = reader(crops, question)
-    sound = answer is None or (isinstance(answer, str) and bool(answer.strip()))
-    require(sound, reader, "an answer is a text that is not empty, or None", f"got {answer!r}")
+    with raises_nothing(reader, "it has what it needs", "ready()"):
+        reader.ready()
+    answers = list(reader(questions))
+    told = f"got {len(answers)} answers to {len(questions)} questions"
+    require(len(answers) == len(questions), reader, "an answer per question", told)
+    for answer in answers:
+        sound = answer is None or (isinstance(answer, str) and bool(answer.strip()))
+        require(sound, reader, "an answer is a text that is not empty, or None", f"got {answer!r}")
     if not declared:
         return
-    again = reader(crops, question)
-    told = f"{answer!r}, then {again!r}"
-    require(answer == again, reader, "a deterministic reader answers twice the same", told)
-    moved = []
+    again = list(reader(questions))
+    told = f"{answers!r}, then {again!r}"
+    require(answers == again, reader, "a deterministic reader answers twice the same", told)
+    alone = [answer for question in questions for answer in reader([question])]
+    told = f"{answers!r}, then {alone!r}"
+    require(answers == alone, reader, "a question is answered alone as among others", told)
+    moved = [
+        dataclasses.replace(question, crops=_moved(question.crops, folder / str(number)))
+        for number, question in enumerate(questions)
+    ]
+    clause = "it goes by pixels, not by what lies beside them"
+    with raises_nothing(reader, clause, "a volume that lies alone"):
+        apart = list(reader(moved))
+    require(apart == answers, reader, clause, f"{answers!r} became {apart!r} where the volume lies alone")
+
+
+def _moved(crops: Sequence[Crop], folder: Path) -> tuple[Crop, ...]:
+    """Return the crops of copies that lie alone, under other names."""
+    found = []
     for number, crop in enumerate(crops):
         source = Path(crop.volume.path)
         target = folder / str(number) / f"volume{''.join(source.suffixes)}"
         target.parent.mkdir(parents=True)
         shutil.copyfile(source, target)
         ref = dataclasses.replace(crop.volume, path=str(target))
-        moved.append(Crop(volume=ref, box_zyx=crop.box_zyx, blank=crop.blank))
-    clause = "it goes by pixels, not by what lies beside them"
-    with raises_nothing(reader, clause, "a volume that lies alone"):
-        alone = reader(moved, question)
-    require(alone == answer, reader, clause, f"{answer!r} became {alone!r} where the volume lies alone")
+        found.append(dataclasses.replace(crop, volume=ref))
+    return tuple(found)
 
 
 REPORT = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 LETTERS = "ABCDEFGH"
 STEM = "Which finding is present?"
@@ -11,13 +12,14 @@ STEM = "Which finding is present?"
 TAG = re.compile(r"</?[A-Za-z_]+>")
 
 
-def tag_fault(text: str, *, think: bool) -> str | None:
+def tag_fault(text: str, *, think: bool, pairs: Sequence[str] = ("answer",)) -> str | None:
     """Return why the tags of a text break the strict form, None where they do not.
 
-    Strict: the whole text is one non-empty think pair (if asked for) and one answer pair; only white space
-    around and inside the pairs is forgiven.
+    Strict: the whole text is one non-empty think pair (if asked for) and one of each of `pairs`, in their
+    order; only white space around and inside the pairs is forgiven.
     """
-    wanted = ["<think>", "</think>"] * think + ["<answer>", "</answer>"]
+    names = ["think"] * think + list(pairs)
+    wanted = [tag for name in names for tag in (f"<{name}>", f"</{name}>")]
     tags = TAG.findall(text)
     if tags != wanted:
         if not tags:

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from evidcore.case import Crop
-from evidcore.contracts import Reader
+from evidcore.contracts import ImageQuestion, Reader
+from evidcore.errors import DataError
 from evidcore.testing import check_reader, volume_case
 from evidcore.volume import read
 
@@ -12,9 +13,12 @@ from evidcore.volume import read
 class Density(Reader):
     deterministic = True
 
-    def __call__(self, crops, question):
-        mean = float(read(crops[0].volume).array.mean())
-        return f"{mean:.1f} HU" if "dense" in question else None
+    def __call__(self, questions):
+        return [self.answer(question) for question in questions]
+
+    def answer(self, question):
+        mean = float(read(question.crops[0].volume).array.mean())
+        return f"{mean:.1f} HU" if "dense" in question.text else None
 
 
 class Undeclared(Density):
@@ -22,59 +26,80 @@ class Undeclared(Density):
 
 
 class Silent(Density):
-    def __call__(self, crops, question):
+    def answer(self, question):
         return ""
 
 
 class Moody(Density):
     turns = itertools.count()
 
-    def __call__(self, crops, question):
+    def answer(self, question):
         return f"{next(self.turns)} HU"
 
 
+class Short(Density):
+    def __call__(self, questions):
+        return super().__call__(questions)[:1]
+
+
+class Remembers(Density):
+    def __call__(self, questions):
+        return [f"question {number}" for number, _ in enumerate(questions)]
+
+
 class LooksAside(Density):
-    def __call__(self, crops, question):
-        return Path(crops[0].volume.path).with_name("report.txt").read_text()
+    def answer(self, question):
+        return Path(question.crops[0].volume.path).with_name("report.txt").read_text()
 
 
 class KnowsTheName(Density):
-    def __call__(self, crops, question):
-        return Path(crops[0].volume.path).name
+    def answer(self, question):
+        return Path(question.crops[0].volume.path).name
+
+
+class Unfitted(Density):
+    def ready(self):
+        raise DataError("Unfitted: was never fitted.")
 
 
 @pytest.fixture
-def crops(tmp_path):
+def crop(tmp_path):
     case = volume_case(tmp_path / "case")
     (tmp_path / "case" / "report.txt").write_text(case.report.text)
-    return [Crop(volume=case.volumes[0])]
+    return Crop(volume=case.volumes[0])
 
 
-@pytest.mark.parametrize("question", ["How dense is it?", "Is it raining?"])
-def test_a_sound_reader_passes(question, crops, tmp_path):
-    check_reader(Density(), crops, question, tmp_path / "alone")
+def asked(crop, *texts):
+    return [ImageQuestion(crops=(crop,), text=text) for text in texts]
 
 
-def test_a_reader_that_says_it_samples_may_change_its_mind(crops, tmp_path):
+def test_a_sound_reader_passes(crop, tmp_path):
+    check_reader(Density(), asked(crop, "How dense is it?", "Is it raining?"), tmp_path / "alone")
+
+
+def test_a_reader_that_says_it_samples_may_change_its_mind(crop, tmp_path):
     class Sampling(Moody):
         deterministic = False
 
-    check_reader(Sampling(), crops, "How dense is it?", tmp_path / "alone")
+    check_reader(Sampling(), asked(crop, "How dense is it?"), tmp_path / "alone")
 
 
 @pytest.mark.parametrize(
     ("mutant", "message"),
     [
         (Undeclared, "Undeclared breaks its contract: it declares whether it is deterministic. got None"),
+        (Unfitted, "it has what it needs. .* raised DataError: Unfitted: was never fitted."),
+        (Short, "an answer per question. got 1 answers to 2 questions"),
         (Silent, "an answer is a text that is not empty, or None. got ''"),
-        (Moody, r"a deterministic reader answers twice the same. '\d HU', then '\d HU'"),
+        (Moody, r"a deterministic reader answers twice the same. \['\d HU', '\d HU'\], then \['\d HU'"),
+        (Remembers, "a question is answered alone as among others. .* then .'question 0', 'question 0'"),
         (LooksAside, "it goes by pixels, not by what lies beside them. .* raised FileNotFoundError"),
         (
             KnowsTheName,
-            r"it goes by pixels.* 'case-0\.nii\.gz' became 'volume\.nii\.gz' where the volume lies",
+            r"it goes by pixels.* 'case-0\.nii\.gz'.* became .*'volume\.nii\.gz'.* where the volume lies",
         ),
     ],
 )
-def test_a_reader_that_breaks_a_clause_is_caught(mutant, message, crops, tmp_path):
+def test_a_reader_that_breaks_a_clause_is_caught(mutant, message, crop, tmp_path):
     with pytest.raises(AssertionError, match=message):
-        check_reader(mutant(), crops, "How dense is it?", tmp_path / "alone")
+        check_reader(mutant(), asked(crop, "How dense is it?", "Is it dense?"), tmp_path / "alone")

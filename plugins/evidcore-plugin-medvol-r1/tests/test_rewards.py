@@ -6,7 +6,7 @@ A slice is 40 x 50 voxels, so 0..1000 has 25 a row and 20 a column.
 import dataclasses
 
 import pytest
-from evidcore_plugin_medvol_r1.rewards import BoxOverlap, EvidenceFormat, KeySlice
+from evidcore_plugin_medvol_r1.rewards import BoxOverlap, EvidenceFormat
 
 from evidcore.case import Unscored
 from evidcore.testing.checks_reward import check_reward
@@ -66,49 +66,6 @@ def test_without_thinking_three_shares_are_left(asked):
     assert value_of(EvidenceFormat(), answered(text=GOOD)) == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize(
-    ("z", "local", "globally"),
-    [
-        (15, 1.0, 1.0),  # the largest slice
-        (12, 12 / 15, 12 / 15),  # 10 z voxels on slice z; 15 lies within 5
-        (9, 9 / 14, 9 / 15),
-        (4, 4 / 9, 4 / 15),  # the target's tip: its neighbours are small, so it is paid well
-        (3, 0.0, 0.0),  # one slice off
-        (19, 0.0, 0.0),
-    ],
-)
-def test_key_slice_is_area_over_the_largest_nearby_or_anywhere(asked, z, local, globally):
-    _, answered = asked("gland")
-    assert value_of(KeySlice(), answered(z, (1, 2, 3, 4))) == pytest.approx(local)
-    assert value_of(KeySlice(over="global"), answered(z, (1, 2, 3, 4))) == pytest.approx(globally)
-
-
-def test_key_slice_over_the_slices_shown_can_always_reach_1(asked):
-    _, answered = asked("gland", slices=4)  # 2, 7, 12, 17
-    assert value_of(KeySlice(over="shown"), answered(12, (1, 2, 3, 4))) == 1.0
-    assert value_of(KeySlice(over="shown"), answered(7, (1, 2, 3, 4))) == pytest.approx(7 / 12)
-    assert value_of(KeySlice(over="global"), answered(12, (1, 2, 3, 4))) == pytest.approx(12 / 15)
-
-
-@pytest.mark.parametrize("reach", [0, 1, 3, 30])
-def test_the_local_window_is_counted_in_slices_to_either_side(asked, reach):
-    _, answered = asked("gland")
-    for z in range(4, 16):
-        largest = max(
-            area for at, area in {at: 10 * at for at in range(4, 16)}.items() if abs(at - z) <= reach
-        )
-        assert value_of(KeySlice(reach=reach), answered(z, (1, 2, 3, 4))) == pytest.approx(10 * z / largest)
-
-
-def test_key_slice_needs_no_box_and_says_what_it_saw(asked):
-    _, answered = asked("gland")
-    (score,) = KeySlice()([answered(12)], {})
-    assert score.reason == "slice 12 shows 120 voxels of at most 150 within 5 slices"
-    assert score.parts == {"area_voxels": 120.0, "largest_voxels": 150.0}
-    (score,) = KeySlice()([answered(text="liver")], {})
-    assert (score.value, score.reason) == (0.0, "no tags, expected <think></think><answer></answer>")
-
-
 def test_boxes_are_matched_one_to_one_whatever_their_order(asked):
     _, answered = asked()
     reward = BoxOverlap()
@@ -152,7 +109,7 @@ def test_no_box_earns_nothing(asked):
         assert score.reason
 
 
-@pytest.mark.parametrize("reward", [EvidenceFormat(), KeySlice(), BoxOverlap()])
+@pytest.mark.parametrize("reward", [EvidenceFormat(), BoxOverlap()])
 def test_other_tasks_are_not_applicable(asked, reward):
     _, answered = asked()
     one = answered(6, LEFT_BOX)
@@ -168,8 +125,7 @@ def test_other_tasks_are_not_applicable(asked, reward):
 @pytest.mark.parametrize(
     "reward",
     [
-        EvidenceFormat(), EvidenceFormat(levels="binary"), KeySlice(), KeySlice(over="global"),
-        KeySlice(over="shown"), BoxOverlap(), BoxOverlap(at="predicted"),
+        EvidenceFormat(), EvidenceFormat(levels="binary"), BoxOverlap(), BoxOverlap(at="predicted"),
     ],
 )  # fmt: skip
 def test_they_keep_the_contract_of_a_reward(asked, reward):

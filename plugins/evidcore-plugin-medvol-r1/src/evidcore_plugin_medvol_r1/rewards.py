@@ -1,4 +1,4 @@
-"""Rewards `evidence-format`, `key-slice` and `box-overlap`: what can be judged without a segmenter.
+"""Rewards `evidence-format` and `box-overlap`: with the core's `key-slice`, what needs no segmenter.
 
 They read the truth from the prompt's reference, as task `reasoning-segmentation` writes it, and open no file.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
-
-from annotated_types import Ge
+from typing import Any, Literal
 
 from evidcore.case import Box, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward
@@ -50,58 +48,6 @@ class EvidenceFormat(Reward):
         graded = sum(found.parts.values()) / len(found.parts)
         value = graded if self.levels == "graded" else float(found.fault is None)
         return Score(value=value, parts=found.parts, reason=found.fault or "")
-
-
-class KeySlice(Reward):
-    """The target's area on the named slice over the largest that could have been named: R_a of MedVol-R1.
-
-    Args:
-        over: the largest area "local", within `reach` slices of the named one, as the released code, where
-            it is near 1 on any plateau and a slice at the target's tip is paid for by its neighbours;
-            "global", on any slice of the volume, as the code's older variant; "shown", on the slices that
-            were shown, so that 1 can always be reached.
-        reach: slices to either side, with "local".
-
-    Source:
-        Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
-    """
-
-    judges = frozenset({"evidence"})
-
-    def __init__(
-        self, *, over: Literal["local", "global", "shown"] = "local", reach: Annotated[int, Ge(0)] = 5
-    ) -> None:
-        self.over = over
-        self.reach = reach
-
-    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
-        """Judge each answer by itself."""
-        return [self._judge(rollout) for rollout in rollouts]
-
-    def _judge(self, rollout: Rollout) -> Score | Unscored:
-        target = rollout.prompt.reference.get("target")
-        if target is None:
-            return not_asked(rollout)
-        said = rollout.answer.evidence
-        if said is None or said.slice is None:
-            return Score(value=0.0, reason=rollout.answer.malformed or "no slice is named")
-        areas = {int(z): int(area) for z, area in target["areas"].items()}
-        z, among = said.slice, self._among(said.slice, areas, rollout.prompt.reference["shown"])
-        largest, area = max((areas.get(at, 0) for at in among), default=0), areas.get(z, 0)
-        if not area:
-            return Score(value=0.0, reason=f"slice {z} does not show the target")
-        where = f"within {self.reach} slices" if self.over == "local" else f"of the {self.over} slices"
-        where = "on any slice" if self.over == "global" else where
-        return Score(
-            value=area / largest,
-            parts={"area_voxels": float(area), "largest_voxels": float(largest)},
-            reason=f"slice {z} shows {area} voxels of at most {largest} {where}",
-        )
-
-    def _among(self, z: int, areas: Mapping[int, int], shown: Sequence[int]) -> Sequence[int]:
-        if self.over == "local":
-            return range(z - self.reach, z + self.reach + 1)
-        return [*areas] if self.over == "global" else shown
 
 
 class BoxOverlap(Reward):

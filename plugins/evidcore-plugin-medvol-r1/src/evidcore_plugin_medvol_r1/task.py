@@ -16,9 +16,7 @@ from evidcore.case import Answer, Box, Case, Evidence, Prompt, Span, TextPart, V
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError, PluginError
 from evidcore.geometry.boxes import is_slice
-from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
-from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, read
-from evidcore_plugin_medvol_r1.target import (
+from evidcore.geometry.target import (
     PARTS,
     RANKED_SLICES,
     SMALLEST_PART,
@@ -27,6 +25,8 @@ from evidcore_plugin_medvol_r1.target import (
     gold_slice,
     measure,
 )
+from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
+from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, read
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,87 @@
+"""Reward `key-slice`: does the named slice show what is asked, and how much of it?
+
+It opens no file and reads the truth from the prompt's reference, as `reasoning-segmentation` and
+`report-evidence` write it: `shown`, the slices that were shown; `target`, whose `areas` are voxels by slice;
+or `targets`, such a target for each finding, where a report cites a slice a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+
+from evidcore.case import Rollout, Score, Unscored, Verdict
+from evidcore.contracts import Reward
+
+
+class KeySlice(Reward):
+    """The target's area on the named slice over the largest that could have been named: R_a of MedVol-R1.
+
+    Where a report cites a slice for each finding, the mean over the findings that are there; one without a
+    slice counts 0. A scan without a target has no key slice, and is not applicable.
+
+    Args:
+        over: the largest area "local", within `reach` slices of the named one, as the released code, where
+            it is near 1 on any plateau and a slice at the target's tip is paid for by its neighbours;
+            "global", on any slice of the volume, as the code's older variant; "shown", on the slices that
+            were shown, so that 1 can always be reached.
+        reach: slices to either side, with "local".
+
+    Source:
+        Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
+    """
+
+    judges = frozenset({"evidence"})
+
+    def __init__(
+        self, *, over: Literal["local", "global", "shown"] = "local", reach: Annotated[int, Ge(0)] = 5
+    ) -> None:
+        self.over = over
+        self.reach = reach
+
+    def __call__(
+        self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
+    ) -> Sequence[Score | Unscored | None]:
+        """Judge each answer by itself."""
+        return [self._judge(rollout) for rollout in rollouts]
+
+    def _judge(self, rollout: Rollout) -> Score | Unscored:
+        reference, said = rollout.prompt.reference, rollout.answer.evidence
+        if targets := reference.get("targets"):
+            cited = said.slices if said is not None else {}
+            shares = {name: self._share(cited.get(name), one, reference) for name, one in targets.items()}
+            told = "; ".join(f"{name}: {score.reason}" for name, score in shares.items())
+            value = sum(score.value for score in shares.values()) / len(shares)
+            return Score(
+                value=value, parts={name: score.value for name, score in shares.items()}, reason=told
+            )
+        if reference.get("target") is None:
+            reason = f"prompt {rollout.prompt.id!r} asks for no slice, or nobody knows the right one"
+            return Unscored(kind="not-applicable", reason=reason)
+        z = said.slice if said is not None else None
+        if z is None:
+            return Score(value=0.0, reason=rollout.answer.malformed or "no slice is named")
+        return self._share(z, reference["target"], reference)
+
+    def _share(self, z: int | None, target: Mapping[str, Any], reference: Mapping[str, Any]) -> Score:
+        if z is None:
+            return Score(value=0.0, reason="no slice is named")
+        areas = {int(at): int(area) for at, area in target["areas"].items()}
+        among = self._among(z, areas, reference["shown"])
+        largest, area = max((areas.get(at, 0) for at in among), default=0), areas.get(z, 0)
+        if not area:
+            return Score(value=0.0, reason=f"slice {z} does not show the target")
+        where = f"within {self.reach} slices" if self.over == "local" else f"of the {self.over} slices"
+        where = "on any slice" if self.over == "global" else where
+        return Score(
+            value=area / largest,
+            parts={"area_voxels": float(area), "largest_voxels": float(largest)},
+            reason=f"slice {z} shows {area} voxels of at most {largest} {where}",
+        )
+
+    def _among(self, z: int, areas: Mapping[int, int], shown: Sequence[int]) -> Sequence[int]:
+        if self.over == "local":
+            return range(z - self.reach, z + self.reach + 1)
+        return [*areas] if self.over == "global" else shown

@@ -1,0 +1,124 @@
+"""Reader `model-reader`: any vision-language model, asked greedily about crops."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
+
+from evidcore.case import Case, Prompt, TextPart, VisualPart
+from evidcore.compute.device import device_of
+from evidcore.contracts import ImageQuestion, Policy, Reader
+from evidcore.errors import DataError, NotHere
+from evidcore.model.assemble import assemble, load, vision_of
+from evidcore.model.language import Pretrained
+from evidcore.model.parts import build_encoder
+from evidcore.model.policy import VLMPolicy
+from evidcore.model.vlm import VolumeVLMConfig
+
+NATIVE = MappingProxyType({"use": "native-vision"})
+MERGER = MappingProxyType({"use": "native-merger"})
+SLICES = MappingProxyType({"use": "slices"})
+
+
+class ModelReader(Reader):
+    """Ask a model what crops show: one that `evid export` or a stage wrote, or a published one.
+
+    Of a published model its own vision tower and merger see the crops. The model never meets the case: it is
+    shown the crops and asked the question, and writes the likeliest words. Empty words are no answer.
+    """
+
+    deterministic: ClassVar[bool] = True
+    costs = "a vision-language model reads every crop"
+
+    def __init__(
+        self,
+        recipe_folder: Path = Path(),
+        *,
+        folder: str = "",
+        id: str = "",
+        revision: str = "",
+        encoder: dict[str, Any] = dict(NATIVE),  # noqa: B006 (read only)
+        instruction: str = "",
+        max_new_tokens: Annotated[int, Ge(1)] = 64,
+        device: str = "auto",
+    ) -> None:
+        """Name the model: exactly one of `folder` and `id`; nothing is read yet.
+
+        Args:
+            recipe_folder: where a relative `folder` starts.
+            folder: one that `save_pretrained`, a stage or `evid export` wrote.
+            id: a model on the Hugging Face Hub, with a `revision`.
+            revision: its commit.
+            encoder: table of the encoder that a published model's vision tower is read into.
+            instruction: stands below each question, such as the form of the answer.
+            max_new_tokens: of an answer.
+            device: "auto" is the accelerator where there is one, else the CPU.
+
+        Raises:
+            ValueError: if the model is named twice, not at all, or without its commit.
+        """
+        table = {"folder": folder, "id": id, "revision": revision}
+        if wrong := next(iter(Pretrained.problems(table)), None):
+            raise ValueError(f"model-reader: {' '.join(part for part in wrong if part)}")
+        self._source = Pretrained(recipe_folder, **table)
+        self._encoder = encoder
+        self._instruction = instruction
+        self._max_new_tokens = max_new_tokens
+        self._device = device
+
+    def ready(self) -> None:
+        """Look for the weights; none are loaded.
+
+        Raises:
+            DataError: if the folder holds no model.
+            NotHere: if they have not been fetched.
+        """
+        if self._source.folder and not (Path(self._source.folder) / "config.json").is_file():
+            raise DataError(
+                f"model-reader: {self._source.folder!r} holds no config.json. Name a folder that "
+                "save_pretrained or `evid export` wrote."
+            )
+        if missing := self._source.missing_weights():
+            raise NotHere(f"model-reader: {missing}")
+
+    def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
+        """Ask the model, equal questions once."""
+        asked = {question: self._prompt(question) for question in questions if question.crops}
+        said = self._policy.generate(list(asked.values()), max_new_tokens=self._max_new_tokens)
+        answers = {question: text.strip() or None for question, text in zip(asked, said, strict=True)}
+        return [answers.get(question) for question in questions]
+
+    @functools.cached_property
+    def _policy(self) -> Policy:
+        """Load the model; nothing of it is trained."""
+        self.ready()
+        device = device_of(self._device, "model-reader")
+        if self._is_own():
+            model, processor = load(Path(self._source.folder))
+        else:
+            language, tokenizer = self._source.load()
+            seeing = build_encoder(self._encoder, vision_of(language.config))
+            seeing.adopt(language)
+            model, processor = assemble(
+                language, tokenizer, seeing, encoder_table=self._encoder, bridge_table=MERGER,
+                view_table=SLICES,
+            )  # fmt: skip
+        return VLMPolicy(model.to(device), processor)
+
+    def _is_own(self) -> bool:
+        if not self._source.folder:
+            return False
+        config = json.loads((Path(self._source.folder) / "config.json").read_text(encoding="utf-8"))
+        return bool(config.get("model_type") == VolumeVLMConfig.model_type)
+
+    def _prompt(self, question: ImageQuestion) -> Prompt:
+        case = Case(id="asked", patient=None, volumes=tuple(crop.volume for crop in question.crops))
+        text = f"{question.text}\n{self._instruction}" if self._instruction else question.text
+        shown = (VisualPart(crop=crop) for crop in question.crops)
+        return Prompt(id="asked", case=case, task="asked", parts=(*shown, TextPart(text=text)))

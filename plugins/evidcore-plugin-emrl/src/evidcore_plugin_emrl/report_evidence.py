@@ -1,0 +1,242 @@
+"""Task `report-evidence`: write the report, and name the slice that shows what it says."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from evidcore.case import Answer, Case, Evidence, Prompt, Span, TextPart, VisualPart
+from evidcore.contracts import Task, View
+from evidcore.errors import DataError
+from evidcore.geometry.boxes import is_slice
+from evidcore.geometry.target import Rule, gold_slice, measure
+from evidcore.text.tags import inside, shortened, tag_fault
+
+log = logging.getLogger(__name__)
+
+SLICE = "slice"
+RULE = Rule(parts=(), smallest_part=0.0)
+ORDERS = {"report-first": ("report", "evidence"), "evidence-first": ("evidence", "report")}
+FORMS = {"report": '{"slice": 12}', "finding": '{"liver cyst": 12, "gallstone": 9}'}
+NOTHING = "null"
+
+
+class ReportEvidence(Task):
+    """Ask for the report and for the slice, of those shown, on which its findings are seen best.
+
+    The answer is `<report>…</report><evidence>{"slice": 12}</evidence>`, or `<evidence>null</evidence>` where
+    nothing is found. The gold slice is the shown one on which the findings together are largest, of equal
+    ones the lower. `prompt.reference` has `shown`, `present`, and what reward `key-slice` goes by: `target`,
+    or `targets` where a slice is cited for each finding; neither for a healthy scan.
+
+    Cases without a report ask nothing, nor do those with a finding that has no mask or that no shown slice
+    shows; the log says so of the first.
+
+    Args:
+        cache_folder: keeps what was measured of masks.
+        order: what comes first, the report or the evidence.
+        cite: one slice for the whole "report", or one for each "finding" that is affirmed:
+            `{"liver cyst": 12, "gallstone": 9}`.
+        think: ask for `<think>…</think>` before; gold answers then think of what is seen where.
+        instruction: what the model is told after it was shown the scan; "" for a sentence with the form.
+
+    Source:
+        E-MRL, arXiv:2606.23888, tells a report and a key evidence slice. Format, gold slice and options are
+        ours: nothing else of the method is published.
+    """
+
+    evaluation = "report"
+    needs_slice_tags = True
+
+    def __init__(
+        self,
+        cache_folder: Path,
+        *,
+        order: Literal["report-first", "evidence-first"] = "report-first",
+        cite: Literal["report", "finding"] = "report",
+        think: bool = False,
+        instruction: str = "",
+    ) -> None:
+        self.order = order
+        self.cite = cite
+        self.think = think
+        self.instruction = instruction or self._form()
+        self._cache_folder = cache_folder
+        self._has_told = False
+
+    def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
+        """Ask once a case; the seed changes nothing."""
+        if case.report is None:
+            return ()
+        parts, slices = _shown(case, view)
+        present = list(case.present())
+        without = [name for name in present if name not in case.masks]
+        if without:
+            return self._left_out(case, f"finding {without[0]!r} has no mask")
+        areas = {name: measure(case, [name], RULE, self._cache_folder).areas for name in present}
+        unseen = next((name for name in present if gold_slice(areas[name], slices, 1) is None), None)
+        if unseen is not None:
+            return self._left_out(case, f"none of the {len(slices)} slices shown shows finding {unseen!r}")
+        reference: dict[str, Any] = {"target": None, "targets": {}}
+        if present and self.cite == "report":
+            together = measure(case, present, RULE, self._cache_folder).areas
+            reference["target"] = _target(together, slices)
+        elif present:
+            reference["targets"] = {name: _target(areas[name], slices) for name in present}
+        return [self._prompt(case, parts, slices, present, reference)]
+
+    def ask(self, case: Case, view: View) -> Sequence[Prompt]:
+        """Ask about a scan of which nothing is known."""
+        parts, slices = _shown(case, view)
+        return [self._prompt(case, parts, slices, [], {"target": None, "targets": {}})]
+
+    def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
+        """Return the radiologist's report, its labelled sentences, and the gold slice.
+
+        Raises:
+            ValueError: if the case has no report.
+        """
+        report = prompt.case.report
+        if report is None:
+            raise ValueError(f"case {prompt.case.id!r} has no report, so there is no gold answer")
+        reference = prompt.reference
+        cited = {name: target["slice"] for name, target in reference["targets"].items()}
+        if reference["target"] is not None:
+            cited = {SLICE: reference["target"]["slice"]}
+        texts = {"report": report.text.strip(), "evidence": json.dumps(cited) if cited else NOTHING}
+        thought = "; ".join(f"{name} on slice {z}" for name, z in cited.items() if name != SLICE)
+        if SLICE in cited:
+            thought = f"{', '.join(reference['present'])} on slice {cited[SLICE]}"
+        written = f"<think>{thought or 'nothing abnormal'}.</think>" if self.think else ""
+        spans: tuple[Span, ...] = ()
+        for name in ORDERS[self.order]:
+            written += f"<{name}>"
+            if name == "report":
+                spans = _moved(report.spans, report.text, len(written))
+            written += f"{texts[name]}</{name}>"
+        return written, spans
+
+    def parse(self, prompt: Prompt, completion: str) -> Answer:
+        """Read report and evidence as far as they go; `malformed` says why the form does not hold."""
+        fault = tag_fault(completion, think=self.think, pairs=ORDERS[self.order])
+        report, said = inside(completion, "report"), inside(completion, "evidence")
+        if fault is None and not re.search(r"[^\W\d_]{2}", report or ""):
+            fault = f"the report has no words: {shortened(report or '')!r}"
+        cited, wrong = self._read(said or "", prompt.reference["shown"])
+        evidence = None
+        if wrong is None:
+            evidence = Evidence(slice=cited[SLICE]) if SLICE in cited else Evidence(slices=cited)
+        return Answer(
+            text=completion,
+            malformed=fault or wrong,
+            think=inside(completion, "think"),
+            report=report or None,
+            evidence=evidence,
+        )
+
+    def _read(self, said: str, shown: Sequence[int]) -> tuple[dict[str, int], str | None]:
+        """Return what is cited, and why it is not what was asked for; None where it is."""
+        try:
+            value: Any = json.loads(said, object_pairs_hook=_without_twins)
+        except (ValueError, RecursionError):
+            return {}, f"the evidence is {shortened(said)!r}, expected {FORMS[self.cite]} or {NOTHING}"
+        if value is None:
+            return {}, None
+        keys = list(value) if isinstance(value, Mapping) else []
+        if not keys or (self.cite == "report" and keys != [SLICE]):
+            return {}, f"the evidence is {shortened(said)!r}, expected {FORMS[self.cite]} or {NOTHING}"
+        for name, z in value.items():
+            if isinstance(z, bool) or not isinstance(z, int):
+                return {}, f"{name!r} is {shortened(json.dumps(z))}, expected the number of a slice"
+            if z not in shown:
+                listed = ", ".join(map(str, shown))
+                return {}, f"{name!r} is slice {z}, which was not shown; shown are {shortened(listed, 80)}"
+        return dict(value), None
+
+    def _form(self) -> str:
+        """Return the sentence that asks for the form."""
+        what = {
+            "report": "the slice, of those shown, that shows it best",
+            "finding": "for each finding the slice, of those shown, that shows it best",
+        }[self.cite]
+        texts = {"report": "…", "evidence": FORMS[self.cite]}
+        form = "".join(f"<{name}>{texts[name]}</{name}>" for name in ORDERS[self.order])
+        form = f"<think>…</think>{form}" if self.think else form
+        return f"Write the report and name {what}, or {NOTHING} if nothing is found:\n{form}"
+
+    def _prompt(
+        self,
+        case: Case,
+        parts: Sequence[Any],
+        slices: Sequence[int],
+        present: Sequence[str],
+        reference: Mapping[str, Any],
+    ) -> Prompt:
+        return Prompt(
+            id=f"{case.id}:report-evidence",
+            case=case,
+            task="report-evidence",
+            parts=(*parts, TextPart(text=self.instruction)),
+            reference={"shown": list(slices), "present": list(present), **reference},
+        )
+
+    def _left_out(self, case: Case, why: str) -> tuple[()]:
+        if not self._has_told:
+            self._has_told = True
+            log.warning(
+                "report-evidence: case %s: %s, so nothing is asked about it, nor about any other of which "
+                "this holds. Show more slices, or give masks of all findings.",
+                case.id, why,
+            )  # fmt: skip
+        return ()
+
+
+def _shown(case: Case, view: View) -> tuple[Sequence[Any], list[int]]:
+    """Return what the view shows, and the indices of the slices.
+
+    Raises:
+        DataError: if the case has several volumes.
+    """
+    if len(case.volumes) != 1:
+        raise DataError(
+            f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
+            "Ask about cases with one volume."
+        )
+    parts = view.render(case)
+    boxes = [part.crop.box_zyx for part in parts if isinstance(part, VisualPart) and is_slice(part.crop)]
+    return parts, [box[0] for box in boxes if box is not None]
+
+
+def _target(areas: Mapping[int, int], slices: Sequence[int]) -> dict[str, Any]:
+    """Return a target as plain JSON."""
+    return {
+        "slice": gold_slice(areas, slices, 1),
+        "areas": {str(z): area for z, area in areas.items()},
+    }
+
+
+def _moved(spans: Sequence[Span], text: str, by: int) -> tuple[Span, ...]:
+    """Return the spans of a report that stands, stripped, `by` characters into an answer."""
+    start, length = len(text) - len(text.lstrip()), len(text.strip())
+    found = []
+    for span in spans:
+        first, last = max(0, span.start - start), min(length, span.end - start)
+        if first < last:
+            found.append(Span(start=by + first, end=by + last, label=span.label))
+    return tuple(found)
+
+
+def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON.
+
+    Raises:
+        ValueError: if a key comes twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found

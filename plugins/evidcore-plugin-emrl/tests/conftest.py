@@ -1,0 +1,18 @@
+"""Seventy patients with discs, drawn once."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from evidcore.testing.fixtures import offered as offered
+
+sys.path.insert(0, str(Path(__file__).parent))  # disc_cases
+
+
+@pytest.fixture(scope="session")
+def discs(tmp_path_factory):
+    from disc_cases import disc_case
+
+    folder = tmp_path_factory.mktemp("discs")
+    return [disc_case(folder, number) for number in range(70)]

@@ -1,0 +1,50 @@
+"""Cases with bright and dark discs in noise, whose masks are findings."""
+
+import nibabel
+import numpy as np
+
+from evidcore.case import Case, Finding, MaskRef, Report, Span, VolumeRef
+
+SHAPE = (6, 32, 48)  # z, y, x
+HU = {"cyst": 0.0, "stone": 90.0}  # in tissue of 50
+
+
+def disc_case(folder, number, present=None, *, where=None):
+    """Each finding with probability one half, a disc on two slices; or `where`: name -> region by slice."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(number)
+    hu, masks = np.full(SHAPE, 50.0), {}
+    wanted = [name for name in HU if rng.random() < 0.5] if present is None else present
+    for name in wanted:
+        mask = np.zeros(SHAPE, bool)
+        if where is not None:
+            for z, (rows, columns) in where[name].items():
+                mask[z, rows, columns] = True
+        else:
+            z0, y0, x0 = rng.integers(0, SHAPE[0] - 1), rng.integers(6, 26), rng.integers(6, 42)
+            y, x = np.ogrid[: SHAPE[1], : SHAPE[2]]
+            mask[z0 : z0 + 2] = (y - y0) ** 2 + (x - x0) ** 2 <= 16
+            for other in masks.values():
+                mask &= ~other
+        masks[name] = mask
+        hu[mask] = HU[name]
+    hu += rng.normal(0, 8, SHAPE)
+    path = folder / f"{number}.nii"
+    image = nibabel.Nifti1Image(hu.round().astype(np.int16).transpose(2, 1, 0), np.diag([-2, -2, 5, 1]))
+    nibabel.save(image, path)
+    np.savez(folder / f"{number}.npz", **masks)
+    findings = tuple(Finding(name=name, state="present" if name in masks else "absent") for name in HU)
+    sentences = [f"There is a {name}." if name in masks else f"No {name} is seen." for name in HU]
+    text, spans = "", []
+    for sentence, finding in zip(sentences, findings, strict=True):
+        label = "abnormal" if finding.state == "present" else "normal"
+        spans.append(Span(start=len(text), end=len(text) + len(sentence), label=label))
+        text += f"{sentence} "
+    return Case(
+        id=f"case-{number}",
+        patient=f"patient-{number}",
+        volumes=(VolumeRef(path=str(path)),),
+        report=Report(text=text, spans=tuple(spans)),
+        findings=findings,
+        masks={name: MaskRef(path=str(folder / f"{number}.npz"), key=name) for name in masks},
+    )

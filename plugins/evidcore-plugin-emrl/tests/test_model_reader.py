@@ -1,0 +1,107 @@
+"""Reader `model-reader`: a model of evidcore's and a published one, asked about slices."""
+
+import pytest
+from disc_cases import SHAPE, disc_case
+from evidcore_plugin_emrl.model_reader import ModelReader
+
+from evidcore.case import Crop
+from evidcore.contracts import ImageQuestion
+from evidcore.errors import DataError, NotHere
+from evidcore.model.assemble import assemble, save
+from evidcore.model.language import Pretrained
+from evidcore.model.parts import build_encoder
+from evidcore.model.policy import VLMPolicy
+from evidcore.testing import check_reader
+from evidcore.testing.models import tiny_language, tiny_vision_language
+
+ENCODER = {"use": "vit3d", "size_zyx": [1, 32, 48], "patch_zyx": [1, 8, 8], "width": 24}
+NATIVE = {"use": "native-vision", "size": 96, "slices": 1}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    root = tmp_path_factory.mktemp("own")
+    language, tokenizer = Pretrained(folder=str(tiny_language(root / "language"))).load()
+    model, processor = assemble(
+        language, tokenizer, build_encoder(ENCODER, None),
+        encoder_table=ENCODER, bridge_table={"use": "projection"}, view_table={"use": "slices"},
+    )  # fmt: skip
+    save(model, processor, root / "model")
+    return root / "model"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    return tiny_vision_language(tmp_path_factory.mktemp("published") / "model", "qwen3_vl")
+
+
+@pytest.fixture
+def questions(tmp_path):
+    case = disc_case(tmp_path / "cases", 1, ["cyst"])
+    crops = [Crop(volume=case.volumes[0], box_zyx=(z, z + 1, 0, SHAPE[1], 0, SHAPE[2])) for z in (1, 4)]
+    return [
+        ImageQuestion(crops=(crops[0],), text="What is seen?"),
+        ImageQuestion(crops=tuple(crops), text="What is seen?"),
+        ImageQuestion(crops=(), text="What is seen?"),
+    ]
+
+
+def test_a_model_of_ones_own_keeps_the_contract(own, questions, tmp_path):
+    check_reader(ModelReader(own.parent, folder=own.name, max_new_tokens=6), questions, tmp_path / "alone")
+
+
+def test_a_published_model_keeps_the_contract(published, questions, tmp_path):
+    reader = ModelReader(folder=str(published), encoder=NATIVE, max_new_tokens=6)
+    check_reader(reader, questions, tmp_path / "alone")
+
+
+def test_it_is_asked_greedily_and_equal_questions_once(own, questions, monkeypatch):
+    asked = []
+    generate = VLMPolicy.generate
+
+    def heard(self, prompts, **options):
+        asked.append(([prompt.written() for prompt in prompts], options))
+        return generate(self, prompts, **options)
+
+    monkeypatch.setattr(VLMPolicy, "generate", heard)
+    reader = ModelReader(folder=str(own), instruction="Answer in a sentence.", max_new_tokens=4)
+    answers = reader([questions[0], questions[1], questions[0]])
+    assert answers[0] == answers[2]
+    assert asked == [
+        (
+            [
+                "<image>What is seen?\nAnswer in a sentence.",
+                "<image><image>What is seen?\nAnswer in a sentence.",
+            ],
+            {"max_new_tokens": 4},
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "must have exactly one of id and folder, got none"),
+        (
+            {"folder": "a", "id": "b/c", "revision": "d"},
+            "must have exactly one of id and folder, got id and folder",
+        ),
+        ({"id": "b/c"}, "revision is missing: without a commit"),
+    ],
+)
+def test_a_model_that_is_not_named_well_is_refused(options, said):
+    with pytest.raises(ValueError, match=f"model-reader: {said}"):
+        ModelReader(**options)
+
+
+def test_a_folder_without_a_model_is_not_ready(tmp_path):
+    with pytest.raises(DataError, match=r"model-reader: .*nothing' holds no config.json"):
+        ModelReader(tmp_path, folder="nothing").ready()
+
+
+def test_weights_that_have_not_been_fetched_are_named_with_the_command():
+    reader = ModelReader(id="nobody/nothing", revision="0" * 40)
+    with pytest.raises(
+        NotHere, match=r"nobody/nothing are not here\. `hf download nobody/nothing --revision 0+`"
+    ):
+        reader.ready()

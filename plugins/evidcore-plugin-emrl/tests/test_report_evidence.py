@@ -1,0 +1,199 @@
+"""Task `report-evidence`: the form, the gold slice, and every way to break it by name."""
+
+import dataclasses
+
+import pytest
+from disc_cases import disc_case
+from evidcore_plugin_emrl.report_evidence import ReportEvidence
+
+from evidcore.builtin.key_slice import KeySlice
+from evidcore.builtin.views import Slices
+from evidcore.case import Evidence, Rollout, Unscored
+from evidcore.errors import DataError
+from evidcore.testing import check_task
+
+REPORT = "There is a cyst. There is a stone."
+CYST = {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))}  # 16 and 36 pixels
+STONE = {2: (slice(20, 23), slice(20, 23)), 3: (slice(20, 26), slice(20, 26))}  # 9 and 36
+
+
+@pytest.fixture
+def sick(tmp_path):
+    return disc_case(tmp_path, 1, ["cyst", "stone"], where={"cyst": CYST, "stone": STONE})
+
+
+@pytest.fixture
+def healthy(tmp_path):
+    return disc_case(tmp_path, 2, [])
+
+
+@pytest.fixture
+def asked(tmp_path):
+    def ask(case, slices=6, **options):
+        task = ReportEvidence(tmp_path / "cache", **options)
+        (prompt,) = task.prompts(case, Slices(slices=slices), 0)
+        return task, prompt
+
+    return ask
+
+
+def fault(asked, case, completion, **options):
+    task, prompt = asked(case, **options)
+    return task.parse(prompt, completion).malformed
+
+
+@pytest.mark.parametrize("cite", ["report", "finding"])
+@pytest.mark.parametrize("order", ["report-first", "evidence-first"])
+@pytest.mark.parametrize("think", [False, True])
+def test_it_keeps_the_contract_of_a_task(sick, healthy, tmp_path, cite, order, think):
+    task = ReportEvidence(tmp_path, cite=cite, order=order, think=think)
+    check_task(task, Slices(slices=6), [sick, healthy], garbage=[REPORT, "<report>x</report>", "null"])
+
+
+def test_the_gold_slice_shows_most_of_all_findings_and_spans_move_with_the_report(sick, asked):
+    task, prompt = asked(sick)
+    gold, spans = task.gold(prompt)
+    assert gold == f'<report>{REPORT}</report><evidence>{{"slice": 2}}</evidence>'  # 36 + 9; slice 3 has 36
+    assert [(gold[span.start : span.end], span.label) for span in spans] == [
+        ("There is a cyst.", "abnormal"),
+        ("There is a stone.", "abnormal"),
+    ]
+    assert prompt.reference["target"] == {"slice": 2, "areas": {"1": 16, "2": 45, "3": 36}}
+    assert prompt.reference["present"] == ["cyst", "stone"]
+
+
+def test_evidence_may_come_first_and_thought_before_it(sick, asked):
+    task, prompt = asked(sick, order="evidence-first", think=True)
+    gold, spans = task.gold(prompt)
+    assert gold == (
+        f'<think>cyst, stone on slice 2.</think><evidence>{{"slice": 2}}</evidence><report>{REPORT}</report>'
+    )
+    assert gold[spans[0].start : spans[0].end] == "There is a cyst."
+    assert task.parse(prompt, gold).think == "cyst, stone on slice 2."
+
+
+def test_each_finding_may_cite_a_slice_of_its_own(sick, asked):
+    task, prompt = asked(sick, cite="finding")
+    gold, _ = task.gold(prompt)
+    assert gold.endswith('<evidence>{"cyst": 2, "stone": 3}</evidence>')
+    assert task.parse(prompt, gold).evidence == Evidence(slices={"cyst": 2, "stone": 3})
+    assert prompt.reference["target"] is None
+
+
+@pytest.mark.parametrize("cite", ["report", "finding"])
+def test_a_healthy_scan_has_no_slice_and_is_unscored(healthy, asked, cite):
+    task, prompt = asked(healthy, cite=cite)
+    gold, _ = task.gold(prompt)
+    assert gold == "<report>No cyst is seen. No stone is seen.</report><evidence>null</evidence>"
+    for text in (gold, gold.replace("null", '{"slice": 2}')):
+        assert isinstance(judged(task, prompt, text), Unscored)
+
+
+def judged(task, prompt, text, **options):
+    rollout = Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text))
+    return KeySlice(over="global", **options)([rollout], {})[0]
+
+
+def test_key_slice_reads_what_the_task_writes(sick, asked):
+    task, prompt = asked(sick)
+    gold, _ = task.gold(prompt)
+    assert judged(task, prompt, gold).value == 1.0
+    assert judged(task, prompt, gold.replace("2}", "3}")).value == pytest.approx(36 / 45)
+    assert judged(task, prompt, gold.replace("2}", "5}")).reason == "slice 5 does not show the target"
+    null = judged(task, prompt, gold.replace('{"slice": 2}', "null"))  # on a sick scan
+    assert (null.value, null.reason) == (0.0, "no slice is named")
+    task, prompt = asked(sick, cite="finding")
+    text = f'<report>{REPORT}</report><evidence>{{"cyst": 1, "stone": 3}}</evidence>'
+    assert judged(task, prompt, text).parts == {"cyst": pytest.approx(16 / 36), "stone": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        ('{"slice": 99}', "'slice' is slice 99, which was not shown; shown are 0, 1, 2, 3, 4, 5"),
+        ('{"slice": -1}', "'slice' is slice -1, which was not shown"),
+        ('{"slice": "two"}', "'slice' is \"two\", expected the number of a slice"),
+        ('{"slice": 2.0}', "'slice' is 2.0, expected the number of a slice"),
+        ('{"slice": true}', "'slice' is true, expected"),
+        ('{"slice": null}', "'slice' is null, expected"),
+        ('{"slice": 2, "slice": 3}', """expected {"slice": 12} or null"""),
+        ('{"slice": 2, "box": 3}', """expected {"slice": 12} or null"""),
+        ("slice 2", "the evidence is 'slice 2', expected"),
+        ("", "the evidence is '', expected"),
+        ("{}", "the evidence is '{}', expected"),
+        ("[2]", "the evidence is '[2]', expected"),
+        ("2", "the evidence is '2', expected"),
+        ("[" * 5000, "the evidence is '[["),
+    ],
+)
+def test_evidence_that_is_no_slice_is_malformed_by_name(sick, asked, evidence, said):
+    task, prompt = asked(sick)
+    answer = task.parse(prompt, f"<report>{REPORT}</report><evidence>{evidence}</evidence>")
+    assert said in answer.malformed
+    assert answer.evidence is None
+    assert answer.report == REPORT
+
+
+@pytest.mark.parametrize(
+    ("completion", "said"),
+    [
+        (f"{REPORT}", "no tags, expected <report></report><evidence></evidence>"),
+        (f"<report>{REPORT}</report>", "no <evidence>"),
+        (
+            f'<report>{REPORT}</report><evidence>{{"slice": 2}}</evidence><evidence>null</evidence>',
+            "2 times <evidence>, expected once",
+        ),
+        (
+            f'<report>{REPORT}<evidence>{{"slice": 2}}</evidence></report>',
+            "tags in the order <report><evidence></evidence></report>",
+        ),
+        (
+            f'<evidence>{{"slice": 2}}</evidence><report>{REPORT}</report>',
+            "tags in the order <evidence></evidence><report></report>",
+        ),
+        ('<report>7 7</report><evidence>{"slice": 2}</evidence>', "the report has no words: '7 7'"),
+        (
+            f'<think>x</think><report>{REPORT}</report><evidence>{{"slice": 2}}</evidence>',
+            "unexpected tag <think>",
+        ),
+        (f'<report>{REPORT}</report>see<evidence>{{"slice": 2}}</evidence>', "text outside the tags: 'see'"),
+    ],
+)
+def test_another_form_is_malformed_by_name(sick, asked, completion, said):
+    assert said in fault(asked, sick, completion)
+
+
+def test_what_no_shown_slice_shows_is_not_asked(sick, tmp_path, caplog):
+    task = ReportEvidence(tmp_path / "cache")
+    assert task.prompts(sick, Slices(slices=2), 0) == ()  # 1 and 4 are shown, the stone lies on 2 and 3
+    assert "case case-1: none of the 2 slices shown shows finding 'stone'" in caplog.text
+    assert task.prompts(sick, Slices(slices=2), 0) == ()
+    assert caplog.text.count("none of the 2 slices") == 1
+
+
+def test_a_finding_without_a_mask_is_not_asked(sick, tmp_path, caplog):
+    bare = dataclasses.replace(sick, masks={"cyst": sick.masks["cyst"]})
+    assert ReportEvidence(tmp_path).prompts(bare, Slices(slices=6), 0) == ()
+    assert "finding 'stone' has no mask" in caplog.text
+
+
+def test_a_case_without_a_report_asks_nothing_but_can_be_asked(sick, tmp_path):
+    bare, task = dataclasses.replace(sick, report=None, findings=(), masks={}), ReportEvidence(tmp_path)
+    assert task.prompts(bare, Slices(slices=6), 0) == ()
+    (prompt,) = task.ask(bare, Slices(slices=6))
+    assert task.parse(prompt, '<report>A cyst.</report><evidence>{"slice": 4}</evidence>').evidence.slice == 4
+
+
+def test_several_volumes_are_refused(sick, tmp_path):
+    two = dataclasses.replace(sick, volumes=sick.volumes * 2)
+    with pytest.raises(DataError, match=r"case 'case-1': has 2 volumes, and a slice is named by its index"):
+        ReportEvidence(tmp_path).prompts(two, Slices(slices=6), 0)
+
+
+def test_the_form_is_told_as_it_is_asked(sick, asked):
+    _, prompt = asked(sick, order="evidence-first", think=True, cite="finding")
+    assert prompt.words().endswith(
+        '<think>…</think><evidence>{"liver cyst": 12, "gallstone": 9}</evidence><report>…</report>'
+    )
+    _, prompt = asked(sick, instruction="Report.")
+    assert prompt.words().endswith("Report.")

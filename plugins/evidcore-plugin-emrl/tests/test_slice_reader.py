@@ -1,0 +1,173 @@
+"""Reader `slice-reader`: it is fitted, says what slices show, and is refused what it cannot read."""
+
+import dataclasses
+import json
+
+import pytest
+from disc_cases import HU, SHAPE, disc_case
+from evidcore_plugin_emrl.reader_fit import ReaderFit
+from evidcore_plugin_emrl.reading_figures import measure_reader, shortfalls
+from evidcore_plugin_emrl.slice_reader import NOTHING, SliceReader
+
+from evidcore.builtin.labelers import NegationRules
+from evidcore.case import Crop
+from evidcore.contracts import Fittable, ImageQuestion
+from evidcore.errors import DataError
+from evidcore.testing import check_fit, check_reader
+
+SMALL = {"size_yx": (32, 48), "channels": (12, 24), "windows": ((-50.0, 150.0),)}
+TOLD = "Which findings are seen?"
+
+
+@pytest.fixture(scope="module")
+def fitted(discs, tmp_path_factory):
+    reader, folder = SliceReader(**SMALL), tmp_path_factory.mktemp("fitted")
+    reader.fit(discs[:50], discs[50:], folder, 3, lambda figures: None, options=ReaderFit(steps=150))
+    return reader, folder
+
+
+def crop_of(case, z=None, **changes):
+    box = None if z is None else (z, z + 1, 0, SHAPE[1], 0, SHAPE[2])
+    return Crop(volume=case.volumes[0], box_zyx=box, **changes)
+
+
+def ask(reader, *crops, text=TOLD):
+    return reader([ImageQuestion(crops=tuple(crops), text=text)])[0]
+
+
+def test_fit_writes_what_it_reaches_by_finding(fitted):
+    _, folder = fitted
+    figures = json.loads((folder / "fit.json").read_text())
+    assert figures["shortfalls"] == []
+    assert figures["validation"]["by_finding"].keys() == {"cyst", "stone"}
+    assert figures["validation"]["volumes"] == 20
+    assert figures["named_on_blank"] == 0.0
+    assert 0 <= figures["named_on_noise"] <= 1  # 12 channels and 150 steps do not learn what noise is
+
+
+def test_its_texts_reach_what_its_scores_reach(fitted, discs):
+    reader, folder = fitted
+    written = json.loads((folder / "fit.json").read_text())["validation"]
+    told = measure_reader(reader, discs[50:], reader.findings, NegationRules(findings=tuple(HU)), 3)
+    for figure in ("sensitivity", "specificity", "lesions", "lesion_free_slices"):
+        assert told[figure] == written[figure]
+    assert shortfalls(told) == []
+
+
+def test_trained_to_answer_by_chance_it_misses_the_lines(discs, tmp_path):
+    reader = SliceReader(**SMALL)
+    reader.fit(discs[:20], discs[50:], tmp_path, 3, lambda figures: None, options=ReaderFit(steps=1))
+    found = json.loads((tmp_path / "fit.json").read_text())["shortfalls"]
+    assert any(line.startswith("auc") for line in found)
+    assert any(line.startswith("sensitivity") for line in found)
+
+
+def test_it_keeps_the_contract_of_a_reader(fitted, discs, tmp_path):
+    questions = [ImageQuestion(crops=(crop_of(discs[0], z),), text=TOLD) for z in range(4)]
+    questions += [ImageQuestion(crops=(), text=TOLD), ImageQuestion(crops=(crop_of(discs[1]),), text=TOLD)]
+    check_reader(fitted[0], questions, tmp_path)
+
+
+def test_it_keeps_the_contract_of_a_fit(discs, tmp_path):
+    small = {"steps": 2, "slices_per_step": 4}
+    check_fit(lambda: SliceReader(**SMALL), discs[:12], discs[50:53], tmp_path, options=small)
+    assert isinstance(SliceReader(), Fittable)
+
+
+def test_it_says_what_any_of_the_slices_shows(fitted, tmp_path):
+    reader, _ = fitted
+    disc = (slice(10, 18), slice(20, 28))
+    case = disc_case(tmp_path, 1, ["cyst"], where={"cyst": {2: disc}})
+    assert ask(reader, crop_of(case, 2)) == "There is a cyst."
+    assert ask(reader, crop_of(case, 0)) == NOTHING
+    assert ask(reader, crop_of(case, 0), crop_of(case, 2)) == "There is a cyst."
+    assert ask(reader, crop_of(case)) == "There is a cyst."
+    assert ask(reader) is None
+
+
+def test_asked_by_name_it_says_what_is_not_seen_too(fitted, tmp_path):
+    reader, _ = fitted
+    disc = (slice(10, 18), slice(20, 28))
+    case = disc_case(tmp_path, 1, ["cyst"], where={"cyst": {2: disc}})
+    assert ask(reader, crop_of(case, 2), text="Is a stone seen?") == "There is no stone."
+    assert ask(reader, crop_of(case, 2), text="Is a stone or a cyst seen?") == (
+        "There is a cyst. There is no stone."
+    )
+
+
+@pytest.mark.parametrize("changes", [{"blank": True}, {"change": "scrambled"}])
+def test_blank_and_scrambled_slices_show_nothing(fitted, tmp_path, changes):
+    reader, _ = fitted
+    disc = (slice(10, 18), slice(20, 28))
+    case = disc_case(tmp_path, 1, ["cyst", "stone"], where={"cyst": {2: disc}, "stone": {}})
+    assert ask(reader, crop_of(case, 2, **changes)) == NOTHING
+
+
+def test_it_goes_by_pixels_and_not_by_the_height_of_the_slice(fitted, tmp_path):
+    reader, _ = fitted
+    disc = (slice(10, 18), slice(20, 28))
+    for z in range(SHAPE[0]):
+        case = disc_case(tmp_path / str(z), 1, ["stone"], where={"stone": {z: disc}})
+        said = [ask(reader, crop_of(case, at)) for at in range(SHAPE[0])]
+        assert said == ["There is a stone." if at == z else NOTHING for at in range(SHAPE[0])]
+
+
+def test_load_gives_the_same_answers(fitted, discs):
+    reader, folder = fitted
+    questions = [ImageQuestion(crops=(crop_of(case),), text=TOLD) for case in discs[50:60]]
+    other = SliceReader(folder.parent, pretrained=folder.name, **SMALL)
+    other.ready()
+    assert other(questions) == reader(questions)
+
+
+def test_never_fitted_it_is_not_ready_and_says_what_to_do(discs):
+    said = r"slice-reader: was never fitted. Put a fit stage with its service .* or name .* pretrained = '…'"
+    with pytest.raises(DataError, match=said):
+        SliceReader().ready()
+    with pytest.raises(DataError, match="was never fitted"):
+        ask(SliceReader(), crop_of(discs[0], 0))
+
+
+def test_weights_of_another_network_are_refused_with_both(fitted, tmp_path):
+    _, folder = fitted
+    with pytest.raises(DataError, match=r"reader.json: was fitted as .*\[12, 24\].* is .*\[8, 16\]"):
+        SliceReader(**{**SMALL, "channels": (8, 16)}).load(folder)
+    with pytest.raises(DataError, match=r"reader.json: there is no such file"):
+        SliceReader(**SMALL).load(tmp_path)
+
+
+def test_a_part_of_a_slice_is_refused_with_its_box(fitted, discs):
+    crop = dataclasses.replace(crop_of(discs[0], 0), box_zyx=(0, 1, 4, 20, 0, 48))
+    with pytest.raises(
+        DataError, match=r"reads whole slices, and the crop shows y 4\.\.20, x 0\.\.48 of 32 x 48"
+    ):
+        ask(fitted[0], crop)
+
+
+def test_a_size_that_cannot_be_halved_is_refused():
+    with pytest.raises(ValueError, match=r"multiples of 16, got size_yx = \[96, 100\]"):
+        SliceReader(size_yx=(96, 100))
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "said"),
+    [
+        ({"masks": {}}, {}, "masks of findings are needed, and none of the 4 training cases has any"),
+        ({}, {"findings": ("tumour",)}, "masks called tumour are needed, and none of the 4"),
+        ({"patient": "p"}, {}, "4 training cases with masks are of one patient"),
+    ],
+)
+def test_data_that_it_cannot_learn_from_is_refused(discs, tmp_path, changed, options, said):
+    cases = [case for case in discs if len(case.masks) == 2][:4]
+    cases = [dataclasses.replace(case, **changed) for case in cases]
+    with pytest.raises(DataError, match=said):
+        SliceReader(**SMALL).fit(cases, cases, tmp_path, 1, lambda _: None, options=ReaderFit(**options))
+
+
+def test_a_case_that_lacks_the_mask_of_a_finding_is_passed_over(discs, tmp_path):
+    cases = [case for case in discs if len(case.masks) == 2][:6]
+    bare = dataclasses.replace(cases[0], masks={"cyst": cases[0].masks["cyst"]})
+    options = ReaderFit(steps=1, slices_per_step=4)
+    SliceReader(**SMALL).fit([bare, *cases[1:]], [bare], tmp_path, 1, lambda _: None, options=options)
+    figures = json.loads((tmp_path / "fit.json").read_text())
+    assert (figures["cases"], figures["validation"]) == (5, None)
