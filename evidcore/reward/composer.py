@@ -4,12 +4,17 @@ Composition, per reward: its value where its gate is open, 0 where the gate is c
 scored answers of the group where there is no verdict (a constant where none is scored), so that a missing
 verdict moves no advantage. The weighted sum of these is the total. A line is kept for each judged
 group, and the figures of a step.
+
+A call of a reward fails where it raises or is late. Where some calls may fail, all its rows are unscored and
+the run goes on. What breaks the contract ends the run in any case: an exit, a number that is not finite or
+out of bounds, another number of verdicts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 import numbers
 import statistics
@@ -21,10 +26,14 @@ from typing import Any
 from evidcore.case import Prompt, Rollout, Score, Turn, Unscored, Verdict, written
 from evidcore.compute.clock import Clock
 from evidcore.contracts import Reward
-from evidcore.errors import ContractError, EvidError, RecipeError, did_you_mean
+from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
 from evidcore.recipe.shape import RewardKeys
 
+log = logging.getLogger(__name__)
+
 EQUAL = 1e-8  # totals closer than this give no advantage
+LAST_STEPS = 20  # over which failed calls are counted
+SHOWN_ROWS, MOST_LETTERS = 3, 200  # of a call that failed, of each of its rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +45,16 @@ class NamedReward:
     weight: float = RewardKeys.weight
     gate: str = RewardKeys.gate  # counted only where the reward of this name scored above 0
     package: str = ""  # "package version", named when the reward breaks its contract
+    asks_policy: bool = False  # so that a late call cannot be left behind: it uses the model that is trained
+
+
+class FailedCall(ContractError):
+    """A call of a reward that raised or was late. Names the reward, why, and some of its rows."""
+
+    def __init__(self, said: str, reason: str) -> None:
+        """Take the message, and the reason that its rows are given."""
+        super().__init__(said)
+        self.reason = reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +63,7 @@ class Judgement:
 
     verdicts: Mapping[str, Sequence[Verdict]]
     counted: Mapping[str, Sequence[float]]  # after gates and filling
+    failed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # reward -> how its call failed
 
     def totals(self, rewards: Sequence[NamedReward]) -> list[float]:
         """Return the weighted sum for each rollout."""
@@ -54,12 +74,15 @@ class Judgement:
 class RewardComposer:
     """Asks each reward once per batch of whole groups, in the recipe's order."""
 
-    def __init__(self, rewards: Sequence[NamedReward], *, time_limit_s: float = 0.0) -> None:
+    def __init__(
+        self, rewards: Sequence[NamedReward], *, time_limit_s: float = 0.0, max_failed: float = 0.0
+    ) -> None:
         """Check the composition.
 
         Args:
             rewards: in the order in which they are asked.
             time_limit_s: how long one call of a reward may take; 0: as long as it likes.
+            max_failed: share of a reward's calls that may fail; 0: the first that fails raises.
 
         Raises:
             RecipeError: without rewards, with two of one name, or with a gate that is no earlier reward.
@@ -67,7 +90,9 @@ class RewardComposer:
         if not rewards:
             raise RecipeError("stage.grpo.reward: a grpo stage needs at least one reward.")
         self.rewards = list(rewards)
-        self.time_limit_s = time_limit_s
+        self.time_limit_s, self.max_failed = time_limit_s, max_failed
+        self._late: dict[str, threading.Thread] = {}  # calls that were left behind, by reward
+        self._warned: set[str] = set()
         seen: list[str] = []
         for item in rewards:
             if item.name in seen:
@@ -89,17 +114,27 @@ class RewardComposer:
             clock: counts each reward as the part `reward/<name>`.
 
         Raises:
-            ContractError: if a reward raises, hangs, writes into a prompt's reference, or returns what its
-                contract does not allow; names reward, package, value and prompt.
+            ContractError: if a reward writes into a prompt's reference, exits, or returns what its contract
+                does not allow; names reward, package, value and prompt.
+            FailedCall: if one raises or is late, and no call may fail.
         """
         rollouts = tuple(rollouts)  # what a reward is given must not be what is recorded
         prompts = list({id(rollout.prompt): rollout.prompt for rollout in rollouts}.values())
         references = _references(prompts)
         verdicts: dict[str, Sequence[Verdict]] = {}
+        failed: dict[str, str] = {}
         clock = clock or Clock()
         for item in self.rewards:
             with clock.part(f"reward/{item.name}"):
-                verdicts[item.name] = self._checked(item, rollouts, self._ask(item, rollouts, dict(verdicts)))
+                try:
+                    answer = self._ask(item, rollouts, dict(verdicts))
+                except FailedCall as failure:
+                    if not self.max_failed:
+                        raise
+                    self._warn(item, failure)
+                    failed[item.name] = str(failure)
+                    answer = [Unscored(kind="failed", reason=failure.reason)] * len(rollouts)
+                verdicts[item.name] = self._checked(item, rollouts, answer)
             if (now := _references(prompts)) != references:
                 place = next(place for place, one in enumerate(now) if one != references[place])
                 raise ContractError(
@@ -107,7 +142,31 @@ class RewardComposer:
                     "judge. Let it work on a copy."
                 )
         counted = {item.name: _fill(_gated(item, verdicts), rollouts) for item in self.rewards}
-        return Judgement(verdicts, counted)
+        return Judgement(verdicts, counted, failed)
+
+    def check_failed(
+        self, counts: Mapping[str, Sequence[float]], calls_per_step: int, failed: Mapping[str, str]
+    ) -> None:
+        """Hold the rewards to the share of their calls that may fail; steps before the first count as fine.
+
+        Args:
+            counts: for each reward the calls that failed at each step, the last one last.
+            calls_per_step: of each reward, over all processes.
+            failed: how a call of the last step failed, by reward.
+
+        Raises:
+            ContractError: naming reward, package, share, the last failure and some of its rows.
+        """
+        calls = LAST_STEPS * calls_per_step
+        for item in self.rewards:
+            count = sum(counts[item.name][-LAST_STEPS:])
+            if item.name in failed and count / calls > self.max_failed:
+                raise ContractError(
+                    f"{_who(item)}: {count:g} of its {calls} calls in the last {LAST_STEPS} steps failed "
+                    f"({100 * count / calls:.0f} %), and max_failed is {self.max_failed:g}. Mend what fails "
+                    "and go on with `evid resume`, or run with a higher max_failed. The last: "
+                    f"{failed[item.name]}"
+                )
 
     def nothing(self, rollouts: Sequence[Rollout]) -> Judgement:
         """Return a judgement that says nothing, without asking."""
@@ -121,48 +180,78 @@ class RewardComposer:
     def _ask(
         self, item: NamedReward, rollouts: Sequence[Rollout], earlier: dict[str, Sequence[Verdict]]
     ) -> Any:
-        """Return what the reward says, within the time limit."""
+        """Return what the reward says, within the time limit.
+
+        A thread cannot be ended from outside, so a late call runs on and its answer is dropped. The reward is
+        asked again once that call has ended.
+
+        Raises:
+            FailedCall: if it raises or is late.
+        """
         if not self.time_limit_s:
             return self._call(item, rollouts, earlier)
         found: list[Any] = []
-        failed: list[BaseException] = []
+        raised: list[BaseException] = []
 
         def work() -> None:
             try:
                 found.append(self._call(item, rollouts, earlier))
             except BaseException as cause:  # handed to the caller's thread below
-                failed.append(cause)
+                raised.append(cause)
 
-        worker = threading.Thread(target=work, name=f"reward {item.name}", daemon=True)
-        worker.start()
+        worker = self._late.pop(item.name, None)
+        if worker is None or self._has_ended(worker):
+            worker = threading.Thread(target=work, name=f"reward {item.name}", daemon=True)
+            worker.start()
+            if self._has_ended(worker):
+                if raised:
+                    raise raised[0]
+                return found[0]
+        self._late[item.name] = worker
+        said = (
+            f"{_who(item)} has not answered for {self.time_limit_s:g} s over {_shown(rollouts)} Raise "
+            "`reward_time_limit_s` if it needs longer."
+        )
+        if item.asks_policy:
+            raise ContractError(f"{said} It asks the policy, so training cannot go on beside it.")
+        raise FailedCall(said, f"no answer for {self.time_limit_s:g} s")
+
+    def _has_ended(self, worker: threading.Thread) -> bool:
+        """Wait for a call, up to the time limit."""
         waited_s = 0.0  # in pieces, so that a process that was paused loses no more than one
         while worker.is_alive() and waited_s < self.time_limit_s:
             piece_s = min(1.0, self.time_limit_s - waited_s)
             worker.join(piece_s)
             waited_s += piece_s
-        if worker.is_alive():
-            raise ContractError(
-                f"{_who(item)} has not answered for {self.time_limit_s:g} s over {len(rollouts)} rollouts, "
-                f"the first of prompt {rollouts[0].prompt.id!r}. Raise `reward_time_limit_s` if it needs "
-                "longer."
-            )
-        if failed:
-            raise failed[0]
-        return found[0]
+        return not worker.is_alive()
 
     def _call(
         self, item: NamedReward, rollouts: Sequence[Rollout], earlier: dict[str, Sequence[Verdict]]
     ) -> Any:
         try:
             return item.reward(rollouts, earlier)
-        except EvidError:
+        except KeyboardInterrupt:
             raise
         except Exception as cause:
+            if isinstance(cause, EvidError) and not (self.max_failed and _may_fail(cause)):
+                raise
+            why = f"{type(cause).__name__}: {cause}"
+            said = f"{_who(item)} failed with {why}, over {_shown(rollouts)} Report this to its authors."
+            raise FailedCall(said, why[:MOST_LETTERS]) from cause
+        except BaseException as cause:
             raise ContractError(
-                f"{_who(item)} failed over {len(rollouts)} rollouts, the first of prompt "
-                f"{rollouts[0].prompt.id!r}: {type(cause).__name__}: {cause}. Report this to the reward's "
-                "authors; the traceback is below."
+                f"{_who(item)} tried to end the process with {type(cause).__name__}: {cause}, over "
+                f"{_shown(rollouts)} Let it raise an exception, or return Unscored."
             ) from cause
+
+    def _warn(self, item: NamedReward, failure: FailedCall) -> None:
+        """Tell of a reward's first failure."""
+        if item.name not in self._warned:
+            self._warned.add(item.name)
+            text = (
+                "%s Its rows are unscored; the run goes on while at most max_failed = %g of its calls fail."
+            )
+            log.warning(text, failure, self.max_failed, exc_info=failure.__cause__)
 
     def _checked(self, item: NamedReward, rollouts: Sequence[Rollout], answer: Any) -> tuple[Verdict, ...]:
         """Hold an answer to the contract."""
@@ -212,6 +301,18 @@ def _is_number(value: Any) -> bool:
 def _who(item: NamedReward) -> str:
     """Name a reward and whom to write to."""
     return f"{item.package}: reward {item.name!r}" if item.package else f"reward {item.name!r}"
+
+
+def _shown(rollouts: Sequence[Rollout]) -> str:
+    """Tell of rollouts how many there are, and show some with their prompts."""
+    some = rollouts[:: max(len(rollouts) // SHOWN_ROWS, 1)][:SHOWN_ROWS]
+    rows = "; ".join(f"prompt {one.prompt.id!r}: {one.text[:MOST_LETTERS]!r}" for one in some)
+    return f"{len(rollouts)} rollouts, among them {rows}."
+
+
+def _may_fail(cause: EvidError) -> bool:
+    """Tell whether a run can go on: data could not be used, or a component that the reward asked raised."""
+    return isinstance(cause, DataError) or (isinstance(cause, ContractError) and cause.__cause__ is not None)
 
 
 def _gated(item: NamedReward, verdicts: Mapping[str, Sequence[Verdict]]) -> list[float | None]:

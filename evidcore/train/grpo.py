@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -19,7 +20,7 @@ from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
-from evidcore.registry import blame
+from evidcore.registry import Offer, blame, find
 from evidcore.registry.factory import offer_of
 from evidcore.reward.composer import NamedReward
 from evidcore.reward.reward_audit import Checked, audit_rewards
@@ -99,6 +100,7 @@ class Grpo(GrpoSettings, TrainingStage):
                     weight=table["weight"],
                     gate=table["gate"],
                     package=f"{offer.package} {offer.version}",
+                    asks_policy=asks_policy(offer, table, context.recipe.services),
                 )
             )
         return found
@@ -192,3 +194,10 @@ class Grpo(GrpoSettings, TrainingStage):
         )  # fmt: skip
         outcomes = {one.check: one.outcome for one in audited if not one.reward}
         return StageResult(figures={**figures, "reward_audit": outcomes})
+
+
+def asks_policy(offer: Offer, table: Table, services: Mapping[str, Table]) -> bool:
+    """Tell whether a reward, or a service that it names, is given the model that is trained."""
+    named = [services[name] for name in table.values() if isinstance(name, str) and name in services]
+    offers = [offer, *(find(str(one["kind"]), str(one["use"])) for one in named)]
+    return any("policy" in inspect.signature(one.load()).parameters for one in offers)

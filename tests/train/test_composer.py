@@ -1,15 +1,19 @@
+import logging
 import math
 import os
 import re
 import subprocess
+import sys
+import threading
 import time
 
 import pytest
 
 from evidcore.case import Answer, Rollout, Score, Unscored
 from evidcore.contracts import Reward
-from evidcore.errors import ContractError, RecipeError
-from evidcore.reward.composer import NamedReward, RewardComposer, figures, record
+from evidcore.errors import ContractError, DataError, RecipeError, RunError
+from evidcore.registry import Offer, blame
+from evidcore.reward.composer import FailedCall, NamedReward, RewardComposer, figures, record
 
 
 class Given(Reward):
@@ -181,12 +185,13 @@ def test_an_answer_that_is_no_list_is_named(rollouts):
 @pytest.mark.parametrize("time_limit_s", [0.0, 30.0])
 def test_a_raising_reward_is_blamed_with_its_cause(rollouts, time_limit_s):
     reward = NamedReward(name="broken", reward=Raising(), package="their-package 1.2")
-    message = re.escape(
-        "their-package 1.2: reward 'broken' failed over 6 rollouts, the first of prompt "
-        f"{rollouts[0].prompt.id!r}: KeyError: 'glossary.csv'"
-    )
-    with pytest.raises(ContractError, match=message) as caught:
+    one, other = (rollouts[number].prompt.id for number in (0, 3))
+    with pytest.raises(ContractError) as caught:
         RewardComposer([reward], time_limit_s=time_limit_s)(rollouts)
+    assert str(caught.value) == (
+        "their-package 1.2: reward 'broken' failed with KeyError: 'glossary.csv', over 6 rollouts, among "
+        f"them prompt {one!r}: '0'; prompt {one!r}: '2'; prompt {other!r}: '4'. Report this to its authors."
+    )
     assert isinstance(caught.value.__cause__, KeyError)
 
 
@@ -196,6 +201,170 @@ def test_a_hanging_reward_is_named_when_its_time_is_up(rollouts):
     with pytest.raises(ContractError, match=r"reward 'slow' has not answered for 0.2 s over 6 rollouts"):
         RewardComposer([reward], time_limit_s=0.2)(rollouts)
     assert time.monotonic() - start < 30
+
+
+READER = Offer(kind="reader", name="eyes", package="evid-eyes", version="1.0", target="eyes:It")
+
+
+class Raises(Reward):
+    def __init__(self, make):
+        self.make = make
+
+    def __call__(self, rollouts, earlier):
+        raise self.make()
+
+
+def data_error():
+    return DataError("scan.nii: cannot be read")
+
+
+@pytest.mark.parametrize("time_limit_s", [0.0, 30.0])
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: KeyError("glossary.csv"), "KeyError: 'glossary.csv'"),
+        (lambda: ValueError("x" * 500), f"ValueError: {'x' * 188}"),
+        (data_error, "DataError: scan.nii: cannot be read"),
+    ],
+)
+def test_where_calls_may_fail_a_raising_reward_leaves_its_rows_unscored(
+    rollouts, make, reason, time_limit_s, caplog
+):
+    broken = NamedReward(name="broken", reward=Raises(make), package="their-package 1.2")
+    gated = named([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "gated", gate="broken")
+    plain = named([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], "plain")
+    judge = RewardComposer([broken, gated, plain], time_limit_s=time_limit_s, max_failed=0.1)
+    with caplog.at_level(logging.WARNING):
+        judgement, again = judge(rollouts), judge(rollouts)
+    assert judgement.verdicts["broken"] == (Unscored(kind="failed", reason=reason),) * 6
+    assert judgement.counted["broken"] == judgement.counted["gated"] == [0.0] * 6
+    assert judgement.counted["plain"] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert list(judgement.failed) == list(again.failed) == ["broken"]
+    [warning] = caplog.records  # once, with the traceback
+    assert "their-package 1.2: reward 'broken' failed with" in warning.getMessage()
+    assert warning.getMessage().endswith(
+        "Its rows are unscored; the run goes on while at most max_failed = 0.1 of its calls fail."
+    )
+    assert warning.exc_info[0] is make().__class__
+
+
+def test_a_component_that_raised_within_a_reward_is_a_failed_call(rollouts):
+    class AsksAReader(Reward):
+        def __call__(self, rollouts, earlier):
+            with blame(READER, "reading"):
+                raise OSError("no such device")
+
+    judge = RewardComposer([NamedReward(name="mine", reward=AsksAReader())], max_failed=0.1)
+    verdict = judge(rollouts).verdicts["mine"][0]
+    assert verdict.kind == "failed"
+    assert "reader 'eyes' from evid-eyes 1.0 failed while reading: OSError: no such device" in verdict.reason
+
+
+@pytest.mark.parametrize("time_limit_s", [0.0, 30.0])
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: RunError("judge: refused the key"), RunError, "judge: refused the key"),
+        (lambda: RecipeError("stage: names no service"), RecipeError, "names no service"),
+        (lambda: ContractError("reader: gave 2 answers to 3"), ContractError, "gave 2 answers to 3"),
+        (KeyboardInterrupt, KeyboardInterrupt, "^$"),
+        (
+            lambda: SystemExit(3),
+            ContractError,
+            r"their-package 1\.2: reward 'mine' tried to end the process with SystemExit: 3, over 6 rollouts,"
+            r" among them prompt .* Let it raise an exception, or return Unscored\.",
+        ),
+    ],
+)
+def test_mistakes_broken_contracts_and_exits_end_the_run_even_where_calls_may_fail(
+    rollouts, make, kind, message, time_limit_s
+):
+    reward = NamedReward(name="mine", reward=Raises(make), package="their-package 1.2")
+    with pytest.raises(kind, match=message) as caught:
+        RewardComposer([reward], time_limit_s=time_limit_s, max_failed=0.9)(rollouts)
+    assert not isinstance(caught.value, FailedCall)
+
+
+def test_what_calls_sys_exit_does_not_end_the_process_unnoticed(rollouts):
+    class Exits(Reward):
+        def __call__(self, rollouts, earlier):
+            sys.exit()
+
+    with pytest.raises(ContractError, match="tried to end the process with SystemExit"):
+        RewardComposer([NamedReward(name="mine", reward=Exits())])(rollouts)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [1.0] * 5,
+        [1.0] * 5 + [math.nan],
+        [1.0] * 5 + [math.inf],
+        [1.0] * 5 + [1.5],
+        [1.0] * 5 + ["high"],
+        [1.0] * 5 + [Score(value=1.0, parts={"precision": math.nan})],
+    ],
+)
+def test_numbers_that_break_the_contract_are_never_unscored(rollouts, answers):
+    with pytest.raises(ContractError, match="their-package") as caught:
+        RewardComposer([named(answers)], max_failed=0.9)(rollouts)
+    assert not isinstance(caught.value, FailedCall)
+
+
+class Waiting(Reward):
+    """Answers when it is let go; counts how many calls run at once."""
+
+    def __init__(self):
+        self.go, self.running, self.most = threading.Event(), 0, 0
+
+    def __call__(self, rollouts, earlier):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.go.wait(30)
+        self.running -= 1
+        return [Score(value=1.0)] * len(rollouts)
+
+
+def test_the_answer_of_a_late_call_is_dropped_and_the_reward_asked_again_when_that_call_has_ended(rollouts):
+    reward = Waiting()
+    judge = RewardComposer([NamedReward(name="slow", reward=reward)], time_limit_s=0.1, max_failed=0.5)
+    late = (Unscored(kind="failed", reason="no answer for 0.1 s"),) * 6
+    assert judge(rollouts).verdicts["slow"] == late
+    assert judge(rollouts).verdicts["slow"] == late  # waits for the first call
+    reward.go.set()
+    found = judge(rollouts)
+    assert found.verdicts["slow"] == (Score(value=1.0),) * 6
+    assert not found.failed
+    assert reward.most == 1
+
+
+def test_a_late_reward_that_asks_the_policy_ends_the_run(rollouts):
+    reward = Waiting()
+    item = NamedReward(name="slow", reward=reward, asks_policy=True)
+    said = (
+        "has not answered for 0.1 s over 6 rollouts.* It asks the policy, so training cannot go on beside it"
+    )
+    with pytest.raises(ContractError, match=said) as caught:
+        RewardComposer([item], time_limit_s=0.1, max_failed=0.5)(rollouts)
+    reward.go.set()
+    assert not isinstance(caught.value, FailedCall)
+
+
+def test_the_share_of_failed_calls_is_taken_over_the_last_20_steps(rollouts):
+    mine, other = named([1.0] * 6), named([1.0] * 6, "other")
+    judge = RewardComposer([mine, other], max_failed=0.1)
+    good, bad = [0.0], [1.0]
+    fine = {"other": good * 3}
+    judge.check_failed({"mine": bad, **fine}, 1, {"mine": "it broke"})  # 1 of 20, at the first step
+    judge.check_failed({"mine": bad * 9 + good * 18 + bad * 2, **fine}, 1, {"mine": "it broke"})
+    judge.check_failed({"mine": [2.0, 2.0], **fine}, 2, {"mine": "it broke"})  # 4 of 40, of two processes
+    with pytest.raises(ContractError) as caught:
+        judge.check_failed({"mine": bad + good * 17 + bad * 2, **fine}, 1, {"mine": "it broke"})
+    assert str(caught.value) == (
+        "their-package 1.2: reward 'mine': 3 of its 20 calls in the last 20 steps failed (15 %), and "
+        "max_failed is 0.1. Mend what fails and go on with `evid resume`, or run with a higher max_failed. "
+        "The last: it broke"
+    )
 
 
 @pytest.mark.slow

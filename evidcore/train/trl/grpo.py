@@ -202,7 +202,7 @@ def grpo(
     strategy: RolloutStrategy,
     replay: PromptSource | None = None,
     resume: bool = False,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Train `model` in place and save it, with its processor, to `folder`.
 
     Args:
@@ -219,7 +219,7 @@ def grpo(
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
 
     Returns:
-        Figures of the stage.
+        Figures of the stage; `failed_calls` of each reward where any failed.
     """
     check_start(model, processor, source, max_new_tokens=settings.max_new_tokens, where=WHERE)
     trainer = make_trainer(
@@ -231,7 +231,8 @@ def grpo(
     finally:
         stage.unwrap(trainer, model)
     stage.finish(trainer, model, processor, folder)
-    return figures
+    failed = {name: total for name, counts in trainer.failed_calls().items() if (total := sum(counts))}
+    return {**figures, "failed_calls": failed} if failed else {**figures}
 
 
 def make_trainer(
@@ -251,7 +252,9 @@ def make_trainer(
 ) -> GroupTrainer:
     """Return the trainer of a stage."""
     rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
-    judge = RewardComposer(rewards, time_limit_s=settings.reward_time_limit_s)
+    judge = RewardComposer(
+        rewards, time_limit_s=settings.reward_time_limit_s, max_failed=settings.max_failed or 0.0
+    )
     processes = stage.process_count()
     owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
     stage.check_arguments(GRPOConfig, owned, settings.trl, WHERE)

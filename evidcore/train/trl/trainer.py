@@ -139,6 +139,7 @@ def reference_of(model: VolumeVLM, args: GRPOConfig) -> VolumeVLM:
     return reference
 
 
+FAILED = "failed_calls/"  # trl's metrics of this name are kept in checkpoints
 RENAMED = {
     "kl": "kl",
     "entropy": "entropy",
@@ -356,21 +357,37 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             episode, answer["advantage"], answer["ended"] = next(places)
             answer["tokens"] = sum(episode.loss_mask)
             answer["length"] = len(episode.ids)  # with what tools gave
+        failed = list(self.judgement.failed.items())
         if self.accelerator.num_processes > 1:
-            lines = gather_object(lines)
+            lines, failed = gather_object(lines), gather_object(failed)
         self._figures = figures(lines)
         if self.is_world_process_zero():
-            if self.state.global_step == 0:
+            if self.state.global_step == 0 and not failed:
                 totals = [[answer["total"] for answer in line["rollouts"]] for line in lines]
                 found = check_start(totals, most_of(self.judge.rewards))
                 if found.outcome == "alarm":
                     log.warning("%s: %s", self.args.output_dir, found.says)
             self.announce.rollouts_judged(self.state.global_step + 1, lines)
+        counts = self.failed_calls()
+        for name, before in counts.items():
+            now = float(sum(reward == name for reward, _ in failed))
+            before.append(now)
+            self._metrics["train"][f"{FAILED}{name}"].append(now)
+        self.judge.check_failed(counts, self.accelerator.num_processes, dict(failed))
+
+    def failed_calls(self) -> dict[str, list[float]]:
+        """Return for each reward the calls that failed, by step, those before a resume too."""
+        return {
+            item.name: [line[key] for line in self.state.log_history if key in line]
+            for item in self.judge.rewards
+            for key in (f"{FAILED}{item.name}",)
+        }
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return trl's figures under our names, and the judge's."""
         own = {ours: logs[theirs] for theirs, ours in RENAMED.items() if logs.get(theirs) is not None}
-        return {**own, **self._figures}
+        failed = {key: value for key, value in logs.items() if key.startswith(FAILED)}
+        return {**own, **self._figures, **failed}
 
     @timed("score")
     def _get_per_token_logps_and_entropies(

@@ -1,0 +1,257 @@
+"""Runs in which a call of a reward fails: what is learnt, what is told, when it is too much."""
+
+import itertools
+import logging
+import random
+
+import pytest
+import torch
+
+from evidcore.builtin.rollouts import Plain
+from evidcore.case import Score, Unscored
+from evidcore.contracts import Reward
+from evidcore.errors import ContractError
+from evidcore.page.document import stage_curves
+from evidcore.page.tables import figures
+from evidcore.registry import find
+from evidcore.reward.composer import NamedReward
+from evidcore.train.grpo import asks_policy
+from evidcore.train.trl import stage
+from evidcore.train.trl.grpo import grpo, make_trainer
+
+
+def run(bench, kit, name, rewards, *, heard=None, resume=False, seed=3, **changed):
+    """Train; return the model, what was told of its steps, and the stage's figures."""
+    model, processor = bench.model()
+    heard = heard or kit.heard()
+    found = grpo(
+        model, processor, bench.source(), rewards, kit.grpo_settings(**changed), bench.folder / name,
+        seed=seed, announce=heard, strategy=Plain(), resume=resume,
+    )  # fmt: skip
+    return model, heard, found
+
+
+class Fails(Reward):
+    """Gives the share of letters, where it does not raise."""
+
+    def __init__(self, kit, fails=lambda rollouts: True):
+        self.share, self.fails = kit.share_of_letters_of, fails
+
+    def __call__(self, rollouts, earlier):
+        if self.fails(rollouts):
+            raise OSError("the judge has gone")
+        return [Score(value=self.share(one.text)) for one in rollouts]
+
+
+def named(reward, name="mine", **changed):
+    return NamedReward(name=name, reward=reward, package="their-package 1.2", **changed)
+
+
+@pytest.mark.parametrize("trl", [{}, {"beta": 0.1}])
+def test_a_step_whose_reward_failed_is_that_step_without_the_reward(bench, kit, trl):
+    alone, _, _ = run(bench, kit, "alone", [kit.letters()], trl=trl)
+    others = [named(Fails(kit), weight=3.0), named(kit.Letters(), "gated", weight=2.0, gate="mine")]
+    beside, heard, found = run(bench, kit, "beside", [*others, kit.letters()], trl=trl, max_failed=0.1)
+    assert torch.equal(kit.flat(alone), kit.flat(beside))
+    assert [step["failed_calls/mine"] for step in heard.steps] == [1.0, 1.0]
+    assert [step["failed_calls/gated"] for step in heard.steps] == [0.0, 0.0]
+    assert [step["unscored/mine"] for step in heard.steps] == [16, 16]
+    assert found["failed_calls"] == {"mine": 2.0}
+    verdict = heard.groups[0][0]["rollouts"][0]["rewards"]["mine"]
+    assert (verdict["value"], verdict["unscored"]) == (None, "failed")
+    assert verdict["reason"] == "OSError: the judge has gone"
+
+
+def test_a_step_whose_every_reward_failed_moves_nothing(bench, kit, caplog):
+    start, _ = bench.model()
+    with caplog.at_level(logging.WARNING):
+        plain = {"trl": {"beta": 0.0, "weight_decay": 0.0}}
+        trained, heard, _ = run(bench, kit, "none", [named(Fails(kit))], max_failed=0.1, **plain)
+    assert [one["grad_norm"] for one in heard.steps] == [0.0, 0.0]
+    assert torch.equal(kit.flat(trained), kit.flat(start))
+    said = [one.getMessage() for one in caplog.records]
+    assert sum("reward 'mine' failed with OSError" in one for one in said) == 1
+    assert not any("answers of the start policy earn the same" in one for one in said)
+
+
+class Holes(Reward):
+    """Fails to judge the second and the last of four answers, in every group but the first."""
+
+    def __init__(self, share):
+        self.share = share
+
+    def __call__(self, rollouts, earlier):
+        failed = Unscored(kind="failed", reason="no mask")
+        return [
+            failed if one.group and place % 4 in (1, 3) else Score(value=self.share(one.text))
+            for place, one in enumerate(rollouts)
+        ]
+
+
+def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench, kit):
+    model, processor = bench.model()
+    start, own = bench.model()
+    start.train_only(["bridge", "language"])
+    settings = kit.grpo_settings(steps=1, trl={"beta": 0.0, "scale_rewards": "none", "optim": "sgd"})
+    trainer = make_trainer(
+        model, processor, bench.source(), [named(Holes(kit.share_of_letters_of))], settings, bench.folder,
+        seed=3, strategy=Plain(), announce=kit.heard(),
+    )  # fmt: skip
+    gradients = {}
+
+    def keep(_):
+        gradients.update({
+            name: weight.grad.clone() for name, weight in model.named_parameters() if weight.requires_grad
+        })
+        return torch.tensor(0.0)
+
+    trainer._clip_grad_norm = keep
+    stage.train(trainer, bench.folder, resume=False)
+    loss = torch.tensor(0.0)
+    for first in range(0, 16, 4):
+        scored = [first, first + 2] if first else [0, 1, 2, 3]
+        worth = {place: kit.share_of_letters_of(trainer.rollouts[place].text) for place in scored}
+        mean = sum(worth.values()) / len(worth)
+        for place in scored:
+            episode = trainer.episodes[place]
+            row = own.encode(episode.prompt)
+            handles = torch.tensor([[own.image_processor.handle(crop) for crop in row.crops]])
+            logits = start(input_ids=torch.tensor([[*row.ids, *episode.ids]]), pixel_values=handles).logits[0]
+            said = logits[len(row.ids) - 1 : -1].log_softmax(-1)
+            log_probs = said.gather(-1, torch.tensor(episode.ids)[:, None])
+            loss = loss - (worth[place] - mean) * log_probs.mean() / 16
+    loss.backward()
+    expected = {name: weight.grad for name, weight in start.named_parameters() if weight.requires_grad}
+    assert max(gradient.norm() for gradient in expected.values()) > 1e-3
+    for name, gradient in expected.items():
+        assert (gradients[name] - gradient).norm() <= 2e-3 * gradient.norm() + 1e-6, name
+
+
+def test_without_max_failed_the_first_failure_ends_the_run_with_three_rows(bench, kit):
+    with pytest.raises(ContractError) as caught:
+        run(bench, kit, "first", [named(Fails(kit))])
+    said = str(caught.value)
+    assert (
+        "their-package 1.2: reward 'mine' failed with OSError: the judge has gone, over 16 rollouts" in said
+    )
+    assert said.count("prompt ") == 3
+
+
+class Killed(Exception):
+    pass
+
+
+def dying(kit, at):
+    class Dying(kit.heard):
+        def step_finished(self, step, metrics):
+            super().step_finished(step, metrics)
+            if step == at:
+                raise Killed
+
+    return Dying()
+
+
+def failing_at(bench, kit, *steps):
+    """A reward that fails at steps of four prompts, whichever process asks it."""
+    source = bench.source()
+    prompts = [source[4 * (step - 1)].prompt.id for step in steps]
+    return [named(Fails(kit, lambda rollouts: rollouts[0].prompt.id in prompts))]
+
+
+def test_a_resumed_run_goes_on_with_the_counts(bench, kit):
+    rewards = failing_at(bench, kit, 2, 5)
+    changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.1}
+    whole, heard, found = run(bench, kit, "whole", rewards, **changed)
+    assert [one["failed_calls/mine"] for one in heard.steps] == [0, 1, 0, 0, 1, 0]
+    assert found["failed_calls"] == {"mine": 2.0}
+    with pytest.raises(Killed):
+        run(bench, kit, "killed", rewards, heard=dying(kit, 5), **changed)
+    rest, later, again = run(bench, kit, "killed", rewards, resume=True, **changed)
+    assert [one["step"] for one in later.steps] == [5, 6]
+    assert again["failed_calls"] == {"mine": 2.0}
+    assert torch.equal(kit.flat(whole), kit.flat(rest))
+
+
+def test_failures_before_a_resume_count_towards_max_failed(bench, kit):
+    rewards = failing_at(bench, kit, 2, 5)
+    changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.05}
+    with pytest.raises(Killed):
+        run(bench, kit, "killed", rewards, heard=dying(kit, 4), **changed)
+    heard = kit.heard()
+    with pytest.raises(ContractError) as caught:
+        run(bench, kit, "killed", rewards, heard=heard, resume=True, **changed)
+    assert "2 of its 20 calls in the last 20 steps failed (10 %), and max_failed is 0.05" in str(caught.value)
+    assert str(caught.value).count("prompt ") == 3
+    assert len(heard.groups) == len(heard.steps) + 1  # the rows of the step that ended it are kept
+
+
+def seldom(kit, steps, count):
+    """A reward of whose calls 1 % fail at random, drawn so that within the steps so many do."""
+    draws = (random.Random(seed) for seed in itertools.count())
+    seed = next(
+        seed for seed, rng in enumerate(draws) if sum(rng.random() < 0.01 for _ in range(steps)) == count
+    )
+    rng = random.Random(seed)
+    return [named(Fails(kit, lambda rollouts: rng.random() < 0.01))]
+
+
+def test_failures_of_one_percent_are_counted_in_metrics_and_on_the_page(bench, kit):
+    steps = 12
+    _, heard, found = run(bench, kit, "seldom", seldom(kit, steps, 1), steps=steps, max_failed=0.1)
+    assert len(heard.steps) == steps
+    assert sum(one["failed_calls/mine"] for one in heard.steps) == 1
+    assert found["failed_calls"] == {"mine": 1.0}
+    assert "failed_calls/mine" in stage_curves(heard.steps)
+    assert '<dt>mine</dt><dd><data value="1.0">1</data>' in figures(found)
+
+
+REWARDS = """[evidcore.reward]
+asks = evid_asks:Asks
+names = evid_asks:Names
+plain = evid_asks:Plain
+[evidcore.reader]
+eyes = evid_asks:Eyes
+"""
+
+
+class Asks:
+    def __init__(self, policy):
+        pass
+
+
+class Silent:
+    pass
+
+
+class Names:
+    def __init__(self, *, reader):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("use", "table", "asks"),
+    [
+        ("asks", {}, True),
+        ("names", {"reader": "judge"}, True),
+        ("names", {"reader": "other"}, False),
+        ("plain", {"name": "judge-of-others"}, False),
+    ],
+)
+def test_it_is_known_which_rewards_use_the_model_that_is_trained(offered, use, table, asks):
+    offered("evid-asks", REWARDS, Asks=Asks, Names=Names, Plain=Silent, Eyes=Asks)
+    services = {"judge": {"kind": "reader", "use": "eyes"}, "other": {"kind": "reward", "use": "plain"}}
+    assert asks_policy(find("reward", use), table, services) is asks
+
+
+@pytest.mark.slow
+def test_one_percent_of_failures_leaves_what_is_learnt_within_its_range_over_seeds(bench, kit):
+    changed = {"steps": 60, "learning_rate": 3e-3, "max_failed": 0.1}
+
+    def learnt(name, rewards, seed):
+        _, heard, found = run(bench, kit, name, rewards, seed=seed, **changed)
+        return sum(one["reward"] for one in heard.steps[-20:]) / 20, found
+
+    plain = [learnt(f"plain-{seed}", [kit.letters()], seed)[0] for seed in range(4)]
+    failing, found = learnt("failing", seldom(kit, 60, 2), 0)
+    assert found["failed_calls"] == {"mine": 2.0}
+    assert min(plain) <= failing <= max(plain), (plain, failing)
