@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_dicom.phantom import write_series
+from evidcore_plugin_emrl.policy_reader import PolicyReader
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
 from evidcore_plugin_medvr.tools import CropTool
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
@@ -31,7 +32,7 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Crop, Finding, MaskRef, Score, VolumeRef
-from evidcore.contracts import KINDS, Dataset, EncoderInput, ImageQuestion
+from evidcore.contracts import KINDS, Dataset, EncoderInput, ImageQuestion, Policy
 from evidcore.formats import Geometry
 from evidcore.formats import Volume as ScanVolume
 from evidcore.recipe import load
@@ -39,6 +40,7 @@ from evidcore.registry import factory, offers
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
 from evidcore.run.model import StageOutputs
+from evidcore.testing.data import FINDINGS
 from evidcore.train.settings import Silent
 from evidcore.volume import read, read_mask
 
@@ -89,6 +91,7 @@ OPTIONS = {
     "scorer": {"scorer": {"use": "token-f1"}},
     "embedding-f1": {"model": {"folder": "encoder"}},
     "medsam2": {"folder": "sam2"},
+    "cross-view": {"reader": {"use": "policy-reader"}, "control": "none"},
     "report-consistency": {"scorer": {"use": "findings-f1"}},
     "reasoning-segmentation": {"ask": "masks"},
     "volume-consistency": {"segmenter": {"use": "region-growing"}},
@@ -130,6 +133,17 @@ GARBAGE = {
 }
 
 
+class Affirming(Policy):
+    """Affirms every finding, wherever it is shown something."""
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        every = " ".join(f"There is a {name}." for name in FINDINGS)
+        return [every if prompt.crops() else "" for prompt in prompts]
+
+    def log_likelihoods(self, prompts, completions):
+        return [[0.0] * len(some) for some in completions]
+
+
 @dataclasses.dataclass
 class World:
     """What components are tried on."""
@@ -149,7 +163,13 @@ class World:
             "audit": {"recipe_folder": self.folder},
             "language": {"recipe_folder": self.folder},
             "labeler": {"recipe_folder": self.folder},
-            "reader": {"recipe_folder": self.folder},
+            "reader": {"recipe_folder": self.folder, "policy": Affirming(), "start_policy": Affirming()},
+            "reward": {
+                "policy": Affirming(),
+                "start_policy": Affirming(),
+                "cases": lambda: self.cases,
+                "cache_folder": self.folder / "cache",
+            },
             "scorer": {"recipe_folder": self.folder},
             "metric": {"recipe_folder": self.folder, "labeler": NegationRules()},
             "segmenter": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
@@ -217,6 +237,7 @@ def bare(offer, world):
         "segmenter": lambda table: RegionGrowing(),
         "endpoint": lambda table: Endpoint(**table),
         "model": lambda table: Pretrained(**table) if isinstance(table, dict) else table,
+        "reader": lambda table: PolicyReader(Affirming(), Affirming()),
         "source": lambda table: Folder(world.folder, world.folder / "cache", path=table["path"]),
     }
     options = {
@@ -397,7 +418,22 @@ def answers_with_boxes(world):
     return good, bad
 
 
+def answers_with_slices(world):
+    """The report with the slice that shows it, and without."""
+    table = {"use": "report-evidence"}
+    task = factory.build("task", table, given=world.given("task"), where="test")
+    good, bad = [], []
+    for group, case in enumerate(world.cases):
+        (prompt,) = task.prompts(case, Slices(), 0)
+        gold, _ = task.gold(prompt)
+        report = gold.split("<evidence>")[0]
+        good += testing.answer_group(task, prompt, [gold, gold], group)
+        bad += testing.answer_group(task, prompt, [f"{report}<evidence>null</evidence>", report], group)
+    return good, bad
+
+
 ANSWERS = {
+    "cross-view": answers_with_slices,
     "report-findings": answers_about_reports,
     **dict.fromkeys(
         ("box-overlap", "evidence-format", "key-slice", "volume-consistency"), answers_with_boxes

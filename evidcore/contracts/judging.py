@@ -98,12 +98,14 @@ class Metric(ABC):
 
 
 class Reward(ABC):
-    """Judge sampled answers; higher is better. Core gives: `policy` (a `Policy`, the model being trained).
+    """Judge sampled answers; higher is better.
 
+    Core gives: `policy` (a `Policy`, the model being trained), `start_policy` (the same as the stage began
+    with it, loaded when it is first asked), `cases` (a function that lists the cases trained on).
     `earlier` holds the verdicts of the rewards before this one in the recipe, by name.
     """
 
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    bounds: tuple[float, float] = (0.0, 1.0)  # of its values, as its options have them
 
     # what `evid audit reward` may hold it to
     judges: frozenset[Judged] | None = None  # None: not said; empty: a control that judges nothing
@@ -140,7 +142,7 @@ class ImageQuestion:
 class Reader(ABC):
     """Answer questions about images without seeing a report: a judge, or any model to be audited.
 
-    Core gives: `recipe_folder` (relative paths start there).
+    Core gives: `recipe_folder` (relative paths start there), `policy` and `start_policy` as to a reward.
     """
 
     deterministic: ClassVar[bool]

@@ -124,7 +124,7 @@ class StageContext(ABC):
 
     @abstractmethod
     def bind_policy(self, policy: Policy) -> None:
-        """Let components that the core gave `policy` ask the model that is being trained."""
+        """Let components that were given `policy` ask this one, and `start_policy` what `model()` gives."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

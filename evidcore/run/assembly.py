@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Case, Prompt, Split, TextPart
@@ -21,42 +21,50 @@ _COUNTED_CASES = 500  # of a data entry, whose texts a vocabulary is counted in
 
 
 class BoundPolicy(Policy):
-    """The `policy` that the core gives components: the model that is being trained, once there is one."""
+    """A policy that the core gives components before there is one: `policy`, or `start_policy`."""
 
     def __init__(self) -> None:
         """Start without a model."""
-        self.model: Policy | None = None
+        self._open: Callable[[], Policy] | None = None
+        self._policy: Policy | None = None
+
+    def bind(self, open_policy: Callable[[], Policy]) -> None:
+        """Take what opens the policy of a stage; it is opened when it is first asked."""
+        self._open, self._policy = open_policy, None
 
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
-        """Ask the model that is being trained."""
+        """Ask the model of the stage."""
         return self._bound().generate(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
 
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
-        """Ask the model that is being trained."""
+        """Ask the model of the stage."""
         return self._bound().log_likelihoods(prompts, completions)
 
     def _bound(self) -> Policy:
-        if self.model is None:
+        if self._open is None:
             raise RunError("`policy` was asked before a stage trains one. Ask it while rewards are computed.")
-        return self.model
+        if self._policy is None:
+            self._policy = self._open()
+        return self._policy
 
 
 class Assembly:
     """A recipe's components, each built once, and its data.
 
     What the core gives, by name; a component's parameters left of `*` ask for it: `recipe_folder` and
-    `cache_folder` to all; `view` to tasks and tools; `policy` to rewards and services; beside these what a
+    `cache_folder` to all; `view` to tasks and tools; `policy` and
+    `start_policy` to rewards and services; beside these what a
     stage or a component around it gives, as `tools` to a rollout or `labeler` to metrics.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         """Build what needs no weights: services, data sets, view, tasks, the language model's component."""
         self.recipe = recipe
-        self.policy = BoundPolicy()
+        self.policy, self.start_policy = BoundPolicy(), BoundPolicy()
         self._built: dict[tuple[str, str], Any] = {}
         self._cases: dict[tuple[str, Split], list[Case]] = {}
         self.services: dict[str, Any] = {}
@@ -87,7 +95,10 @@ class Assembly:
             return self.services[table]
         key = (where, json.dumps(table, sort_keys=True, default=str))
         if key not in self._built:
-            known = {"recipe_folder": self.recipe.folder, "cache_folder": cache_root(), "policy": self.policy}
+            known = {
+                "recipe_folder": self.recipe.folder, "cache_folder": cache_root(),
+                "policy": self.policy, "start_policy": self.start_policy,
+            }  # fmt: skip
             view = {"view": self.view} if kind in ("tool", "task") and "view" not in given else {}
             self._built[key] = factory.build(
                 kind, table, given={**known, **view, **given}, where=where, services=self.services

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Announce, Dataset, Encoder, Language, Policy, StageContext
 from evidcore.model.policy import VLMPolicy
@@ -112,5 +114,11 @@ class Context(StageContext):
         return RolloutPolicy(model, processor, strategy, prompts_per_pass=prompts_per_pass, seed=seed)
 
     def bind_policy(self, policy: Policy) -> None:
-        """Let components that the core gave `policy` ask this one."""
-        self._assembly.policy.model = policy
+        """Let components that were given `policy` ask this one, and `start_policy` what `model()` gives."""
+        self._assembly.policy.bind(lambda: policy)
+        self._assembly.start_policy.bind(self._start_policy)
+
+    def _start_policy(self) -> VLMPolicy:
+        """Return a policy over the model that the stage begins with; a resumed stage draws on as it would."""
+        with torch.random.fork_rng():
+            return VLMPolicy(*self.model(), seed=self.recipe.seed)

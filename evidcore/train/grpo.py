@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
+from evidcore.case import Case
 from evidcore.contracts import (
     Reward,
     RolloutStrategy,
@@ -91,7 +93,8 @@ class Grpo(GrpoSettings, TrainingStage):
         """Return the rewards, in the recipe's order; another key gives others of the same tables."""
         found = []
         for index, table in enumerate(self.reward):
-            reward: Reward = context.component("reward", table, f"{key}[{index}]")
+            cases = functools.partial(self.cases, context)
+            reward: Reward = context.component("reward", table, f"{key}[{index}]", cases=cases)
             offer = offer_of(reward)
             found.append(
                 NamedReward(
@@ -104,6 +107,12 @@ class Grpo(GrpoSettings, TrainingStage):
                 )
             )
         return found
+
+    def cases(self, context: StageContext) -> list[Case]:
+        """Return the cases of the stage's data, each once."""
+        return list(
+            {(use.dataset, case.id): case for use in self.data for case in context.cases(use)}.values()
+        )
 
     def audit(self, context: StageContext, source: PromptSource) -> list[Checked]:
         """Judge the rewards before anything is trained on them, and warn of what is wrong.

@@ -5,10 +5,12 @@ import re
 from typing import ClassVar
 
 import pytest
+import torch
 
 from evidcore.case import Case, Finding, Question, VolumeRef
 from evidcore.contracts import Dataset, Reward
 from evidcore.errors import ContractError, DataError, RunError
+from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import DataUse, load
 from evidcore.run.assembly import Assembly, check_splits
 from evidcore.run.context import Context
@@ -204,6 +206,29 @@ def test_the_policy_is_given_before_there_is_one_and_bound_when_a_stage_trains(a
         reward([None], {})
     Context(found, "03-grpo").bind_policy(Deaf())
     assert reward([None], {}) == [1.0]
+
+
+def test_the_policy_at_the_start_is_opened_when_it_is_asked_and_anew_for_each_stage(assembled, monkeypatch):
+    opened = []
+
+    def model(self):
+        opened.append(self.where)
+        return torch.rand(1), None  # loading draws
+
+    monkeypatch.setattr(Context, "model", model)
+    monkeypatch.setattr(VLMPolicy, "generate", lambda self, prompts, **options: [str(len(opened))])
+    found = assembled()
+    with pytest.raises(RunError, match=r"was asked before a stage trains one"):
+        found.start_policy.generate([], max_new_tokens=1)
+    for number, where in enumerate(("03-grpo", "04-grpo"), start=1):
+        Context(found, where).bind_policy(Deaf())
+        torch.manual_seed(1)
+        for _ in range(2):
+            assert found.start_policy.generate([], max_new_tokens=1) == [str(number)]
+        after = torch.rand(1)
+        torch.manual_seed(1)
+        assert after == torch.rand(1)
+    assert opened == ["03-grpo", "04-grpo"]
 
 
 def test_the_words_of_a_vocabulary_are_those_of_training_cases_each_asked_once(assembled):

@@ -89,10 +89,7 @@ class ModelReader(Reader):
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
         """Ask the model, equal questions once."""
-        asked = {question: self._prompt(question) for question in questions if question.crops}
-        said = self._policy.generate(list(asked.values()), max_new_tokens=self._max_new_tokens)
-        answers = {question: text.strip() or None for question, text in zip(asked, said, strict=True)}
-        return [answers.get(question) for question in questions]
+        return ask(self._policy, questions, self._instruction, self._max_new_tokens)
 
     @functools.cached_property
     def _policy(self) -> Policy:
@@ -117,8 +114,22 @@ class ModelReader(Reader):
         config = json.loads((Path(self._source.folder) / "config.json").read_text(encoding="utf-8"))
         return bool(config.get("model_type") == VolumeVLMConfig.model_type)
 
-    def _prompt(self, question: ImageQuestion) -> Prompt:
-        case = Case(id="asked", patient=None, volumes=tuple(crop.volume for crop in question.crops))
-        text = f"{question.text}\n{self._instruction}" if self._instruction else question.text
-        shown = (VisualPart(crop=crop) for crop in question.crops)
-        return Prompt(id="asked", case=case, task="asked", parts=(*shown, TextPart(text=text)))
+
+def ask(
+    policy: Policy, questions: Sequence[ImageQuestion], instruction: str, max_new_tokens: int
+) -> list[str | None]:
+    """Return what a policy answers greedily to each question, with an instruction below it.
+
+    It is given no case; equal questions are asked once, and empty words are no answer.
+    """
+    asked = {question: _prompt(question, instruction) for question in questions}
+    said = policy.generate(list(asked.values()), max_new_tokens=max_new_tokens)
+    answers = {question: text.strip() or None for question, text in zip(asked, said, strict=True)}
+    return [answers[question] for question in questions]
+
+
+def _prompt(question: ImageQuestion, instruction: str) -> Prompt:
+    case = Case(id="asked", patient=None, volumes=tuple(crop.volume for crop in question.crops))
+    text = f"{question.text}\n{instruction}" if instruction else question.text
+    shown = (VisualPart(crop=crop) for crop in question.crops)
+    return Prompt(id="asked", case=case, task="asked", parts=(*shown, TextPart(text=text)))

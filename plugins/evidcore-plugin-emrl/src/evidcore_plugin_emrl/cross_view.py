@@ -1,0 +1,319 @@
+"""Reward `cross-view`: does a reader that is shown the named slice alone see there what the case has?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from evidcore.builtin.labelers import NegationRules
+from evidcore.case import Case, Crop, Evidence, Finding, Rollout, Score, Unscored, Verdict
+from evidcore.contracts import ImageQuestion, Labeler, Reader, Reward, Unread
+from evidcore.errors import DataError
+from evidcore.geometry.boxes import is_slice
+from evidcore.geometry.target import measure
+from evidcore.text.agreement import states
+from evidcore_plugin_emrl.matched_slices import MatchedSlices, lacks_mask, require_others
+from evidcore_plugin_emrl.report_evidence import RULE
+
+QUESTION = "Which findings are seen on this slice?"
+MOST_CHARACTERS = 4000  # of a reader's answer; a slice has no more to tell
+
+Seen = frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Claim:
+    """What is to be judged of a rollout."""
+
+    gold: Seen  # findings of the case
+    unsure: Seen  # what the case is uncertain of
+    affirmed: Seen  # by the report, with bind = "finding"
+    slices: Mapping[str, int]  # of each finding that is paid; without bind = "finding" by whatever name
+    own: Mapping[int, ImageQuestion]  # by slice
+    controls: Mapping[int, Sequence[ImageQuestion]]  # by slice
+
+
+class CrossView(Reward):
+    r"""Agreement of what a reader sees on the named slice, and sees no report, with what the case has.
+
+    `k` is the named slice, `J(k)` the findings that the labeler reads in the reader's answer about it, `G`
+    those that are present in the case; what the case is uncertain of is left out of all sets.
+
+    | agreement | s(G, S) |
+    |---|---|
+    | whole | 2·\|G ∩ S\| / (\|G\| + \|S\|), F1 against the gold report: the paper |
+    | local | \|G ∩ S\| / \|S\|, 0 where S is empty: what is seen is true |
+
+    | control | reward, with s for s(G, J(k)) |
+    |---|---|
+    | none | s |
+    | blank | max(0, s - s(G, J(the slice as air))) |
+    | text | max(0, s - s(G, J(the question without a picture))) |
+    | others | s - mean over j of s(G, J(k_j)), k_j of other patients, matched in height and lesion area |
+
+    With `bind = "finding"` the report `A`, the findings that it affirms, stands in for what is seen:
+
+        pay(f) = [f ∈ J(k_f)] - control(f)    for f ∈ A ∩ G, else 0
+        whole:  2·Σ pay(f) / (|A| + |G|)      local:  Σ pay(f) / |A|, 0 where A is empty
+
+    `k_f` is the slice that is cited for f, or the slice of the report. The controls are as above, with 1 and
+    0 for seen and not. A false finding is paid nothing, and makes the rest pay less.
+
+    Values are shares, from 0 to 1, with `control = "others"` from -1 to 1. An answer without a slice is paid
+    0. Where slices are cited for findings and `bind = "slice"`, `J` is what is seen on any of them.
+    Not applicable: a healthy scan; a case of unknown findings; one of whose findings has no mask where masks
+    are needed. Failed: the reader gave no answer, or one that cannot be read.
+
+    `gate`, a key of every reward, opens by another reward; `mask_gate` is this one's own.
+
+    Args:
+        reader: what is shown the slice: a service, or a table such as `{ use = "policy-reader" }`.
+        agreement: "whole" or "local".
+        control: "none", "blank", "text" or "others". A reader that answers nothing without a picture has no
+            prior in words: "text" then takes nothing off.
+        control_slices: how many other patients give a slice, with "others"; fewer where there are no more.
+        mask_gate: only a slice on which a mask shows a finding of the case is paid; with `bind = "finding"`
+            the mask of the finding in question.
+        bind: "slice", what is seen there is compared with the case: the paper; or "finding".
+        labeler: reads answers and reports; `negation-rules` with the finding names of the cases trained on
+            where none is named.
+        question: what the reader is asked.
+
+    Source:
+        E-MRL, arXiv:2606.23888, tells a reward for agreement of the gold report with a local re-query of the
+        selected slice. Formulas and options are ours: nothing else of it is published.
+    """
+
+    def __init__(
+        self,
+        cases: Callable[[], Sequence[Case]],
+        cache_folder: Path,
+        *,
+        reader: Reader,
+        agreement: Literal["whole", "local"] = "whole",
+        control: Literal["none", "blank", "text", "others"] = "others",
+        control_slices: Annotated[int, Ge(1)] = 8,
+        mask_gate: bool = False,
+        bind: Literal["slice", "finding"] = "slice",
+        labeler: Labeler | None = None,
+        question: str = QUESTION,
+    ) -> None:
+        self.reader = reader
+        self.agreement = agreement
+        self.control = control
+        self.control_slices = control_slices
+        self.mask_gate = mask_gate
+        self.bind = bind
+        self.question = question
+        self.bounds = (-1.0, 1.0) if control == "others" else (0.0, 1.0)
+        self.judges = frozenset({"report", "evidence"} if bind == "finding" else {"evidence"})
+        self.costs = reader.costs or (labeler.costs if labeler else "")
+        self._cases = cases
+        self._cache_folder = cache_folder
+        self._matched = MatchedSlices(cases, cache_folder)
+        self._labeler = labeler
+
+    def ready(self) -> None:
+        """Ask the labeler for the findings' names, and whether other patients can stand in.
+
+        Raises:
+            DataError: if the labeler does not know a finding of the cases; names it.
+        """
+        cases = self._cases()
+        names = _names(cases)
+        for name, read in zip(
+            names, self._reading().read([f"There is a {name}." for name in names]), strict=True
+        ):
+            if isinstance(read, Unread) or name not in _affirmed(read):
+                raise DataError(
+                    f"cross-view: its labeler reads no finding {name!r} in 'There is a {name}.', so it would "
+                    "never be seen. Give a labeler the names of the data set: labeler = { use = "
+                    f"'negation-rules', findings = ['{name}', …] }}, or none."
+                )
+        if self.control == "others":
+            require_others(cases)
+
+    def __call__(
+        self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
+    ) -> Sequence[Score | Unscored]:
+        """Ask the reader about all slices at once, each once, and judge each answer by itself."""
+        claims = [self._claim(rollout) for rollout in rollouts]
+        asked: dict[ImageQuestion, None] = {}
+        for claim in claims:
+            if isinstance(claim, _Claim):
+                asked.update(dict.fromkeys(claim.own.values()))
+                asked.update(dict.fromkeys(one for some in claim.controls.values() for one in some))
+        seen = self._seen(list(asked))
+        return [self._judge(claim, seen) if isinstance(claim, _Claim) else claim for claim in claims]
+
+    def _claim(self, rollout: Rollout) -> _Claim | Score | Unscored:
+        """Return what is to be asked, or the verdict where nothing is."""
+        case, answer = rollout.prompt.case, rollout.answer
+        gold = Seen(case.present())
+        if not gold:
+            why = "is healthy" if case.findings else "has no known findings"
+            return Unscored(kind="not-applicable", reason=f"case {case.id!r} {why}: no slice shows a finding")
+        without = lacks_mask(case) if self.mask_gate or self.control == "others" else None
+        if without is not None:
+            return Unscored(kind="not-applicable", reason=f"finding {without!r} has no mask")
+        affirmed = Seen()
+        if self.bind == "finding":
+            (read,) = self._reading().read([answer.report or ""])
+            if isinstance(read, Unread):
+                return Unscored(kind="failed", reason=f"the report could not be read: {read}")
+            affirmed = _affirmed(read) - _unsure(case)
+        slices = self._cited(answer.evidence, affirmed & gold)
+        if not slices:
+            told = answer.malformed or "no slice is named"
+            if self.bind == "finding" and answer.malformed is None and not affirmed & gold:
+                told = "the report affirms nothing that is there"
+            return Score(value=0.0, reason=told)
+        if self.mask_gate:
+            slices = {name: z for name, z in slices.items() if self._shows(case, name, z)}
+            if not slices:
+                return Score(value=0.0, reason="the mask shows no finding on the named slice")
+        shown = {crop.box_zyx[0]: crop for crop in rollout.prompt.crops() if is_slice(crop) and crop.box_zyx}
+        if lost := [z for z in slices.values() if z not in shown]:
+            return Score(value=0.0, reason=f"slice {lost[0]} was not shown")
+        places = {z: shown[z] for z in dict.fromkeys(slices.values())}
+        controls = {z: self._controls(case, z, crop) for z, crop in places.items()}
+        if self.control == "others" and not all(controls.values()):
+            z = next(z for z, some in controls.items() if not some)
+            return Unscored(kind="not-applicable", reason=f"no other patient has a slice like {z}")
+        own = {z: self._about(crop) for z, crop in places.items()}
+        return _Claim(gold, _unsure(case), affirmed, slices, own, controls)
+
+    def _cited(self, evidence: Evidence | None, paid: Set[str]) -> dict[str, int]:
+        """Return the slices that are looked at, by finding where one is cited for each."""
+        if evidence is None:
+            return {}
+        if self.bind == "slice":
+            return dict(evidence.slices) if evidence.slice is None else {"": evidence.slice}
+        given = evidence.slices if evidence.slice is None else dict.fromkeys(paid, evidence.slice)
+        return {name: given[name] for name in sorted(paid) if name in given}
+
+    def _shows(self, case: Case, name: str, z: int) -> bool:
+        names = [name] if self.bind == "finding" else list(case.present())
+        return measure(case, names, RULE, self._cache_folder).areas.get(z, 0) > 0
+
+    def _controls(self, case: Case, z: int, crop: Crop) -> list[ImageQuestion]:
+        match self.control:
+            case "blank":
+                return [self._about(dataclasses.replace(crop, blank=True))]
+            case "text":
+                return [self._about()]
+            case "others":
+                return [self._about(one) for one in self._matched(case, crop, z, self.control_slices)]
+            case _:
+                return []
+
+    def _about(self, *crops: Crop) -> ImageQuestion:
+        return ImageQuestion(crops=crops, text=self.question)
+
+    def _seen(self, questions: Sequence[ImageQuestion]) -> dict[ImageQuestion, Seen | str]:
+        """Return what the reader sees, or why that is not known, by question."""
+        if not questions:
+            return {}
+        answers = list(self.reader(questions))
+        if len(answers) != len(questions):
+            raise ValueError(f"its reader gave {len(answers)} answers to {len(questions)} questions")
+        found: dict[ImageQuestion, Seen | str] = {}
+        read = self._reading().read([answer or "" for answer in answers])
+        for question, answer, findings in zip(questions, answers, read, strict=True):
+            if answer is None and not question.crops:
+                found[question] = Seen()
+            elif answer is None or not answer.strip():
+                found[question] = f"the reader answered {answer!r}"
+            elif len(answer) > MOST_CHARACTERS:
+                found[question] = f"the reader answered {len(answer)} characters, at most {MOST_CHARACTERS}"
+            elif isinstance(findings, Unread):
+                found[question] = f"the reader's answer could not be read: {findings}"
+            else:
+                found[question] = _affirmed(findings)
+        return found
+
+    def _judge(self, claim: _Claim, seen: Mapping[ImageQuestion, Seen | str]) -> Score | Unscored:
+        own, controls = dict[int, Seen](), dict[int, list[Seen]]()
+        for z, question in claim.own.items():
+            answer = seen[question]
+            if isinstance(answer, str):
+                return Unscored(kind="failed", reason=f"slice {z}: {answer}")
+            own[z] = answer - claim.unsure
+            answers = [seen[one] for one in claim.controls[z]]
+            controls[z] = [one - claim.unsure for one in answers if not isinstance(one, str)]
+            if answers and not controls[z]:
+                why = next(one for one in answers if isinstance(one, str))
+                return Unscored(kind="failed", reason=f"control of slice {z}: {why}")
+        if self.bind == "finding":
+            return self._by_finding(claim, own, controls)
+        return self._by_slice(claim, own, controls)
+
+    def _by_slice(
+        self, claim: _Claim, own: Mapping[int, Seen], controls: Mapping[int, Sequence[Seen]]
+    ) -> Score:
+        sees = Seen().union(*own.values())
+        value = self._agreement(claim.gold, sees)
+        others = [
+            self._agreement(claim.gold, Seen().union(*some)) for some in zip(*controls.values(), strict=False)
+        ]
+        what = ", ".join(sorted(sees)) or "nothing"
+        return self._score(value, fmean(others) if others else 0.0, f"on {_listed(own)} is seen: {what}")
+
+    def _by_finding(
+        self, claim: _Claim, own: Mapping[int, Seen], controls: Mapping[int, Sequence[Seen]]
+    ) -> Score:
+        sees = {name: float(name in own[z]) for name, z in claim.slices.items()}
+        taken = {
+            name: fmean(name in some for some in controls[z]) if controls[z] else 0.0
+            for name, z in claim.slices.items()
+        }
+        if self.control != "others":
+            taken = {name: min(taken[name], sees[name]) for name in taken}
+        share = 1 / len(claim.affirmed)
+        if self.agreement == "whole":
+            share = 2 / (len(claim.affirmed) + len(claim.gold))
+        told = [
+            f"{name} on slice {z}: {'seen' if sees[name] else 'not seen'}" for name, z in claim.slices.items()
+        ]
+        false = sorted(claim.affirmed - claim.gold)
+        told += [f"false: {', '.join(false)}"] if false else []
+        return self._score(share * sum(sees.values()), share * sum(taken.values()), "; ".join(told))
+
+    def _score(self, value: float, control: float, reason: str) -> Score:
+        paid = value - control
+        if self.control != "others":
+            paid = max(0.0, paid)
+        return Score(value=paid, parts={"seen": value, "control": control}, reason=reason)
+
+    def _agreement(self, gold: Set[str], sees: Set[str]) -> float:
+        both = len(gold & sees)
+        if self.agreement == "local":
+            return both / len(sees) if sees else 0.0
+        return 2 * both / (len(gold) + len(sees))
+
+    def _reading(self) -> Labeler:
+        """Return the labeler; its own knows the names of the cases that are trained on."""
+        if self._labeler is None:
+            self._labeler = NegationRules(findings=_names(self._cases()))
+        return self._labeler
+
+
+def _names(cases: Iterable[Case]) -> tuple[str, ...]:
+    return tuple(sorted({finding.name for case in cases for finding in case.findings}))
+
+
+def _affirmed(findings: Iterable[Finding]) -> Seen:
+    return Seen(name for name, state in states(findings).items() if state == "present")
+
+
+def _unsure(case: Case) -> Seen:
+    return Seen(name for name, state in states(case.findings).items() if state == "uncertain")
+
+
+def _listed(slices: Iterable[int]) -> str:
+    return "slice " + ", ".join(str(z) for z in slices)

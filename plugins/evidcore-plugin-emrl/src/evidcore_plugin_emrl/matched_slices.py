@@ -1,0 +1,138 @@
+"""Slices of other patients that lie as high as a slice and show as much lesion."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from evidcore.case import Case, Crop
+from evidcore.errors import DataError
+from evidcore.geometry.target import measure
+from evidcore.volume.reading import read_geometry
+from evidcore_plugin_emrl.report_evidence import RULE
+
+MOST_PATIENTS = 300  # whose slices are held ready
+HEIGHT = 0.1  # of the scan: this far apart counts as much as an area twice as large
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slices:
+    """The slices of all patients that may stand in, one after the other."""
+
+    crops: Sequence[Crop]
+    patients: Int[np.ndarray, " slice"]  # places in `names`
+    heights: Float[np.ndarray, " slice"]  # 0 at the scan's lowest edge, 1 at its highest
+    areas: Float[np.ndarray, " slice"]  # mm²
+    names: Sequence[str]
+
+
+class MatchedSlices:
+    """Finds slices of other patients.
+
+    The height of a slice is its place in the scan, from 0 to 1; its lesion area, in mm², is that of all
+    findings that are present. A slice with a lesion is matched by slices with one, one without by slices
+    without. The distance of two is the difference of heights over 0.1, plus the binary logarithm of the ratio
+    of areas, without its sign. Of each patient the nearest slice counts, of equally near ones one that the
+    case and slice decide. Cases whose present findings lack a mask stand in for nobody.
+    """
+
+    def __init__(self, cases: Callable[[], Sequence[Case]], cache_folder: Path) -> None:
+        """Take where cases come from; nothing is read before the first question.
+
+        Args:
+            cases: lists those that may stand in; of more than 300 patients 300 do.
+            cache_folder: keeps what was measured of masks.
+        """
+        self._cases, self._cache_folder = cases, cache_folder
+
+    def __call__(self, case: Case, crop: Crop, z: int, count: int) -> list[Crop]:
+        """Return the nearest slices of `count` other patients, of fewer where there are no more.
+
+        Args:
+            case: whose patient is left out, and whose findings are the lesion.
+            crop: the slice.
+            z: its index.
+            count: of patients.
+
+        Raises:
+            DataError: if a file cannot be used.
+        """
+        slices = self._slices
+        depth = read_geometry(crop.volume).shape_zyx[0]
+        area = self._areas(case).get(z, 0.0)
+        apart = np.abs(slices.heights - (z + 0.5) / depth) / HEIGHT
+        shows = slices.areas > 0
+        if area > 0:
+            apart += np.abs(np.log2(np.where(shows, slices.areas, area) / area))
+        own = [number for number, name in enumerate(slices.names) if name == _patient(case)]
+        fits: Bool[np.ndarray, " slice"] = (shows == (area > 0)) & ~np.isin(slices.patients, own)
+        digest = hashlib.blake2b(f"{case.id}/{z}".encode(), digest_size=8).digest()
+        drawn = np.random.default_rng(int.from_bytes(digest, "big")).random(len(apart))
+        found: dict[int, Crop] = {}
+        for place in np.lexsort((drawn, apart)):
+            if len(found) == count:
+                break
+            if fits[place]:
+                found.setdefault(int(slices.patients[place]), slices.crops[place])
+        return list(found.values())
+
+    @functools.cached_property
+    def _slices(self) -> _Slices:
+        by_patient: dict[str, list[Case]] = {}
+        for case in self._cases():
+            if len(case.volumes) == 1 and lacks_mask(case) is None:
+                by_patient.setdefault(_patient(case), []).append(case)
+        names = sorted(by_patient, key=lambda name: hashlib.blake2b(name.encode()).digest())[:MOST_PATIENTS]
+        crops: list[Crop] = []
+        patients, heights, areas = [], [], []
+        for number, case in (
+            (number, case) for number, name in enumerate(names) for case in by_patient[name]
+        ):
+            depth, height, width = read_geometry(case.volumes[0]).shape_zyx
+            crops += [
+                Crop(volume=case.volumes[0], box_zyx=(z, z + 1, 0, height, 0, width)) for z in range(depth)
+            ]
+            patients += [number] * depth
+            heights += [(z + 0.5) / depth for z in range(depth)]
+            measured = self._areas(case)
+            areas += [measured.get(z, 0.0) for z in range(depth)]
+        return _Slices(crops, np.array(patients, int), np.array(heights), np.array(areas), names)
+
+    def _areas(self, case: Case) -> dict[int, float]:
+        """Return the lesion area of the slices that show one, in mm²."""
+        present = list(case.present())
+        if not present:
+            return {}
+        _, high_mm, wide_mm = read_geometry(case.volumes[0]).spacing_mm_zyx
+        pixels = measure(case, present, RULE, self._cache_folder).areas
+        return {z: count * high_mm * wide_mm for z, count in pixels.items()}
+
+
+def lacks_mask(case: Case) -> str | None:
+    """Return the first present finding that has no mask, None where all have one."""
+    return next((name for name in case.present() if name not in case.masks), None)
+
+
+def require_others(cases: Sequence[Case]) -> None:
+    """Refuse cases of one patient.
+
+    Raises:
+        DataError: if no other patient can stand in for one.
+    """
+    patients = {_patient(case) for case in cases if len(case.volumes) == 1 and lacks_mask(case) is None}
+    if len(patients) < 2:
+        raise DataError(
+            f"cross-view: control = 'others' compares with slices of other patients, and of the {len(cases)} "
+            f"training cases those with masks of all their findings are of {len(patients)} patients. Give "
+            "more patients, or another control."
+        )
+
+
+def _patient(case: Case) -> str:
+    return case.patient or case.id

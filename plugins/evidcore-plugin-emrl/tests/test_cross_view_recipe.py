@@ -1,0 +1,184 @@
+"""Recipes in small with cross-view: a reader is fitted on patients of its own, and pays a policy."""
+
+import json
+from statistics import fmean
+
+import pytest
+from disc_cases import disc_case
+
+from evidcore.case import Episode
+from evidcore.contracts import Dataset, RolloutStrategy
+from evidcore.recipe import load
+from evidcore.run import run, start
+from evidcore.run.dry_run import dry_run
+
+PATIENTS = {"policy": range(100, 112), "readers": range(0, 40)}
+
+RECIPE = """\
+schema = 1
+name = "cross-view"
+seed = 17
+
+[dataset.policy]
+use = "discs"
+whose = "policy"
+
+[dataset.readers]
+use = "discs"
+whose = "readers"
+
+[service.judge]
+kind = "reader"
+use = "slice-reader"
+size_yx = [32, 48]
+channels = [12, 24]
+windows = [[-50.0, 150.0]]
+
+[model]
+language = { use = "tiny", width = 32, layers = 1 }
+view = { use = "slices", slices = 6 }
+bridge = { use = "projection" }
+
+[model.encoder]
+use = "vit3d"
+size_zyx = [6, 32, 48]
+patch_zyx = [1, 8, 8]
+width = 24
+windows = [[-50.0, 150.0]]
+
+[[stage]]
+kind = "fit"
+component = "service.judge"
+data = [{ dataset = "readers" }]
+options = { steps = READER_STEPS }
+
+[[stage]]
+kind = "sft"
+train = ["encoder", "bridge", "language"]
+data = [{ dataset = "policy", task = "report-evidence" }]
+steps = SFT_STEPS
+prove_every_steps = 0
+rows_per_step = 4
+learning_rate = 4e-3
+
+[[stage]]
+kind = "grpo"
+train = ["bridge", "language"]
+data = [{ dataset = "policy", task = "report-evidence" }]
+steps = GRPO_STEPS
+prompts_per_step = 4
+answers_per_prompt = 8
+learning_rate = 3e-3
+max_new_tokens = 48
+"""
+CROSS_VIEW = """
+[[stage.reward]]
+use = "cross-view"
+reader = "judge"
+"""
+POLICY = """
+[[stage.reward]]
+use = "cross-view"
+name = "asked-now"
+control = "text"
+bind = "finding"
+reader = { use = "policy-reader", max_new_tokens = 8 }
+
+[[stage.reward]]
+use = "cross-view"
+name = "asked-at-start"
+control = "blank"
+agreement = "local"
+reader = { use = "policy-reader", at = "start", max_new_tokens = 8 }
+"""
+SAYS = """
+[stage.rollout]
+use = "says"
+"""
+
+
+class Discs(Dataset):
+    """Patients with discs, drawn once."""
+
+    def __init__(self, recipe_folder, *, whose: str):
+        self.folder, self.patients = recipe_folder / whose, PATIENTS[whose]
+
+    findings = ("cyst", "stone")
+
+    def cases(self, split):
+        numbers = {"train": self.patients, "validation": range(900, 904)}.get(split, ())
+        return [disc_case(self.folder, number) for number in numbers]
+
+    def fingerprint(self):
+        return "discs"
+
+
+class Says(RolloutStrategy):
+    """Writes a report, and the slices that were shown one after the other."""
+
+    def __call__(self, sampler, prompts, n):
+        tokenizer, found = sampler.processor.tokenizer, []
+        for prompt in prompts:
+            for z in range(n):
+                text = f'<report>There is a cyst.</report><evidence>{{"slice": {z % 6}}}</evidence>'
+                ids = (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+                mask = (1,) * len(ids)
+                found.append(Episode(prompt=prompt, ids=ids, loss_mask=mask, finished=True))
+        return found
+
+
+@pytest.fixture
+def recipe(tmp_path, offered):
+    names = "[evidcore.dataset]\ndiscs = evid_discs:Discs\n[evidcore.rollout]\nsays = evid_discs:Says\n"
+    offered("evid-discs", names, Discs=Discs, Says=Says)
+
+    def write(*rewards, reader, sft, grpo):
+        path = tmp_path / "cross_view.toml"
+        steps = {"READER_STEPS": reader, "SFT_STEPS": sft, "GRPO_STEPS": grpo}
+        text = RECIPE + "".join(rewards)
+        for name, count in steps.items():
+            text = text.replace(name, str(count))
+        path.write_text(text, encoding="utf-8")
+        return load(path)
+
+    return write
+
+
+def judged(folder):
+    """Return the lines of judged groups."""
+    text = (folder.path / "rollouts" / "03-grpo.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.strip().split("\n")]
+
+
+def test_a_fitted_reader_and_the_policy_itself_are_asked(recipe, tmp_path, caplog):
+    found = recipe(CROSS_VIEW, POLICY, SAYS, reader=60, sft=2, grpo=2)
+    dry_run(found)
+    folder = start(found, tmp_path / "runs")
+    run(folder)
+    groups = judged(folder)
+    scans = {group["case_id"]: bool(group["reference"]["present"]) for group in groups}
+    assert {True, False} <= {*scans.values()}
+    for group in groups:
+        for one in group["rollouts"]:
+            assert one["rewards"].keys() == {"cross-view", "asked-now", "asked-at-start"}
+            for verdict in one["rewards"].values():
+                assert (verdict["value"] is None) >= (not scans[group["case_id"]])  # healthy: unscored
+    by_reader = [one["rewards"]["cross-view"] for group in groups for one in group["rollouts"]]
+    parts = [one["parts"] for one in by_reader if one["value"] is not None]
+    assert any(part["seen"] > 0 for part in parts)
+    assert any(part["control"] > 0 for part in parts)
+    assert "could not be audited" not in caplog.text
+
+
+@pytest.mark.slow
+def test_a_policy_that_is_paid_by_it_names_better_slices(recipe, tmp_path):
+    folder = start(recipe(CROSS_VIEW, reader=120, sft=240, grpo=60), tmp_path / "runs")
+    run(folder)
+    paid = {}
+    for group in judged(folder):
+        verdicts = [one["rewards"]["cross-view"] for one in group["rollouts"]]
+        paid.setdefault(group["step"], []).extend(
+            one["value"] for one in verdicts if one["value"] is not None
+        )
+    by_step = [fmean(values) for _, values in sorted(paid.items()) if values]
+    assert fmean(by_step[-15:]) > fmean(by_step[:15]) + 0.1
