@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from evidcore.case import Finding, Side, Span, State
 from evidcore.contracts import Labeler
@@ -65,6 +65,7 @@ ENDS_SCOPE = (
     r"but", r"however", r"although", r"though", r"except(?: for)?", r"apart from", r"other than", r"besides",
     r"whereas", r"while", r"yet", r"which", r"there (?:is|are|was|were)", r";", r":",
     r",? (?:and |with )(?:a|an|the|there|multiple|several|bilateral|minimal|mild)\b", r", (?:a|an)\b",
+    r",(?= (?:no (?!longer)|none (?:on|in|at) ))",  # "on the right, none on the left"
 )  # fmt: skip
 TELLS_HISTORY = (
     r"history of", r"previous(?:ly)? (?:known|reported|treated|operated)?", r"known", r"status post",
@@ -73,7 +74,6 @@ TELLS_HISTORY = (
 )  # fmt: skip
 
 
-# up to 120 characters of the same statement; a full stop between digits ends nothing
 # up to 120 characters of the same statement; a full stop between digits ends nothing
 _NEAR = r"(?:(?!\b(?:but|however|while|whereas|although|except)\b)(?:[^.!?;\n]|(?<=\d)\.(?=\d))){0,120}?"
 _CALCIUM = r"(?:calcifi\w+|atheroma\w*|atherosclero\w+|(?:calcific|calcified) plaques?)"
@@ -181,12 +181,21 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
         r"kidneys?", r"renal", r"subcutaneous", r"skin", r"pancrea\w*", r"parotid",
     ),
 }  # fmt: skip
+# the words of a finding's name that are written otherwise too
+OTHERWISE: Mapping[str, str] = {
+    "kidney": "kidneys?|renal", "liver": "liver|hepatic", "splenic": "splenic|spleen",
+    "pancreatic": "pancreatic|pancreas", "tumour": "tumou?rs?", "tumor": "tumou?rs?",
+    "metastasis": "metastas[ei]s|metastatic lesions?", "haemangioma": "ha?emangiomas?",
+}  # fmt: skip
 LUNGS = (r"lungs?", r"pulmonary", r"lobes?", r"segments?", r"lingular?", r"subpleural", r"fissures?", r"apex")
 
 
 _PLAIN_DENIAL = re.compile(r"\b(?:no|not|without|absent|none|never)\b", re.IGNORECASE)
 _SIDE = re.compile(r"\b(left|right|both|bilateral(?:ly)?)\b", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|cm)\b", re.IGNORECASE)
+
+
+Vocabulary = Callable[[], tuple[str, ...]]
 
 
 class Phrases(Labeler):
@@ -196,11 +205,16 @@ class Phrases(Labeler):
     speaks of findings in one way; `negation-rules` is for radiologists' sentences.
 
     Args:
-        findings: the names to look for.
+        findings: the names to look for; left out, those of the recipe's data sets, or the 18 of CT-RATE.
     """
 
-    def __init__(self, *, findings: tuple[str, ...] = CT_RATE_FINDINGS) -> None:
-        self.findings = findings
+    def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
+        self._vocabulary, self._findings = vocabulary, findings
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Return the names that it looks for."""
+        return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
@@ -223,11 +237,17 @@ class NegationRules(Labeler):
     A mention that only tells history ("history of …") says nothing of this scan and is left out.
 
     Args:
-        findings: the names to look for; one that is not among the 18 of CT-RATE is looked for literally.
+        findings: the names to look for; left out, those of the recipe's data sets, or the 18 of CT-RATE. For
+            these 18 radiologists' other words are known, for all others what `_ways` says.
     """
 
-    def __init__(self, *, findings: tuple[str, ...] = CT_RATE_FINDINGS) -> None:
-        self.findings = findings
+    def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
+        self._vocabulary, self._findings = vocabulary, findings
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Return the names that it looks for."""
+        return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
@@ -360,7 +380,16 @@ def _names(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
 
 @functools.cache
 def _lexicon(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
-    return {name: _pattern([re.escape(name), *CHEST_WORDS.get(name, ())]) for name in findings}
+    return {name: _pattern([re.escape(name), *(CHEST_WORDS.get(name) or _ways(name))]) for name in findings}
+
+
+def _ways(name: str) -> Iterator[str]:
+    """Yield how else a finding is written: "renal cysts", "cyst in the left kidney"."""
+    words = [OTHERWISE.get(word, rf"{re.escape(word)}(?:s|es)?") for word in name.lower().split()]
+    yield " ".join(f"(?:{word})" for word in words)
+    if len(words) == 2:
+        organ, lesion = words
+        yield rf"(?P<at>{lesion})(?: (?:is|are) seen)? (?:in|of|within) (?:the |both )?(?:\w+ )?(?:{organ})"
 
 
 def _pattern(ways: Sequence[str]) -> re.Pattern[str]:

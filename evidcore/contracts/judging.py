@@ -169,8 +169,13 @@ class Unread(DataError):
 
 
 class Labeler(ABC):
-    """Find findings in text. Core gives: `recipe_folder` (relative paths start there)."""
+    """Find findings in text.
 
+    Core gives: `recipe_folder` (relative paths start there); `vocabulary`, a function that returns the finding
+    names of the recipe's data sets, to be called while a text is read.
+    """
+
+    findings: tuple[str, ...] = ()  # the names that it looks for; empty: not told
     costs: str = ""  # as a reward's, which passes it on
 
     @abstractmethod

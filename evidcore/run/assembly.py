@@ -49,7 +49,7 @@ class Assembly:
     """A recipe's components, each built once, and its data.
 
     What the core gives, by name; a component's parameters left of `*` ask for it: `recipe_folder` and
-    `cache_folder` to all; `view` to tasks and tools; `policy` to rewards and services; beside these what a
+    `cache_folder` to all, and `vocabulary`; `view` to tasks and tools; `policy` to rewards and services; beside these what a
     stage or a component around it gives, as `tools` to a rollout or `labeler` to metrics.
     """
 
@@ -87,7 +87,10 @@ class Assembly:
             return self.services[table]
         key = (where, json.dumps(table, sort_keys=True, default=str))
         if key not in self._built:
-            known = {"recipe_folder": self.recipe.folder, "cache_folder": cache_root(), "policy": self.policy}
+            known = {
+                "recipe_folder": self.recipe.folder, "cache_folder": cache_root(), "policy": self.policy,
+                "vocabulary": lambda: self.phrases,
+            }  # fmt: skip
             view = {"view": self.view} if kind in ("tool", "task") and "view" not in given else {}
             self._built[key] = factory.build(
                 kind, table, given={**known, **view, **given}, where=where, services=self.services
