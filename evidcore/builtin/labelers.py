@@ -1,4 +1,4 @@
-"""Labelers `phrases` and `negation-rules`: findings in English text, with state, side, size and place.
+"""Labelers `phrases` and `negation-rules`: findings in English text, with state and details.
 
 The rules are regular expressions without regard to case. What stands between a word that denies, doubts or
 dates and a mention decides about it. A finding of two words that stand apart ("calcific plaques are seen in
@@ -48,6 +48,7 @@ DENIES_NOTHING = (  # looks like a denial and is none
     r"no (?:significant |obvious |interval )?(?:change|increase|progression|decrease|difference)s?(?: in)?",
     r"not (?:significantly |obviously )?(?:changed|increased|progressed|decreased|different)", r"not only",
     r"without (?:significant )?(?:change|progression)", r"no (?:need|doubt)", r"not necessarily",
+    r"(?:not|without|no)(?: signs? of)? (?:malignan(?:t|cy)|benign|suspicious)",
     # nodes that are there, and small
     r"not (?:(?:reach(?:ed|ing)?|exceed(?:ed|ing)?|in|of|at|have|show|the|any|with) )*patholog\w+(?: \w+)?",
     r"without (?:any )?patholog\w+(?: \w+)?",
@@ -190,6 +191,18 @@ OTHERWISE: Mapping[str, str] = {
 LUNGS = (r"lungs?", r"pulmonary", r"lobes?", r"segments?", r"lingular?", r"subpleural", r"fissures?", r"apex")
 
 
+LOCATIONS: Mapping[str, str] = {
+    "liver": r"liver|hepatic", "kidney": r"kidneys?|renal", "spleen": r"spleen|splenic",
+    "pancreas": r"pancreas|pancreatic", "gallbladder": r"gall ?bladder|gallstones?|cholecyst\w+",
+    "bladder": r"(?:urinary )?bladder", "stomach": r"stomach|gastric", "colon": r"colon|colonic",
+    "adrenal gland": r"adrenals?|surrenal", "upper lobe": r"upper lobes?", "middle lobe": r"middle lobe",
+    "lower lobe": r"lower lobes?", "lingula": r"lingular?",
+}  # fmt: skip
+_NATURE = re.compile(
+    r"\b(?:(?P<not>not|no(?: signs? of)?|non) |(?P<doubt>possibly|probably|likely|suspicious for|may be) )?"
+    r"(?:(?P<malignant>malignan(?:t|cy))|benign)\b",
+    re.IGNORECASE,
+)
 _PLAIN_DENIAL = re.compile(r"\b(?:no|not|without|absent|none|never)\b", re.IGNORECASE)
 _SIDE = re.compile(r"\b(left|right|both|bilateral(?:ly)?)\b", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|cm)\b", re.IGNORECASE)
@@ -337,6 +350,8 @@ def _finding(name: str, state: State, said: str, mention: Stretch, offset: int) 
         state=state,
         side=_side(said, mention),
         size_mm=_size_mm(said, mention) if state != "absent" else None,
+        malignant=_malignant(said, mention) if state != "absent" else None,
+        location=_location(said, mention),
         span=Span(start=offset + mention.start, end=offset + mention.end, label=state),
     )
 
@@ -356,14 +371,35 @@ def _side(said: str, mention: Stretch) -> Side | None:
 
 def _size_mm(said: str, mention: Stretch) -> float | None:
     """Return the size said nearest to a mention, the larger axis where two are given."""
-    sizes = sorted(
-        _SIZE.finditer(said),
-        key=lambda m: max(mention.start - m.end(), m.start() - mention.end, 0),
-    )
-    if not sizes:
+    size = _nearest(_SIZE, said, mention)
+    if size is None:
         return None
-    numbers = [float(n.replace(",", ".")) for n in re.findall(r"\d+(?:[.,]\d+)?", sizes[0].group())]
-    return max(numbers) * (10.0 if sizes[0].group(2).lower() == "cm" else 1.0)
+    numbers = [float(n.replace(",", ".")) for n in re.findall(r"\d+(?:[.,]\d+)?", size.group())]
+    return max(numbers) * (10.0 if size.group(2).lower() == "cm" else 1.0)
+
+
+def _malignant(said: str, mention: Stretch) -> bool | None:
+    """Return whether the word nearest to a mention calls it malignant; None without one, or in doubt."""
+    word = _nearest(_NATURE, said, mention)
+    return None if word is None or word["doubt"] else bool(word["malignant"]) != bool(word["not"])
+
+
+def _location(said: str, mention: Stretch) -> str | None:
+    """Return the organ, or the part of one, that is named nearest to a mention, or in it."""
+    place = _nearest(_places(), said, mention)
+    return None if place is None or place.lastgroup is None else place.lastgroup.replace("_", " ")
+
+
+def _nearest(pattern: re.Pattern[str], said: str, mention: Stretch) -> re.Match[str] | None:
+    """Return what matches nearest to a mention, of equally near the first."""
+    found = pattern.finditer(said)
+    return min(found, key=lambda m: max(mention.start - m.end(), m.start() - mention.end, 0), default=None)
+
+
+@functools.cache
+def _places() -> re.Pattern[str]:
+    ways = "|".join(f"(?P<{name.replace(' ', '_')}>{way})" for name, way in LOCATIONS.items())
+    return re.compile(rf"\b(?:{ways})\b", re.IGNORECASE)
 
 
 @functools.cache

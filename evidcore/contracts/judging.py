@@ -171,8 +171,8 @@ class Unread(DataError):
 class Labeler(ABC):
     """Find findings in text.
 
-    Core gives: `recipe_folder` (relative paths start there); `vocabulary`, a function that returns the finding
-    names of the recipe's data sets, to be called while a text is read.
+    Core gives: `recipe_folder` (relative paths start there); `vocabulary`, a function that returns the names
+    of the findings of the recipe's data sets, to be called while a text is read.
     """
 
     findings: tuple[str, ...] = ()  # the names that it looks for; empty: not told

@@ -216,8 +216,8 @@ def unknown_findings(labeler: Labeler, prompts: Sequence[Prompt]) -> str:
     listed = ", ".join(map(repr, unknown[:3])) + (", …" if len(unknown) > 3 else "")
     return (
         f"labeler {offer_of(labeler).name!r} does not look for {listed} ({len(unknown)} of the {len(known)} "
-        f"findings of case {prompts[0].case.id!r}). Leave its findings out, to take those of the data sets, or "
-        "name all of them"
+        f"findings of case {prompts[0].case.id!r}). Leave its findings out, to take those of the data sets, "
+        "or name all of them"
     )
 
 

@@ -49,8 +49,8 @@ class Assembly:
     """A recipe's components, each built once, and its data.
 
     What the core gives, by name; a component's parameters left of `*` ask for it: `recipe_folder` and
-    `cache_folder` to all, and `vocabulary`; `view` to tasks and tools; `policy` to rewards and services; beside these what a
-    stage or a component around it gives, as `tools` to a rollout or `labeler` to metrics.
+    `cache_folder` to all, and `vocabulary`; `view` to tasks and tools; `policy` to rewards and services;
+    beside these what a stage or a component around it gives, as `tools` to a rollout or `labeler` to metrics.
     """
 
     def __init__(self, recipe: Recipe) -> None:

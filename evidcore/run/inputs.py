@@ -116,7 +116,7 @@ def _files(folder: Path, components: list[tuple[Offer, Mapping[str, Any]]]) -> I
 
 
 def _may_label(offer: Offer) -> bool:
-    """Tell whether a component looks for the findings of the recipe's data sets, or has a labeler that may."""
+    """Tell whether a component looks for the findings of the data sets, or has a labeler that may."""
     made = offer.load()
     kinds = {option.kind for option in options(made).values()}
     return "vocabulary" in inspect.signature(made).parameters or "labeler" in kinds

@@ -211,7 +211,7 @@ ABDOMEN = (
         ("Renal cyst without solid parts.", [("kidney cyst", "present")]),
         # doubt
         ("A kidney tumour cannot be excluded.", [("kidney tumour", "uncertain")]),
-        ("Possible hepatic metastasis, no gallstone.", [("liver metastasis", "uncertain"), ("gallstone", "absent")]),
+        ("Possible liver cyst, no gallstone.", [("liver cyst", "uncertain"), ("gallstone", "absent")]),
         ("Liver lesion, cyst versus liver metastasis.", [("liver metastasis", "uncertain")]),
         # history
         ("History of liver metastases.", []),
@@ -220,7 +220,8 @@ ABDOMEN = (
         # other words
         ("Hepatic hemangiomas.", [("liver haemangioma", "present")]),
         ("A 20 mm cyst is seen in the left kidney.", [("kidney cyst", "present")]),
-        ("Tumor of the pancreas, cyst in the spleen.", [("pancreatic tumour", "present"), ("splenic cyst", "present")]),
+        ("Tumor of the pancreas.", [("pancreatic tumour", "present")]),
+        ("Cyst in the spleen, not malignant.", [("splenic cyst", "present")]),
         ("No cyst in the liver.", [("liver cyst", "absent")]),
     ],
 )  # fmt: skip
@@ -244,6 +245,28 @@ def test_traps_in_reports_of_abdomens(text, wanted):
 def test_the_side_of_a_finding_of_an_abdomen_is_its_own(text, wanted):
     (found,) = NegationRules(findings=ABDOMEN)(text)
     assert (found.state, found.side) == ("present", wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "malignant", "location"),
+    [
+        ("There is a kidney tumour of 30 mm on the left, malignant.", True, "kidney"),
+        ("Gallstone, 12 mm, benign.", False, "gallbladder"),
+        ("Splenic cyst without signs of a fracture, not malignant.", False, "spleen"),
+        ("Hepatic metastasis, probably malignant.", None, "liver"),
+        ("Liver cyst.", None, "liver"),
+        ("No kidney tumour, no sign of malignancy.", None, "kidney"),
+    ],
+)
+def test_malignancy_and_location_are_those_said_of_the_finding(text, malignant, location):
+    (found,) = NegationRules(findings=(*ABDOMEN, "liver cyst"))(text)
+    assert (found.malignant, found.location) == (malignant, location)
+
+
+def test_of_two_findings_in_a_sentence_each_has_its_own_nature_and_place():
+    cyst, tumour = NegationRules(findings=ABDOMEN)("Benign liver cyst and malignant renal tumour.")
+    assert (cyst.malignant, cyst.location) == (False, "liver")
+    assert (tumour.malignant, tumour.location) == (True, "kidney")
 
 
 @BOTH

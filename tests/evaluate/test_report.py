@@ -222,8 +222,8 @@ def test_a_labeler_without_the_data_sets_words_is_refused_by_name():
         return factory.build("evaluation", table, given=given, where="test").refusal(task, prompts)
 
     assert refusal(table) == (
-        "labeler 'negation-rules' does not look for 'lung nodule', 'cardiomegaly' (2 of the 3 findings of case "
-        "'a'). Leave its findings out, to take those of the data sets, or name all of them"
+        "labeler 'negation-rules' does not look for 'lung nodule', 'cardiomegaly' (2 of the 3 findings of "
+        "case 'a'). Leave its findings out, to take those of the data sets, or name all of them"
     )
     assert refusal({"use": "report"}).startswith("labeler 'negation-rules' does not look for 'emphysema', ")
     given["vocabulary"] = lambda: NAMES
