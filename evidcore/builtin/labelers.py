@@ -224,15 +224,14 @@ class Phrases(Labeler):
     def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
         self._vocabulary, self._findings = vocabulary, findings
 
-    @property
-    def findings(self) -> tuple[str, ...]:
+    def looked_for(self) -> tuple[str, ...]:
         """Return the names that it looks for."""
         return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
         found = []
-        for said, offset, mentions in _sentences_that_mention(text, _names(self.findings)):
+        for said, offset, mentions in _sentences_that_mention(text, _names(self.looked_for())):
             state: State = "present"
             if _either(DOUBTS_AFTER + DOUBTS_BEFORE).search(said):
                 state = "uncertain"
@@ -257,15 +256,14 @@ class NegationRules(Labeler):
     def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
         self._vocabulary, self._findings = vocabulary, findings
 
-    @property
-    def findings(self) -> tuple[str, ...]:
+    def looked_for(self) -> tuple[str, ...]:
         """Return the names that it looks for."""
         return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
         found = []
-        for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.findings)):
+        for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.looked_for())):
             for name, mention in mentions:
                 state = None if _is_elsewhere(name, said) else _state(said, mention)
                 if state is not None:

@@ -175,8 +175,11 @@ class Labeler(ABC):
     of the findings of the recipe's data sets, to be called while a text is read.
     """
 
-    findings: tuple[str, ...] = ()  # the names that it looks for; empty: not told
     costs: str = ""  # as a reward's, which passes it on
+
+    def looked_for(self) -> tuple[str, ...]:
+        """Return the names of the findings that it looks for; none where it does not tell."""
+        return ()
 
     @abstractmethod
     def __call__(self, text: str) -> tuple[Finding, ...]:

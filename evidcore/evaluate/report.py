@@ -210,7 +210,8 @@ class ReportEvaluation(Evaluation[Answer]):
 def unknown_findings(labeler: Labeler, prompts: Sequence[Prompt]) -> str:
     """Return which findings of the cases a labeler never looks for, as a refusal; "" if there are none."""
     known = dict.fromkeys(item.name for prompt in prompts for item in prompt.case.findings)
-    unknown = [name for name in known if name not in labeler.findings] if labeler.findings else []
+    looked_for = labeler.looked_for()
+    unknown = [name for name in known if name not in looked_for] if looked_for else []
     if not unknown:
         return ""
     listed = ", ".join(map(repr, unknown[:3])) + (", …" if len(unknown) > 3 else "")

@@ -221,6 +221,6 @@ def test_labelers_look_for_the_findings_of_the_data_sets(assembled):
         return text.replace("[model]", '[service.words]\nkind = "labeler"\nuse = "negation-rules"\n\n[model]')
 
     made = assembled(with_labeler, findings=("gallstone", "liver cyst"))
-    assert made.services["words"].findings == ("gallstone", "liver cyst")
+    assert made.services["words"].looked_for() == ("gallstone", "liver cyst")
     table = {"use": "report-findings"}
-    assert made.component("reward", table, "test").labeler.findings == ("gallstone", "liver cyst")
+    assert made.component("reward", table, "test").labeler.looked_for() == ("gallstone", "liver cyst")

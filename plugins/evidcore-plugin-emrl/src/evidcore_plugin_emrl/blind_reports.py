@@ -127,10 +127,10 @@ def _usual(known: Sequence[_Known], rule: Rule) -> dict[str, float]:
     """Return the findings that a rule affirms, each with its usual height."""
     if rule.findings is None:
         reports = collections.Counter(one.seen.present for one in known)
-        affirmed: Sequence[str] = max(reports, key=lambda names: reports[names])
+        ((affirmed, _),) = reports.most_common(1)
     else:
         counts = collections.Counter(name for one in known for name in one.seen.present)
-        affirmed = [name for name, _ in counts.most_common(rule.findings)]
+        affirmed = tuple(name for name, _ in counts.most_common(rule.findings))
     heights: dict[str, list[float]] = {}
     for one in known:
         for name, height in one.heights().items():
