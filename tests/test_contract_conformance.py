@@ -511,6 +511,7 @@ def conform_task(name, build, world):
 TASKS = {
     "choice": {"use": "choice"},
     "report": {"use": "report"},
+    "report-evidence": {"use": "report-evidence"},
     "segmentation": {"use": "reasoning-segmentation", "ask": "masks"},
 }
 

@@ -159,7 +159,8 @@ class SameAnswer(Altering):
                 donor.state_of(other) == "absent" for other in others
             )
 
-        return _over_donors(prompts, fits, seed)
+        alter = _over_donors(prompts, fits, seed)
+        return lambda prompt: None if prompt.reference.get("finding") is None else alter(prompt)
 
 
 class Twin(Altering):
@@ -197,7 +198,12 @@ def _changed(prompt: Prompt, change: Change) -> Prompt:
 
 
 def _asked(prompt: Prompt) -> str | None:
-    """Return the finding that the right answer stands for, if the case has it."""
+    """Return the finding that the right answer stands for, if the case has it.
+
+    Of a question about all findings of a case, which its reference names as `present`, one is drawn.
+    """
+    if present := prompt.reference.get("present"):
+        return str(random.Random(f"asked/{prompt.id}").choice(sorted(present)))
     finding = prompt.reference.get("finding")
     return str(finding) if finding is not None and prompt.case.state_of(str(finding)) == "present" else None
 
@@ -210,7 +216,9 @@ def _others(prompt: Prompt) -> list[str]:
 
 
 def _other(prompt: Prompt, seed: int) -> str | None:
-    """Draw a finding that the case has and the question does not name."""
+    """Draw a finding that the case has and the question does not name; none where it asks for all."""
+    if prompt.reference.get("finding") is None:
+        return None
     named = {_asked(prompt), *_others(prompt)}
     free = [finding for finding in prompt.case.present() if finding not in named]
     return random.Random(f"sham/{seed}/{prompt.id}").choice(free) if free else None

@@ -1,4 +1,4 @@
-"""Labelers `phrases` and `negation-rules`: findings in English text, with state, side, size and place.
+"""Labelers `phrases` and `negation-rules`: findings in English text, with state and details.
 
 The rules are regular expressions without regard to case. What stands between a word that denies, doubts or
 dates and a mention decides about it. A finding of two words that stand apart ("calcific plaques are seen in
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from evidcore.case import Finding, Side, Span, State
 from evidcore.contracts import Labeler
@@ -48,6 +48,7 @@ DENIES_NOTHING = (  # looks like a denial and is none
     r"no (?:significant |obvious |interval )?(?:change|increase|progression|decrease|difference)s?(?: in)?",
     r"not (?:significantly |obviously )?(?:changed|increased|progressed|decreased|different)", r"not only",
     r"without (?:significant )?(?:change|progression)", r"no (?:need|doubt)", r"not necessarily",
+    r"(?:not|without|no)(?: signs? of)? (?:malignan(?:t|cy)|benign|suspicious)",
     # nodes that are there, and small
     r"not (?:(?:reach(?:ed|ing)?|exceed(?:ed|ing)?|in|of|at|have|show|the|any|with) )*patholog\w+(?: \w+)?",
     r"without (?:any )?patholog\w+(?: \w+)?",
@@ -65,6 +66,7 @@ ENDS_SCOPE = (
     r"but", r"however", r"although", r"though", r"except(?: for)?", r"apart from", r"other than", r"besides",
     r"whereas", r"while", r"yet", r"which", r"there (?:is|are|was|were)", r";", r":",
     r",? (?:and |with )(?:a|an|the|there|multiple|several|bilateral|minimal|mild)\b", r", (?:a|an)\b",
+    r",(?= (?:no (?!longer)|none (?:on|in|at) ))",  # "on the right, none on the left"
 )  # fmt: skip
 TELLS_HISTORY = (
     r"history of", r"previous(?:ly)? (?:known|reported|treated|operated)?", r"known", r"status post",
@@ -73,7 +75,6 @@ TELLS_HISTORY = (
 )  # fmt: skip
 
 
-# up to 120 characters of the same statement; a full stop between digits ends nothing
 # up to 120 characters of the same statement; a full stop between digits ends nothing
 _NEAR = r"(?:(?!\b(?:but|however|while|whereas|although|except)\b)(?:[^.!?;\n]|(?<=\d)\.(?=\d))){0,120}?"
 _CALCIUM = r"(?:calcifi\w+|atheroma\w*|atherosclero\w+|(?:calcific|calcified) plaques?)"
@@ -181,12 +182,33 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
         r"kidneys?", r"renal", r"subcutaneous", r"skin", r"pancrea\w*", r"parotid",
     ),
 }  # fmt: skip
+# the words of a finding's name that are written otherwise too
+OTHERWISE: Mapping[str, str] = {
+    "kidney": "kidneys?|renal", "liver": "liver|hepatic", "splenic": "splenic|spleen",
+    "pancreatic": "pancreatic|pancreas", "tumour": "tumou?rs?", "tumor": "tumou?rs?",
+    "metastasis": "metastas[ei]s|metastatic lesions?", "haemangioma": "ha?emangiomas?",
+}  # fmt: skip
 LUNGS = (r"lungs?", r"pulmonary", r"lobes?", r"segments?", r"lingular?", r"subpleural", r"fissures?", r"apex")
 
 
+LOCATIONS: Mapping[str, str] = {
+    "liver": r"liver|hepatic", "kidney": r"kidneys?|renal", "spleen": r"spleen|splenic",
+    "pancreas": r"pancreas|pancreatic", "gallbladder": r"gall ?bladder|gallstones?|cholecyst\w+",
+    "bladder": r"(?:urinary )?bladder", "stomach": r"stomach|gastric", "colon": r"colon|colonic",
+    "adrenal gland": r"adrenals?|surrenal", "upper lobe": r"upper lobes?", "middle lobe": r"middle lobe",
+    "lower lobe": r"lower lobes?", "lingula": r"lingular?",
+}  # fmt: skip
+_NATURE = re.compile(
+    r"\b(?:(?P<not>not|no(?: signs? of)?|non) |(?P<doubt>possibly|probably|likely|suspicious for|may be) )?"
+    r"(?:(?P<malignant>malignan(?:t|cy))|benign)\b",
+    re.IGNORECASE,
+)
 _PLAIN_DENIAL = re.compile(r"\b(?:no|not|without|absent|none|never)\b", re.IGNORECASE)
 _SIDE = re.compile(r"\b(left|right|both|bilateral(?:ly)?)\b", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|cm)\b", re.IGNORECASE)
+
+
+Vocabulary = Callable[[], tuple[str, ...]]
 
 
 class Phrases(Labeler):
@@ -196,16 +218,20 @@ class Phrases(Labeler):
     speaks of findings in one way; `negation-rules` is for radiologists' sentences.
 
     Args:
-        findings: the names to look for.
+        findings: the names to look for; left out, those of the recipe's data sets, or the 18 of CT-RATE.
     """
 
-    def __init__(self, *, findings: tuple[str, ...] = CT_RATE_FINDINGS) -> None:
-        self.findings = findings
+    def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
+        self._vocabulary, self._findings = vocabulary, findings
+
+    def looked_for(self) -> tuple[str, ...]:
+        """Return the names that it looks for."""
+        return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
         found = []
-        for said, offset, mentions in _sentences_that_mention(text, _names(self.findings)):
+        for said, offset, mentions in _sentences_that_mention(text, _names(self.looked_for())):
             state: State = "present"
             if _either(DOUBTS_AFTER + DOUBTS_BEFORE).search(said):
                 state = "uncertain"
@@ -223,16 +249,21 @@ class NegationRules(Labeler):
     A mention that only tells history ("history of …") says nothing of this scan and is left out.
 
     Args:
-        findings: the names to look for; one that is not among the 18 of CT-RATE is looked for literally.
+        findings: the names to look for; left out, those of the recipe's data sets, or the 18 of CT-RATE. For
+            these 18 radiologists' other words are known, for all others what `_ways` says.
     """
 
-    def __init__(self, *, findings: tuple[str, ...] = CT_RATE_FINDINGS) -> None:
-        self.findings = findings
+    def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
+        self._vocabulary, self._findings = vocabulary, findings
+
+    def looked_for(self) -> tuple[str, ...]:
+        """Return the names that it looks for."""
+        return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
         found = []
-        for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.findings)):
+        for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.looked_for())):
             for name, mention in mentions:
                 state = None if _is_elsewhere(name, said) else _state(said, mention)
                 if state is not None:
@@ -317,6 +348,8 @@ def _finding(name: str, state: State, said: str, mention: Stretch, offset: int) 
         state=state,
         side=_side(said, mention),
         size_mm=_size_mm(said, mention) if state != "absent" else None,
+        malignant=_malignant(said, mention) if state != "absent" else None,
+        location=_location(said, mention),
         span=Span(start=offset + mention.start, end=offset + mention.end, label=state),
     )
 
@@ -336,14 +369,35 @@ def _side(said: str, mention: Stretch) -> Side | None:
 
 def _size_mm(said: str, mention: Stretch) -> float | None:
     """Return the size said nearest to a mention, the larger axis where two are given."""
-    sizes = sorted(
-        _SIZE.finditer(said),
-        key=lambda m: max(mention.start - m.end(), m.start() - mention.end, 0),
-    )
-    if not sizes:
+    size = _nearest(_SIZE, said, mention)
+    if size is None:
         return None
-    numbers = [float(n.replace(",", ".")) for n in re.findall(r"\d+(?:[.,]\d+)?", sizes[0].group())]
-    return max(numbers) * (10.0 if sizes[0].group(2).lower() == "cm" else 1.0)
+    numbers = [float(n.replace(",", ".")) for n in re.findall(r"\d+(?:[.,]\d+)?", size.group())]
+    return max(numbers) * (10.0 if size.group(2).lower() == "cm" else 1.0)
+
+
+def _malignant(said: str, mention: Stretch) -> bool | None:
+    """Return whether the word nearest to a mention calls it malignant; None without one, or in doubt."""
+    word = _nearest(_NATURE, said, mention)
+    return None if word is None or word["doubt"] else bool(word["malignant"]) != bool(word["not"])
+
+
+def _location(said: str, mention: Stretch) -> str | None:
+    """Return the organ, or the part of one, that is named nearest to a mention, or in it."""
+    place = _nearest(_places(), said, mention)
+    return None if place is None or place.lastgroup is None else place.lastgroup.replace("_", " ")
+
+
+def _nearest(pattern: re.Pattern[str], said: str, mention: Stretch) -> re.Match[str] | None:
+    """Return what matches nearest to a mention, of equally near the first."""
+    found = pattern.finditer(said)
+    return min(found, key=lambda m: max(mention.start - m.end(), m.start() - mention.end, 0), default=None)
+
+
+@functools.cache
+def _places() -> re.Pattern[str]:
+    ways = "|".join(f"(?P<{name.replace(' ', '_')}>{way})" for name, way in LOCATIONS.items())
+    return re.compile(rf"\b(?:{ways})\b", re.IGNORECASE)
 
 
 @functools.cache
@@ -360,7 +414,16 @@ def _names(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
 
 @functools.cache
 def _lexicon(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
-    return {name: _pattern([re.escape(name), *CHEST_WORDS.get(name, ())]) for name in findings}
+    return {name: _pattern([re.escape(name), *(CHEST_WORDS.get(name) or _ways(name))]) for name in findings}
+
+
+def _ways(name: str) -> Iterator[str]:
+    """Yield how else a finding is written: "renal cysts", "cyst in the left kidney"."""
+    words = [OTHERWISE.get(word, rf"{re.escape(word)}(?:s|es)?") for word in name.lower().split()]
+    yield " ".join(f"(?:{word})" for word in words)
+    if len(words) == 2:
+        organ, lesion = words
+        yield rf"(?P<at>{lesion})(?: (?:is|are) seen)? (?:in|of|within) (?:the |both )?(?:\w+ )?(?:{organ})"
 
 
 def _pattern(ways: Sequence[str]) -> re.Pattern[str]:

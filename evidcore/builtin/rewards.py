@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from evidcore.builtin.labelers import NegationRules
+from evidcore.builtin.labelers import NegationRules, Vocabulary
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Labeler, Reward, Unread
 from evidcore.text.agreement import compare_findings
@@ -89,13 +89,13 @@ class ReportFindings(Reward):
     findings, are not applicable.
 
     Args:
-        labeler: what reads the report; `negation-rules` where none is named.
+        labeler: what reads the report; where none is named, `negation-rules` for the data sets' findings.
     """
 
     judges = frozenset({"correctness"})
 
-    def __init__(self, *, labeler: Labeler | None = None) -> None:
-        self.labeler = labeler or NegationRules()
+    def __init__(self, vocabulary: Vocabulary = tuple, *, labeler: Labeler | None = None) -> None:
+        self.labeler = labeler or NegationRules(vocabulary)
         self.costs = self.labeler.costs
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from evidcore.builtin.labelers import NegationRules
+from evidcore.builtin.labelers import NegationRules, Vocabulary
 from evidcore.case import Finding
 from evidcore.contracts import Labeler, Scorer, Unread
 from evidcore.text.agreement import compare_findings
@@ -18,13 +18,19 @@ class FindingsF1(Scorer):
     """F1 of the findings that two texts affirm.
 
     Args:
-        labeler: what reads the texts; `negation-rules` where none is named.
+        labeler: what reads the texts; where none is named, `negation-rules` for the data sets' findings.
         scope: "all" judges every finding that either text speaks of; "candidate" only those that the
             candidate speaks of (a think text speaks of its four options, a report of everything).
     """
 
-    def __init__(self, *, labeler: Labeler | None = None, scope: Literal["all", "candidate"] = "all") -> None:
-        self.labeler = labeler or NegationRules()
+    def __init__(
+        self,
+        vocabulary: Vocabulary = tuple,
+        *,
+        labeler: Labeler | None = None,
+        scope: Literal["all", "candidate"] = "all",
+    ) -> None:
+        self.labeler = labeler or NegationRules(vocabulary)
         self.costs = self.labeler.costs
         self.scope = scope
         self._cache: TextCache[tuple[Finding, ...] | Unread] = TextCache(unless=Unread)  # by text

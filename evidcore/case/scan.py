@@ -113,6 +113,8 @@ class Finding:
     state: State = "present"
     side: Side | None = None
     size_mm: float | None = None
+    malignant: bool | None = None
+    location: str | None = None  # the organ or the part of one: "kidney", "upper lobe"
     span: Span | None = None  # where the text says so
 
 

@@ -171,9 +171,17 @@ class Unread(DataError):
 
 
 class Labeler(ABC):
-    """Find findings in text. Core gives: `recipe_folder` (relative paths start there)."""
+    """Find findings in text.
+
+    Core gives: `recipe_folder` (relative paths start there); `vocabulary`, a function that returns the names
+    of the findings of the recipe's data sets, to be called while a text is read.
+    """
 
     costs: str = ""  # as a reward's, which passes it on
+
+    def looked_for(self) -> tuple[str, ...]:
+        """Return the names of the findings that it looks for; none where it does not tell."""
+        return ()
 
     @abstractmethod
     def __call__(self, text: str) -> tuple[Finding, ...]:

@@ -147,8 +147,9 @@ class ReportEvaluation(Evaluation[Answer]):
         prompt = prompts[0]
         with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
             read = task.parse(prompt, task.gold(prompt)[0])
-        wrong = f"the gold answer of prompt {prompt.id!r} is read as no report"
-        return "" if read.report is not None else wrong
+        if read.report is None:
+            return f"the gold answer of prompt {prompt.id!r} is read as no report"
+        return unknown_findings(self.labeler, prompts)
 
     def ready(self) -> None:
         """Ask the metrics."""
@@ -204,6 +205,21 @@ class ReportEvaluation(Evaluation[Answer]):
             findings=_findings(answers),
             measured=measure(self.metrics, texts, "report"),
         )
+
+
+def unknown_findings(labeler: Labeler, prompts: Sequence[Prompt]) -> str:
+    """Return which findings of the cases a labeler never looks for, as a refusal; "" if there are none."""
+    known = dict.fromkeys(item.name for prompt in prompts for item in prompt.case.findings)
+    looked_for = labeler.looked_for()
+    unknown = [name for name in known if name not in looked_for] if looked_for else []
+    if not unknown:
+        return ""
+    listed = ", ".join(map(repr, unknown[:3])) + (", …" if len(unknown) > 3 else "")
+    return (
+        f"labeler {offer_of(labeler).name!r} does not look for {listed} ({len(unknown)} of the {len(known)} "
+        f"findings of case {prompts[0].case.id!r}). Leave its findings out, to take those of the data sets, "
+        "or name all of them"
+    )
 
 
 def reference_of(prompt: Prompt, task: Task) -> Report | None:

@@ -56,9 +56,9 @@ class Assembly:
     """A recipe's components, each built once, and its data.
 
     What the core gives, by name; a component's parameters left of `*` ask for it: `recipe_folder` and
-    `cache_folder` to all; `view` to tasks and tools; `policy` and
-    `start_policy` to rewards and services; beside these what a
-    stage or a component around it gives, as `tools` to a rollout or `labeler` to metrics.
+    `cache_folder` to all, and `vocabulary`; `view` to tasks and tools; `policy` and `start_policy` to rewards
+    and services; beside these what a stage or a component around it gives, as `tools` to a rollout or
+    `labeler` to metrics.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -97,7 +97,7 @@ class Assembly:
         if key not in self._built:
             known = {
                 "recipe_folder": self.recipe.folder, "cache_folder": cache_root(),
-                "policy": self.policy, "start_policy": self.start_policy,
+                "policy": self.policy, "start_policy": self.start_policy, "vocabulary": lambda: self.phrases,
             }  # fmt: skip
             view = {"view": self.view} if kind in ("tool", "task") and "view" not in given else {}
             self._built[key] = factory.build(

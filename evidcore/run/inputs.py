@@ -14,6 +14,7 @@ from evidcore.contracts import Reader, Stage
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import Offer
+from evidcore.registry.factory import options
 from evidcore.run.assembly import Assembly
 from evidcore.run.code import CORE, core_hash, offer_hash, top_module
 from evidcore.run.context import Context
@@ -59,7 +60,7 @@ def hashed_inputs(
     offers = [offer for offer, _ in sources + components]
     code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer) != CORE}
     code[CORE] = core_hash(offers, (Context.__module__,))
-    return {
+    found = {
         "stage": table,
         "seed": recipe.seed,
         "threads": recipe.threads,
@@ -73,6 +74,10 @@ def hashed_inputs(
         "versions": versions() | versions(requirements(offers)),
         "files": dict(_files(recipe.folder, components)),  # a data set's are in its fingerprint
     }
+    own = {name for dataset in datasets for name in assembly.datasets[dataset].findings}
+    if own != {*assembly.phrases} and any(_may_label(offer) for offer, _ in components):
+        found["findings"] = list(assembly.phrases)
+    return found
 
 
 def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -108,6 +113,13 @@ def _files(folder: Path, components: list[tuple[Offer, Mapping[str, Any]]]) -> I
                     inner = sorted(path for path in place.rglob("*") if path.is_file())
                     listed = [f"{path.relative_to(place).as_posix()} {file_hash(path)}" for path in inner]
                     yield value, hashlib.sha256("\n".join(listed).encode()).hexdigest()
+
+
+def _may_label(offer: Offer) -> bool:
+    """Tell whether a component looks for the findings of the data sets, or has a labeler that may."""
+    made = offer.load()
+    kinds = {option.kind for option in options(made).values()}
+    return "vocabulary" in inspect.signature(made).parameters or "labeler" in kinds
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from evidcore.case import Finding, Score, State
 
@@ -76,6 +77,40 @@ def compare_findings(
         extra=tuple(name for name in names if name in affirmed and name not in true),
         missed=tuple(name for name in names if name in true and name not in affirmed),
     )
+
+
+DETAILS = ("side", "malignant", "location")
+
+
+def compare_details(candidate: Iterable[Finding], reference: Iterable[Finding]) -> dict[str, dict[str, bool]]:
+    """Tell of each finding that both affirm whether the candidate gives the details that the reference knows.
+
+    A detail that the candidate does not give, or gives in two ways, is not agreed on.
+
+    Returns:
+        By finding, then by name of the detail; what the reference does not know is left out.
+    """
+    ours, theirs = _details(candidate), _details(reference)
+    return {
+        name: {key: ours[name][key] == value for key, value in known.items() if value is not None}
+        for name, known in theirs.items()
+        if name in ours
+    }
+
+
+def _details(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:
+    """Return the details of each finding that is affirmed, over all its mentions; left and right are both."""
+    said: dict[str, list[Finding]] = {}
+    for item in findings:
+        if item.state == "present":
+            said.setdefault(item.name, []).append(item)
+    found: dict[str, dict[str, Any]] = {}
+    for name, items in said.items():
+        each = {key: {getattr(item, key) for item in items} - {None} for key in DETAILS}
+        found[name] = {key: next(iter(some)) if len(some) == 1 else None for key, some in each.items()}
+        if len(each["side"]) > 1:
+            found[name]["side"] = "both"
+    return found
 
 
 def as_agreement(raw: float) -> float:

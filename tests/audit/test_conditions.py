@@ -111,6 +111,29 @@ def test_a_sham_removes_what_no_option_names():
     assert all(after is None for _, after in shown(Sham(), CASES))  # no data set
 
 
+def test_of_a_question_about_all_findings_a_twin_lacks_one_and_nothing_else_is_free():
+    class Data:
+        def without(self, one, finding):
+            return tuple(dataclasses.replace(ref, path=f"{ref.path}-{finding}") for ref in one.volumes)
+
+    prompts = [
+        dataclasses.replace(prompt, reference={"present": list(prompt.case.present())})
+        for prompt in asked(CASES)[:20]
+    ]
+    twins = Twin().show(prompts, seed=0, dataset=Data())
+    removed = [after.crops()[0].volume.path.partition("-")[2] for after in twins]
+    assert all(one in before.case.present() for one, before in zip(removed, prompts, strict=True))
+    assert len(set(removed)) > 1
+    by_path = {one.volumes[0].path: one for one in CASES}
+    for twin, other in zip(removed, Matched().show(prompts, seed=0, dataset=None), strict=True):
+        if other is not None:
+            assert by_path[other.crops()[0].volume.path].state_of(twin) == "absent"
+    assert not any(Sham().show(prompts, seed=0, dataset=Data()))
+    assert not any(SameAnswer().show(prompts, seed=0, dataset=None))
+    healthy = [dataclasses.replace(prompts[0], reference={"present": []})]
+    assert Twin().show(healthy, seed=0, dataset=Data()) == [None]
+
+
 def test_no_more_questions_are_altered_than_may_be():
     class Data:
         def without(self, one, finding):

@@ -193,6 +193,91 @@ def test_findings_of_ones_own_are_looked_for_literally():
     ]
 
 
+ABDOMEN = (
+    "liver cyst", "liver metastasis", "liver haemangioma", "kidney cyst", "kidney tumour", "splenic cyst",
+    "pancreatic tumour", "gallstone",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # negation
+        ("There is no liver cyst or gallstone.", [("liver cyst", "absent"), ("gallstone", "absent")]),
+        ("No kidney cyst, but a kidney tumour.", [("kidney cyst", "absent"), ("kidney tumour", "present")]),
+        ("Gallstones are not seen.", [("gallstone", "absent")]),
+        ("The liver is free of metastases. Liver metastases are absent.", [("liver metastasis", "absent")]),
+        ("No change in the liver haemangioma.", [("liver haemangioma", "present")]),
+        ("Renal cyst without solid parts.", [("kidney cyst", "present")]),
+        # doubt
+        ("A kidney tumour cannot be excluded.", [("kidney tumour", "uncertain")]),
+        ("Possible liver cyst, no gallstone.", [("liver cyst", "uncertain"), ("gallstone", "absent")]),
+        ("Liver lesion, cyst versus liver metastasis.", [("liver metastasis", "uncertain")]),
+        # history
+        ("History of liver metastases.", []),
+        ("Operated for pancreatic tumor. No liver metastasis.", [("liver metastasis", "absent")]),
+        ("Kidney cyst larger than on the previous examination.", [("kidney cyst", "present")]),
+        # other words
+        ("Hepatic hemangiomas.", [("liver haemangioma", "present")]),
+        ("A 20 mm cyst is seen in the left kidney.", [("kidney cyst", "present")]),
+        ("Tumor of the pancreas.", [("pancreatic tumour", "present")]),
+        ("Cyst in the spleen, not malignant.", [("splenic cyst", "present")]),
+        ("No cyst in the liver.", [("liver cyst", "absent")]),
+    ],
+)  # fmt: skip
+def test_traps_in_reports_of_abdomens(text, wanted):
+    found = NegationRules(vocabulary=lambda: ABDOMEN)(text)
+    assert [(item.name, item.state) for item in found] == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Kidney cyst of 20 mm on the left, the right kidney is normal.", "left"),
+        ("The left kidney is normal; kidney cyst on the right.", "right"),
+        ("Kidney cyst on the right, none on the left.", "right"),
+        ("Kidney cysts on both sides.", "both"),
+        ("Left and right kidney cysts.", "both"),
+        ("A cyst is seen in the left kidney.", "left"),
+        ("Kidney cyst. The left kidney is small.", None),
+    ],
+)
+def test_the_side_of_a_finding_of_an_abdomen_is_its_own(text, wanted):
+    (found,) = NegationRules(findings=ABDOMEN)(text)
+    assert (found.state, found.side) == ("present", wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "malignant", "location"),
+    [
+        ("There is a kidney tumour of 30 mm on the left, malignant.", True, "kidney"),
+        ("Gallstone, 12 mm, benign.", False, "gallbladder"),
+        ("Splenic cyst without signs of a fracture, not malignant.", False, "spleen"),
+        ("Hepatic metastasis, probably malignant.", None, "liver"),
+        ("Liver cyst.", None, "liver"),
+        ("No kidney tumour, no sign of malignancy.", None, "kidney"),
+    ],
+)
+def test_malignancy_and_location_are_those_said_of_the_finding(text, malignant, location):
+    (found,) = NegationRules(findings=(*ABDOMEN, "liver cyst"))(text)
+    assert (found.malignant, found.location) == (malignant, location)
+
+
+def test_of_two_findings_in_a_sentence_each_has_its_own_nature_and_place():
+    cyst, tumour = NegationRules(findings=ABDOMEN)("Benign liver cyst and malignant renal tumour.")
+    assert (cyst.malignant, cyst.location) == (False, "liver")
+    assert (tumour.malignant, tumour.location) == (True, "kidney")
+
+
+@BOTH
+def test_findings_left_out_are_those_of_the_data_sets_or_of_ct_rate(labeler):
+    made = type(labeler)
+    assert made().looked_for() == CT_RATE_FINDINGS
+    assert made(vocabulary=lambda: ABDOMEN).looked_for() == ABDOMEN
+    assert made(vocabulary=lambda: ABDOMEN, findings=("gallstone",)).looked_for() == ("gallstone",)
+    assert [item.name for item in made(lambda: ABDOMEN)("Gallstone. Emphysema.")] == ["gallstone"]
+
+
 def test_a_full_stop_between_digits_ends_no_sentence():
     text = " One of 5.5 mm. Two!\nThree"
     assert [text[item.start : item.end] for item in sentences(text)] == ["One of 5.5 mm.", "Two!", "Three"]

@@ -9,7 +9,7 @@ from evidcore.builtin.scorers import FindingsF1, TokenF1
 from evidcore.case import Finding
 from evidcore.contracts import Unread
 from evidcore.testing.checks_text import check_scorer
-from evidcore.text.agreement import compare_findings, states
+from evidcore.text.agreement import compare_details, compare_findings, states
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,26 @@ def test_token_f1_counts_words_with_repetition():
     # 3 of 4 words shared with 3 of 5: 2 * 3 / 9
     assert TokenF1()(["No NODULE, no mass"], ["no nodule. No effusion seen"]) == [pytest.approx(6 / 9)]
     assert TokenF1()(["", "word"], ["", ""]) == [1.0, 0.0]
+
+
+def test_details_are_compared_where_the_reference_knows_them_and_both_affirm():
+    known = [
+        Finding(name="cyst", side="both", malignant=False, location="kidney"),
+        Finding(name="tumour", side="left", malignant=True),
+        Finding(name="stone", location="gallbladder"),
+        Finding(name="clot", state="absent"),
+    ]
+    said = [
+        Finding(name="cyst", side="left", malignant=False),
+        Finding(name="cyst", side="right", location="liver"),
+        Finding(name="tumour", side="right", malignant=True),
+        Finding(name="tumour", malignant=False),
+        Finding(name="clot", side="left"),
+        Finding(name="stone", state="uncertain", location="gallbladder"),
+    ]
+    assert compare_details(said, known) == {
+        "cyst": {"side": True, "malignant": True, "location": False},
+        "tumour": {"side": False, "malignant": False},  # said to be both
+    }
+    assert compare_details([Finding(name="tumour")], known) == {"tumour": {"side": False, "malignant": False}}
+    assert compare_details([], known) == {}

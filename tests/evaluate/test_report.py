@@ -210,3 +210,21 @@ def test_a_line_says_what_was_asked_and_where_the_pixels_stood():
     words = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
     assert line["prompt"].replace("<image>", "") == words
     assert (line["prompt"].count("<image>"), line["prompt_id"]) == (1, prompt.id)
+
+
+def test_a_labeler_without_the_data_sets_words_is_refused_by_name():
+    prompts = ReportTask().prompts(case("a", NAMES[:1]), Volume(), 0)
+    table = {"use": "report", "labeler": {"use": "negation-rules", "findings": ["gallstone", "emphysema"]}}
+    given = {"vocabulary": lambda: ("gallstone",)}
+
+    def refusal(table):
+        task = factory.build("task", {"use": "report"}, given={}, where="test")
+        return factory.build("evaluation", table, given=given, where="test").refusal(task, prompts)
+
+    assert refusal(table) == (
+        "labeler 'negation-rules' does not look for 'lung nodule', 'cardiomegaly' (2 of the 3 findings of "
+        "case 'a'). Leave its findings out, to take those of the data sets, or name all of them"
+    )
+    assert refusal({"use": "report"}).startswith("labeler 'negation-rules' does not look for 'emphysema', ")
+    given["vocabulary"] = lambda: NAMES
+    assert refusal({"use": "report"}) == ""

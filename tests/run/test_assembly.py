@@ -239,3 +239,13 @@ def test_the_words_of_a_vocabulary_are_those_of_training_cases_each_asked_once(a
     assert asked == [("choice", "train"), ("report", "train"), ("report", "train")]  # shares differ
     assert found.corpus.phrases == found.phrases
     assert any("asked in training" in text for text in found.corpus.texts())
+
+
+def test_labelers_look_for_the_findings_of_the_data_sets(assembled):
+    def with_labeler(text):
+        return text.replace("[model]", '[service.words]\nkind = "labeler"\nuse = "negation-rules"\n\n[model]')
+
+    made = assembled(with_labeler, findings=("gallstone", "liver cyst"))
+    assert made.services["words"].looked_for() == ("gallstone", "liver cyst")
+    table = {"use": "report-findings"}
+    assert made.component("reward", table, "test").labeler.looked_for() == ("gallstone", "liver cyst")

@@ -148,3 +148,20 @@ def installed(monkeypatch, package, version):
     monkeypatch.setattr(metadata, "version", lambda name: version if name == package else real(name))
     if package == "python":
         monkeypatch.setattr(lock.platform, "python_version", lambda: version)
+
+
+ABDOMEN = '[dataset.other]\nuse = "phantom-abdomen"\n'
+
+
+def test_findings_of_other_data_sets_count_where_a_labeler_may_look_for_them(path, assembly):
+    other = path.with_name("other.toml")
+    other.write_text(
+        path.read_text(encoding="utf-8").replace("[model]", f"{ABDOMEN}\n[model]"), encoding="utf-8"
+    )
+    lock_ = {"dataset": {**LOCK["dataset"], "other": {"fingerprint": "g"}}}
+    both = Assembly(load(other))
+    assert not any("findings" in inputs for inputs in planned_inputs(assembly, LOCK).values())
+    told = {name for name, inputs in planned_inputs(both, lock_).items() if "findings" in inputs}
+    assert {"03-sft", "05-evaluate"} <= told
+    assert "01-fit-encoder" not in told
+    assert "gallstone" in planned_inputs(both, lock_)["05-evaluate"]["findings"]

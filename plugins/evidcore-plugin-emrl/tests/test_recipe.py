@@ -133,3 +133,46 @@ def test_a_reader_is_fitted_and_asked_in_a_run(recipe, tmp_path):
     judged = [one["rewards"] for line in lines for one in json.loads(line)["rollouts"]]
     assert len(judged) == 4
     assert all(one.keys() == {"key-slice", "is-seen"} for one in judged)
+
+
+EVALUATE = """
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "abdomen", task = "report-evidence", split = "test" }]
+max_new_tokens = 160
+
+[[stage]]
+kind = "audit"
+data = [{ dataset = "abdomen", task = "report-evidence", split = "test" }]
+max_new_tokens = 160
+"""
+WORDS = '160\nlabeler = { use = "negation-rules", findings = ["emphysema"] }\n'
+
+
+@pytest.mark.parametrize("report", [False, True], ids=["report-evidence", "report"])
+def test_a_labeler_without_the_words_of_abdomens_is_refused_by_check(recipe, report):
+    stages = EVALUATE.replace(', split = "test"', ', split = "test", evaluation = "report"')
+    stages = stages if report else EVALUATE
+    said = (
+        "labeler 'negation-rules' does not look for 'liver cyst', 'liver metastasis', 'liver haemangioma', …"
+    )
+    with pytest.raises(
+        RecipeError, match=rf"evaluate\.data\[0\]: task 'report-evidence' .*: {said} \(10 of "
+    ):
+        dry_run(recipe(SFT, stages.replace("160\n", WORDS)))
+    assert dry_run(recipe(SFT, stages)).data
+
+
+def test_reports_with_evidence_are_measured_and_audited_in_a_run(recipe, tmp_path):
+    folder = start(recipe(SFT, EVALUATE, old="test_cases = 2", new="test_cases = 6"), tmp_path / "runs")
+    run(folder)
+    results = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in (folder.path / "results").glob("*.json")
+    }
+    (measured,), (audited,) = (
+        [found for name, found in results.items() if name.endswith(kind)] for kind in ("evaluate", "audit")
+    )
+    assert {row["metric"] for row in measured["rows"]} >= {"grounded_accuracy", "blind_grounded_accuracy"}
+    assert "own_minus_blind" in {row["metric"] for row in audited["rows"]}
+    assert measured["reference_lines"]["report-evidence"].keys() == {"blind_grounded_accuracy"}

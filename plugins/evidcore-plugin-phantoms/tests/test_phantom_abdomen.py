@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from evidcore_plugin_phantoms import store
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS
 from evidcore_plugin_phantoms.abdomen.queries import _BOTH, _LESIONS, _ORGANS
 from evidcore_plugin_phantoms.abdomen.referents import HOSTS, KINDS
 from evidcore_plugin_phantoms.abdomen.render import Population
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS
 from scipy.spatial.distance import pdist
 
+from evidcore.builtin.labelers import NegationRules
 from evidcore.errors import DataError, RecipeError
 from evidcore.registry import factory
+from evidcore.text.agreement import compare_details, states
 from evidcore.volume import read, read_mask
 
 SPACING = (300 / 24, 288 / 48, 384 / 64)
@@ -243,3 +246,22 @@ def test_a_full_disk_is_told_with_the_size_of_these_phantoms(tmp_path):
     large = Population(seed=1, prior_strength=0.0, subtlety=1.0, prevalence=0.2, size_zyx=(40, 96, 128))
     with pytest.raises(DataError, match=r"the 200 phantoms of split 'test' could not .*about 206 MB"):
         store.ensure(tmp_path / "cache", large, "test", 200)
+
+
+def test_reports_are_read_with_nature_place_and_side_as_the_findings_tell(tmp_path):
+    small = PhantomAbdomen(
+        tmp_path, train_cases=20, validation_cases=0, test_cases=0, size_zyx=(20, 48, 64), prevalence=0.5
+    )
+    labeler, told = NegationRules(vocabulary=lambda: FINDINGS), 0
+    for case in small.cases("train"):
+        found = labeler(case.report.text)
+        assert states(found) == {item.name: item.state for item in case.findings}
+        details = compare_details(found, case.findings)
+        assert details.keys() == set(case.present())
+        for one in details.values():
+            assert {"malignant", "location"} <= one.keys()
+            assert all(one.values())
+            told += len(one)
+        for finding in case.findings:
+            assert (finding.malignant is None) == (finding.state == "absent")
+    assert told > 100

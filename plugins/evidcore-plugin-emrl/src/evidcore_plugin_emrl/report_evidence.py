@@ -30,7 +30,8 @@ class ReportEvidence(Task):
 
     The answer is `<report>…</report><evidence>{"slice": 12}</evidence>`, or `<evidence>null</evidence>` where
     nothing is found. The gold slice is the shown one on which the findings together are largest, of equal
-    ones the lower. `prompt.reference` has `shown`, `present`, and what reward `key-slice` goes by: `target`,
+    ones the lower. `prompt.reference` has `shown`, `present` with the `masks` of
+    these names, and what reward `key-slice` goes by: `target`,
     or `targets` where a slice is cited for each finding; neither for a healthy scan.
 
     Cases without a report ask nothing, nor do those with a finding that has no mask or that no shown slice
@@ -49,7 +50,7 @@ class ReportEvidence(Task):
         ours: nothing else of the method is published.
     """
 
-    evaluation = "report"
+    evaluation = "report-evidence"
     needs_slice_tags = True
 
     def __init__(
@@ -181,7 +182,12 @@ class ReportEvidence(Task):
             case=case,
             task="report-evidence",
             parts=(*parts, TextPart(text=self.instruction)),
-            reference={"shown": list(slices), "present": list(present), **reference},
+            reference={
+                "shown": list(slices),
+                "present": list(present),
+                "masks": list(present),
+                **reference,
+            },
         )
 
     def _left_out(self, case: Case, why: str) -> tuple[()]:

@@ -35,6 +35,8 @@ class _FindingEntry:
     state: State
     side: Side | None = None
     size_mm: Annotated[float, Gt(0)] | None = None
+    malignant: bool | None = None
+    location: str | None = None
     span: tuple[Annotated[int, Ge(0)], int] | None = None  # characters, end excluded
 
 
@@ -124,7 +126,10 @@ def _finding(entry: _FindingEntry, where: str) -> Finding:
         if end <= start:
             raise DataError(f"{where}.span: must be [start, end] with end above start, got [{start}, {end}].")
         span = Span(start=start, end=end, label=entry.state)
-    return Finding(name=entry.name, state=entry.state, side=entry.side, size_mm=entry.size_mm, span=span)
+    return Finding(
+        name=entry.name, state=entry.state, side=entry.side, size_mm=entry.size_mm,
+        malignant=entry.malignant, location=entry.location, span=span,
+    )  # fmt: skip
 
 
 def _read(path: Path, sha256: str) -> _File:

@@ -54,6 +54,10 @@ class ModelLabeler(Labeler):
         self.findings = findings
         self._instruction = (instruction or INSTRUCTION).replace("<findings>", ", ".join(findings))
 
+    def looked_for(self) -> tuple[str, ...]:
+        """Return the names that it asks for."""
+        return self.findings
+
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return what the model found.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, MinLen
 
-from evidcore.case import Case, MaskRef, Query, Split
+from evidcore.case import Case, Finding, MaskRef, Query, Split
 from evidcore_plugin_phantoms.abdomen.facts import Facts
 from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS
 from evidcore_plugin_phantoms.abdomen.queries import chosen, text_of
@@ -29,9 +29,10 @@ class PhantomAbdomen(Phantoms[Population]):
 
     Volumes are in HU, portal venous phase, 300 x 288 x 384 mm whatever the number of voxels. Masks are the
     organs ("left kidney"), their lesions included; the findings that are present ("kidney cyst"); and each of
-    several lesions of a kind ("kidney cyst 2"; the number says nothing of size or place). `notes["lesions"]`
-    tells of each lesion its mask, organ, side, size, volume and nature, all measured on the masks. The
-    patients of the splits are drawn from separate random streams, so they are disjoint.
+    several lesions of a kind ("kidney cyst 2"; the number says nothing of size or place). Findings tell side,
+    size, nature and organ. `notes["lesions"]` tells of each lesion its mask, organ, side, size, volume and
+    nature, all measured on the masks. The patients of the splits are drawn from separate random streams, so
+    they are disjoint.
     """
 
     findings = FINDINGS
@@ -164,8 +165,18 @@ class PhantomAbdomen(Phantoms[Population]):
         queries: tuple[Query, ...],
     ) -> Case:
         common = self._common(folder, split, number, known)
+        common["findings"] = tuple(_with_details(finding, facts) for finding in common["findings"])
         common["notes"]["lesions"] = [dataclasses.asdict(lesion) for lesion in facts.lesions]
         return Case(**common, masks=_masks(str(folder / f"{number:05d}.npz"), facts), queries=queries)
+
+
+def _with_details(finding: Finding, facts: Facts) -> Finding:
+    """Return a finding with its nature and organ, where the phantom has it."""
+    lesions = facts.of_finding(finding.name)
+    if not lesions:
+        return finding
+    organ = lesions[0].organ.removeprefix("left ").removeprefix("right ")
+    return dataclasses.replace(finding, malignant=lesions[0].malignant, location=organ)
 
 
 def _masks(path: str, facts: Facts) -> dict[str, MaskRef]:

@@ -1,0 +1,153 @@
+"""Rules for a report and its slice that read words alone: what training reports said, and where it was seen.
+
+A rule affirms a set of findings and cites the slice at the usual height: the median of the gold slices, as a
+share of those that are shown. The rule is taken that is best about training patients it has not learnt from.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from evidcore.case import Evidence, Finding, Prompt, TextPart
+from evidcore.evaluate.reference_lines import cluster_of, folds
+from evidcore_plugin_emrl.evidence_figures import Seen, seen
+
+MOST_FINDINGS = 5  # that a rule affirms, beside the most frequent report, which has any number
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What it affirms, and whether it goes by the words of the question."""
+
+    findings: int | None  # so many of the most frequent; None: those of the most frequent report
+    by_words: bool
+
+    @property
+    def name(self) -> str:
+        """Return what it does."""
+        what = "the most frequent report"
+        if self.findings is not None:
+            what = "the most frequent finding" + (f"s, {self.findings} of them" if self.findings > 1 else "")
+        return f"{what} and its usual slice" + (" of what is asked in these words" if self.by_words else "")
+
+
+RULES = tuple(
+    Rule(findings=count, by_words=by_words)
+    for by_words in (False, True)
+    for count in (None, *range(1, MOST_FINDINGS + 1))
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a rule answers."""
+
+    findings: tuple[Finding, ...]
+    evidence: Evidence | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Known:
+    """A training question."""
+
+    patient: str
+    words: str
+    shown: tuple[int, ...]
+    seen: Seen
+
+    def heights(self) -> dict[str, float]:
+        """Return the place of each finding's gold slice among those that are shown, from 0 to 1."""
+        return {name: (self.shown.index(z) + 0.5) / len(self.shown) for name, z in self.seen.gold.items()}
+
+
+def best_answers(
+    prompts: Sequence[Prompt], training: Sequence[Prompt], cache_folder: Path
+) -> tuple[Rule, list[Said]]:
+    """Return the rule that is best about training patients it has not learnt from, and what it says.
+
+    Args:
+        prompts: what is asked; their cases are not looked at.
+        training: training questions of the same task; of equally good rules the first is taken.
+        cache_folder: keeps what was measured of masks.
+
+    Raises:
+        ValueError: if there are no training questions.
+    """
+    if not training:
+        raise ValueError("blind rules learn from training questions, and there are none")
+    known = [
+        _Known(
+            patient=cluster_of(prompt), words=_words(prompt), shown=_shown(prompt),
+            seen=seen(prompt, cache_folder),
+        )
+        for prompt in training
+    ]  # fmt: skip
+    cites_each = any(one.seen.cites_each for one in known)
+    scores: dict[Rule, float] = dict.fromkeys(RULES, 0.0)
+    for others, held in folds([one.patient for one in known]):
+        for rule in RULES:
+            fitted = _Fitted([known[index] for index in others], rule, cites_each)
+            for one in (known[index] for index in held):
+                said = fitted.says(one.words, one.shown)
+                affirmed = {item.name for item in said.findings}
+                scores[rule] += one.seen.grounded_accuracy(affirmed, said.evidence)
+    best = max(RULES, key=lambda rule: scores[rule])
+    fitted = _Fitted(known, best, cites_each)
+    return best, [fitted.says(_words(prompt), _shown(prompt)) for prompt in prompts]
+
+
+class _Fitted:
+    """A rule that has learnt."""
+
+    def __init__(self, known: Sequence[_Known], rule: Rule, cites_each: bool) -> None:
+        """Learn from questions in each wording, and from all for words that training never used."""
+        self._cites_each = cites_each
+        self._usual = _usual(known, rule)
+        by_words: dict[str, list[_Known]] = {}
+        for one in known if rule.by_words else ():
+            by_words.setdefault(one.words, []).append(one)
+        self._by_words = {words: _usual(some, rule) for words, some in by_words.items()}
+
+    def says(self, words: str, shown: Sequence[int]) -> Said:
+        """Return its answer to a question over a scan of which slices are shown."""
+        usual = self._by_words.get(words, self._usual)
+        slices = {name: _at(height, shown) for name, height in usual.items()}
+        evidence = None
+        if slices:
+            middle = _at(statistics.median(usual.values()), shown)
+            evidence = Evidence(slices=slices) if self._cites_each else Evidence(slice=middle)
+        return Said(findings=tuple(Finding(name=name) for name in usual), evidence=evidence)
+
+
+def _usual(known: Sequence[_Known], rule: Rule) -> dict[str, float]:
+    """Return the findings that a rule affirms, each with its usual height."""
+    if rule.findings is None:
+        reports = collections.Counter(one.seen.present for one in known)
+        ((affirmed, _),) = reports.most_common(1)
+    else:
+        counts = collections.Counter(name for one in known for name in one.seen.present)
+        affirmed = tuple(name for name, _ in counts.most_common(rule.findings))
+    heights: dict[str, list[float]] = {}
+    for one in known:
+        for name, height in one.heights().items():
+            heights.setdefault(name, []).append(height)
+    return {name: statistics.median(heights[name]) for name in affirmed}
+
+
+def _at(height: float, shown: Sequence[int]) -> int:
+    return shown[min(len(shown) - 1, int(height * len(shown)))]
+
+
+def _shown(prompt: Prompt) -> tuple[int, ...]:
+    return tuple(prompt.reference["shown"])
+
+
+def _words(prompt: Prompt) -> str:
+    """Return what is asked; numbers of slices are no words."""
+    texts = (part.text for part in prompt.parts if isinstance(part, TextPart))
+    words = (word for text in texts for word in text.split())
+    return " ".join(dict.fromkeys(word for word in words if not any(map(str.isdigit, word))))

@@ -1,0 +1,234 @@
+"""Evaluate reports with evidence: what they assert and omit, and whether the slice they cite shows it.
+
+Masks decide whether a slice shows a finding. No reader is asked, so none that paid can judge. What an answer
+says of findings that the case doubts, or knows nothing of, counts nowhere. What is counted how:
+
+- `grounded_accuracy`, the headline, is a mean over prompts: findings that are rightly affirmed, and shown by
+  the slice that is cited for them, over all that are affirmed or present. A healthy scan has 1 if nothing is
+  affirmed and no slice cited. An answer out of its form has 0. One slice seldom shows all lesions of a scan:
+  `gold_grounded_accuracy`, the right report with the gold slice, is the ceiling.
+- `hallucination_rate`: findings affirmed and absent over affirmed. A report that affirms nothing, also an
+  empty one, adds nothing to either number. Where no report affirms anything there is no rate.
+- `omission_rate`: findings present and not affirmed over present. An empty report omits all of them; a
+  healthy scan adds nothing.
+- `evidence_hit_rate`: answers whose slice shows a lesion that the report rightly affirms, over the scans with
+  a finding; with a slice for each finding, findings over findings present. No slice is a miss.
+- `false_citation_rate`: healthy scans for which a slice is cited.
+- `slice_off`, in slices, and `slice_off_mm`: how far the cited slice lies from the one that shows most; not
+  measured where none is cited.
+- `side_accuracy`, `malignancy_accuracy`, `location_accuracy`: of the findings rightly affirmed of which the
+  case tells it, those of which the report tells the same. Silence is an error.
+
+A report that the labeler cannot read is not measured, and has 0 of the headline where an audit compares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Answer, Finding, Prompt
+from evidcore.contracts import (
+    Answers,
+    Asking,
+    Blind,
+    Evaluation,
+    Labeler,
+    Policy,
+    Row,
+    Scored,
+    Sums,
+    Task,
+    Unread,
+)
+from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
+from evidcore.evaluate.bootstrap import mean_interval
+from evidcore.evaluate.measuring import Measurement, TextFigures
+from evidcore.evaluate.pooling import Figure
+from evidcore.evaluate.reference_lines import row
+from evidcore.evaluate.report import unknown_findings
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
+from evidcore.text.agreement import states
+from evidcore_plugin_emrl.blind_reports import best_answers
+from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
+
+SHOWN = (HEADLINE, "hallucination_rate", "omission_rate", "evidence_hit_rate", CEILING)  # at a glance
+Read = tuple[Finding, ...] | Unread
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvidenceAnswer(Answered):
+    """One report with its evidence: a line of `answers/<stage>.jsonl`."""
+
+    affirmed: tuple[str, ...]
+    present: tuple[str, ...]
+    slices: dict[str, int]  # cited, by finding, or under "" for the report
+    gold_slices: dict[str, int]
+    unread: str | None  # why the labeler could not read the report
+    images: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvidenceResult(Scored):
+    """All reports of one policy, or of a rule in its place."""
+
+    name: str
+    answers: tuple[EvidenceAnswer, ...]
+    measured: Measurement
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Return whose report each is."""
+        return tuple(answer.cluster for answer in self.answers)
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Return a figure of each prompt; one that it lacks counts as 0."""
+        if metric == "format_rate":
+            return tuple(float(answer.malformed is None) for answer in self.answers)
+        return tuple(_number(text.figures.get(metric, 0.0)) for text in self.measured.texts)
+
+    def unit(self, metric: str) -> str:
+        """Return the unit of a figure."""
+        return UNITS.get(metric, "")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""
+        return self.measured.beside([dataclasses.asdict(answer) for answer in self.answers])
+
+    def rows(self) -> list[Row]:
+        """Return the results rows: well-formed answers, the figures, then those by finding."""
+        note = unknown_patients(answer.patient for answer in self.answers)
+        formed = mean_interval(self.values("format_rate"), self.clusters)
+        found = [
+            dataclasses.replace(one, is_headline=one.metric in SHOWN)
+            for one in self.measured.rows(self.name, self.clusters)
+        ]
+        return [row(self.name, "format_rate", formed, note=note, is_headline=True), *found]
+
+
+class EvidenceEvaluation(Evaluation[Answer]):
+    """What reports assert and omit, and whether the slices that they cite show it, by the masks.
+
+    Args:
+        cache_folder: keeps what was measured of masks.
+        labeler: reads the findings of the reports.
+    """
+
+    headline = HEADLINE
+    beside = ("evidence_hit_rate", "hallucination_rate", "omission_rate", "format_rate")
+
+    def __init__(
+        self,
+        cache_folder: Path,
+        *,
+        labeler: Labeler = {"use": "negation-rules"},  # type: ignore[assignment]  # noqa: B006  # a recipe's table
+    ) -> None:
+        self.cache_folder = cache_folder
+        self.labeler = labeler
+
+    def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
+        """Return why the first prompt cannot be measured: no targets, no mask, or unknown findings."""
+        prompt = prompts[0]
+        if not {"shown", "target", "targets"} <= prompt.reference.keys():
+            return f"prompt {prompt.id!r} names no slices that show its findings"
+        without = next((name for name in prompt.case.present() if name not in prompt.case.masks), None)
+        if without is not None:
+            return f"finding {without!r} of prompt {prompt.id!r} has no mask"
+        with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
+            read = task.parse(prompt, task.gold(prompt)[0])
+        if read.report is None:
+            return f"the gold answer of prompt {prompt.id!r} is read as no report"
+        return unknown_findings(self.labeler, prompts)
+
+    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
+        """Answer greedily; return what the task reads in it.
+
+        Raises:
+            ValueError: if there are no prompts.
+        """
+        if not prompts:
+            raise ValueError("there is no report to evaluate")
+        texts: list[str] = []
+        for some in batches(prompts, asking.prompts_per_batch):
+            texts += policy.generate(some, max_new_tokens=asking.max_new_tokens)
+        return [task.parse(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+        """Read the reports, equal ones once, and measure them."""
+        texts = list(dict.fromkeys(one.report or "" for given in answers for one in given.said))
+        read = dict(zip(texts, self.labeler.read(texts), strict=True))
+        return [self._score(given, [read[one.report or ""] for one in given.said], name) for given in answers]
+
+    def references(
+        self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
+    ) -> Blind:
+        """Return what the best rule scores that reads words alone, chosen on training patients."""
+        rule, said = best_answers(prompts, training(), self.cache_folder)
+        given = Answers(prompts, [Answer(text="", evidence=one.evidence) for one in said])
+        scored = self._score(given, [one.findings for one in said], name)
+        rows = tuple(
+            dataclasses.replace(one, metric=f"blind_{one.metric}", note=rule.name, is_headline=False)
+            for one in scored.rows()
+            if one.metric in SHOWN and one.metric != CEILING
+        )
+        return Blind(
+            values=scored.values(HEADLINE), rule=rule.name, label="blind_rule", rows=rows,
+            figures={"blind_grounded_accuracy": rows[0].value},
+        )  # fmt: skip
+
+    def _score(self, given: Answers[Answer], read: Sequence[Read], name: str) -> EvidenceResult:
+        """Measure answers of which the findings are known."""
+        names = sorted({item.name for prompt in given.prompts for item in prompt.case.findings})
+        answers, texts = [], []
+        for prompt, answer, findings in zip(given.prompts, given.said, read, strict=True):
+            known, evidence = seen(prompt, self.cache_folder), answer.evidence
+            measured, missing = figures(prompt, known, findings, evidence, answer.malformed, names)
+            texts.append(TextFigures(figures=measured, unscored=missing))
+            slices = dict(evidence.slices) if evidence is not None else {}
+            if evidence is not None and evidence.slice is not None:
+                slices[""] = evidence.slice
+            answers.append(
+                EvidenceAnswer(
+                    **asked(prompt, given.condition),
+                    text=answer.text,
+                    malformed=answer.malformed,
+                    affirmed=() if isinstance(findings, Unread) else _affirmed(findings),
+                    present=known.present,
+                    slices=slices,
+                    gold_slices=dict(known.gold),
+                    unread=str(findings) if isinstance(findings, Unread) else None,
+                    images=tuple(crop.uri() for crop in prompt.crops()),
+                )
+            )
+        return EvidenceResult(name=name, answers=tuple(answers), measured=_measurement(texts, names))
+
+
+def _measurement(texts: Sequence[TextFigures], names: Sequence[str]) -> Measurement:
+    """Return the figures, and what tables say beside them."""
+    bare = {name: name for name in UNITS} | {f"{name}/{one}": name for name in BY_FINDING for one in names}
+    held = {name: source for name, source in bare.items() if any(name in text.figures for text in texts)}
+    silent = sum(text.figures.get("hallucination_rate") == Sums("ratio", (0.0, 0.0)) for text in texts)
+    notes = {CEILING: "the right report with the gold slice"}
+    if silent:
+        notes["hallucination_rate"] = f"{silent} of {len(texts)} reports affirm nothing and add nothing"
+    return Measurement(
+        texts=tuple(texts),
+        units={name: UNITS[source] for name, source in held.items()},
+        notes=notes,
+        sources=held,
+    )
+
+
+def _affirmed(findings: Sequence[Finding]) -> tuple[str, ...]:
+    return tuple(name for name, state in states(findings).items() if state == "present")
+
+
+def _number(figure: Figure) -> float:
+    """Return a figure of one text as a number; 0 over 0 is 0."""
+    if not isinstance(figure, Sums):
+        return figure
+    above, below = figure.numbers
+    return above / below if below else 0.0

@@ -1,0 +1,180 @@
+"""What a report and the slice that it cites are worth, held against the findings and masks of the case."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from evidcore.case import Evidence, Finding, Prompt, VolumeRef
+from evidcore.contracts import Sums, Unread
+from evidcore.evaluate.pooling import Figure
+from evidcore.geometry.target import measure
+from evidcore.text.agreement import compare_details, states
+from evidcore.volume import read_geometry
+from evidcore_plugin_emrl.report_evidence import RULE
+
+HEADLINE = "grounded_accuracy"
+CEILING = "gold_grounded_accuracy"
+DETAILS: Mapping[str, str] = MappingProxyType({
+    "side_accuracy": "side",
+    "malignancy_accuracy": "malignant",
+    "location_accuracy": "location",
+})
+UNITS: Mapping[str, str] = MappingProxyType({
+    HEADLINE: "rate",
+    "hallucination_rate": "rate",
+    "omission_rate": "rate",
+    "evidence_hit_rate": "rate",
+    "false_citation_rate": "rate",
+    "slice_off": "plain",
+    "slice_off_mm": "plain",
+    "findings_f1": "score",
+    **dict.fromkeys(DETAILS, "rate"),
+    CEILING: "rate",
+})
+BY_FINDING = (HEADLINE, "hallucination_rate", "omission_rate", "evidence_hit_rate", *DETAILS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What is known of the scan that a prompt asks about."""
+
+    present: tuple[str, ...]
+    absent: tuple[str, ...]
+    areas: Mapping[str, Mapping[int, int]]  # of the findings that are present, by slice
+    gold: Mapping[str, int]  # finding -> the slice that a right answer cites for it
+    cites_each: bool  # a slice for each finding
+
+    def shows(self, finding: str, evidence: Evidence | None) -> bool:
+        """Tell by the mask whether the slice that is cited for a finding shows it."""
+        z = self.cited(finding, evidence)
+        return z is not None and self.areas.get(finding, {}).get(z, 0) > 0
+
+    def cited(self, finding: str, evidence: Evidence | None) -> int | None:
+        """Return the slice that is cited for a finding; None where none is."""
+        if evidence is None:
+            return None
+        return evidence.slices.get(finding) if self.cites_each else evidence.slice
+
+    def grounded(self, said: Iterable[str], evidence: Evidence | None) -> set[str]:
+        """Return the findings that are rightly affirmed and shown by the slice cited for them."""
+        return {name for name in said if name in self.present and self.shows(name, evidence)}
+
+    def grounded_accuracy(self, said: set[str], evidence: Evidence | None) -> float:
+        """Return the grounded findings over those that are affirmed or present.
+
+        1 on a healthy scan of which nothing is affirmed and no slice is cited.
+        """
+        of = said | {*self.present}
+        if of:
+            return len(self.grounded(said, evidence)) / len(of)
+        return float(evidence is None or (evidence.slice is None and not evidence.slices))
+
+
+def seen(prompt: Prompt, cache_folder: Path) -> Seen:
+    """Measure the masks of a prompt's findings, kept in the cache.
+
+    Raises:
+        DataError: if a mask cannot be read; names the case.
+    """
+    known, reference = states(prompt.case.findings), prompt.reference
+    present = tuple(name for name, state in known.items() if state == "present")
+    areas = {name: measure(prompt.case, [name], RULE, cache_folder).areas for name in present}
+    cites_each = bool(reference["targets"])
+    gold = {name: target["slice"] for name, target in reference["targets"].items()}
+    if reference["target"] is not None:
+        gold = dict.fromkeys(present, reference["target"]["slice"])
+    return Seen(
+        present=present,
+        absent=tuple(name for name, state in known.items() if state == "absent"),
+        areas=areas,
+        gold=gold,
+        cites_each=cites_each,
+    )
+
+
+def figures(
+    prompt: Prompt,
+    known: Seen,
+    findings: Sequence[Finding] | Unread,
+    evidence: Evidence | None,
+    malformed: str | None,
+    names: Sequence[str],
+) -> tuple[dict[str, Figure], dict[str, str]]:
+    """Return the figures of an answer, and why others are missing.
+
+    Args:
+        prompt: what was asked.
+        known: of its scan.
+        findings: that the labeler reads in the report.
+        evidence: that the answer cites.
+        malformed: why the answer does not hold its form.
+        names: findings of which each has figures of its own.
+    """
+    if isinstance(findings, Unread):
+        return {}, dict.fromkeys(UNITS, str(findings))
+    affirmed = {name for name, state in states(findings).items() if state == "present"}
+    said = affirmed & {*known.present, *known.absent}
+    right, wrong = said & {*known.present}, said & {*known.absent}
+    grounded = set() if malformed else known.grounded(said, evidence)
+    hits = {name for name in right if known.shows(name, evidence)}
+    details = compare_details(findings, prompt.case.findings)
+    given = {name: [one for one in details.items() if key in one[1]] for name, key in DETAILS.items()}
+    each: dict[str, tuple[set[str], set[str]]] = {
+        HEADLINE: (grounded, said | {*known.present}),
+        "hallucination_rate": (wrong, said),
+        "omission_rate": ({*known.present} - said, {*known.present}),
+        "evidence_hit_rate": (hits, {*known.present}),
+        **{
+            name: ({finding for finding, one in some if one[DETAILS[name]]}, {finding for finding, _ in some})
+            for name, some in given.items()
+        },
+    }
+    found: dict[str, Figure] = {
+        HEADLINE: 0.0 if malformed else known.grounded_accuracy(said, evidence),
+        **{name: _ratio(some) for name, some in each.items() if name != HEADLINE},
+        "findings_f1": Sums("ratio", (2.0 * len(right), float(len(said) + len(known.present)))),
+        "false_citation_rate": _ratio(({""} & _cited(evidence), set() if known.present else {""})),
+        CEILING: known.grounded_accuracy({*known.present}, _gold(known)),
+    }
+    if known.present and not known.cites_each:
+        found["evidence_hit_rate"] = Sums("ratio", (float(bool(hits)), 1.0))
+    for name, (above, below) in each.items():
+        found |= {f"{name}/{one}": _ratio((above & {one}, below & {one})) for one in names}
+    off = [
+        abs(z - known.gold[name]) for name in known.present if (z := known.cited(name, evidence)) is not None
+    ]
+    if off:
+        slices = sum(off) / len(off)
+        found |= {"slice_off": slices, "slice_off_mm": slices * _spacing_mm(prompt.case.volumes[0])}
+        return found, {}
+    why = "no slice is cited" if known.present else "the scan is healthy"
+    return found, dict.fromkeys(("slice_off", "slice_off_mm"), why)
+
+
+def _ratio(sets: tuple[set[str], set[str]]) -> Sums:
+    above, below = sets
+    return Sums("ratio", (float(len(above & below)), float(len(below))))
+
+
+def _cited(evidence: Evidence | None) -> set[str]:
+    """Return {""} where a slice is cited."""
+    return {""} if evidence is not None and (evidence.slice is not None or evidence.slices) else set()
+
+
+def _gold(known: Seen) -> Evidence | None:
+    """Return what a right answer cites."""
+    if not known.present:
+        return None
+    return (
+        Evidence(slices=known.gold) if known.cites_each else Evidence(slice=next(iter(known.gold.values())))
+    )
+
+
+@functools.lru_cache(maxsize=2048)
+def _spacing_mm(ref: VolumeRef) -> float:
+    """Return the distance of two slices, from the header."""
+    return read_geometry(ref).spacing_mm_zyx[0]

@@ -1,0 +1,223 @@
+"""Evaluation `report-evidence`: each figure against hand arithmetic, and what has no denominator."""
+
+import dataclasses
+import json
+
+import pytest
+from disc_cases import disc_case
+from evidcore_plugin_emrl.blind_reports import best_answers
+from evidcore_plugin_emrl.report_evidence import ReportEvidence
+
+from evidcore.builtin.views import Slices
+from evidcore.case import Finding
+from evidcore.contracts import Answers, Asking, Labeler, Policy, Unread
+from evidcore.evaluate.pooling import from_json, pooled
+from evidcore.registry import factory
+
+CYST = {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))}  # 16 and 36 pixels
+STONE = {3: (slice(20, 26), slice(20, 26))}
+HEALTHY = "No cyst is seen. No stone is seen."
+BOTH = "There is a cyst. There is a stone."
+
+
+class Says(Policy):
+    def __init__(self, texts):
+        self.texts = list(texts)
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        return [self.texts.pop(0) for _ in prompts]
+
+    def log_likelihoods(self, prompts, completions):
+        raise NotImplementedError("reports are read, not weighed")
+
+
+@pytest.fixture
+def cases(tmp_path):
+    where = {"cyst": CYST, "stone": STONE}
+    present = [["cyst", "stone"], ["cyst"], ["stone"], []]
+    made = [disc_case(tmp_path, number, names, where=where) for number, names in enumerate(present)]
+    told = Finding(name="cyst", side="left", malignant=False, location="kidney")
+    made[1] = dataclasses.replace(made[1], findings=(told, *made[1].findings[1:]))
+    return made
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Return a function that measures completions, and its evaluation, task and prompts."""
+
+    def ask(cases, texts, labeler=None, **options):
+        task = ReportEvidence(tmp_path / "cache", **options)
+        given = {"cache_folder": tmp_path / "cache", "vocabulary": lambda: ("cyst", "stone")}
+        evaluation, built = (
+            factory.build(kind, {"use": "report-evidence"}, given=given, where="test")
+            for kind in ("evaluation", "task")
+        )
+        evaluation.labeler = labeler or evaluation.labeler
+        prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(slices=6), 0)]
+        assert evaluation.refusal(built, prompts) == ""
+        said = evaluation.answer(Says(texts), prompts, task, Asking(max_new_tokens=9, prompts_per_batch=2))
+        [result] = evaluation.score([Answers(prompts, said)], task, "it")
+        return result, evaluation, built, prompts
+
+    return ask
+
+
+def answer(report, evidence):
+    return f"<report>{report}</report><evidence>{json.dumps(evidence)}</evidence>"
+
+
+def rows_of(result):
+    return {row.metric: row for row in result.rows()}
+
+
+def test_every_figure_is_that_of_hand_arithmetic(cases, world):
+    texts = [
+        answer(BOTH, {"slice": 3}),  # both right, the slice shows the stone; the gold slice is 2, with 36
+        answer(BOTH, {"slice": 1}),  # the stone is made up; the slice shows the cyst
+        answer("There is a cyst. No stone is seen.", {"slice": 3}),  # contradicts; the slice shows the stone
+        answer("There is a cyst.", {"slice": 0}),  # of a healthy scan
+    ]
+    result, *_ = world(cases, texts)
+    rows = {name: row.value for name, row in rows_of(result).items()}
+    assert result.values("grounded_accuracy") == (1 / 2, 1 / 2, 0.0, 0.0)
+    assert rows["grounded_accuracy"] == pytest.approx(1 / 4)
+    assert rows["hallucination_rate"] == pytest.approx(3 / 6)  # stone, cyst and cyst of six assertions
+    assert rows["omission_rate"] == pytest.approx(1 / 4)
+    assert rows["evidence_hit_rate"] == pytest.approx(2 / 3)  # a seen stone that is not affirmed is none
+    assert rows["false_citation_rate"] == 1.0
+    assert rows["slice_off"] == pytest.approx((1 + 1 + 0) / 3)
+    assert rows["slice_off_mm"] == pytest.approx(5 * 2 / 3)
+    assert rows["findings_f1"] == pytest.approx(2 * 3 / (6 + 4))
+    assert rows["gold_grounded_accuracy"] == pytest.approx((1 / 2 + 1 + 1 + 1) / 4)
+    assert rows["hallucination_rate/cyst"] == pytest.approx(2 / 4)
+    assert rows["hallucination_rate/stone"] == pytest.approx(1 / 2)
+    assert rows["omission_rate/stone"] == pytest.approx(1 / 2)
+    assert rows["evidence_hit_rate/cyst"] == pytest.approx(1 / 2)
+    assert rows["grounded_accuracy/stone"] == pytest.approx(1 / 3)
+    assert rows["format_rate"] == 1.0
+
+
+def test_rows_follow_from_lines_and_intervals_are_over_patients(cases, world):
+    many = [
+        dataclasses.replace(case, id=f"{case.id}-{number}", patient=f"patient-{number % 31}")
+        for number, case in enumerate(cases * 10)
+    ]
+    texts = [answer(BOTH, {"slice": number % 4}) for number in (*range(20), *range(1, 21))]
+    result, *_ = world(many, texts)
+    lines = json.loads(json.dumps(result.lines()))
+    for row in result.rows():
+        if row.metric != "format_rate":
+            held = [from_json(line["figures"][row.metric]) for line in lines if row.metric in line["figures"]]
+            assert pooled(held) == (None if row.value is None else pytest.approx(row.value)), row.metric
+    rows = rows_of(result)
+    for name in ("grounded_accuracy", "hallucination_rate", "hallucination_rate/cyst", "slice_off_mm"):
+        assert rows[name].patients == (26 if name == "slice_off_mm" else 31)  # the rest are healthy
+        assert rows[name].low < rows[name].value < rows[name].high
+
+
+def test_what_asserts_nothing_has_no_rate_of_hallucination_and_omits_all(cases, world):
+    result, *_ = world(cases, ["", answer(HEALTHY, None), answer(HEALTHY, None), answer(HEALTHY, None)])
+    rows = rows_of(result)
+    assert rows["hallucination_rate"].value is None
+    assert rows["hallucination_rate"].note == "4 of 4 reports affirm nothing and add nothing"
+    assert rows["omission_rate"].value == 1.0
+    assert rows["evidence_hit_rate"].value == 0.0  # no slice is a miss
+    assert rows["false_citation_rate"].value == 0.0
+    assert result.values("grounded_accuracy") == (0.0, 0.0, 0.0, 1.0)  # the healthy scan, in its form
+    assert result.values("hallucination_rate") == (0.0,) * 4
+    assert "slice_off" not in rows or rows["slice_off"].value is None
+    texts = [answer(BOTH, {"slice": 2}), answer(HEALTHY, None), "", ""]
+    rows = rows_of(world(cases, texts)[0])
+    assert rows["hallucination_rate"].value == 0.0  # of the two of the first
+    assert rows["hallucination_rate"].note.startswith("3 of 4 reports affirm nothing")
+    assert "2 times no slice is cited" in rows["slice_off"].note
+
+
+def test_an_answer_out_of_its_form_has_nothing_of_the_headline(cases, world):
+    result, *_ = world(cases[2:], [answer(BOTH, {"slice": 3}) + " see", f"<report>{HEALTHY}</report>"])
+    assert result.values("grounded_accuracy") == (0.0, 0.0)
+    assert rows_of(result)["hallucination_rate"].value == pytest.approx(1 / 2)  # its words are read
+
+
+def test_side_nature_and_place_are_those_of_the_case_and_silence_is_an_error(cases, world):
+    texts = [
+        answer(f"There is a cyst{more}.", {"slice": 2})
+        for more in (" in the left kidney, benign", " on the right, benign", "")
+    ]
+    rows = {name: row.value for name, row in rows_of(world([cases[1]] * 3, texts)[0]).items()}
+    assert rows["side_accuracy"] == pytest.approx(1 / 3)
+    assert rows["malignancy_accuracy"] == pytest.approx(2 / 3)
+    assert rows["location_accuracy/cyst"] == pytest.approx(1 / 3)
+    assert rows_of(world(cases[2:3], [answer(BOTH, {"slice": 3})])[0])["side_accuracy"].value is None
+
+
+def test_each_finding_is_held_against_its_own_slice(cases, world):
+    texts = [answer(BOTH, {"cyst": 1, "stone": 2}), answer(BOTH, {"stone": 3})]
+    result, *_ = world(cases[:2], texts, cite="finding")
+    rows = {name: row.value for name, row in rows_of(result).items()}
+    assert result.values("grounded_accuracy") == (1 / 2, 0.0)
+    assert rows["evidence_hit_rate"] == pytest.approx(1 / 3)  # of three findings
+    assert rows["slice_off"] == pytest.approx(1.0)  # 1 and 1 in the first, none in the second
+    assert rows["gold_grounded_accuracy"] == 1.0
+
+
+def test_a_report_that_cannot_be_read_is_not_measured(cases, world):
+    class Deaf(Labeler):
+        def __call__(self, text):
+            raise Unread("the endpoint slept")
+
+    result, *_ = world(cases, [answer(BOTH, {"slice": 2})] * 4, labeler=Deaf())
+    assert result.values("grounded_accuracy") == (0.0,) * 4
+    assert {line["unread"] for line in result.lines()} == {"the endpoint slept"}
+    assert "4 of 4 not measured: the endpoint slept" in {row.note for row in result.rows()}
+
+
+def test_the_best_blind_rule_learns_what_training_reports_say_and_where(cases, world, tmp_path):
+    _, evaluation, task, prompts = world(cases, [answer(HEALTHY, None)] * 4)
+    training = [prompts[1]] * 8 + [prompts[3]] * 3 + [prompts[0]] * 2
+    training = [
+        dataclasses.replace(one, case=dataclasses.replace(one.case, patient=f"p{number}"))
+        for number, one in enumerate(training)
+    ]
+    blind = evaluation.references(prompts, lambda: training, task, "it")
+    assert blind.rule == "the most frequent report and its usual slice"
+    assert blind.values == (1 / 2, 1.0, 0.0, 0.0)  # a cyst on slice 2, whatever is there
+    assert blind.figures == {"blind_grounded_accuracy": pytest.approx(3 / 8)}
+    assert {row.metric for row in blind.rows} == {
+        f"blind_{name}"
+        for name in ("grounded_accuracy", "hallucination_rate", "omission_rate", "evidence_hit_rate")
+    }
+    _, said = best_answers(prompts, [training[8]] * 5, tmp_path / "cache")
+    assert (said[0].findings, said[0].evidence) == ((), None)  # healthy is most frequent
+    with pytest.raises(ValueError, match="there are none"):
+        best_answers(prompts, [], tmp_path / "cache")
+
+
+def test_words_that_tell_are_known_to_the_blind_rule(cases, world, tmp_path):
+    _, _, _, prompts = world(cases, [answer(HEALTHY, None)] * 4)
+
+    def told(prompt, number):
+        last = dataclasses.replace(prompt.parts[-1], text=f"{prompt.case.present()} {number}")
+        case = dataclasses.replace(prompt.case, patient=f"p{number}")
+        return dataclasses.replace(prompt, parts=(*prompt.parts[:-1], last), case=case)
+
+    training = [told(prompt, number) for number, prompt in enumerate(prompts * 5)]
+    rule, said = best_answers([told(prompt, 99) for prompt in prompts], training, tmp_path / "cache")
+    assert rule.by_words
+    assert [{one.name for one in each.findings} for each in said] == [
+        {"cyst", "stone"},
+        {"cyst"},
+        {"stone"},
+        set(),
+    ]
+
+
+def test_what_cannot_be_measured_is_refused_by_name(cases, world):
+    _, evaluation, task, prompts = world(cases, [answer(HEALTHY, None)] * 4)
+    bare = dataclasses.replace(prompts[0], reference={})
+    assert "names no slices that show its findings" in evaluation.refusal(task, [bare])
+    case = dataclasses.replace(cases[0], masks={})
+    without = dataclasses.replace(prompts[0], case=case)
+    assert "finding 'cyst' of prompt 'case-0:report-evidence' has no mask" in evaluation.refusal(
+        task, [without]
+    )
