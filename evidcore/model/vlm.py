@@ -14,6 +14,7 @@ from typing import Any, ClassVar, no_type_check
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -124,10 +125,16 @@ class VolumeVLMModel(VolumeVLMPreTrained):
         return not any(weight.requires_grad for weight in self.encoder.parameters())
 
     def train(self, mode: bool = True) -> VolumeVLMModel:
-        """Switch to training; a frozen encoder stays in evaluation, so that its features are the bank's."""
+        """Switch to training; a frozen encoder stays in evaluation, so that its features are the bank's.
+
+        So does batch normalisation: statistics of a pass would have each row depend on the others in it.
+        """
         super().train(mode)
         if self.encoder_is_frozen:
             self.encoder.eval()
+        for module in self.modules():
+            if isinstance(module, _BatchNorm):
+                module.eval()
         return self
 
     def get_image_features(

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from evidcore.case import Crop, Prompt, VolumeRef
 from evidcore.contracts import EncoderInput, Grid, Patches
@@ -221,10 +220,7 @@ def _ends(where: str, what: str, moved: Sequence[Tensor], grid: Grid, axis: int)
 def _by_modes(
     where: str, model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid, base: Tensor, moved: float
 ) -> None:
-    """Training and evaluation see the same, but for dropout, which is drawn, and statistics of a batch."""
-    norms = [one for one in model.modules() if isinstance(one, _BatchNorm)]
-    if any(weight.requires_grad for one in norms for weight in one.parameters()):
-        return
+    """Training and evaluation see the same, but for dropout, which is drawn."""
     drawn = float((_tokens(model, bank, crop, size) - base).norm())
     was = model.training
     model.train(not was)

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from evidcore_plugin_encoders.testing import tiny_vlm
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
 
 from evidcore.contracts import Bridge
@@ -160,6 +161,18 @@ def test_a_frozen_encoder_stays_in_evaluation(small):
     small.model.train()
     assert not small.model.model.encoder.training
     assert small.model.model.bridge.training
+
+
+def test_rows_of_a_pass_do_not_meet_in_an_encoder_that_is_trained(language_folder):
+    model, _ = tiny_vlm(language_folder, stem="convolution")
+    model.train_only(["encoder", "bridge"])
+    model.train()
+    assert any(isinstance(one, torch.nn.BatchNorm3d) for one in model.model.encoder.modules())
+    assert model.model.encoder.training
+    volumes = torch.randn(3, 3, 8, 16, 16)
+    together = model.get_image_features(volumes).pooler_output
+    alone = model.get_image_features(volumes[:1]).pooler_output
+    torch.testing.assert_close(together[0], alone[0])
 
 
 def test_gradients_reach_bridge_and_language_model_through_the_bank(small):

@@ -57,7 +57,6 @@ kind = "sft"
 train = ["encoder", "bridge", "language"]
 data = [{ dataset = "policy", task = "report-evidence" }]
 steps = SFT_STEPS
-prove_every_steps = 0
 rows_per_step = 4
 learning_rate = 4e-3
 

@@ -19,25 +19,29 @@ BRIDGE = MappingProxyType({"use": "projection", "pool_zyx": [1, 1, 2]})
 VIEW = MappingProxyType({"use": "volume"})
 
 
-def tiny_vlm(language_folder: Path, *, sharpness: float = 1.0) -> tuple[VolumeVLM, VolumeProcessor]:
+def tiny_vlm(
+    language_folder: Path, *, sharpness: float = 1.0, stem: str = "patch"
+) -> tuple[VolumeVLM, VolumeProcessor]:
     """Give a model of random weights that shows a volume in 4 tokens, and its processor; the same each time.
 
     Args:
         language_folder: what `tiny_language` wrote.
         sharpness: times the language model's matrices. Random weights of the usual size say nearly the same
             whatever they see.
+        stem: of the encoder; "convolution" has batch normalisation.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     language = AutoModelForCausalLM.from_pretrained(language_folder)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        encoder = factory.build("encoder", dict(ENCODER), given={}, where="tiny_vlm")
+        table = {**ENCODER, "stem": stem}
+        encoder = factory.build("encoder", table, given={}, where="tiny_vlm")
         for weight in language.parameters():
             if weight.dim() > 1:
                 weight.mul_(sharpness)
     tokenizer = AutoTokenizer.from_pretrained(language_folder)
     return assemble.assemble(
-        language, tokenizer, encoder, encoder_table=dict(ENCODER), bridge_table=dict(BRIDGE),
+        language, tokenizer, encoder, encoder_table=table, bridge_table=dict(BRIDGE),
         view_table=dict(VIEW),
     )  # fmt: skip
