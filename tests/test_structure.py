@@ -181,8 +181,7 @@ def test_only_one_folder_imports_trl():
 
 def has_commands_alone(package):
     """Tell whether all that a package offers are commands, so that no run can name it."""
-    project = tomllib.loads((PLUGINS / package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return set(project["entry-points"]) == {"evidcore.command"}
+    return set(project(package)["entry-points"]) == {"evidcore.command"}
 
 
 def test_packages_build_on_public_rooms_and_not_on_the_trainer():
@@ -211,17 +210,41 @@ def test_the_core_is_small():
 
 
 def test_every_distribution_that_the_core_imports_is_declared():
-    declared = {re.split(r"[<>=\[ ]", item)[0].lower() for item in project()["dependencies"]}
+    files = [path for path in modules(CORE) if room_of(path) != "testing"]
+    assert undeclared(files, names_of(project()["dependencies"])) == set()
+
+
+@pytest.mark.parametrize("package", sorted(path.parent.name for path in PLUGINS.glob("*/pyproject.toml")))
+def test_every_distribution_that_a_package_or_its_tests_import_is_declared(package):
+    extras = project(package)["optional-dependencies"]
+    declared = {package} | names_of([*project()["dependencies"], *project(package)["dependencies"]])
+    offered = names_of(name for extra, names in extras.items() if extra != "test" for name in names)
+    files = [path for path in modules(PLUGINS / package / "src") if path.name != "testing.py"]  # fixtures
+    assert undeclared(files, declared | offered) == set()
+    tests = modules(PLUGINS / package / "tests")
+    beside = {path.stem.replace("_", "-") for path in tests}
+    assert undeclared(tests, declared | offered | names_of(extras["test"]) | beside) == set()
+
+
+def names_of(requirements):
+    return {re.split(r"[<>=\[ ]", item)[0].lower() for item in requirements}
+
+
+def undeclared(files, declared):
+    """Return the modules of other distributions that files import and no declared one brings."""
     owners = metadata.packages_distributions()
-    undeclared = {
+    outside = {
         name.split(".")[0]
-        for path in modules(CORE)
-        if room_of(path) != "testing"
+        for path in files
         for name, _ in imports(path)
-        if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("evidcore")
-        if not {owner.lower().replace("_", "-") for owner in owners.get(name.split(".")[0], ())} & declared
+        if name.split(".")[0] not in sys.stdlib_module_names and not re.match(r"evidcore\b", name)
     }
-    assert undeclared == set()
+    return {
+        name
+        for name in outside
+        if not {owner.lower().replace("_", "-") for owner in owners.get(name, ())} & declared
+        and name.replace("_", "-") not in declared
+    }
 
 
 def test_modules_of_the_core_form_no_circle():
@@ -232,8 +255,9 @@ def test_modules_of_the_core_form_no_circle():
         pytest.fail(" -> ".join(circle.args[1]))
 
 
-def project():
-    return tomllib.loads((CORE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def project(package=""):
+    folder = PLUGINS / package if package else CORE.parent
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def module_name(path):

@@ -211,7 +211,18 @@ _SIZE = re.compile(r"(\d+(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|
 Vocabulary = Callable[[], tuple[str, ...]]
 
 
-class Phrases(Labeler):
+class _ByName(Labeler):
+    """Looks for findings by their names."""
+
+    def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
+        self._vocabulary, self._findings = vocabulary, findings
+
+    def looked_for(self) -> tuple[str, ...]:
+        """Return the names that it looks for."""
+        return self._findings or self._vocabulary() or CT_RATE_FINDINGS
+
+
+class Phrases(_ByName):
     """Find findings by their exact names; a cue anywhere in the sentence decides whether it is denied.
 
     Right for phantom reports and for verdicts on options ("B lung nodule present."), where each sentence
@@ -220,13 +231,6 @@ class Phrases(Labeler):
     Args:
         findings: the names to look for; left out, those of the recipe's data sets, or the 18 of CT-RATE.
     """
-
-    def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
-        self._vocabulary, self._findings = vocabulary, findings
-
-    def looked_for(self) -> tuple[str, ...]:
-        """Return the names that it looks for."""
-        return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
@@ -241,7 +245,7 @@ class Phrases(Labeler):
         return tuple(found)
 
 
-class NegationRules(Labeler):
+class NegationRules(_ByName):
     """Find findings in radiologists' English, each with the reach of "no", "cannot be excluded" and the like.
 
     Within a sentence, a denial or doubt before a mention reaches forward to it and one behind reaches back,
@@ -252,13 +256,6 @@ class NegationRules(Labeler):
         findings: the names to look for; left out, those of the recipe's data sets, or the 18 of CT-RATE. For
             these 18 radiologists' other words are known, for all others what `_ways` says.
     """
-
-    def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
-        self._vocabulary, self._findings = vocabulary, findings
-
-    def looked_for(self) -> tuple[str, ...]:
-        """Return the names that it looks for."""
-        return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""

@@ -21,7 +21,7 @@ from evidcore.contracts import (
     Unread,
     Written,
 )
-from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
+from evidcore.evaluate.answered import Answered, answered, asked, gold_answer, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures, measure, named_metrics
 from evidcore.evaluate.reference_lines import row
@@ -144,12 +144,7 @@ class ReportEvaluation(Evaluation[Answer]):
 
     def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
         """Return why the first prompt's gold answer is no report, if it is none."""
-        prompt = prompts[0]
-        with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
-            read = task.parse(prompt, task.gold(prompt)[0])
-        if read.report is None:
-            return f"the gold answer of prompt {prompt.id!r} is read as no report"
-        return unknown_findings(self.labeler, prompts)
+        return report_refusal(self.labeler, task, prompts)
 
     def ready(self) -> None:
         """Ask the metrics."""
@@ -163,13 +158,7 @@ class ReportEvaluation(Evaluation[Answer]):
         Raises:
             ValueError: if there are no prompts.
         """
-        if not prompts:
-            raise ValueError("there is no report to evaluate")
-        written: list[Answer] = []
-        for batch in batches(prompts, asking.prompts_per_batch):
-            texts = policy.generate(batch, max_new_tokens=asking.max_new_tokens)
-            written += [task.parse(prompt, text) for prompt, text in zip(batch, texts, strict=True)]
-        return written
+        return answered(policy, prompts, task, asking, "report")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Find what the reports affirm, and measure them."""
@@ -207,8 +196,10 @@ class ReportEvaluation(Evaluation[Answer]):
         )
 
 
-def unknown_findings(labeler: Labeler, prompts: Sequence[Prompt]) -> str:
-    """Return which findings of the cases a labeler never looks for, as a refusal; "" if there are none."""
+def report_refusal(labeler: Labeler, task: Task, prompts: Sequence[Prompt]) -> str:
+    """Return why reports cannot be measured: gold that is none, or findings that are never looked for."""
+    if gold_answer(prompts[0], task).report is None:
+        return f"the gold answer of prompt {prompts[0].id!r} is read as no report"
     known = dict.fromkeys(item.name for prompt in prompts for item in prompt.case.findings)
     looked_for = labeler.looked_for()
     unknown = [name for name in known if name not in looked_for] if looked_for else []

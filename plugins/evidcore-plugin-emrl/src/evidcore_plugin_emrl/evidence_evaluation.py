@@ -43,14 +43,12 @@ from evidcore.contracts import (
     Task,
     Unread,
 )
-from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
+from evidcore.evaluate.answered import Answered, answered, asked, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.pooling import Figure
 from evidcore.evaluate.reference_lines import row
-from evidcore.evaluate.report import unknown_findings
-from evidcore.registry import blame
-from evidcore.registry.factory import offer_of
+from evidcore.evaluate.report import report_refusal
 from evidcore.text.agreement import states
 from evidcore_plugin_emrl.blind_reports import best_answers
 from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
@@ -137,11 +135,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
         without = next((name for name in prompt.case.present() if name not in prompt.case.masks), None)
         if without is not None:
             return f"finding {without!r} of prompt {prompt.id!r} has no mask"
-        with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
-            read = task.parse(prompt, task.gold(prompt)[0])
-        if read.report is None:
-            return f"the gold answer of prompt {prompt.id!r} is read as no report"
-        return unknown_findings(self.labeler, prompts)
+        return report_refusal(self.labeler, task, prompts)
 
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
         """Answer greedily; return what the task reads in it.
@@ -149,12 +143,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
         Raises:
             ValueError: if there are no prompts.
         """
-        if not prompts:
-            raise ValueError("there is no report to evaluate")
-        texts: list[str] = []
-        for some in batches(prompts, asking.prompts_per_batch):
-            texts += policy.generate(some, max_new_tokens=asking.max_new_tokens)
-        return [task.parse(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+        return answered(policy, prompts, task, asking, "report")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Read the reports, equal ones once, and measure them."""

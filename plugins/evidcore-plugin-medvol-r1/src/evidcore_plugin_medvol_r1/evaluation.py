@@ -40,7 +40,7 @@ from evidcore.contracts import (
     Sums,
     Task,
 )
-from evidcore.evaluate.answered import batches, unknown_patients
+from evidcore.evaluate.answered import answered, gold_answer, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.reference_lines import row
@@ -124,8 +124,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
         prompt = prompts[0]
         if not prompt.reference.get("masks"):
             return f"prompt {prompt.id!r} names no masks that answer it"
-        with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
-            read = task.parse(prompt, task.gold(prompt)[0])
+        read = gold_answer(prompt, task)
         if read.evidence is None or not read.evidence.boxes:
             return f"the gold answer of prompt {prompt.id!r} is read as no boxes on a slice"
         return ""
@@ -136,12 +135,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
         Raises:
             ValueError: if there are no prompts.
         """
-        if not prompts:
-            raise ValueError("there is no segmentation to evaluate")
-        texts: list[str] = []
-        for some in batches(prompts, asking.prompts_per_batch):
-            texts += policy.generate(some, max_new_tokens=asking.max_new_tokens)
-        return [task.parse(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+        return answered(policy, prompts, task, asking, "segmentation")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Measure sets of answers; what they share, as the mask of the gold boxes, is made once.
