@@ -2,9 +2,9 @@
 
 python benchmarks/ship_stages.py RUN recipes/fitted/med3d_r1
 
-Shipped are fitted parts, arms and blind arms. What the recipe's line trains, SFT and GRPO, is trained by
-whoever runs it: of that, what arms need to know they started from it. The run must have a store of its own
-(`--out` an empty folder), for all that lies there is looked at.
+Shipped are fitted parts and blind arms. What starts from SFT is trained by whoever runs the recipe, or an arm
+would have begun elsewhere than what it is held against. The run must have a store of its own (`--out` an
+empty folder), for all that lies there is looked at.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def main() -> None:
     recipe = load(run.path / "resolved.toml")
     trained = {
         json.loads((run.path / "results" / f"{recipe.stage_name(place)}.json").read_text())["inputs"]
-        for place, stage in recipe.line.items()
+        for place, stage in enumerate(recipe.stages)
         if stage.output == "model"
     }
     if asked.folder.exists():
         sys.exit(f"{asked.folder} is there already. Remove it first.")
     for stored in sorted(path.parent for path in run.store.glob("*/checkpoint")):
-        ship(stored, asked.folder, inputs_alone=stored.name in trained)
         if stored.name not in trained:
+            ship(stored, asked.folder)
             size = sum(
                 file.stat().st_size for file in (asked.folder / stored.name).rglob("*") if file.is_file()
             )

@@ -30,28 +30,15 @@ def write_changes(folder: RunFolder, assembly: Assembly) -> None:
         if isinstance(stage, AskingStage) and not stage.compares
     }
     lines = {name: read_lines(folder.path / "answers" / f"{name}.jsonl") for name in asking}
-    shipped = {
-        stage.arm
-        for place, stage in enumerate(recipe.stages)
-        if stage.arm and "fitted_before" in _result(folder, recipe.stage_name(place))
-    }
     rows: list[dict[str, Any]] = []
     for number, (after, stage) in enumerate(asking.items()):
         headlines = {use.task: stage.evaluation(use, Context(assembly, after)).headline for use in stage.data}
         for before, earlier in list(asking.items())[:number]:
             if not stage.arm and _asked(stage) == _asked(earlier):
-                note = f"{after} minus {before}" + (
-                    ", an arm fitted before" if earlier.arm in shipped else ""
-                )
-                rows += _rows(headlines, (after, lines[after]), (before, lines[before]), note)
+                rows += _rows(headlines, (after, lines[after]), (before, lines[before]))
     if rows:
         shown = {"stage": "changes", "kind": "changes", "rows": rows}
         write(folder.path / "results" / "changes.json", json.dumps(shown, indent=1) + "\n")
-
-
-def _result(folder: RunFolder, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder.path / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    return found
 
 
 def _asked(stage: AskingStage) -> tuple[Any, ...]:
@@ -62,7 +49,6 @@ def _rows(
     headlines: Mapping[str, str],
     after: tuple[str, Sequence[Line]],
     before: tuple[str, Sequence[Line]],
-    note: str,
 ) -> Iterator[dict[str, Any]]:
     """Yield the change of each task's headline.
 
@@ -70,8 +56,8 @@ def _rows(
         headlines: by task.
         after: the later evaluation's name and lines of answers.
         before: the earlier one's.
-        note: of each row.
     """
+    note = f"{after[0]} minus {before[0]}"
     new, old = ({(line["task"], line["prompt_id"]): line for line in lines} for _, lines in (after, before))
     for name, headline in headlines.items():
         mine = [key for key in new if key[0] == name]

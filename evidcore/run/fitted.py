@@ -20,8 +20,7 @@ class Fitted:
     """A folder of finished stages, each in a folder of its own.
 
     A stage is brought from it where all that the recipe says and all data are as they were. Code and versions
-    may have changed since: what has, stands in the result. Of a stage that others started from the inputs may
-    lie there alone: then it is run, and they are brought.
+    may have changed since: what has, stands in the result.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -38,26 +37,23 @@ class Fitted:
             before = {**shipped, "upstream": upstream}
             if not difference(_without_code(before), _without_code(now)):
                 self._keys[folder.name] = stored.name
-                if (folder / "checkpoint").is_dir() and not stored.is_dir():
+                if not stored.is_dir():
                     _copy(folder, stored, before, difference(_code(before), _code(now)))
                 return
 
 
-def ship(stored: Path, folder: Path, *, inputs_alone: bool = False) -> None:
+def ship(stored: Path, folder: Path) -> None:
     """Copy a finished stage into a folder that a recipe names: inputs, result, curve and weights.
 
     Args:
         stored: the stage's folder in a store.
         folder: gets a folder of the same name.
-        inputs_alone: leave the rest out, of a stage that whoever runs the recipe trains anew.
     """
     place = folder / stored.name
     place.mkdir(parents=True)
-    shutil.copyfile(stored / INPUTS, place / INPUTS)
-    if not inputs_alone:
-        for name in ("result.json", "metrics.jsonl"):
-            shutil.copyfile(stored / name, place / name)
-        shutil.copytree(stored / "checkpoint", place / "checkpoint")
+    for name in (INPUTS, "result.json", "metrics.jsonl"):
+        shutil.copyfile(stored / name, place / name)
+    shutil.copytree(stored / "checkpoint", place / "checkpoint")
 
 
 def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> None:

@@ -117,24 +117,19 @@ def test_a_run_ends_with_what_it_found_in_a_few_lines(evid, armed):
 
 
 @pytest.mark.slow
-def test_fits_and_arms_are_shipped_and_used_by_who_runs_the_recipe_elsewhere(evid, armed, tmp_path):
+def test_fits_are_shipped_and_used_by_who_runs_the_recipe_elsewhere(evid, armed, tmp_path):
     script = Path(__file__).parents[2] / "benchmarks" / "ship_stages.py"
     folder = tmp_path / "recipes" / "kept"
     said = subprocess.run([sys.executable, script, armed, folder], capture_output=True, text=True, check=True)
     names = [line.partition(":")[0] for line in said.stdout.splitlines()]
-    assert sorted(names) == ["01-fit-encoder", "02-fit-language", "05-sft-longer"]
+    assert sorted(names) == ["01-fit-encoder", "02-fit-language"]
     recipe = folder.parent / "tiny.toml"
     text = evid.recipe.read_text(encoding="utf-8").replace("schema = 1", 'schema = 1\nfitted = "kept"')
     recipe.write_text(text, encoding="utf-8")
     out = evid("run", recipe, "--out", "elsewhere").stdout
-    assert out.count("fitted before, by this recipe in 0.0 minutes") == 3
-    assert "05-sft-longer: fitted before" in out
+    assert out.count("fitted before, by this recipe in 0.0 minutes") == 2
     assert "03-sft: done" in out
-    (run,) = (evid.folder / "elsewhere").glob("*/2*")
-    rows = json.loads((run / "results" / "changes.json").read_text(encoding="utf-8"))["rows"]
-    notes = {row["note"] for row in rows}
-    assert any("minus 06-evaluate-longer, an arm fitted before" in note for note in notes), notes
-    assert any("minus 04-evaluate" in note and "fitted" not in note for note in notes), notes
+    assert "05-sft-longer: done" in out
 
 
 AUDIT = """

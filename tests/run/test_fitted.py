@@ -111,20 +111,6 @@ def test_stages_that_were_brought_can_be_shipped_again(shipped, tmp_path):
     assert result["fitted_before"].startswith("fitted before, by this recipe in 2.5 minutes; changed since")
 
 
-def test_a_stage_that_starts_from_one_that_is_trained_anew_is_brought_all_the_same(tmp_path):
-    later = {**INPUTS, "stage": {"kind": "sft"}, "upstream": {"encoder": inputs_hash(INPUTS)}}
-    ship(stored(tmp_path / "built", INPUTS), tmp_path / "shipped", inputs_alone=True)
-    ship(stored(tmp_path / "built", later), tmp_path / "shipped")
-    changed = {**INPUTS, "code": {"evidcore": "b"}}
-    after = {**later, "code": {"evidcore": "b"}, "upstream": {"encoder": inputs_hash(changed)}}
-    fitted, store = Fitted(tmp_path / "shipped"), tmp_path / "store"
-    anew = stored(store, changed)
-    fitted.bring(changed, anew)
-    fitted.bring(after, store / inputs_hash(after))
-    assert "fitted_before" not in (anew / "result.json").read_text()
-    assert "changed since: code.evidcore" in (store / inputs_hash(after) / "result.json").read_text()
-
-
 def test_a_folder_that_is_not_there_is_named(tmp_path, recipe_text):
     path = tmp_path / "tiny.toml"
     path.write_text(recipe_text.replace("schema = 1", 'schema = 1\nfitted = "gone"'), encoding="utf-8")
