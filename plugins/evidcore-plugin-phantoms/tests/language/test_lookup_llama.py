@@ -33,6 +33,23 @@ def test_spellings_of_a_word_start_close_and_other_words_far(tokenizer):
     assert torch.cosine_similarity(row("A"), row(" B"), dim=0).abs() < 0.35
 
 
+def test_numbers_start_like_their_neighbours_where_that_is_asked_for():
+    texts = [" ".join(map(str, range(0, 1000, 10)))]
+    tokenizer = build_tokenizer(texts, ())
+
+    def alike(first, second, **options):
+        model = tiny_model(tiny_config(tokenizer), tokenizer, seed=0, **options)
+        rows = model.get_input_embeddings().weight.detach()
+        one, other = (rows[tokenizer(f" {number}").input_ids[0]] for number in (first, second))
+        return float(torch.cosine_similarity(one, other, dim=0)), float(one.norm() / other.norm())
+
+    near, as_long = alike(400, 410, ordered_numbers=True)
+    assert near > alike(400, 500, ordered_numbers=True)[0] > alike(400, 900, ordered_numbers=True)[0]
+    assert near > 0.5
+    assert as_long == pytest.approx(1.0, abs=0.5)
+    assert abs(alike(400, 410)[0]) < 0.35
+
+
 def test_two_heads_of_the_first_layer_start_by_looking_one_and_two_tokens_back(tokenizer):
     model = tiny_model(tiny_config(tokenizer), tokenizer, seed=0)
     model.set_attn_implementation("eager")

@@ -62,6 +62,7 @@ class Tiny(Language):
         width: of the embeddings.
         layers: of the decoder.
         heads: of each layer; they share the width evenly.
+        ordered_numbers: numbers begin like their neighbours, as in models that have read much.
     """
 
     has_weights = False
@@ -73,8 +74,10 @@ class Tiny(Language):
         width: Annotated[int, Ge(8)] = 128,
         layers: Annotated[int, Ge(1)] = 4,
         heads: Annotated[int, Ge(1)] = 4,
+        ordered_numbers: bool = False,
     ) -> None:
         self._width, self._shape = width, {"width": width, "layers": layers, "heads": heads}
+        self._ordered_numbers = ordered_numbers
         self.tasks: Mapping[str, Task] = {}  # from here on: set by `fit`
         self.view: Any = None
         self.image_tokens = 0
@@ -96,7 +99,8 @@ class Tiny(Language):
     def load(self, corpus: Corpus, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         """Return a model with random weights, and its tokenizer."""
         tokenizer = self.tokenizer(corpus)
-        return tiny_model(tiny_config(tokenizer, **self._shape), tokenizer, seed), tokenizer
+        config = tiny_config(tokenizer, **self._shape)
+        return tiny_model(config, tokenizer, seed, ordered_numbers=self._ordered_numbers), tokenizer
 
     def fit(
         self,
