@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +11,14 @@ from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
 from evidcore.run.fitted import Fitted, ship
 from evidcore.run.folder import settle
-from evidcore.run.inputs import hashed_inputs, inputs_hash
+from evidcore.run.inputs import after, hashed_inputs, inputs_hash
+from evidcore.run.lock import lock_table
 
 INPUTS = {
     "stage": {"kind": "fit", "steps": 4}, "seed": 17, "dataset": {"chest": {"fingerprint": "f"}},
     "upstream": {}, "code": {"evidcore": "a"}, "versions": {"torch": "2.1"},
 }  # fmt: skip
+RECIPES = Path(__file__).parents[2] / "recipes"
 LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
 
 
@@ -109,6 +112,26 @@ def test_stages_that_were_brought_can_be_shipped_again(shipped, tmp_path):
             ship(store / inputs_hash(inputs), shipped)
     result = json.loads((store / inputs_hash(now) / "result.json").read_text())
     assert result["fitted_before"].startswith("fitted before, by this recipe in 2.5 minutes; changed since")
+
+
+SHIPPING = [path for path in sorted(RECIPES.glob("*.toml")) if load(path).fitted_folder]
+
+
+@pytest.mark.parametrize("path", SHIPPING, ids=lambda path: path.stem)
+def test_all_that_ships_with_a_recipe_is_what_it_would_run(tmp_path, path):
+    recipe = load(path)
+    assembly = Assembly(recipe)
+    lock = lock_table(recipe, assembly.datasets)
+    fitted = Fitted(recipe.fitted_folder)
+    for stages in (list(recipe.line.values()), [stage.blanked() for stage in recipe.line.values()]):
+        upstream = {}
+        for stage in filter(None, stages):
+            inputs = hashed_inputs(assembly, stage, lock, upstream)
+            place = tmp_path / inputs_hash(inputs)
+            fitted.bring(inputs, place)
+            upstream = after(stage, place.name, upstream)
+    shipped = [json.loads(file.read_text())["stage"] for file in recipe.fitted_folder.glob("*/result.json")]
+    assert len(list(tmp_path.iterdir())) == len(shipped), shipped
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path, recipe_text):
