@@ -53,7 +53,7 @@ class Execution:
         self.salt = folder.path.name if lock["run"]["fresh"] else ""
         self.before = StageOutputs()
         self.upstream: dict[str, str] = {}
-        self.fitted = Fitted(None if self.salt else self.recipe.fitted_folder)
+        self.fitted = Fitted(None if self.salt else self.recipe.fitted_folder, self.recipe.origins)
 
     def all(self) -> None:
         """Run every stage, then the training controls where they were asked for."""

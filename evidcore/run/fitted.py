@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from evidcore.run.folder import difference, settle
 from evidcore.run.inputs import INPUTS, as_json
 
 _MAY_DIFFER = ("code", "versions")  # of what a stage's result depends on; what differs is told
+_OPTIONS = ("stage", "dataset", "task", "model", "service", "words")
 Inputs = Mapping[str, Any]
 
 
@@ -20,13 +21,20 @@ class Fitted:
     """A folder of finished stages, each in a folder of its own.
 
     A stage is brought from it where all that the recipe says and all data are as they were. Code and versions
-    may have changed since: what has, stands in the result.
+    may have changed since: what has, stands in the result. An option that came later counts as what it was
+    before there was one, as long as the recipe leaves it out.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        """Read what the stages were run with; `None` holds none."""
+    def __init__(self, folder: Path | None, given: Iterable[tuple[str | int, ...]] = ()) -> None:
+        """Read what the stages were run with.
+
+        Args:
+            folder: of the stages; `None` holds none.
+            given: where the recipe says something, as `Recipe.origins` tells it.
+        """
         files = [] if folder is None else sorted(folder.glob(f"*/{INPUTS}"))
         self._stages = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in files}
+        self._given = {part for key in given for part in key}
         self._keys: dict[str, str] = {}  # by the hash under which one was shipped, that of today
 
     def bring(self, inputs: Inputs, stored: Path) -> None:
@@ -35,11 +43,26 @@ class Fitted:
         for folder, shipped in self._stages.items():
             upstream = {output: self._keys.get(key, key) for output, key in shipped["upstream"].items()}
             before = {**shipped, "upstream": upstream}
-            if not difference(_without_code(before), _without_code(now)):
+            if not difference(_without_code(before), _without_code(self._without_later(before, now))):
                 self._keys[folder.name] = stored.name
                 if not stored.is_dir():
                     _copy(folder, stored, before, difference(_code(before), _code(now)))
                 return
+
+    def _without_later(self, before: Inputs, now: Inputs) -> Inputs:
+        return {
+            name: self._known(before.get(name), table) if name in _OPTIONS else table
+            for name, table in now.items()
+        }
+
+    def _known(self, before: Any, now: Any) -> Any:
+        """Return a value without the options that are neither in `before` nor in the recipe."""
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            kept = (key for key in now if key in before or key in self._given)
+            return {key: self._known(before.get(key), now[key]) for key in kept}
+        if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+            return [self._known(*both) for both in zip(before, now, strict=True)]
+        return now
 
 
 def ship(stored: Path, folder: Path) -> None:

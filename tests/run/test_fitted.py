@@ -41,10 +41,10 @@ def shipped(tmp_path):
     return tmp_path / "shipped"
 
 
-def brought(folder, inputs, store):
+def brought(folder, inputs, store, given=()):
     place = store / inputs_hash(inputs)
     store.mkdir(exist_ok=True)
-    Fitted(folder).bring(inputs, place)
+    Fitted(folder, given).bring(inputs, place)
     return json.loads((place / "result.json").read_text()) if place.is_dir() else None
 
 
@@ -81,6 +81,16 @@ def test_what_of_code_and_versions_changed_since_is_told(shipped, tmp_path):
 )  # fmt: skip
 def test_a_stage_of_another_recipe_or_other_data_is_not(shipped, tmp_path, change):
     assert brought(shipped, {**INPUTS, **change}, tmp_path / "store") is None
+
+
+def test_an_option_that_came_later_counts_where_the_recipe_gives_it(shipped, tmp_path):
+    now = {**INPUTS, "stage": {**INPUTS["stage"], "warmup": 0}}
+    assert brought(shipped, now, tmp_path / "store", [("stage", 0, "warmup")]) is None
+    assert brought(shipped, now, tmp_path / "store", [("stage", 0, "steps")]) is not None
+
+
+def test_another_kind_of_input_that_came_later_counts_always(shipped, tmp_path):
+    assert brought(shipped, {**INPUTS, "findings": ["cyst"]}, tmp_path / "store") is None
 
 
 def test_a_stage_that_starts_from_a_shipped_one_is_brought_after_it(shipped, tmp_path):
@@ -122,7 +132,7 @@ def test_all_that_ships_with_a_recipe_is_what_it_would_run(tmp_path, path):
     recipe = load(path)
     assembly = Assembly(recipe)
     lock = lock_table(recipe, assembly.datasets)
-    fitted = Fitted(recipe.fitted_folder)
+    fitted = Fitted(recipe.fitted_folder, recipe.origins)
     for stages in (list(recipe.line.values()), [stage.blanked() for stage in recipe.line.values()]):
         upstream = {}
         for stage in filter(None, stages):
