@@ -198,6 +198,15 @@ def test_slices_and_boxes_have_figures_of_their_own(segmenter, case_of):
     assert rows["box_iou"].value == pytest.approx((0.5 + 1 + 0) / 3)  # in the plane
 
 
+def test_boxes_are_held_against_tight_ones_where_the_gold_answer_draws_wider(segmenter, case_of):
+    (liver, *_) = Boxed().prompts(case_of("a"), None, 0)
+    tight = {"slice": 6, "boxes": {"6": [{"z": 6, "y0": 2, "y1": 10, "x0": 2, "x1": 6}]}}
+    prompt = dataclasses.replace(liver, reference={**liver.reference, "target": tight})
+    rows = by_metric(scored(segmenter(), [prompt], {"a:liver": GOLD["liver"]}))
+    assert rows["box_iou"].value == pytest.approx(0.5)
+    assert rows["oracle_dsc"].value == pytest.approx(2 * 32 * 6 / (64 * 6 + 32 * 12))
+
+
 def test_the_right_one_of_two_masks_is_told_where_words_leave_it_open(segmenter, case_of):
     cases = [case_of("a"), case_of("b"), case_of("c")]
     kidneys = ["left kidney", "right kidney"]

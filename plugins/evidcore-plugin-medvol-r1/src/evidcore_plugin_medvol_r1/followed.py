@@ -15,6 +15,7 @@ from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read
 from evidcore_plugin_medvol_r1.mask_figures import MaskFigures, mask_figures
 from evidcore_plugin_medvol_r1.masks import masks_of, other_mask, request, target_mask
+from evidcore_plugin_medvol_r1.rewards import boxes_on
 
 _AT_ONCE = 8  # masks of one volume in memory, unless one question needs more
 
@@ -83,11 +84,17 @@ def follow(given: Sequence[Answers[Answer]], task: Task, segmenter: Segmenter) -
 
 
 def gold_evidence(prompt: Prompt, task: Task) -> Evidence:
-    """Return slice and boxes of the gold answer.
+    """Return slice and boxes that are right: tight ones where the task measured them, or the gold answer's.
+
+    A gold answer may draw its boxes wider than what is measured (`margin_voxels`).
 
     Raises:
-        ContractError: if the task reads none from what it wrote itself.
+        ContractError: if the task measured none and reads none from what it wrote itself.
     """
+    measured = prompt.reference.get("target")
+    if measured is not None and "boxes" in measured:
+        z = int(measured["slice"])
+        return Evidence(slice=z, boxes=tuple(boxes_on(measured, z)))
     gold = task.parse(prompt, task.gold(prompt)[0]).evidence
     if gold is None or not gold.boxes:
         raise ContractError(
