@@ -178,7 +178,7 @@ def test_rewards_that_all_weigh_nothing_are_refused(write):
          "line 36, stage.grpo.learning_rate: must have the keys of train (bridge, language) and no other, "
          "got bridge, encoder."),
         ('{ use = "tiny" }', '{ use = "tiny", id = "a/b" }',
-         "line 16, model.language.id: unknown key. Keys here: heads, layers, width."),
+         "line 16, model.language.id: unknown key. Keys here: heads, layers, ordered_numbers, width."),
         ('{ use = "tiny" }', '{ id = "a/b" }', "line 16, model.language: revision is missing"),
         ('{ use = "tiny" }', '{ id = "a/b", folder = "c" }',
          "line 16, model.language: must have exactly one of id and folder, got id and folder."),
