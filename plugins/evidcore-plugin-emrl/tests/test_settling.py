@@ -23,7 +23,7 @@ TAG_HU = 1000
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    """Return 48 patients with one finding or two and a tag that tells whose scan it is, and 4 healthy ones."""
+    """Return 48 patients with one finding or two, with a tag that tells whose scan it is, and 4 healthy."""
     folder, names = tmp_path_factory.mktemp("settling"), list(KINDS)
     found = []
     for number in range(48):
@@ -48,11 +48,16 @@ def gold(cases, cache, cite="report"):
 
 @pytest.fixture(scope="module")
 def settle(cases, cache):
-    """Return the checks of a reader by name, and what was settled."""
+    """Return the checks of a reader by name under options, and what was settled, once for each reader."""
+    known, rollouts, matched = {}, gold(cases, cache), MatchedSlices(lambda: cases, cache)
 
-    def run(reader, made=CrossView, **options):
-        reward = made(lambda: cases, cache, reader=reader, **options)
-        settled = reward.settled(gold(cases, cache))
+    def run(reader, made=CrossView, *, second_reader=None, **options):
+        key = type(reader), made, type(second_reader)
+        if key not in known:
+            reward = made(lambda: cases, cache, reader=reader, second_reader=second_reader)
+            reward.matched = matched
+            known[key] = reward.settled(rollouts)
+        settled = dataclasses.replace(known[key], own=known[key].own._replace(**options))
         return {one.check.removeprefix("settling: "): one for one in settled.checks()}, settled
 
     return run
@@ -151,10 +156,21 @@ def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(c
     assert checks["blank"].outcome == "fine"
 
 
+def test_a_line_that_perfect_eyes_do_not_reach_is_said(cases, cache, settle):
+    _, settled = settle(PerfectEyes(cases, cache))
+    right = dict(settled.pays["right"])
+    right[settled.own] = dataclasses.replace(right[settled.own], value=0.3, eyes=0.35)
+    low = dataclasses.replace(settled, pays={**settled.pays, "right": right})
+    (found,) = (one for one in low.checks() if one.check == "settling: right")
+    assert found.outcome == "alarm"
+    assert found.says.endswith("; at least 0.4 is needed, more than perfect eyes are paid")
+
+
 class PaysWords(CrossView):
     """Pays for every finding that a report affirms."""
 
     def __call__(self, rollouts, earlier):
+        super().__call__(rollouts, earlier)
         return [Score(value=0.2 * one.answer.report.count("There is a")) for one in rollouts]
 
 
@@ -246,6 +262,12 @@ def test_a_reader_with_too_few_answers_is_named():
         Asked(Short())([ImageQuestion(crops=(), text="What is seen?")])
 
 
+def test_the_options_of_a_reward_are_its_own(cases, cache):
+    options = {"agreement": "local", "control": "blank", "bind": "finding", "mask_gate": True}
+    reward = CrossView(lambda: cases, cache, reader=PerfectEyes(cases, cache), **options)
+    assert reward.settled(gold(cases[:9], cache)).own == Cell(**options)
+
+
 def test_too_few_scans_are_a_note_and_ask_the_reader_nothing(cases, cache):
     class Refuses(Reader):
         deterministic = True
@@ -263,12 +285,14 @@ def test_too_few_scans_are_a_note_and_ask_the_reader_nothing(cases, cache):
 
 
 def test_scans_that_nothing_contradicts_are_a_note(cases, cache):
-    cysts = [case for case in cases if "cyst" in case.present()]
-    few = [dataclasses.replace(case, id=f"{case.id} {copy}") for copy in range(3) for case in cysts]
+    cysts = [case for case in cases if case.present() == ("cyst",)]
+    few = [dataclasses.replace(case, id=f"{case.id} {copy}") for copy in range(5) for case in cysts]
     reward = CrossView(lambda: cysts, cache, reader=PerfectEyes(cysts, cache))
     (found,) = reward.checks(gold(few, cache))
     assert found.outcome == "note"
-    assert "none has masks and another patient's slice to contradict it" in found.says
+    assert found.says.startswith(
+        f"of {len(few)} scans with a finding none has masks and another patient's slice to contradict it"
+    )
 
 
 def test_fewer_than_20_pairs_tell_nothing(cases, cache):

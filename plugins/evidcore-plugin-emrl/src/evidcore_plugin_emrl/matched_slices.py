@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from evidcore.volume.reading import read_geometry
 from evidcore_plugin_emrl.report_evidence import RULE
 
 MOST_PATIENTS = 300  # whose slices are held ready
+MOST_FOUND = 20_000  # answers that are kept
 HEIGHT = 0.1  # of the scan: this far apart counts as much as an area twice as large
 
 
@@ -52,6 +53,7 @@ class MatchedSlices:
             cache_folder: keeps what was measured of masks.
         """
         self._cases, self._cache_folder = cases, cache_folder
+        self._found: dict[Hashable, list[Crop]] = {}
 
     def __call__(
         self, case: Case, crop: Crop, z: int, count: int, *, without: Set[str] = frozenset()
@@ -68,6 +70,14 @@ class MatchedSlices:
         Raises:
             DataError: if a file cannot be used.
         """
+        asked = (case.id, crop, z, count, frozenset(without))
+        if asked not in self._found:
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            self._found[asked] = self._nearest(case, crop, z, count, without)
+        return self._found[asked]
+
+    def _nearest(self, case: Case, crop: Crop, z: int, count: int, without: Set[str]) -> list[Crop]:
         slices = self._slices
         depth = read_geometry(crop.volume).shape_zyx[0]
         known = slices.places.get(dataclasses.replace(crop, blank=False, change=""))

@@ -87,7 +87,7 @@ class Settled:
             for agreement in AGREEMENTS:
                 yield ""
                 yield f'agreement = "{agreement}", bind = "{bind}"; mean pay, 95 % bounds, [perfect eyes]'
-                yield f"{'':15}{'pairs':>6}" + "".join(f"{control:^31}" for control in CONTROLS)
+                yield f"{'':15}{'pairs':>6}" + "".join(f"{control:^33}" for control in CONTROLS)
                 for name in (*CONDITIONS, FALSE):
                     for gate in (False, True):
                         row = [
@@ -97,7 +97,7 @@ class Settled:
                         if not known or (gate and not self._gated(name, agreement, bind)):
                             continue
                         label = "  mask gate" if gate else name
-                        yield f"{label:15}{known[0].pairs:>6}" + "".join(f"{_cell(one):^31}" for one in row)
+                        yield f"{label:15}{known[0].pairs:>6}" + "".join(f"{_cell(one):^33}" for one in row)
 
     def _gated(self, name: str, agreement: Agreement, bind: Bind) -> bool:
         """Tell whether the mask gate changes what a condition is paid."""
@@ -180,7 +180,8 @@ class Settled:
         if name == "right":
             least = LEAST_RIGHT[self.own.agreement]
             if pay.value < least:
-                return "alarm", f"at least {least} is needed"
+                unreached = pay.eyes is not None and pay.eyes < least
+                return "alarm", f"at least {least} is needed{', more than perfect eyes are paid' * unreached}"
         elif name in ("contradicting", FALSE) and pay.high > MOST_LEAKED:
             if pay.low <= MOST_LEAKED and pay.pairs < ENOUGH_PAIRS:
                 return "note", f"{pay.pairs} pairs are too few to tell it from {MOST_LEAKED}; raise --limit"
