@@ -1,7 +1,7 @@
 """Does a slice that contradicts the report still pay? The settling test of the reward cross-view.
 
 python benchmarks/slice_reader.py                   fits the reader, once: about 12 minutes on a CPU core
-OMP_NUM_THREADS=1 python benchmarks/settling.py     about 5 minutes
+OMP_NUM_THREADS=1 python benchmarks/settling.py     about 4 minutes
 python benchmarks/settling.py --second runs/slice-reader/1018 --second-channels 24 48 96
 
 Draws phantom-abdomen with another seed than the reader was fitted on, and pays the gold answers of its test

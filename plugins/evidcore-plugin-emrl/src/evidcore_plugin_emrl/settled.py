@@ -87,7 +87,7 @@ class Settled:
             for agreement in AGREEMENTS:
                 yield ""
                 yield f'agreement = "{agreement}", bind = "{bind}"; mean pay, 95 % bounds, [perfect eyes]'
-                yield f"{'':15}{'pairs':>6}" + "".join(f"{control:^33}" for control in CONTROLS)
+                yield f"{'':15}{'pairs':>6}" + "".join(f"{control:^33}" for control in CONTROLS).rstrip()
                 for name in (*CONDITIONS, FALSE):
                     for gate in (False, True):
                         row = [
@@ -97,7 +97,8 @@ class Settled:
                         if not known or (gate and not self._gated(name, agreement, bind)):
                             continue
                         label = "  mask gate" if gate else name
-                        yield f"{label:15}{known[0].pairs:>6}" + "".join(f"{_cell(one):^33}" for one in row)
+                        cells = "".join(f"{_cell(one):^33}" for one in row)
+                        yield f"{label:15}{known[0].pairs:>6}{cells}".rstrip()
 
     def _gated(self, name: str, agreement: Agreement, bind: Bind) -> bool:
         """Tell whether the mask gate changes what a condition is paid."""
