@@ -15,7 +15,7 @@ import click
 from evidcore.errors import RecipeError
 
 if TYPE_CHECKING:
-    from evidcore.reward.reward_audit import Checked
+    from evidcore.contracts import Checked
     from evidcore.run.context import Context
     from evidcore.train.grpo import Grpo
 
@@ -124,13 +124,15 @@ def _print(name: str, checks: Sequence[Checked]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from evidcore.reward.reward_audit import CHECKS
+
     console = Console(highlight=False, soft_wrap=True)
     tasks = {one.task for one in checks if one.task}
     table = Table("check", "outcome", "found", box=None, pad_edge=False, title_justify="left")
     table.title = f"{name}, {', '.join(sorted(tasks))}" if tasks else name
     together = [one for one in checks if not one.reward]
     alone = [
-        one for one in checks if one.reward and (one.outcome in ("alarm", "note") or one.check == "asked")
+        one for one in checks if one.reward and (one.outcome in ("alarm", "note") or one.check not in CHECKS)
     ]
     for one in (*together, *alone):
         whose = f"{one.reward}: {one.check}" if one.reward else one.check

@@ -26,6 +26,7 @@ from evidcore.contracts.evaluating import (
     StageResult,
 )
 from evidcore.contracts.judging import (
+    Checked,
     ImageQuestion,
     Labeler,
     Measured,
@@ -97,6 +98,7 @@ __all__ = [
     "Blind",
     "BoxPrompt",
     "Bridge",
+    "Checked",
     "Condition",
     "Corpus",
     "Dataset",

@@ -16,6 +16,7 @@ from evidcore.errors import DataError
 
 TextKind = Literal["report", "think"]
 Judged = Literal["format", "correctness", "report", "evidence"]
+Outcome = Literal["fine", "note", "alarm", "not applicable"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +98,18 @@ class Metric(ABC):
         return {}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What one check of a reward found."""
+
+    check: str
+    outcome: Outcome
+    says: str  # a sentence with its figures
+    task: str = ""
+    reward: str = ""  # by itself; empty: all of the stage, composed
+    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
 class Reward(ABC):
     """Judge sampled answers; higher is better.
 
@@ -129,6 +142,14 @@ class Reward(ABC):
 
         None is short for "not applicable". Missing is not zero: an unscored rollout moves no advantage.
         """
+
+    def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
+        """Return what `evid audit reward` tells of this reward alone, beyond what it asks of every one.
+
+        Args:
+            gold: the gold answer to each audited prompt of a task, in groups of their own.
+        """
+        return ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,37 +13,22 @@ import dataclasses
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 
 from evidcore.case import Score
-from evidcore.contracts.judging import Judged
+from evidcore.contracts.judging import Checked, Judged, Outcome
 from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import EQUAL, Judgement, NamedReward, RewardComposer
 from evidcore.reward.twins import Twin, options_of, twins
-
-Outcome = Literal["fine", "note", "alarm", "not applicable"]
 
 ANSWER: frozenset[Judged] = frozenset({"correctness", "evidence"})
 GAINED = 0.02  # of the widest difference in pay: less is not a gain
 MOSTLY = 0.9  # of the prompts on which an answer should earn more
 MOST_DEAD = 0.9  # share of groups, or of answers, that teaches nothing
 CONSTANT = "constant "
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Checked:
-    """What one check found."""
-
-    check: str
-    outcome: Outcome
-    says: str  # a sentence with its figures
-    task: str = ""
-    reward: str = ""  # by itself; empty: all of the stage, composed
-    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -436,6 +421,10 @@ def _of_task(
                 result = _excused(result, one.reward.declared[name])
             if result.outcome != "not applicable":
                 found.append(Checked(check=name, task=task, reward=one.name, **vars(result)))
+    gold = [twin.rollout for twin in made if twin.kind == "right"]
+    for one in rewards:
+        own = one.reward.checks(gold)
+        found += [dataclasses.replace(result, task=task, reward=one.name) for result in own]
     return found
 
 

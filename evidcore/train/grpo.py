@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from evidcore.case import Case
 from evidcore.contracts import (
+    Checked,
     Reward,
     RolloutStrategy,
     Stage,
@@ -25,7 +26,7 @@ from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
 from evidcore.registry import Offer, blame, find
 from evidcore.registry.factory import offer_of
 from evidcore.reward.composer import NamedReward
-from evidcore.reward.reward_audit import Checked, audit_rewards
+from evidcore.reward.reward_audit import audit_rewards
 from evidcore.train.fit import named_data
 from evidcore.train.sampler import RolloutPolicy
 from evidcore.train.settings import GrpoSettings, TrainingStage

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evidcore.case import Score
-from evidcore.contracts import Reward
+from evidcore.contracts import Checked, Reward
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
@@ -26,6 +26,15 @@ class Constant(Reward):
     def __call__(self, rollouts, earlier):
         self.calls += 1
         return [Score(value=0.3)] * len(rollouts)
+
+
+class ChecksItself(Constant):
+    """Constant, with a check of its own."""
+
+    judges = frozenset()
+
+    def checks(self, gold):
+        return [Checked(check="own", outcome="fine", says=f"looked at {len(gold)}", figures={"seen": 1.0})]
 
 
 @pytest.fixture
@@ -50,6 +59,18 @@ def test_an_alarm_is_exit_status_1_and_stands_in_the_json(evid, constant):
     (over,) = [one for one in checks if one["check"] == "right over wrong"]
     assert (over["outcome"], over["task"], over["reward"]) == ("alarm", "choice", "")
     assert over["figures"] == {"right": 0.3, "wrong": 0.3, "share_of_prompts": 0.0}
+
+
+def test_what_a_reward_checks_of_itself_is_printed_also_where_it_is_fine(evid, offered):
+    offered("evid-checks", "[evidcore.reward]\nchecks-itself = evid_checks:It\n", It=ChecksItself)
+    own = words('stage.grpo.reward=[{use="checks-itself", name="mine"}]')
+    result = evid("audit", "reward", RECIPE, *own, "--limit", 3)
+    (line,) = [line for line in result.output.splitlines() if line.startswith("mine: own")]
+    assert line.split() == ["mine:", "own", "fine", "looked", "at", "3"]
+    result = evid("audit", "reward", RECIPE, *own, "--limit", 3, "--json")
+    checks = json.loads(result.stdout)["stages"]["05-grpo"]
+    (found,) = [one for one in checks if one["check"] == "own"]
+    assert (found["reward"], found["figures"]) == ("mine", {"seen": 1.0})
 
 
 def test_a_stage_that_is_none_of_grpo_is_named(evid):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import ClassVar
 
 import bad_rewards as bad
 import numpy as np
@@ -12,6 +13,8 @@ from evidcore_plugin_lab.ablation.definition import load_ablation
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
+from evidcore.case import Rollout
+from evidcore.contracts import Checked
 from evidcore.errors import ContractError
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
@@ -283,3 +286,20 @@ def test_rewards_of_the_committed_ablations_raise_no_alarm(small):
             rows = small[recipe.name if recipe.name in SMALL else "med3d_r1"][1]
             assert composed_alarms(rewards, rows) == [], (file.name, arm.name)
     assert len(seen) > 8
+
+
+def test_what_a_reward_checks_of_itself_stands_among_the_outcomes():
+    class Checks(bad.Planted):
+        gold: ClassVar[list[Rollout]] = []
+
+        def checks(self, gold):
+            self.gold.extend(gold)
+            return [Checked(check="own", outcome="alarm", says="pays for 3", figures={"share": 0.3})]
+
+    rows = bad.rows()
+    found = audit_rewards([bad.named(Checks(bad.is_right), name="mine"), *bad.sound()], rows)
+    (own,) = [one for one in found if one.check == "own"]
+    assert (own.reward, own.task, own.outcome) == ("mine", "choice", "alarm")
+    assert own.figures == {"share": 0.3}
+    assert [one.prompt.id for one in Checks.gold] == [row.prompt.id for row in rows]
+    assert all(bad.is_right(one) for one in Checks.gold)

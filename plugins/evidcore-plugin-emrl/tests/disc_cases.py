@@ -9,12 +9,15 @@ SHAPE = (6, 32, 48)  # z, y, x
 HU = {"cyst": 0.0, "stone": 90.0}  # in tissue of 50
 
 
-def disc_case(folder, number, present=None, *, where=None):
-    """Each finding with probability one half, a disc on two slices; or `where`: name -> region by slice."""
+def disc_case(folder, number, present=None, *, where=None, kinds=HU, tag_hu=None):
+    """Each finding with probability one half, a disc on two slices; or `where`: name -> region by slice.
+
+    `tag_hu` is burnt into a corner of every slice.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(number)
     hu, masks = np.full(SHAPE, 50.0), {}
-    wanted = [name for name in HU if rng.random() < 0.5] if present is None else present
+    wanted = [name for name in kinds if rng.random() < 0.5] if present is None else present
     for name in wanted:
         mask = np.zeros(SHAPE, bool)
         if where is not None:
@@ -27,14 +30,16 @@ def disc_case(folder, number, present=None, *, where=None):
             for other in masks.values():
                 mask &= ~other
         masks[name] = mask
-        hu[mask] = HU[name]
+        hu[mask] = kinds[name]
     hu += rng.normal(0, 8, SHAPE)
+    if tag_hu is not None:
+        hu[:, 0, 0] = tag_hu
     path = folder / f"{number}.nii"
     image = nibabel.Nifti1Image(hu.round().astype(np.int16).transpose(2, 1, 0), np.diag([-2, -2, 5, 1]))
     nibabel.save(image, path)
     np.savez(folder / f"{number}.npz", **masks)
-    findings = tuple(Finding(name=name, state="present" if name in masks else "absent") for name in HU)
-    sentences = [f"There is a {name}." if name in masks else f"No {name} is seen." for name in HU]
+    findings = tuple(Finding(name=name, state="present" if name in masks else "absent") for name in kinds)
+    sentences = [f"There is a {name}." if name in masks else f"No {name} is seen." for name in kinds]
     text, spans = "", []
     for sentence, finding in zip(sentences, findings, strict=True):
         label = "abnormal" if finding.state == "present" else "normal"

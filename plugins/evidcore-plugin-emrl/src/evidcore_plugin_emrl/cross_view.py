@@ -12,13 +12,14 @@ from annotated_types import Ge
 
 from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Case, Crop, Evidence, Finding, Rollout, Score, Unscored, Verdict
-from evidcore.contracts import ImageQuestion, Labeler, Reader, Reward, Unread
+from evidcore.contracts import Checked, ImageQuestion, Labeler, Reader, Reward, Unread
 from evidcore.errors import DataError
+from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
 from evidcore.geometry.boxes import is_slice
-from evidcore.geometry.target import measure
 from evidcore.text.agreement import states
-from evidcore_plugin_emrl.matched_slices import MatchedSlices, lacks_mask, require_others
-from evidcore_plugin_emrl.report_evidence import RULE
+from evidcore_plugin_emrl.matched_slices import MatchedSlices, lacks_mask, require_others, shown_findings
+from evidcore_plugin_emrl.settled import ENOUGH_PAIRS, Cell, Settled
+from evidcore_plugin_emrl.settling import settle
 
 QUESTION = "Which findings are seen on this slice?"
 MOST_CHARACTERS = 4000  # of a reader's answer; a slice has no more to tell
@@ -83,6 +84,7 @@ class CrossView(Reward):
         labeler: reads answers and reports; `negation-rules` with the finding names of the cases trained on
             where none is named.
         question: what the reader is asked.
+        second_reader: asked by `evid audit reward` alone, which tells the kappa of the two.
 
     Source:
         E-MRL, arXiv:2606.23888, tells a reward for agreement of the gold report with a local re-query of the
@@ -102,6 +104,7 @@ class CrossView(Reward):
         bind: Literal["slice", "finding"] = "slice",
         labeler: Labeler | None = None,
         question: str = QUESTION,
+        second_reader: Reader | None = None,
     ) -> None:
         self.reader = reader
         self.agreement = agreement
@@ -110,12 +113,13 @@ class CrossView(Reward):
         self.mask_gate = mask_gate
         self.bind = bind
         self.question = question
+        self.second_reader = second_reader
         self.bounds = (-1.0, 1.0) if control == "others" else (0.0, 1.0)
         self.judges = frozenset({"report", "evidence"} if bind == "finding" else {"evidence"})
         self.costs = reader.costs or (labeler.costs if labeler else "")
         self._cases = cases
         self._cache_folder = cache_folder
-        self._matched = MatchedSlices(cases, cache_folder)
+        self.matched = MatchedSlices(cases, cache_folder)
         self._labeler = labeler
 
     def ready(self) -> None:
@@ -127,7 +131,7 @@ class CrossView(Reward):
         cases = self._cases()
         names = _names(cases)
         for name, read in zip(
-            names, self._reading().read([f"There is a {name}." for name in names]), strict=True
+            names, self.reading().read([f"There is a {name}." for name in names]), strict=True
         ):
             if isinstance(read, Unread) or name not in _affirmed(read):
                 raise DataError(
@@ -151,6 +155,45 @@ class CrossView(Reward):
         seen = self._seen(list(asked))
         return [self._judge(claim, seen) if isinstance(claim, _Claim) else claim for claim in claims]
 
+    def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
+        """Return the settling test; fewer scans with a finding than 20 ask the reader nothing."""
+        sick = sum(bool(one.prompt.case.present()) for one in gold)
+        settled = self.settled(gold) if sick >= FEWEST_PATIENTS else None
+        if settled is not None:
+            return settled.checks()
+        says = (
+            f"{sick} scans with a finding are too few to say whether a contradicting slice pays"
+            if sick < FEWEST_PATIENTS
+            else f"of {sick} scans with a finding none has masks and another patient's slice to contradict it"
+        )
+        says += f"; raise --limit ({FEWEST_PATIENTS} are needed, {ENOUGH_PAIRS} are enough)"
+        return [Checked(check="settling", outcome="note", says=says, figures={"scans": float(sick)})]
+
+    def settled(self, gold: Sequence[Rollout]) -> Settled | None:
+        """Return the settling test over gold answers; None where none has a slice that contradicts it."""
+        return settle(self, gold, self._cases(), self._cache_folder, self.second_reader)
+
+    def varied(self, reader: Reader, labeler: Labeler, cell: Cell) -> CrossView:
+        """Return the reward with another reader, labeler and options."""
+        found = type(self)(
+            self._cases,
+            self._cache_folder,
+            reader=reader,
+            agreement=cell.agreement,
+            control=cell.control,
+            control_slices=self.control_slices,
+            mask_gate=cell.mask_gate,
+            bind=cell.bind,
+            labeler=labeler,
+            question=self.question,
+        )
+        found.matched = self.matched
+        return found
+
+    def vocabulary(self) -> tuple[str, ...]:
+        """Return the names of the findings of the cases that are trained on."""
+        return _names(self._cases())
+
     def _claim(self, rollout: Rollout) -> _Claim | Score | Unscored:
         """Return what is to be asked, or the verdict where nothing is."""
         case, answer = rollout.prompt.case, rollout.answer
@@ -163,7 +206,7 @@ class CrossView(Reward):
             return Unscored(kind="not-applicable", reason=f"finding {without!r} has no mask")
         affirmed = Seen()
         if self.bind == "finding":
-            (read,) = self._reading().read([answer.report or ""])
+            (read,) = self.reading().read([answer.report or ""])
             if isinstance(read, Unread):
                 return Unscored(kind="failed", reason=f"the report could not be read: {read}")
             affirmed = _affirmed(read) - _unsure(case)
@@ -173,13 +216,13 @@ class CrossView(Reward):
             if self.bind == "finding" and answer.malformed is None and not affirmed & gold:
                 told = "the report affirms nothing that is there"
             return Score(value=0.0, reason=told)
-        if self.mask_gate:
-            slices = {name: z for name, z in slices.items() if self._shows(case, name, z)}
-            if not slices:
-                return Score(value=0.0, reason="the mask shows no finding on the named slice")
         shown = {crop.box_zyx[0]: crop for crop in rollout.prompt.crops() if is_slice(crop) and crop.box_zyx}
         if lost := [z for z in slices.values() if z not in shown]:
             return Score(value=0.0, reason=f"slice {lost[0]} was not shown")
+        if self.mask_gate:
+            slices = {name: z for name, z in slices.items() if self._shows(case, name, shown[z])}
+            if not slices:
+                return Score(value=0.0, reason="the mask shows no finding on the named slice")
         places = {z: shown[z] for z in dict.fromkeys(slices.values())}
         controls = {z: self._controls(case, z, crop) for z, crop in places.items()}
         if self.control == "others" and not all(controls.values()):
@@ -197,9 +240,10 @@ class CrossView(Reward):
         given = evidence.slices if evidence.slice is None else dict.fromkeys(paid, evidence.slice)
         return {name: given[name] for name in sorted(paid) if name in given}
 
-    def _shows(self, case: Case, name: str, z: int) -> bool:
-        names = [name] if self.bind == "finding" else list(case.present())
-        return measure(case, names, RULE, self._cache_folder).areas.get(z, 0) > 0
+    def _shows(self, case: Case, name: str, crop: Crop) -> bool:
+        plain = dataclasses.replace(crop, blank=False, change="")
+        shown = shown_findings(case, plain, self._cache_folder)
+        return name in shown if self.bind == "finding" else bool(shown)
 
     def _controls(self, case: Case, z: int, crop: Crop) -> list[ImageQuestion]:
         match self.control:
@@ -208,7 +252,7 @@ class CrossView(Reward):
             case "text":
                 return [self._about()]
             case "others":
-                return [self._about(one) for one in self._matched(case, crop, z, self.control_slices)]
+                return [self._about(one) for one in self.matched(case, crop, z, self.control_slices)]
             case _:
                 return []
 
@@ -223,7 +267,7 @@ class CrossView(Reward):
         if len(answers) != len(questions):
             raise ValueError(f"its reader gave {len(answers)} answers to {len(questions)} questions")
         found: dict[ImageQuestion, Seen | str] = {}
-        read = self._reading().read([answer or "" for answer in answers])
+        read = self.reading().read([answer or "" for answer in answers])
         for question, answer, findings in zip(questions, answers, read, strict=True):
             if answer is None and not question.crops:
                 found[question] = Seen()
@@ -296,7 +340,7 @@ class CrossView(Reward):
             return both / len(sees) if sees else 0.0
         return 2 * both / (len(gold) + len(sees))
 
-    def _reading(self) -> Labeler:
+    def reading(self) -> Labeler:
         """Return the labeler; its own knows the names of the cases that are trained on."""
         if self._labeler is None:
             self._labeler = NegationRules(findings=_names(self._cases()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from evidcore.volume.reading import read_geometry
 from evidcore_plugin_emrl.report_evidence import RULE
 
 MOST_PATIENTS = 300  # whose slices are held ready
+MOST_FOUND = 20_000  # answers that are kept
 HEIGHT = 0.1  # of the scan: this far apart counts as much as an area twice as large
 
 
@@ -30,6 +31,8 @@ class _Slices:
     heights: Float[np.ndarray, " slice"]  # 0 at the scan's lowest edge, 1 at its highest
     areas: Float[np.ndarray, " slice"]  # mm²
     names: Sequence[str]
+    cases: Sequence[Case]  # by slice
+    places: Mapping[Crop, int]  # of a slice in these lists
 
 
 class MatchedSlices:
@@ -50,27 +53,41 @@ class MatchedSlices:
             cache_folder: keeps what was measured of masks.
         """
         self._cases, self._cache_folder = cases, cache_folder
+        self._found: dict[Hashable, list[Crop]] = {}
 
-    def __call__(self, case: Case, crop: Crop, z: int, count: int) -> list[Crop]:
+    def __call__(
+        self, case: Case, crop: Crop, z: int, count: int, *, without: Set[str] = frozenset()
+    ) -> list[Crop]:
         """Return the nearest slices of `count` other patients, of fewer where there are no more.
 
         Args:
-            case: whose patient is left out, and whose findings are the lesion.
-            crop: the slice.
+            case: whose patient is left out.
+            crop: the slice; one of another patient has that patient's lesion area, and leaves him out too.
             z: its index.
             count: of patients.
+            without: findings that none of the returned slices shows.
 
         Raises:
             DataError: if a file cannot be used.
         """
+        asked = (case.id, crop, z, count, frozenset(without))
+        if asked not in self._found:
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            self._found[asked] = self._nearest(case, crop, z, count, without)
+        return self._found[asked]
+
+    def _nearest(self, case: Case, crop: Crop, z: int, count: int, without: Set[str]) -> list[Crop]:
         slices = self._slices
         depth = read_geometry(crop.volume).shape_zyx[0]
-        area = self._areas(case).get(z, 0.0)
+        known = slices.places.get(dataclasses.replace(crop, blank=False, change=""))
+        area = self._areas(case).get(z, 0.0) if known is None else slices.areas[known]
         apart = np.abs(slices.heights - (z + 0.5) / depth) / HEIGHT
         shows = slices.areas > 0
         if area > 0:
             apart += np.abs(np.log2(np.where(shows, slices.areas, area) / area))
         own = [number for number, name in enumerate(slices.names) if name == _patient(case)]
+        own += [] if known is None else [slices.patients[known]]
         fits: Bool[np.ndarray, " slice"] = (shows == (area > 0)) & ~np.isin(slices.patients, own)
         digest = hashlib.blake2b(f"{case.id}/{z}".encode(), digest_size=8).digest()
         drawn = np.random.default_rng(int.from_bytes(digest, "big")).random(len(apart))
@@ -78,7 +95,7 @@ class MatchedSlices:
         for place in np.lexsort((drawn, apart)):
             if len(found) == count:
                 break
-            if fits[place]:
+            if fits[place] and not (without and self._shows(slices, int(place), without)):
                 found.setdefault(int(slices.patients[place]), slices.crops[place])
         return list(found.values())
 
@@ -90,6 +107,7 @@ class MatchedSlices:
                 by_patient.setdefault(_patient(case), []).append(case)
         names = sorted(by_patient, key=lambda name: hashlib.blake2b(name.encode()).digest())[:MOST_PATIENTS]
         crops: list[Crop] = []
+        cases: list[Case] = []
         patients, heights, areas = [], [], []
         for number, case in (
             (number, case) for number, name in enumerate(names) for case in by_patient[name]
@@ -98,11 +116,19 @@ class MatchedSlices:
             crops += [
                 Crop(volume=case.volumes[0], box_zyx=(z, z + 1, 0, height, 0, width)) for z in range(depth)
             ]
+            cases += [case] * depth
             patients += [number] * depth
             heights += [(z + 0.5) / depth for z in range(depth)]
             measured = self._areas(case)
             areas += [measured.get(z, 0.0) for z in range(depth)]
-        return _Slices(crops, np.array(patients, int), np.array(heights), np.array(areas), names)
+        places = {crop: place for place, crop in enumerate(crops)}
+        return _Slices(
+            crops, np.array(patients, int), np.array(heights), np.array(areas), names, cases, places
+        )
+
+    def _shows(self, slices: _Slices, place: int, names: Set[str]) -> bool:
+        """Tell whether a slice shows one of some findings."""
+        return bool(names & shown_findings(slices.cases[place], slices.crops[place], self._cache_folder))
 
     def _areas(self, case: Case) -> dict[int, float]:
         """Return the lesion area of the slices that show one, in mm²."""
@@ -112,6 +138,15 @@ class MatchedSlices:
         _, high_mm, wide_mm = read_geometry(case.volumes[0]).spacing_mm_zyx
         pixels = measure(case, present, RULE, self._cache_folder).areas
         return {z: count * high_mm * wide_mm for z, count in pixels.items()}
+
+
+def shown_findings(case: Case, crop: Crop, cache_folder: Path) -> frozenset[str]:
+    """Return the findings of a case that its masks show on a slice of it, none on one of another scan."""
+    if crop.box_zyx is None or crop.blank or crop.change or crop.volume not in case.volumes:
+        return frozenset()
+    z = crop.box_zyx[0]
+    masked = [name for name in case.present() if name in case.masks]
+    return frozenset(name for name in masked if measure(case, [name], RULE, cache_folder).areas.get(z, 0) > 0)
 
 
 def lacks_mask(case: Case) -> str | None:

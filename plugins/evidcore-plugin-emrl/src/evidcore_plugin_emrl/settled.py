@@ -1,0 +1,207 @@
+"""What the settling test found: pay by condition and options, and an outcome for each condition."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from evidcore.contracts import Checked
+from evidcore.contracts.judging import Outcome
+from evidcore_plugin_emrl.reader_habits import Habits
+from evidcore_plugin_emrl.reading_figures import LEAST_SENSITIVITY, LEAST_SPECIFICITY
+from evidcore_plugin_emrl.settling_conditions import CONDITIONS
+
+MOST_LEAKED = 0.05  # upper bound of what a contradicting slice, or a false finding, may be paid
+LEAST_RIGHT = {"whole": 0.4, "local": 0.6}  # perfect eyes do not reach 1: no slice shows all findings
+LEAST_OF_EYES = 0.8  # of what perfect eyes are paid, bound to findings, or where that is less
+ENOUGH_PAIRS = 200
+FALSE = "false finding"
+Agreement = Literal["whole", "local"]
+Control = Literal["none", "blank", "text", "others"]
+Bind = Literal["slice", "finding"]
+AGREEMENTS: tuple[Agreement, ...] = ("whole", "local")
+CONTROLS: tuple[Control, ...] = ("none", "blank", "text", "others")
+BINDS: tuple[Bind, ...] = ("slice", "finding")
+
+
+class Cell(NamedTuple):
+    """Options of the reward."""
+
+    agreement: Agreement
+    control: Control
+    bind: Bind
+    mask_gate: bool
+
+    def __str__(self) -> str:
+        """Return them as words."""
+        gate = ", mask gate" if self.mask_gate else ""
+        return f"{self.agreement}, control {self.control}, bound to the {self.bind}{gate}"
+
+
+CELLS = [Cell(*one) for one in itertools.product(AGREEMENTS, CONTROLS, BINDS, (False, True))]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pay:
+    """Mean pay of a condition; bounds of 95 % over patients, None for fewer than 20 of them."""
+
+    value: float
+    low: float | None
+    high: float | None
+    pairs: int
+    eyes: float | None  # what perfect eyes are paid
+
+    def __str__(self) -> str:
+        """Return it with its bounds."""
+        bounds = "" if self.low is None else f" (95 % {self.low:.3f} to {self.high:.3f})"
+        return f"{self.value:.3f}{bounds}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What the settling test found."""
+
+    own: Cell  # the reward's options
+    pays: Mapping[str, Mapping[Cell, Pay]]  # by condition, and FALSE
+    sensitivity: float | None  # of findings that the right slices show
+    specificity: float | None  # of lesion-free slices
+    named_on: Mapping[str, float]  # share of blank slices, and of noise, on which something is named
+    habits: Habits
+    looks: int
+    kappa: float | None  # of a second reader; None without one
+
+    def checks(self) -> list[Checked]:
+        """Return an outcome for the reader, for what it goes by, and for each condition."""
+        found = [self._reader(), self._habit()]
+        for name in (*CONDITIONS, FALSE):
+            if self.own in self.pays.get(name, {}):
+                found.append(self._condition(name))
+        return found
+
+    def table(self) -> Iterator[str]:
+        """Yield the pay of all conditions under all options as lines."""
+        yield self._reader().says
+        yield self._habit().says
+        for bind in BINDS:
+            for agreement in AGREEMENTS:
+                yield ""
+                yield f'agreement = "{agreement}", bind = "{bind}"; mean pay, 95 % bounds, [perfect eyes]'
+                yield f"{'':15}{'pairs':>6}" + "".join(f"{control:^33}" for control in CONTROLS).rstrip()
+                for name in (*CONDITIONS, FALSE):
+                    for gate in (False, True):
+                        row = [
+                            self.pays.get(name, {}).get(Cell(agreement, one, bind, gate)) for one in CONTROLS
+                        ]
+                        known = [one for one in row if one is not None]
+                        if not known or (gate and not self._gated(name, agreement, bind)):
+                            continue
+                        label = "  mask gate" if gate else name
+                        cells = "".join(f"{_cell(one):^33}" for one in row)
+                        yield f"{label:15}{known[0].pairs:>6}{cells}".rstrip()
+
+    def _gated(self, name: str, agreement: Agreement, bind: Bind) -> bool:
+        """Tell whether the mask gate changes what a condition is paid."""
+        pays = self.pays[name]
+        cells = [Cell(agreement, one, bind, False) for one in CONTROLS]
+        return any(
+            abs(pays[one].value - pays[one._replace(mask_gate=True)].value) > 1e-9
+            for one in cells
+            if one in pays and one._replace(mask_gate=True) in pays
+        )
+
+    def _reader(self) -> Checked:
+        low = [
+            (self.sensitivity or 0.0) < LEAST_SENSITIVITY,
+            (self.specificity or 0.0) < LEAST_SPECIFICITY,
+        ]
+        says = (
+            f"names {_share(self.sensitivity)} of the findings that the right slices show, leaves "
+            f"{_share(self.specificity)} of lesion-free slices alone"
+        )
+        says += f" ({LEAST_SENSITIVITY:.0%} and {LEAST_SPECIFICITY:.0%} are needed)" if any(low) else ""
+        says += "" if self.kappa is None else f"; kappa with the second reader {self.kappa:.3f}"
+        shares = {"sensitivity": self.sensitivity, "specificity": self.specificity, "kappa": self.kappa}
+        figures = {name: value for name, value in shares.items() if value is not None}
+        outcome: Outcome = "note" if any(low) else "fine"
+        return Checked(check="settling: reader", outcome=outcome, says=says, figures=figures)
+
+    def _habit(self) -> Checked:
+        always = ", ".join(sorted(self.habits.always)) or "nothing"
+        words = {
+            "lesions": "the reader goes by the lesions of the slice",
+            "always": f"the reader says the same of every slice: {always}",
+            "height": "the reader goes by the slice's height in the scan",
+            "patient": "the reader goes by the patient and not by the slice: by "
+            + ("the file" if self.named_on["blank"] > 0.5 else "something that all slices of a patient show"),
+        }
+        explained = self.habits.explained
+        names = {
+            "lesions": "masks",
+            "always": "the commonest answer",
+            "height": "height",
+            "patient": "patient",
+        }
+        shares = ", ".join(f"{names[name]} {share:.0%}" for name, share in explained.items())
+        says = (
+            f"{words[self.habits.goes_by]}; explained of its answers to {self.looks} slices: {shares}; "
+            f"something is named on {self.named_on['blank']:.0%} of blank slices, "
+            f"{self.named_on['noise']:.0%} of noise"
+        )
+        figures = {**explained, **{f"named on {name}": share for name, share in self.named_on.items()}}
+        outcome: Outcome = "fine" if self.habits.goes_by == "lesions" else "alarm"
+        return Checked(check="settling: goes by", outcome=outcome, says=says, figures=figures)
+
+    def _condition(self, name: str) -> Checked:
+        pays = self.pays[name]
+        pay, open_gate = pays[self.own], self.own._replace(mask_gate=False)
+        beside = [
+            f"{control} {pays[cell].value:.3f}"
+            for control in CONTROLS
+            if (cell := self.own._replace(control=control)) in pays and control != self.own.control
+        ]
+        says = f"pays {pay} over {pay.pairs} pairs, perfect eyes {_number(pay.eyes)}"
+        says += f"; with control {', '.join(beside)}" if beside else ""
+        if not self.own.mask_gate and self._gated(name, self.own.agreement, self.own.bind):
+            says += f"; with mask gate {pays[open_gate._replace(mask_gate=True)].value:.3f}"
+        outcome, why = self._outcome(name, pay)
+        figures = {"pairs": float(pay.pairs)}
+        for cell, one in pays.items():
+            known = {"": one.value, " low": one.low, " high": one.high, " perfect eyes": one.eyes}
+            figures |= {f"{cell}{what}": value for what, value in known.items() if value is not None}
+        return Checked(
+            check=f"settling: {name}", outcome=outcome, says=f"{says}{why and f'; {why}'}", figures=figures
+        )
+
+    def _outcome(self, name: str, pay: Pay) -> tuple[Outcome, str]:
+        if name in ("swapped", "invented") and self.own.bind == "slice":
+            return "fine", "by its formula, which has no report in it"
+        if pay.high is None or pay.low is None:
+            return "note", f"{pay.pairs} pairs are too few to say; raise --limit"
+        if name == "right":
+            least, line = LEAST_RIGHT[self.own.agreement], ""
+            if pay.eyes is not None and (self.own.bind == "finding" or pay.eyes < least):
+                least, line = LEAST_OF_EYES * pay.eyes, f", {LEAST_OF_EYES:.0%} of what perfect eyes are paid"
+            if pay.value < least:
+                return "alarm", f"at least {least:.3g} is needed{line}"
+        elif name in ("contradicting", FALSE) and pay.high > MOST_LEAKED:
+            if pay.low <= MOST_LEAKED and pay.pairs < ENOUGH_PAIRS:
+                return "note", f"{pay.pairs} pairs are too few to tell it from {MOST_LEAKED}; raise --limit"
+            return "alarm", f"the upper bound may be {MOST_LEAKED} at most"
+        return "fine", ""
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "an unknown share" if value is None else f"{value:.1%}"
+
+
+def _cell(pay: Pay | None) -> str:
+    if pay is None:
+        return "-"
+    bounds = "" if pay.low is None else f" ({pay.low:.3f}..{pay.high:.3f})"
+    return f"{pay.value:.3f}{bounds} [{_number(pay.eyes)}]"

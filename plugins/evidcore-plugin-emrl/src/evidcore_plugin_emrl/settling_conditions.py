@@ -1,0 +1,133 @@
+"""Answers of the settling test: gold reports with slices that show what they say, something else, nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evidcore.case import Crop, Evidence, Rollout, VisualPart
+from evidcore.geometry.boxes import is_slice
+from evidcore.text.agreement import states
+from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
+
+CONDITIONS: Mapping[str, str] = {
+    "right": "the gold report with its slice",
+    "contradicting": "another patient's slice, as high, with as large a lesion, of other findings",
+    "empty": "the nearest slice of the patient that shows no finding",
+    "blank": "the right slice as air",
+    "noise": "the right slice, its voxels permuted",
+    "no image": "the question without a picture",
+    "swapped": "the right slice; one finding of the report is another, which the case has not",
+    "invented": "the right slice; the report has one finding more, which the case has not",
+}
+RETOLD, OMITTED = "retold", "omitted"  # the gold report in plain sentences, whole and without what is swapped
+CANDIDATES = 8  # slices of other patients, of which those that share an index with another are passed over
+
+
+def conditions(
+    rollout: Rollout, matched: MatchedSlices, vocabulary: Sequence[str], cache_folder: Path
+) -> dict[str, Rollout]:
+    """Return what a gold answer becomes under each condition, without those that it does not allow.
+
+    Args:
+        rollout: a gold answer; one that cites no slice that was shown gives none.
+        matched: finds slices of other patients.
+        vocabulary: names of findings, of which a false one is drawn.
+        cache_folder: keeps what was measured of masks.
+    """
+    case = rollout.prompt.case
+    shown = {crop.box_zyx[0]: crop for crop in rollout.prompt.crops() if is_slice(crop) and crop.box_zyx}
+    cited = _cited(rollout)
+    if not cited or not all(z in shown for z in cited):
+        return {}
+    gold = frozenset(case.present())
+    other: dict[int, Crop] = {}
+    empty: dict[int, Crop] = {}
+    free = [z for z, crop in shown.items() if not shown_findings(case, crop, cache_folder)]
+    for z in cited:
+        for crop in matched(case, shown[z], z, CANDIDATES, without=gold):
+            if crop.box_zyx and crop.box_zyx[0] not in {_index(one) for one in other.values()}:
+                other[z] = crop
+                break
+        if free:
+            empty[z] = shown[min(free, key=lambda one: (abs(one - z), one))]
+    own = {z: shown[z] for z in cited}
+    found = {"right": _showing(rollout, own, "right")}
+    for name, crops in {"contradicting": other, "empty": empty}.items():
+        if len(crops) == len(cited):
+            found[name] = _showing(rollout, crops, name)
+    blank = {z: dataclasses.replace(crop, blank=True) for z, crop in own.items()}
+    noise = {z: dataclasses.replace(crop, change="scrambled") for z, crop in own.items()}
+    found |= {
+        "blank": _showing(rollout, blank, "blank"),
+        "noise": _showing(rollout, noise, "noise"),
+        "no image": _showing(rollout, own, "no image"),
+    }
+    known = states(case.findings)
+    absent = [name for name in vocabulary if known.get(name, "absent") == "absent"]
+    if absent:
+        lost, false = _drawn(sorted(gold), case.id), _drawn(absent, case.id)
+        rest = gold - {lost}
+        reports = {RETOLD: gold, OMITTED: rest, "swapped": rest | {false}, "invented": gold | {false}}
+        for name, affirmed in reports.items():
+            instead = {lost: false} if name == "swapped" else {}
+            found[name] = _reporting(found["right"], sorted(affirmed), instead, name)
+    return found
+
+
+def own_crops(rollout: Rollout) -> list[Crop]:
+    """Return what an answer cites."""
+    shown = {_index(crop): crop for crop in rollout.prompt.crops()}
+    return [shown[z] for z in _cited(rollout)]
+
+
+def _cited(rollout: Rollout) -> list[int]:
+    evidence = rollout.answer.evidence
+    if evidence is None:
+        return []
+    cited = evidence.slices.values() if evidence.slice is None else [evidence.slice]
+    return list(dict.fromkeys(cited))
+
+
+def _index(crop: Crop) -> int:
+    assert crop.box_zyx is not None
+    return crop.box_zyx[0]
+
+
+def _showing(rollout: Rollout, crops: Mapping[int, Crop], name: str) -> Rollout:
+    """Return an answer that cites other crops in place of its slices, and was shown these alone."""
+    prompt, evidence = rollout.prompt, rollout.answer.evidence
+    assert evidence is not None
+    if evidence.slice is None:
+        moved = Evidence(slices={which: _index(crops[z]) for which, z in evidence.slices.items()})
+    else:
+        moved = Evidence(slice=_index(crops[evidence.slice]))
+    parts = tuple(VisualPart(crop=crop) for crop in dict.fromkeys(crops.values()))
+    return dataclasses.replace(
+        rollout,
+        prompt=dataclasses.replace(prompt, id=f"{prompt.id}/{name}", parts=parts),
+        answer=dataclasses.replace(rollout.answer, evidence=moved),
+    )
+
+
+def _reporting(right: Rollout, affirmed: Sequence[str], instead: Mapping[str, str], name: str) -> Rollout:
+    """Return an answer with a report that affirms some findings, and cites slices for them."""
+    evidence = right.answer.evidence
+    assert evidence is not None
+    if evidence.slice is None:
+        slices = {instead.get(which, which): z for which, z in evidence.slices.items()}
+        slices = {which: z for which, z in slices.items() if which in affirmed}
+        evidence = Evidence(slices=slices)
+    text = " ".join(f"There is a {one}." for one in affirmed) or "No finding is seen."
+    return dataclasses.replace(
+        right,
+        prompt=dataclasses.replace(right.prompt, id=f"{right.prompt.id}/{name}"),
+        answer=dataclasses.replace(right.answer, report=text, evidence=evidence),
+    )
+
+
+def _drawn(names: Sequence[str], key: str) -> str:
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return names[int.from_bytes(digest, "big") % len(names)]

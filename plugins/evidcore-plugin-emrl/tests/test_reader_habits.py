@@ -1,0 +1,53 @@
+"""What explains a reader's answers, by hand, and the kappa of two against scikit-learn."""
+
+import numpy as np
+import pytest
+from evidcore_plugin_emrl.reader_habits import Look, habits, kappa
+from sklearn.metrics import cohen_kappa_score
+
+NAMES = ("cyst", "stone", "scar")
+
+
+def looks(named):
+    """Twelve patients with four slices each, the second of which shows one finding."""
+    found = []
+    for number in range(12):
+        for z in range(4):
+            shows = frozenset({NAMES[number % 3]}) if z == 1 else frozenset()
+            said = frozenset(named(number, z, shows))
+            found.append(Look(patient=f"p{number}", height=(z + 0.5) / 4, shows=shows, named=said))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("named", "goes_by"),
+    [
+        (lambda number, z, shows: shows, "lesions"),
+        (lambda number, z, shows: {"cyst"}, "always"),
+        (lambda number, z, shows: NAMES, "always"),
+        (lambda number, z, shows: (), "always"),
+        (lambda number, z, shows: {NAMES[z % 3]}, "height"),
+        (lambda number, z, shows: {NAMES[number % 3]}, "patient"),
+    ],
+)
+def test_each_habit_is_told_from_lesions(named, goes_by):
+    found = habits(looks(named))
+    assert found.goes_by == goes_by
+    assert found.explained[goes_by] == 1.0
+
+
+def test_the_shares_by_hand():
+    """Of 12 slices with a lesion it misses the four scars; on slices without one it says nothing."""
+    found = habits(looks(lambda number, z, shows: shows - {"scar"}))
+    assert found.explained["lesions"] == pytest.approx((8 / 12 + 1) / 2)
+    assert found.explained["always"] == pytest.approx((4 / 12 + 1) / 2)  # nothing, foretold of all
+    assert found.always == frozenset()
+
+
+def test_kappa_is_that_of_scikit_learn():
+    rng = np.random.default_rng(3)
+    first = rng.random(300) < 0.2
+    second = np.where(rng.random(300) < 0.8, first, rng.random(300) < 0.5)
+    assert kappa(first.tolist(), second.tolist()) == pytest.approx(cohen_kappa_score(first, second))
+    assert kappa([True, False], [True, False]) == 1.0
+    assert kappa([False, False], [False, False]) is None

@@ -1,0 +1,365 @@
+"""The settling test, with readers that see, and with readers that go by something else."""
+
+import dataclasses
+
+import pytest
+from disc_cases import disc_case
+from evidcore_plugin_emrl.cross_view import CrossView
+from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
+from evidcore_plugin_emrl.report_evidence import ReportEvidence
+from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell
+from evidcore_plugin_emrl.settling import NOTHING, Asked, PerfectEyes
+from evidcore_plugin_emrl.settling_conditions import CONDITIONS, conditions
+
+from evidcore.builtin.views import Slices
+from evidcore.case import Rollout, Score
+from evidcore.contracts import ImageQuestion, Reader
+from evidcore.errors import DataError
+from evidcore.volume.preparation import show
+
+KINDS = {"cyst": 0.0, "stone": 90.0, "scar": 130.0, "bleed": 170.0, "fat": -60.0, "gas": -200.0}
+TAG_HU = 1000
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    """Return 48 patients with one finding or two, with a tag that tells whose scan it is, and 4 healthy."""
+    folder, names = tmp_path_factory.mktemp("settling"), list(KINDS)
+    found = []
+    for number in range(48):
+        present = [names[number % 6]] + ([names[(number + 1) % 6]] if number % 4 == 0 else [])
+        found.append(disc_case(folder, number, present, kinds=KINDS, tag_hu=TAG_HU + number))
+    return [*found, *(disc_case(folder, number, [], kinds=KINDS) for number in range(48, 52))]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def gold(cases, cache, cite="report"):
+    task, found = ReportEvidence(cache, cite=cite), []
+    for group, case in enumerate(cases):
+        for prompt in task.prompts(case, Slices(slices=6), 0):
+            text, _ = task.gold(prompt)
+            found.append(Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def settle(cases, cache):
+    """Return the checks of a reader by name under options, and what was settled, once for each reader."""
+    known, rollouts, matched = {}, gold(cases, cache), MatchedSlices(lambda: cases, cache)
+
+    def run(reader, made=CrossView, *, second_reader=None, **options):
+        key = type(reader), made, type(second_reader)
+        if key not in known:
+            reward = made(lambda: cases, cache, reader=reader, second_reader=second_reader)
+            reward.matched = matched
+            known[key] = reward.settled(rollouts)
+        settled = dataclasses.replace(known[key], own=known[key].own._replace(**options))
+        return {one.check.removeprefix("settling: "): one for one in settled.checks()}, settled
+
+    return run
+
+
+class Planted(Reader):
+    deterministic = True
+
+    def __init__(self, cases=()):
+        self.cases = {case.volumes[0].path: case for case in cases}
+
+    def __call__(self, questions):
+        return [self.said(question.crops[0]) if question.crops else None for question in questions]
+
+
+def report(names):
+    return " ".join(f"There is a {name}." for name in names) or NOTHING
+
+
+class Prior(Planted):
+    def __call__(self, questions):
+        return [report(["cyst", "stone"]) for _ in questions]
+
+
+class Everything(Planted):
+    def __call__(self, questions):
+        return [report(KINDS) for _ in questions]
+
+
+class ByHeight(Planted):
+    def said(self, crop):
+        return report([list(KINDS)[crop.box_zyx[0]]])
+
+
+class FileName(Planted):
+    def said(self, crop):
+        return report(self.cases[crop.volume.path].present())
+
+
+class BurntIn(Planted):
+    """Reads the tag in the corner, which neither air nor noise has."""
+
+    def said(self, crop):
+        number = int(show(crop).array[0, 0, 0]) - TAG_HU
+        cases = list(self.cases.values())
+        return report(cases[number].present() if 0 <= number < len(cases) else [])
+
+
+@pytest.mark.parametrize("bind", ["slice", "finding"])
+@pytest.mark.parametrize("agreement", ["whole", "local"])
+def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
+    checks, _ = settle(PerfectEyes(cases, cache), agreement=agreement, bind=bind)
+    assert {name: one.outcome for name, one in checks.items()} == dict.fromkeys(checks, "fine")
+    wanted = {"reader", "goes by", *CONDITIONS} | ({FALSE} if bind == "finding" else set())
+    assert checks.keys() == wanted
+    assert checks["goes by"].says.startswith("the reader goes by the lesions of the slice; ")
+    assert checks["reader"].says.startswith(
+        "names 100.0% of the findings that the right slices show, leaves 100.0%"
+    )
+
+
+@pytest.mark.parametrize(
+    ("planted", "says"),
+    [
+        (Prior, "the reader says the same of every slice: cyst, stone; "),
+        (Everything, "the reader says the same of every slice: bleed, cyst, fat, gas, scar, stone; "),
+        (ByHeight, "the reader goes by the slice's height in the scan; "),
+        (FileName, "the reader goes by the patient and not by the slice: by the file; "),
+        (BurntIn, "by the patient and not by the slice: by something that all slices of a patient show; "),
+    ],
+)
+def test_each_planted_reader_is_named(cases, settle, planted, says):
+    checks, _ = settle(planted(cases))
+    assert checks["goes by"].outcome == "alarm"
+    assert says in checks["goes by"].says
+    assert checks["reader"].outcome == "note"
+
+
+@pytest.mark.parametrize("planted", [Prior, Everything, ByHeight])
+def test_a_reader_that_does_not_see_is_paid_too_little_on_right_slices(cases, settle, planted):
+    checks, _ = settle(planted(cases))
+    assert checks["right"].outcome == "alarm"
+    assert checks["right"].says.endswith("; at least 0.4 is needed")
+
+
+def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(cases, settle):
+    checks, settled = settle(Everything(cases), control="none")
+    assert checks["contradicting"].outcome == "alarm"
+    assert checks["contradicting"].says.endswith("; the upper bound may be 0.05 at most")
+    assert checks["contradicting"].says.startswith(f"pays {settled.pays['contradicting'][settled.own]} over")
+    for control in ("blank", "text", "others"):
+        pay = settled.pays["contradicting"][settled.own._replace(control=control)]
+        assert pay.value == pytest.approx(0.0)
+        assert pay.high <= 0.05 or pay.pairs < 60  # all alike: the exact bound over patients
+    assert settled.pays["blank"][settled.own].value > 0.05
+    assert checks["blank"].outcome == "fine"
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome", "ends"),
+    [
+        (0.27, "alarm", "; at least 0.28 is needed, 80% of what perfect eyes are paid"),
+        (0.29, "fine", ""),
+    ],
+)
+def test_a_line_that_perfect_eyes_do_not_reach_is_drawn_lower(cases, cache, settle, value, outcome, ends):
+    _, settled = settle(PerfectEyes(cases, cache))
+    right = dict(settled.pays["right"])
+    right[settled.own] = dataclasses.replace(right[settled.own], value=value, eyes=0.35)
+    low = dataclasses.replace(settled, pays={**settled.pays, "right": right})
+    (found,) = (one for one in low.checks() if one.check == "settling: right")
+    assert found.outcome == outcome
+    assert found.says.endswith(ends)
+
+
+class PaysWords(CrossView):
+    """Pays for every finding that a report affirms."""
+
+    def __call__(self, rollouts, earlier):
+        super().__call__(rollouts, earlier)
+        return [Score(value=0.2 * one.answer.report.count("There is a")) for one in rollouts]
+
+
+def test_a_false_finding_that_pays_is_an_alarm(cases, cache, settle):
+    checks, _ = settle(PerfectEyes(cases, cache), PaysWords, bind="finding")
+    assert checks[FALSE].outcome == "alarm"
+    assert checks[FALSE].says.startswith("pays 0.200 (95 %")
+    assert checks["contradicting"].outcome == "alarm"
+
+
+def test_a_false_report_is_paid_in_full_where_the_slice_is_bound_and_it_is_said(cases, cache, settle):
+    checks, settled = settle(PerfectEyes(cases, cache))
+    for name in ("swapped", "invented"):
+        assert settled.pays[name][settled.own].value == settled.pays["right"][settled.own].value
+        assert checks[name].says.endswith("; by its formula, which has no report in it")
+
+
+def test_pay_of_perfect_eyes_by_hand(cases, cache, settle):
+    """Without a control and of one finding a scan, the right slice is paid 1 and all others nothing."""
+    _, settled = settle(PerfectEyes(cases, cache), control="none", agreement="local")
+    for name in CONDITIONS:
+        pay = settled.pays[name][settled.own]
+        wanted = 1.0 if name in ("right", "swapped", "invented") else 0.0
+        assert (pay.value, pay.eyes) == (wanted, wanted)
+        assert pay.pairs == 48
+    share = 1 - 0.025 ** (1 / 48)  # exact binomial bound over 48 patients who are all alike
+    right = settled.pays["right"][settled.own]
+    assert (right.low, right.high) == (pytest.approx(1 - share), 1.0)
+    others = settled.own._replace(control="others")
+    assert settled.pays["contradicting"][others].value < 0  # what others are paid is taken off
+
+
+def test_the_mask_gate_shuts_what_the_masks_do_not_show(cases, settle):
+    checks, settled = settle(Everything(cases), control="none")
+    gated = settled.own._replace(mask_gate=True)
+    for name in ("contradicting", "empty"):
+        assert settled.pays[name][settled.own].value > 0.2
+        assert settled.pays[name][gated].value == 0.0
+        assert "; with mask gate 0.000" in checks[name].says
+    assert settled.pays["right"][gated] == settled.pays["right"][settled.own]
+    table = "\n".join(settled.table())
+    assert "contradicting" in table
+    assert "  mask gate" in table
+
+
+def test_the_figures_hold_every_option(cases, cache, settle):
+    checks, settled = settle(PerfectEyes(cases, cache))
+    figures = checks["right"].figures
+    assert figures["pairs"] == 48
+    for cell in CELLS:
+        pay = settled.pays["right"][cell]
+        assert figures[str(cell)] == pay.value
+        assert figures[f"{cell} high"] == pay.high
+        assert figures[f"{cell} perfect eyes"] == pay.eyes
+    assert str(Cell("whole", "others", "finding", True)) == (
+        "whole, control others, bound to the finding, mask gate"
+    )
+
+
+def test_a_second_reader_gives_a_kappa(cases, cache, settle):
+    eyes = PerfectEyes(cases, cache)
+    checks, settled = settle(eyes, second_reader=eyes)
+    assert settled.kappa == 1.0
+    assert checks["reader"].says.endswith("; kappa with the second reader 1.000")
+    _, settled = settle(eyes, second_reader=Everything())
+    assert settled.kappa == pytest.approx(0.0)
+
+
+def test_each_question_is_asked_once(cases, cache, settle):
+    asked = []
+
+    class Counted(PerfectEyes):
+        def __call__(self, questions):
+            asked.extend(questions)
+            return super().__call__(questions)
+
+    settle(Counted(cases, cache))
+    assert len(asked) == len(set(asked))
+
+
+def test_a_reader_with_too_few_answers_is_named():
+    class Short(Reader):
+        deterministic = True
+
+        def __call__(self, questions):
+            return []
+
+    with pytest.raises(ValueError, match="the reader gave 0 answers to 1 questions"):
+        Asked(Short())([ImageQuestion(crops=(), text="What is seen?")])
+
+
+def test_the_options_of_a_reward_are_its_own(cases, cache):
+    options = {"agreement": "local", "control": "blank", "bind": "finding", "mask_gate": True}
+    reward = CrossView(lambda: cases, cache, reader=PerfectEyes(cases, cache), **options)
+    assert reward.settled(gold(cases[:9], cache)).own == Cell(**options)
+
+
+def test_too_few_scans_are_a_note_and_ask_the_reader_nothing(cases, cache):
+    class Refuses(Reader):
+        deterministic = True
+
+        def __call__(self, questions):
+            raise DataError("asked")
+
+    reward = CrossView(lambda: cases, cache, reader=Refuses())
+    (found,) = reward.checks(gold(cases[:7], cache))
+    assert (found.check, found.outcome) == ("settling", "note")
+    assert found.says == (
+        "7 scans with a finding are too few to say whether a contradicting slice pays; raise --limit (20 are "
+        "needed, 200 are enough)"
+    )
+
+
+def test_scans_that_nothing_contradicts_are_a_note(cases, cache):
+    cysts = [case for case in cases if case.present() == ("cyst",)]
+    few = [dataclasses.replace(case, id=f"{case.id} {copy}") for copy in range(5) for case in cysts]
+    reward = CrossView(lambda: cysts, cache, reader=PerfectEyes(cysts, cache))
+    (found,) = reward.checks(gold(few, cache))
+    assert found.outcome == "note"
+    assert found.says.startswith(
+        f"of {len(few)} scans with a finding none has masks and another patient's slice to contradict it"
+    )
+
+
+def test_fewer_than_20_pairs_tell_nothing(cases, cache):
+    eyes = PerfectEyes(cases, cache)
+    settled = CrossView(lambda: cases, cache, reader=eyes).settled(gold(cases[:9], cache))
+    checks = {one.check: one for one in settled.checks()}
+    assert checks["settling: contradicting"].outcome == "note"
+    assert checks["settling: contradicting"].says.endswith("; 9 pairs are too few to say; raise --limit")
+
+
+def test_what_the_conditions_show(cases, cache):
+    matched = MatchedSlices(lambda: cases, cache)
+    (rollout,) = gold(cases[1:2], cache)
+    case = rollout.prompt.case
+    z = rollout.answer.evidence.slice
+    made = conditions(rollout, matched, list(KINDS), cache)
+    crops = {name: one.prompt.crops()[0] for name, one in made.items()}
+    assert all(len(one.prompt.crops()) == 1 for one in made.values())
+    assert crops["right"].box_zyx[0] == z
+    assert crops["blank"] == dataclasses.replace(crops["right"], blank=True)
+    assert crops["noise"] == dataclasses.replace(crops["right"], change="scrambled")
+    other = next(one for one in cases if one.volumes[0] == crops["contradicting"].volume)
+    shown = shown_findings(other, crops["contradicting"], cache)
+    assert shown
+    assert not shown & set(case.present())
+    assert made["contradicting"].answer.evidence.slice == crops["contradicting"].box_zyx[0]
+    assert crops["empty"].volume == case.volumes[0]
+    assert not shown_findings(case, crops["empty"], cache)
+    assert abs(crops["empty"].box_zyx[0] - z) <= 2
+    (present,) = case.present()
+    assert made["invented"].answer.report.count("There is a") == 2
+    assert present not in made["swapped"].answer.report
+    assert len({one.prompt.id for one in made.values()}) == len(made)
+
+
+def test_slices_cited_for_findings_are_each_contradicted(cases, cache):
+    matched = MatchedSlices(lambda: cases, cache)
+    (rollout,) = gold(cases[4:5], cache, cite="finding")
+    cited = rollout.answer.evidence.slices
+    made = conditions(rollout, matched, list(KINDS), cache)
+    assert made["contradicting"].answer.evidence.slices.keys() == cited.keys()
+    assert len(made["contradicting"].prompt.crops()) == len(set(cited.values()))
+    swapped = made["swapped"].answer.evidence.slices
+    assert set(swapped.values()) == set(cited.values())
+    assert len(set(swapped) & set(cited)) == 1
+    assert made["omitted"].answer.evidence.slices.keys() < cited.keys()
+
+
+def test_an_answer_without_a_slice_has_no_conditions(cases, cache):
+    (healthy,) = gold(cases[-1:], cache)
+    assert conditions(healthy, MatchedSlices(lambda: cases, cache), list(KINDS), cache) == {}
+
+
+def test_a_slice_of_another_patient_is_matched_by_its_own_area(cases, cache):
+    matched = MatchedSlices(lambda: cases, cache)
+    (rollout,) = gold(cases[1:2], cache)
+    made = conditions(rollout, matched, list(KINDS), cache)
+    (crop,) = made["contradicting"].prompt.crops()
+    found = matched(rollout.prompt.case, crop, crop.box_zyx[0], 4)
+    assert len(found) == 4
+    assert not {crop.volume, rollout.prompt.case.volumes[0]} & {one.volume for one in found}
+    by_volume = {case.volumes[0]: case for case in cases}
+    assert all(shown_findings(by_volume[one.volume], one, cache) for one in found)  # with a lesion, as it has
