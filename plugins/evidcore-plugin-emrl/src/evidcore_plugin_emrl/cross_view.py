@@ -17,7 +17,13 @@ from evidcore.errors import DataError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
 from evidcore.geometry.boxes import is_slice
 from evidcore.text.agreement import states
-from evidcore_plugin_emrl.matched_slices import MatchedSlices, lacks_mask, require_others, shown_findings
+from evidcore_plugin_emrl.matched_slices import (
+    MatchedSlices,
+    as_scanned,
+    lacks_mask,
+    require_others,
+    shown_findings,
+)
 from evidcore_plugin_emrl.settled import ENOUGH_PAIRS, Cell, Settled
 from evidcore_plugin_emrl.settling import settle
 
@@ -241,8 +247,7 @@ class CrossView(Reward):
         return {name: given[name] for name in sorted(paid) if name in given}
 
     def _shows(self, case: Case, name: str, crop: Crop) -> bool:
-        plain = dataclasses.replace(crop, blank=False, change="")
-        shown = shown_findings(case, plain, self._cache_folder)
+        shown = shown_findings(case, as_scanned(crop), self._cache_folder)
         return name in shown if self.bind == "finding" else bool(shown)
 
     def _controls(self, case: Case, z: int, crop: Crop) -> list[ImageQuestion]:

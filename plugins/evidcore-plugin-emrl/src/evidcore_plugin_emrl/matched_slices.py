@@ -80,13 +80,13 @@ class MatchedSlices:
     def _nearest(self, case: Case, crop: Crop, z: int, count: int, without: Set[str]) -> list[Crop]:
         slices = self._slices
         depth = read_geometry(crop.volume).shape_zyx[0]
-        known = slices.places.get(dataclasses.replace(crop, blank=False, change=""))
+        known = slices.places.get(as_scanned(crop))
         area = self._areas(case).get(z, 0.0) if known is None else slices.areas[known]
         apart = np.abs(slices.heights - (z + 0.5) / depth) / HEIGHT
         shows = slices.areas > 0
         if area > 0:
             apart += np.abs(np.log2(np.where(shows, slices.areas, area) / area))
-        own = [number for number, name in enumerate(slices.names) if name == _patient(case)]
+        own = [number for number, name in enumerate(slices.names) if name == patient_of(case)]
         own += [] if known is None else [slices.patients[known]]
         fits: Bool[np.ndarray, " slice"] = (shows == (area > 0)) & ~np.isin(slices.patients, own)
         digest = hashlib.blake2b(f"{case.id}/{z}".encode(), digest_size=8).digest()
@@ -104,7 +104,7 @@ class MatchedSlices:
         by_patient: dict[str, list[Case]] = {}
         for case in self._cases():
             if len(case.volumes) == 1 and lacks_mask(case) is None:
-                by_patient.setdefault(_patient(case), []).append(case)
+                by_patient.setdefault(patient_of(case), []).append(case)
         names = sorted(by_patient, key=lambda name: hashlib.blake2b(name.encode()).digest())[:MOST_PATIENTS]
         crops: list[Crop] = []
         cases: list[Case] = []
@@ -160,7 +160,7 @@ def require_others(cases: Sequence[Case]) -> None:
     Raises:
         DataError: if no other patient can stand in for one.
     """
-    patients = {_patient(case) for case in cases if len(case.volumes) == 1 and lacks_mask(case) is None}
+    patients = {patient_of(case) for case in cases if len(case.volumes) == 1 and lacks_mask(case) is None}
     if len(patients) < 2:
         raise DataError(
             f"cross-view: control = 'others' compares with slices of other patients, and of the {len(cases)} "
@@ -169,5 +169,11 @@ def require_others(cases: Sequence[Case]) -> None:
         )
 
 
-def _patient(case: Case) -> str:
+def patient_of(case: Case) -> str:
+    """Return whose scan it is: the case's own id where no patient is told."""
     return case.patient or case.id
+
+
+def as_scanned(crop: Crop) -> Crop:
+    """Return a crop as its own pixels show it, whether it is blank or changed."""
+    return dataclasses.replace(crop, blank=False, change="")

@@ -155,7 +155,7 @@ class Settled:
 
     def _condition(self, name: str) -> Checked:
         pays = self.pays[name]
-        pay, open_gate = pays[self.own], self.own._replace(mask_gate=False)
+        pay = pays[self.own]
         beside = [
             f"{control} {pays[cell].value:.3f}"
             for control in CONTROLS
@@ -164,7 +164,7 @@ class Settled:
         says = f"pays {pay} over {pay.pairs} pairs, perfect eyes {_number(pay.eyes)}"
         says += f"; with control {', '.join(beside)}" if beside else ""
         if not self.own.mask_gate and self._gated(name, self.own.agreement, self.own.bind):
-            says += f"; with mask gate {pays[open_gate._replace(mask_gate=True)].value:.3f}"
+            says += f"; with mask gate {pays[self.own._replace(mask_gate=True)].value:.3f}"
         outcome, why = self._outcome(name, pay)
         figures = {"pairs": float(pay.pairs)}
         for cell, one in pays.items():

@@ -16,7 +16,7 @@ from evidcore.contracts import ImageQuestion, Labeler, Reader, Unread
 from evidcore.evaluate.bootstrap import LEVEL, paired_interval
 from evidcore.text.agreement import states
 from evidcore.volume.reading import read_geometry
-from evidcore_plugin_emrl.matched_slices import lacks_mask, shown_findings
+from evidcore_plugin_emrl.matched_slices import lacks_mask, patient_of, shown_findings
 from evidcore_plugin_emrl.reader_habits import Look, habits, kappa
 from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell, Pay, Settled
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS, OMITTED, RETOLD, conditions, own_crops
@@ -120,7 +120,7 @@ def settle(
     labeler, asked = Read(reward.reading()), Asked(reward.reader)
     paid = _paid(reward, asked, labeler, made)
     ceiling = _paid(reward, Asked(eyes), labeler, made)
-    patients = [some["right"].prompt.case.patient or some["right"].prompt.case.id for some in made]
+    patients = [patient_of(some["right"].prompt.case) for some in made]
     pays: dict[str, dict[Cell, Pay]] = {}
     for (name, cell), values in paid.items():
         pay = _pay(values, ceiling[name, cell], patients, lowest=-1.0 if cell.control == "others" else 0.0)
@@ -240,7 +240,7 @@ def _look(
     depth = read_geometry(crop.volume).shape_zyx[0]
     height = ((crop.box_zyx[0] if crop.box_zyx else 0) + 0.5) / depth
     case = cases[crop.volume]
-    return Look(patient=case.patient or case.id, height=height, shows=shows, named=named)
+    return Look(patient=patient_of(case), height=height, shows=shows, named=named)
 
 
 def _mean(values: Sequence[float]) -> float | None:
