@@ -2,11 +2,16 @@ import dataclasses
 import random
 
 import pytest
-from evidcore_plugin_phantoms.language.documents import DocumentDrawer, prefix_ids, prompt_ids
+from evidcore_plugin_phantoms.language.documents import (
+    DocumentDrawer,
+    prefix_ids,
+    prompt_ids,
+    visual_tokens,
+)
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
-from evidcore.builtin.views import Volume
+from evidcore.builtin.views import Slices, Volume
 from evidcore.errors import DataError
 from evidcore.model.template import read_turns
 
@@ -61,6 +66,19 @@ def test_the_prefix_stands_where_the_volume_would(cases, tokenizer):
         "A) lung nodule\n"
     )
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_where_slices_are_shown_the_prefix_runs_through_them(cases, tokenizer):
+    view = Slices(slices=3)
+    task = ReportTask()
+    prompt = task.prompts(cases[0], view, 0)[0]
+    assert visual_tokens(prompt, 4) == 12
+    prefix = list(range(1000, 1011))
+    ids = prompt_ids(tokenizer, read_turns(tokenizer, where="here"), prompt, prefix)
+    start, stop = tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"])
+    shown = [ids[at + 1 : ids.index(stop, at)] for at, token in enumerate(ids) if token == start]
+    assert [len(each) for each in shown] == [3, 4, 4]
+    assert [token for each in shown for token in each] == prefix
 
 
 def test_documents_are_a_prompt_and_its_gold_answer(cases, tokenizer):

@@ -77,8 +77,9 @@ class DocumentDrawer:
             if not prompts:
                 continue
             prompt = rng.choice(prompts)
-            shortest = min(_EASY_TOKENS, self._tokens) if ease else self._tokens
-            tokens = shortest if easy else rng.randint(shortest, self._tokens)
+            longest = visual_tokens(prompt, self._tokens)
+            shortest = min(_EASY_TOKENS, longest) if ease else longest
+            tokens = shortest if easy else rng.randint(shortest, longest)
             prefix = prefix_ids(self._tokenizer, case, tokens, rng, 0.0 if easy else self._omitted)
             return self._document(
                 prompt_ids(self._tokenizer, self._turns, prompt, prefix), *task.gold(prompt)
@@ -137,15 +138,29 @@ def prefix_ids(
     return [token for piece in pieces for token in piece]
 
 
+def visual_tokens(prompt: Prompt, each: int) -> int:
+    """Return how many embeddings stand for what the prompt shows, `each` for a visual part."""
+    return each * sum(isinstance(part, VisualPart) for part in prompt.parts)
+
+
 def prompt_ids(tokenizer: Any, turns: Turns, prompt: Prompt, prefix: Sequence[int]) -> list[int]:
-    """Return the chat's token ids up to the answer, with `prefix` in place of each visual part."""
+    """Return the chat's token ids up to the answer, with `prefix` dealt evenly to its visual parts."""
     shown = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
     asked = "".join(shown if isinstance(part, VisualPart) else part.text for part in prompt.parts)
     text = f"{turns.before_question}{asked}{turns.before_answer}"
     image = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+    asked_ids = tokenizer(text, add_special_tokens=False).input_ids
+    parts = asked_ids.count(image)
+    ends = (len(prefix) * number // parts for number in range(1, parts + 1))
     ids: list[int] = []
-    for token in tokenizer(text, add_special_tokens=False).input_ids:
-        ids.extend(prefix if token == image else [token])
+    start = 0
+    for token in asked_ids:
+        if token != image:
+            ids.append(token)
+            continue
+        end = next(ends)
+        ids.extend(prefix[start:end])
+        start = end
     return ids
 
 
