@@ -11,6 +11,8 @@ import csv
 import dataclasses
 import hashlib
 import json
+import math
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evidcore_plugin_lab.ablation import NO_ANSWERS, without_places
+from scipy import stats
 
 from evidcore.contracts import Sums
 from evidcore.evaluate.bootstrap import Arms, Contrast, Item
@@ -29,6 +32,7 @@ from evidcore.run.lock import lock_table
 from evidcore.run.record import read_lines
 
 ROOT = Path(__file__).parents[1]
+FEWEST_RUNS = 3  # of one seed, to tell how far apart they end
 
 
 class Line(NamedTuple):
@@ -222,6 +226,27 @@ class Study:
                 told.append(f"{line.label.strip():{width}} {mean:>5} ({low}{to}{high})")
         return "\n".join(told) + "\n"
 
+    def again(self, places: Sequence[Path]) -> str:
+        """Return where one more run of a seed ends, after its runs on other threads; empty for too few."""
+        told = []
+        for first in _seeds(places):
+            runs = [first, *sorted(one for one in places if one.stem.startswith(f"{first.stem}-"))]
+            if len(runs) < FEWEST_RUNS:
+                continue
+            names = ", ".join(one.stem for one in runs)
+            told.append(
+                f"phantom numbers, {self.head}, one seed run {len(runs)} times ({names}): "
+                "mean [where one more run ends in 95 of 100 cases], each run"
+            )
+            mains = [line for line in self.lines if line.is_main]
+            width = max(len(line.label.strip()) for line in mains)
+            for line in mains:
+                if not (values := _values(runs, line)):
+                    continue
+                each = "  ".join(map(self._figure, values))
+                told.append(f"{line.label.strip():{width}}  {self.said(next_run(values))}  each {each}")
+        return "".join(f"{line}\n" for line in told)
+
     def leaves(self, fresh: Path, places: Sequence[Path]) -> list[str]:
         """Return which main figures of a fresh run lie outside of kept intervals, or under their bound."""
         found = []
@@ -277,6 +302,8 @@ class Study:
         if over_all := self.over_all(places):
             (place / "over_seeds.txt").write_text(over_all, encoding="utf-8")
             (place / "by_group.txt").write_text(self.groups(places), encoding="utf-8")
+        if again := self.again(places):
+            (place / "again.txt").write_text(again, encoding="utf-8")
 
     def main(self, about: str, out: str) -> None:
         """Run what is asked and print the tables."""
@@ -322,6 +349,8 @@ class Study:
         """Print the tables and the figures over all seeds."""
         places = sorted(place.glob("seed-*.json"))
         sys.stdout.write(f"{self.tables(places)}\n\n{self.over_all(places)}\n{self.groups(places)}")
+        if again := self.again(places):
+            sys.stdout.write(f"\n{again}")
 
     def check(self, places: Path, seeds: Sequence[int], root: Path) -> None:
         """Run seeds anew and leave with 1 where a figure left what is kept, or a bound is missed."""
@@ -345,6 +374,16 @@ def _asked(places: Sequence[Path]) -> list[Path]:
     """Return the kept questions of kept runs, where they have some."""
     files = (place.with_suffix(".csv") for place in _seeds(places))
     return [file for file in files if file.exists()]
+
+
+def next_run(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the mean of equal runs, and the 95 % prediction interval of one more (normal errors)."""
+    mean = statistics.fmean(values)
+    if len(values) < FEWEST_RUNS:
+        return {"value": mean, "low": None, "high": None}
+    far = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values)
+    far *= math.sqrt(1 + 1 / len(values))
+    return {"value": mean, "low": mean - far, "high": mean + far}
 
 
 def commit() -> str:

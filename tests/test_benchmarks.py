@@ -36,12 +36,13 @@ def test_the_tables_are_made_from_the_kept_results(benchmark, folder, recipe):
     if any(kept.glob("seed-*.csv")):
         assert (kept / "over_seeds.txt").read_text(encoding="utf-8") == study.over_all(places)
         assert (kept / "by_group.txt").read_text(encoding="utf-8") == study.groups(places)
+    assert study.again(places) == ("".join(one.read_text(encoding="utf-8") for one in kept.glob("again.txt")))
 
 
 def test_the_tables_of_kept_results_are_printed_again():
     command = [sys.executable, SCRIPT, "--read", KEPT]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    tables, over_all, groups = printed.split("\n\n")
+    tables, over_all, groups, *_ = printed.split("\n\n")
     assert (KEPT / "README.md").read_text(encoding="utf-8").endswith(f"{tables}\n")
     assert f"{over_all}\n" == (KEPT / "over_seeds.txt").read_text(encoding="utf-8")
     assert groups == (KEPT / "by_group.txt").read_text(encoding="utf-8")
@@ -79,7 +80,7 @@ def test_what_changed_since_a_kept_run_is_named(benchmark, tmp_path):
 
 def test_no_answer_and_no_report_is_kept():
     kept = {file.name for file in KEPT.rglob("*") if file.is_file()}
-    kept -= {"README.md", "summary.txt", "over_seeds.txt", "by_group.txt"}
+    kept -= {"README.md", "summary.txt", "over_seeds.txt", "by_group.txt", "again.txt"}
     assert {Path(name).suffix for name in kept} == {".json", ".csv"}
     for file in KEPT.glob("seed-*.csv"):
         assert not re.search(r"<(think|answer|image)>|present|absent", file.read_text(encoding="utf-8"))
@@ -162,6 +163,21 @@ def test_the_same_seed_on_other_threads_stands_beside_the_mean_and_not_in_it(see
     assert head == "| % of the test split | seed-17 | seed-18 | mean | seed-17-threads-1 |"
     assert first.endswith("| 65.0 | 50.0 [48.0, 52.0] |")
     assert "Made at commit 0123456789, 2 threads." in study.page(places[0].parent)
+
+
+def test_runs_of_one_seed_tell_where_one_more_ends(seeds):
+    study, write = seeds
+    runs = [write("seed-17", 0.60), write("seed-17-threads-2", 0.50), write("seed-18", 0.70)]
+    assert study.again(runs) == ""
+    runs.append(write("seed-17-processes-2", 0.55))
+    head, *told = study.again(runs).splitlines()
+    assert "one seed run 3 times (seed-17, seed-17-processes-2, seed-17-threads-2)" in head
+    assert len(told) == sum(line.is_main for line in study.lines)
+    # t(0.975, 2) = 4.303; times a spread of 5 points, times the root of 4/3
+    assert any(
+        re.fullmatch(r"own minus twins +55\.0 \[30\.2, 79\.8\]  each 60\.0  55\.0  50\.0", one)
+        for one in told
+    )
 
 
 def write_questions(places, script, right):
