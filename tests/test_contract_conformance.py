@@ -1,9 +1,11 @@
 """Every installed component keeps the contract of its kind."""
 
+import base64
 import csv
 import dataclasses
 import hashlib
 import inspect
+import io
 import json
 import re
 from pathlib import Path
@@ -82,6 +84,9 @@ OPTIONS = {
     "labels-file": {"path": "labels.json", "sha256": "0" * 64},
     "endpoint": {
         "endpoint": {"url": "http://127.0.0.1:9/v1", "model": "tiny", "sends_text_away": True},
+    },
+    "endpoint-reader": {
+        "endpoint": {"url": "http://127.0.0.1:9/v1", "model": "tiny", "sends_images_away": True},
     },
     "reward-model": {"model": {"folder": "reward-model"}},
     "embedding": {"model": {"folder": "encoder"}},
@@ -661,7 +666,22 @@ def conform_segmenter(name, build, world):
 
 
 def conform_reader(name, build, world):
-    reader = build()
+    if name == "endpoint-reader":
+        with chat_server(told_by_brightness) as server:
+            endpoint = {"url": server.url, "model": "tiny", "sends_images_away": True}
+            _conform_reader(name, build(endpoint=endpoint, most_slices=64), world)
+    else:
+        _conform_reader(name, build(), world)
+
+
+def told_by_brightness(body, number):
+    """Name a finding where the picture shows anything but air."""
+    url = body["messages"][-1]["content"][0]["image_url"]["url"]
+    picture = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+    return Reply(content="A mass." if picture.getextrema()[1] else "Nothing.")
+
+
+def _conform_reader(name, reader, world):
     if name in FITS:  # it has no weights before
         options = factory.arguments(reader.fit, FITS[name], name)
         folder = world.folder / name

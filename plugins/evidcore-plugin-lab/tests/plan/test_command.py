@@ -34,6 +34,16 @@ def test_plan_says_what_leaves_the_machine_and_where_to(evid, recipe):
     (sent,) = json.loads(evid("plan", recipe, "--json").output)["sends"]
     assert sent.startswith("texts of ")
     assert sent.endswith(", to https://host.example/v1 (service.asked.endpoint)")
+    shown = (
+        service
+        .replace("text", "images")
+        .replace("labeler", "reader")
+        .replace('"endpoint"', '"endpoint-reader"')
+    )
+    recipe.write_text(recipe.read_text().replace(service, f"{service}\n{shown.replace('asked', 'shown', 1)}"))
+    _, images = json.loads(evid("plan", recipe, "--json").output)["sends"]
+    assert images.startswith("images of ")
+    assert images.endswith(", to https://host.example/v1 (service.shown.endpoint)")
     recipe.write_text(recipe.read_text().replace("sends_text_away = true", "sends_text_away = false"))
     refused = evid("plan", recipe, exit_code=2).stderr
     assert "text would be sent to 'host.example'" in refused

@@ -1,4 +1,4 @@
-"""One client for OpenAI-compatible chat completions: retries, pace, cache, and leave to send text away.
+"""One client for OpenAI-compatible chat completions: retries, pace, cache, and leave to send things away.
 
 The order of events for each conversation: an answer kept on the disk is taken; else the client waits for its
 turn, sends, and tries again after an answer of 408, 409, 425, 429 or 5xx, a cut connection, a time-out or a
@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -32,7 +32,7 @@ from evidcore_plugin_text_metrics.endpoint_answers import Again, Stop, Unanswere
 if TYPE_CHECKING:
     import httpx2
 
-Conversation = Sequence[Mapping[str, str]]  # messages with "role" and "content"
+Conversation = Sequence[Mapping[str, Any]]  # messages with "role" and "content": a text, or parts with images
 
 _MOST_BYTES = 8 * 2**20  # of one answer
 _OWN = ("model", "messages", "stream", "n")
@@ -45,8 +45,9 @@ class Endpoint:
     Args:
         url: up to and with the version, "https://host/v1"; `/chat/completions` is added.
         model: the name by which the endpoint knows it.
-        sends_text_away: must be true: what is asked about is sent to `url`, also where that is an address of
-            this machine, behind which a tunnel may lie.
+        sends_text_away: must be true where texts are asked about: they are sent to `url`, also where that is
+            an address of this machine, behind which a tunnel may lie.
+        sends_images_away: the same, where images are asked about.
         key_env: the environment variable that holds the key; empty where none is needed. The key itself has
             no place in a recipe.
         body: further fields of a request, such as `temperature`, `max_tokens` or `response_format`.
@@ -63,6 +64,7 @@ class Endpoint:
     url: str
     model: str
     sends_text_away: bool = False
+    sends_images_away: bool = False
     key_env: str = ""
     body: dict[str, Any] = dataclasses.field(default_factory=lambda: {"temperature": 0.0, "max_tokens": 2048})
     concurrent: Annotated[int, Ge(1), Le(64)] = 4
@@ -77,12 +79,17 @@ class ChatClient:
     """Asks one endpoint. Nothing is opened before the first question.
 
     Raises:
-        RecipeError: if the recipe does not allow to send text away, or the address or a field cannot be.
+        RecipeError: if the recipe does not allow to send this away, or the address or a field cannot be.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        """Take the settings and refuse what they must not hold."""
-        _check(endpoint)
+    def __init__(self, endpoint: Endpoint, *, sends: Literal["text", "images"] = "text") -> None:
+        """Take the settings and refuse what they must not hold.
+
+        Args:
+            endpoint: what is asked.
+            sends: what of patients leaves the machine; the settings must allow it by name.
+        """
+        _check(endpoint, sends)
         self.endpoint = endpoint
         self._pace = _Pace(endpoint.requests_per_minute)
 
@@ -112,7 +119,7 @@ class ChatClient:
         import httpx2
 
         work = _Work()
-        headers = {"Content-Type": "application/json", **self._authorization()}
+        headers = {"Content-Type": "application/json", **self.authorization()}
         workers = min(self.endpoint.concurrent, len(bodies))
         with (
             httpx2.Client(headers=headers, timeout=self.endpoint.timeout_s) as client,
@@ -134,7 +141,12 @@ class ChatClient:
             _keep(key, answer)
         return answer
 
-    def _authorization(self) -> dict[str, str]:
+    def authorization(self) -> dict[str, str]:
+        """Return the header with the key; none where no key is needed.
+
+        Raises:
+            RunError: if the variable that should hold it is not set, or holds no key.
+        """
         name = self.endpoint.key_env
         if not name:
             return {}
@@ -264,7 +276,7 @@ def _keep(key: str, answer: str) -> None:
     store(_folder() / key[:2] / key, answer.encode())
 
 
-def _check(endpoint: Endpoint) -> None:
+def _check(endpoint: Endpoint, sends: Literal["text", "images"]) -> None:
     from urllib.parse import urlsplit
 
     parts = urlsplit(endpoint.url)
@@ -275,10 +287,14 @@ def _check(endpoint: Endpoint) -> None:
             f"endpoint.url: must be an address such as 'https://host/v1' without a query, "
             f"got {endpoint.url.partition('?')[0]!r}."
         )
-    if not endpoint.sends_text_away:
+    is_allowed, whose = {
+        "text": (endpoint.sends_text_away, "reports"),
+        "images": (endpoint.sends_images_away, "scans"),
+    }[sends]
+    if not is_allowed:
         raise RecipeError(
-            f"endpoint: text would be sent to {parts.hostname!r}, and the recipe does not allow it. If those "
-            "whose reports these are agree, write: sends_text_away = true"
+            f"endpoint: {sends} would be sent to {parts.hostname!r}, and the recipe does not allow it. If "
+            f"those whose {whose} these are agree, write: sends_{sends}_away = true"
         )
     if endpoint.key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", endpoint.key_env):
         raise RecipeError(

@@ -36,5 +36,6 @@ def fetched(assembly: Assembly, cards: Mapping[str, Mapping[str, Any]]) -> Itera
 def sent(recipe: Recipe) -> Iterator[str]:
     """Yield what leaves this machine, and where to."""
     for where, table in tables(recipe):
-        if table.get("sends_text_away") is True and "url" in table:
-            yield f"texts of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
+        for what, key in (("texts", "sends_text_away"), ("images", "sends_images_away")):
+            if table.get(key) is True and "url" in table:
+                yield f"{what} of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
