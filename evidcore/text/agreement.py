@@ -45,6 +45,11 @@ def states(findings: Iterable[Finding]) -> dict[str, State]:
     return merged
 
 
+def affirmed(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return the names of the findings that are present, once each, in the order of first mention."""
+    return tuple(name for name, state in states(findings).items() if state == "present")
+
+
 def compare_findings(
     candidate: Iterable[Finding],
     reference: Iterable[Finding],
@@ -70,12 +75,12 @@ def compare_findings(
         and not (known_only and name not in theirs)
         and not (spoken_only and name not in ours)
     ]
-    affirmed = {name for name in names if ours.get(name) == "present"}
+    said = {name for name in names if ours.get(name) == "present"}
     true = {name for name in names if theirs.get(name) == "present"}
     return Agreement(
-        both=tuple(name for name in names if name in affirmed and name in true),
-        extra=tuple(name for name in names if name in affirmed and name not in true),
-        missed=tuple(name for name in names if name in true and name not in affirmed),
+        both=tuple(name for name in names if name in said and name in true),
+        extra=tuple(name for name in names if name in said and name not in true),
+        missed=tuple(name for name in names if name in true and name not in said),
     )
 
 

@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from evidcore.builtin.labelers import NegationRules
-from evidcore.case import Case, Crop, Evidence, Finding, Rollout, Score, Unscored, Verdict
+from evidcore.case import Case, Crop, Evidence, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Checked, ImageQuestion, Labeler, Reader, Reward, Unread
 from evidcore.errors import DataError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
 from evidcore.geometry.boxes import is_slice
-from evidcore.text.agreement import states
+from evidcore.text.agreement import affirmed, states
 from evidcore_plugin_emrl.matched_slices import (
     MatchedSlices,
     as_scanned,
@@ -139,7 +139,7 @@ class CrossView(Reward):
         for name, read in zip(
             names, self.reading().read([f"There is a {name}." for name in names]), strict=True
         ):
-            if isinstance(read, Unread) or name not in _affirmed(read):
+            if isinstance(read, Unread) or name not in affirmed(read):
                 raise DataError(
                     f"cross-view: its labeler reads no finding {name!r} in 'There is a {name}.', so it would "
                     "never be seen. Give a labeler the names of the data set: labeler = { use = "
@@ -210,16 +210,16 @@ class CrossView(Reward):
         without = lacks_mask(case) if self.mask_gate or self.control == "others" else None
         if without is not None:
             return Unscored(kind="not-applicable", reason=f"finding {without!r} has no mask")
-        affirmed = Seen()
+        claimed = Seen()
         if self.bind == "finding":
             (read,) = self.reading().read([answer.report or ""])
             if isinstance(read, Unread):
                 return Unscored(kind="failed", reason=f"the report could not be read: {read}")
-            affirmed = _affirmed(read) - _unsure(case)
-        slices = self._cited(answer.evidence, affirmed & gold)
+            claimed = Seen(affirmed(read)) - _unsure(case)
+        slices = self._cited(answer.evidence, claimed & gold)
         if not slices:
             told = answer.malformed or "no slice is named"
-            if self.bind == "finding" and answer.malformed is None and not affirmed & gold:
+            if self.bind == "finding" and answer.malformed is None and not claimed & gold:
                 told = "the report affirms nothing that is there"
             return Score(value=0.0, reason=told)
         shown = {crop.box_zyx[0]: crop for crop in rollout.prompt.crops() if is_slice(crop) and crop.box_zyx}
@@ -235,7 +235,7 @@ class CrossView(Reward):
             z = next(z for z, some in controls.items() if not some)
             return Unscored(kind="not-applicable", reason=f"no other patient has a slice like {z}")
         own = {z: self._about(crop) for z, crop in places.items()}
-        return _Claim(gold, _unsure(case), affirmed, slices, own, controls)
+        return _Claim(gold, _unsure(case), claimed, slices, own, controls)
 
     def _cited(self, evidence: Evidence | None, paid: Set[str]) -> dict[str, int]:
         """Return the slices that are looked at, by finding where one is cited for each."""
@@ -283,7 +283,7 @@ class CrossView(Reward):
             elif isinstance(findings, Unread):
                 found[question] = f"the reader's answer could not be read: {findings}"
             else:
-                found[question] = _affirmed(findings)
+                found[question] = Seen(affirmed(findings))
         return found
 
     def _judge(self, claim: _Claim, seen: Mapping[ImageQuestion, Seen | str]) -> Score | Unscored:
@@ -354,10 +354,6 @@ class CrossView(Reward):
 
 def _names(cases: Iterable[Case]) -> tuple[str, ...]:
     return tuple(sorted({finding.name for case in cases for finding in case.findings}))
-
-
-def _affirmed(findings: Iterable[Finding]) -> Seen:
-    return Seen(name for name, state in states(findings).items() if state == "present")
 
 
 def _unsure(case: Case) -> Seen:

@@ -49,7 +49,7 @@ from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.pooling import Figure
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.report import report_refusal
-from evidcore.text.agreement import states
+from evidcore.text.agreement import affirmed
 from evidcore_plugin_emrl.blind_reports import best_answers
 from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
 
@@ -184,7 +184,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
                     **asked(prompt, given.condition),
                     text=answer.text,
                     malformed=answer.malformed,
-                    affirmed=() if isinstance(findings, Unread) else _affirmed(findings),
+                    affirmed=() if isinstance(findings, Unread) else affirmed(findings),
                     present=known.present,
                     slices=slices,
                     gold_slices=dict(known.gold),
@@ -209,10 +209,6 @@ def _measurement(texts: Sequence[TextFigures], names: Sequence[str]) -> Measurem
         notes=notes,
         sources=held,
     )
-
-
-def _affirmed(findings: Sequence[Finding]) -> tuple[str, ...]:
-    return tuple(name for name, state in states(findings).items() if state == "present")
 
 
 def _number(figure: Figure) -> float:

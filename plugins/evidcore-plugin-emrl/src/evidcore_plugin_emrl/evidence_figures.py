@@ -12,7 +12,7 @@ from evidcore.case import Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import Sums, Unread
 from evidcore.evaluate.pooling import Figure
 from evidcore.geometry.target import measure
-from evidcore.text.agreement import compare_details, states
+from evidcore.text.agreement import affirmed, compare_details, states
 from evidcore.volume import read_geometry
 from evidcore_plugin_emrl.report_evidence import RULE
 
@@ -116,8 +116,7 @@ def figures(
     """
     if isinstance(findings, Unread):
         return {}, dict.fromkeys(UNITS, str(findings))
-    affirmed = {name for name, state in states(findings).items() if state == "present"}
-    said = affirmed & {*known.present, *known.absent}
+    said = {*affirmed(findings)} & {*known.present, *known.absent}
     right, wrong = said & {*known.present}, said & {*known.absent}
     grounded = set() if malformed else known.grounded(said, evidence)
     hits = {name for name in right if known.shows(name, evidence)}

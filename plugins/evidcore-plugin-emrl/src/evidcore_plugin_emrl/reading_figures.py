@@ -16,6 +16,7 @@ import numpy as np
 from evidcore.case import Case, Crop
 from evidcore.compute.logistic import roc_auc
 from evidcore.contracts import ImageQuestion, Labeler, Reader
+from evidcore.text.agreement import affirmed
 from evidcore.volume import read_mask, volume_cache
 
 Areas = np.ndarray[Any, np.dtype[np.int64]]
@@ -151,7 +152,7 @@ def measure_reader(
         ]
         said = np.zeros(one.areas.shape, np.bool_)
         for z, answer in enumerate(answers):
-            told = {item.name for item in labeler(answer or "") if item.state == "present"}
+            told = affirmed(labeler(answer or ""))
             said[z] = [name in told for name in findings]
         volumes.append(one)
         named.append(said)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from evidcore.case import Case, Finding, Rollout, Score, VolumeRef
 from evidcore.contracts import ImageQuestion, Labeler, Reader, Unread
 from evidcore.evaluate.bootstrap import LEVEL, paired_interval
-from evidcore.text.agreement import states
+from evidcore.text.agreement import affirmed
 from evidcore.volume.reading import read_geometry
 from evidcore_plugin_emrl.matched_slices import lacks_mask, patient_of, shown_findings
 from evidcore_plugin_emrl.reader_habits import Look, habits, kappa
@@ -228,8 +228,7 @@ def _named(answers: Mapping[ImageQuestion, str | None], labeler: Read) -> dict[I
     for question, answer in answers.items():
         (read,) = labeler.read([answer or ""])
         if not isinstance(read, Unread):
-            present = {name for name, state in states(read).items() if state == "present"}
-            found[question] = frozenset(present)
+            found[question] = frozenset(affirmed(read))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from evidcore.case import Finding, Report, Span, Unscored
 from evidcore.contracts import Labeler, Measured, Metric, Sums, Unread, Written
-from evidcore.text.agreement import states
+from evidcore.text.agreement import affirmed
 from evidcore.text.sentences import NO_REFERENCE, labelled, reference_of
 
 DECILES = 10
@@ -76,7 +76,7 @@ class AbnormalRecall(Metric):
         self, report: Report, known: Sequence[Finding], said: Sequence[Finding]
     ) -> list[tuple[float, float]]:
         """Return place (0 to 1) and recall (0 to 1) of each abnormal sentence that can be looked for."""
-        affirmed = {name for name, state in states(said).items() if state == "present"}
+        claimed = {*affirmed(said)}
         found = []
         for span in _abnormal(report, known):
             names = {
@@ -89,7 +89,7 @@ class AbnormalRecall(Metric):
             }
             place = (span.start + span.end) / 2 / len(report.text)
             if names:
-                found.append((place, len(names & affirmed) / len(names)))
+                found.append((place, len(names & claimed) / len(names)))
             self._counts[int(DECILES * place) if names else None] += 1
         return found
 
