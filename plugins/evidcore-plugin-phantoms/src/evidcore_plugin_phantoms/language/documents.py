@@ -151,17 +151,9 @@ def prompt_ids(tokenizer: Any, turns: Turns, prompt: Prompt, prefix: Sequence[in
     image = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
     asked_ids = tokenizer(text, add_special_tokens=False).input_ids
     parts = asked_ids.count(image)
-    ends = (len(prefix) * number // parts for number in range(1, parts + 1))
-    ids: list[int] = []
-    start = 0
-    for token in asked_ids:
-        if token != image:
-            ids.append(token)
-            continue
-        end = next(ends)
-        ids.extend(prefix[start:end])
-        start = end
-    return ids
+    size = len(prefix)
+    dealt = (prefix[size * part // parts : size * (part + 1) // parts] for part in range(parts))
+    return [each for token in asked_ids for each in (next(dealt) if token == image else [token])]
 
 
 def vocabulary_texts(cases: Sequence[Case], tasks: Mapping[str, Task], view: View) -> list[str]:
