@@ -50,6 +50,7 @@ class Column(NamedTuple):
 
     file: str  # the stage's answers
     condition: str = ""  # of an audit
+    metric: str = ""  # the study's where empty
 
 
 class Claim(NamedTuple):
@@ -140,7 +141,7 @@ class Study:
         items = {
             name: row_items(
                 answers(run_folder, column.file, self.task),
-                {"name": self.task, "metric": self.metric, "condition": column.condition},
+                {"name": self.task, "metric": column.metric or self.metric, "condition": column.condition},
             )
             for name, column in self.columns.items()
         }

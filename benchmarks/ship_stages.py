@@ -1,10 +1,13 @@
 """Fill the folder that a recipe's key `fitted` names, from a finished run of it.
 
 python benchmarks/ship_stages.py RUN recipes/fitted/med3d_r1
+python benchmarks/ship_stages.py RUN recipes/fitted/medvol_r1 --also 02-sft 04-sft-longer
+    ships these trained stages too
 
 Shipped are fitted parts and blind arms. What starts from SFT is trained by whoever runs the recipe, or an arm
-would have begun elsewhere than what it is held against. The run must have a store of its own (`--out` an
-empty folder), for all that lies there is looked at.
+would have begun elsewhere than what it is held against: an arm may ship where the SFT that it starts from
+ships too. The run must have a store of its own (`--out` an empty folder), for all that lies there is looked
+at.
 """
 
 from __future__ import annotations
@@ -24,13 +27,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--also", nargs="+", default=[], metavar="STAGE", help="trained stages, by their names")
     asked = parser.parse_args()
     run = open_run(asked.run)
     recipe = load(run.path / "resolved.toml")
+    names = [recipe.stage_name(place) for place in range(len(recipe.stages))]
+    if unknown := sorted({*asked.also} - {*names}):
+        sys.exit(f"The run has no stage {', '.join(unknown)}. It has: {', '.join(names)}.")
     trained = {
-        json.loads((run.path / "results" / f"{recipe.stage_name(place)}.json").read_text())["inputs"]
-        for place, stage in enumerate(recipe.stages)
-        if stage.output == "model"
+        json.loads((run.path / "results" / f"{name}.json").read_text())["inputs"]
+        for name, stage in zip(names, recipe.stages, strict=True)
+        if stage.output == "model" and name not in asked.also
     }
     if asked.folder.exists():
         sys.exit(f"{asked.folder} is there already. Remove it first.")

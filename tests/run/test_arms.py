@@ -119,17 +119,25 @@ def test_a_run_ends_with_what_it_found_in_a_few_lines(evid, armed):
 @pytest.mark.slow
 def test_fits_are_shipped_and_used_by_who_runs_the_recipe_elsewhere(evid, armed, tmp_path):
     script = Path(__file__).parents[2] / "benchmarks" / "ship_stages.py"
+
+    def shipped(place, *also):
+        command = [sys.executable, script, armed, place, *also]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def names(said):
+        return sorted(line.partition(":")[0] for line in said.stdout.splitlines())
+
+    assert names(shipped(tmp_path / "fits")) == ["01-fit-encoder", "02-fit-language"]
+    assert "no stage 03-stf. It has: 01-fit-encoder" in shipped(tmp_path / "none", "--also", "03-stf").stderr
     folder = tmp_path / "recipes" / "kept"
-    said = subprocess.run([sys.executable, script, armed, folder], capture_output=True, text=True, check=True)
-    names = [line.partition(":")[0] for line in said.stdout.splitlines()]
-    assert sorted(names) == ["01-fit-encoder", "02-fit-language"]
+    trained = ["03-sft", "05-sft-longer"]
+    assert names(shipped(folder, "--also", *trained)) == ["01-fit-encoder", "02-fit-language", *trained]
     recipe = folder.parent / "tiny.toml"
     text = evid.recipe.read_text(encoding="utf-8").replace("schema = 1", 'schema = 1\nfitted = "kept"')
     recipe.write_text(text, encoding="utf-8")
     out = evid("run", recipe, "--out", "elsewhere").stdout
-    assert out.count("fitted before, by this recipe in 0.0 minutes") == 2
-    assert "03-sft: done" in out
-    assert "05-sft-longer: done" in out
+    assert out.count(": fitted before, by this recipe in 0.") == 4
+    assert "07-grpo: done" in out
 
 
 AUDIT = """
