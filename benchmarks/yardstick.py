@@ -35,9 +35,8 @@ DEMO = (
 )  # fmt: skip
 MEDVOL = (
     "dataset.abdomen.train_cases=120", "dataset.abdomen.validation_cases=10", "dataset.abdomen.test_cases=30",
-    "stage.fit.options.steps=20", "stage.sft.steps=80", "stage.sft.data[0].patients=1.0",
-    "stage.audit[0].data[0].limit=22", "stage.audit[1].data[0].limit=22", "stage.grpo.steps=3",
-    "stage.grpo.prompts_per_step=8",
+    "stage.fit.options.steps=20", "stage.sft[0].steps=80", "stage.sft[1].steps=20",
+    "stage.audit.data[0].limit=22", "stage.grpo.steps=3", "stage.grpo.prompts_per_step=8",
 )  # fmt: skip
 SWEEP = {  # an ablation's overrides are put after these
     "med3d_r1": (
@@ -46,7 +45,7 @@ SWEEP = {  # an ablation's overrides are put after these
     ),
     "medvol_r1": (
         "dataset.abdomen.train_cases=60", "dataset.abdomen.validation_cases=10",
-        "dataset.abdomen.test_cases=22", "stage.fit.options.steps=5", "stage.sft.steps=10",
+        "dataset.abdomen.test_cases=22", "stage.fit.options.steps=5", "stage.sft[0].steps=10",
     ),
 }  # fmt: skip
 _LEFT_OUT = ("time_s", "inputs", "seconds", "seconds_per_step")

@@ -58,12 +58,16 @@ def test_all_arms_of_all_tables_share_both_fits(ablations):
     assert [len(own) for own in keys] == [1, 1]
 
 
+def grpo(recipe):
+    return next(stage for stage in recipe.stages if stage.kind == "grpo")
+
+
 def test_each_reward_of_medvol_is_left_out_by_the_arm_of_its_name(ablations):
     one = next(one for one in ablations if one.name == "medvol_rewards")
-    whole = one.cell_recipe("all", 17).stages[4].reward
+    whole = grpo(one.cell_recipe("all", 17)).reward
     for index, reward in enumerate(whole):
         name = reward["name"] or reward["use"]
-        left = one.cell_recipe(f"no-{name}", 17).stages[4].reward
+        left = grpo(one.cell_recipe(f"no-{name}", 17)).reward
         assert [each["weight"] for each in left] == [
             0.0 if at == index else each["weight"] for at, each in enumerate(whole)
         ]
@@ -80,11 +84,15 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     assert recipe("consistency", "off").stages[4].reward[2]["weight"] == 0.0
     assert recipe("consistency", "every-answer").stages[4].reward[2]["gate"] == ""
     assert recipe("discretisation", "paper").stages[4].reward[2]["levels"] == "paper"
-    window = recipe("medvol_rewards", "delta-2").stages[4].reward[3]
+    window = grpo(recipe("medvol_rewards", "delta-2")).reward[2]
     assert (window["use"], window["delta"]) == ("volume-consistency", 2)
-    cold = recipe("medvol_cold_start", "steps-1000").stages[1]
-    assert (cold.kind, cold.steps) == ("sft", 1000)
-    assert recipe("medvol_rewards", "delta-2").stages[1].steps == 250
+    four = grpo(recipe("medvol_rewards", "paper")).reward
+    assert [(one["use"], one["weight"]) for one in four] == [
+        ("evidence-format", 0.25), ("key-slice", 0.25), ("box-overlap", 0.25), ("volume-consistency", 0.25),
+    ]  # fmt: skip
+    cold = recipe("medvol_cold_start", "steps-1600").stages[1]
+    assert (cold.kind, cold.steps) == ("sft", 1600)
+    assert recipe("medvol_cold_start", "half-the-patients").stages[1].data[0].patients == 0.5
     crossed = recipe("ram_arw", "projection+uniform")
     assert (crossed.model.bridge["use"], crossed.stages[2].reweighter["use"]) == ("projection", "uniform")
 
