@@ -27,7 +27,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--also", nargs="+", default=[], metavar="STAGE", help="trained stages, by their names")
+    parser.add_argument(
+        "--also", nargs="+", default=[], metavar="STAGE", help="trained stages, by their names"
+    )
     asked = parser.parse_args()
     run = open_run(asked.run)
     recipe = load(run.path / "resolved.toml")
