@@ -90,7 +90,7 @@ def curve(place: Path) -> list[str]:
 
 
 def by_kind(places: Sequence[Path]) -> list[str]:
-    """Return a table of the kinds of queries: mean DSC over seeds of registration and arms, GRPO's by seed."""
+    """Return a table of the kinds of queries: mean DSC of registration and arms, GRPO by seed."""
     seeds = [questions(place) for place in places]
     shown = ("registration", "sft", "longer", "grpo")
     width = max(map(len, KINDS))
