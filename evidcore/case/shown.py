@@ -71,9 +71,9 @@ class Reply:
 class Episode:
     """A prompt and everything that followed it, as token ids.
 
-    `loss_mask` is 1 on tokens that the model wrote and 0 on tokens that a tool gave. `crops` are pixels that
-    tools added, each at the position in `ids` of its first token. `parent` is the episode that it was forked
-    from, as it was then, with the first token that they do not share.
+    `loss_mask` is 1 on tokens of the model that are trained, and 0 on a tool's. `crops` are pixels that tools
+    added, each at the position in `ids` of its first token. `parent` is the episode that it was forked from,
+    as it was then, with the first token that they do not share.
     """
 
     prompt: Prompt

@@ -70,9 +70,8 @@ class VLMPolicy(Policy):
     def prefix(self, prompt: Prompt) -> Prefix:
         """Return the prompt as the model reads it."""
         encoded = self.processor.encode(prompt)
-        return Prefix(
-            encoded.ids, tuple(self.processor.image_processor.handle(crop) for crop in encoded.crops)
-        )
+        handles = map(self.processor.image_processor.handle, encoded.crops)
+        return Prefix(encoded.ids, tuple(handles))
 
     def _score(
         self, prefixes: Sequence[Prefix], candidates: Sequence[Sequence[Sequence[int]]]

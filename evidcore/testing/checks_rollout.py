@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from evidcore.case import Action, Episode, Part, Prompt
@@ -50,9 +51,9 @@ def check_rollout(
 
     - exactly as many episodes per prompt as asked for, in order;
     - every token came from the sampler, and carries the loss mask that it gave: 1 where the model
-      wrote, 0 where a tool did;
+      wrote, 0 where a tool did; a whole turn of the model may be kept out of training by 0;
     - replies of tools and the parent of a fork stay as the sampler gave them;
-    - something was written;
+    - something that the model wrote is trained;
     - the budget is kept.
 
     Args:
@@ -85,17 +86,21 @@ def check_rollout(
                 told = f"not so for {episode.ids[:8]}... {where}"
                 broken(strategy, "every token came from the sampler", told)
             clause_mask = "the loss mask is 1 where the model wrote and 0 where a tool did"
+            edges = {edge for reply in episode.replies for edge in (reply.start, reply.stop)}
             odd = [
                 place
-                for place, pair in enumerate(zip(episode.loss_mask, given[0].loss_mask, strict=True))
-                if len(set(pair)) > 1
+                for start, stop in itertools.pairwise(sorted({0, *edges, len(episode.ids)}))
+                if any(own := episode.loss_mask[start:stop]) and own != given[0].loss_mask[start:stop]
+                for place in range(start, stop)
             ]
             require(not odd, strategy, clause_mask, f"wrong at tokens {odd[:8]} {where}")
             clause_kept = "replies of tools and the parent of a fork stay as the sampler gave them"
             known = any(one.replies == episode.replies and one.parent is episode.parent for one in given)
             require(known, strategy, clause_kept, f"changed {where}")
+            require(
+                any(episode.loss_mask), strategy, "something is trained", f"no token of the model {where}"
+            )
             written = sum(given[0].loss_mask)
-            require(written > 0, strategy, "something was written", f"the model wrote nothing {where}")
             kept = most_tokens is None or written <= most_tokens
             told = f"must be at most {most_tokens}, got {written} {where}"
             require(kept, strategy, "the budget is kept", told)

@@ -92,8 +92,10 @@ class TinySampler(Sampler):
             ids = self.tokenizer(self.turns[turn])["input_ids"]
             if turn == len(self.turns) - 1:
                 ids = [*ids, self.tokenizer.eos_token_id]
-            paused = (count for count in range(1, len(ids)) if self._pauses(ids[:count]))
-            ids = ids[: min(left, next(paused, len(ids)))]
+            past = episode.ids[episode.replies[-1].stop if episode.replies else 0 :]
+            written = len(past) if self._pauses(past) else 0
+            paused = (count for count in range(written + 1, len(ids)) if self._pauses(ids[:count]))
+            ids = ids[written : min(written + left, next(paused, len(ids)))] or [self.tokenizer.eos_token_id]
         else:
             ids = self._sampled(episode, left)
         return dataclasses.replace(

@@ -174,8 +174,7 @@ class PolicySampler(Sampler):
         key = id(episode.prompt)
         if key not in self._prefixes:
             encoded = self.encoded(episode.prompt)
-            whole = Prefix(encoded.ids, self._handles(encoded.crops))
-            self._prefixes[key] = episode.prompt, whole
+            self._prefixes[key] = episode.prompt, Prefix(encoded.ids, self._handles(encoded.crops))
         prompt = self._prefixes[key][1]
         if not episode.ids:
             return prompt

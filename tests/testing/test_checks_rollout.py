@@ -52,7 +52,21 @@ class TrainsOnTools(Mutant):
 
 class ForgetsHalf(Mutant):
     def spoil(self, episodes, prompts):
+        return [dataclasses.replace(each, loss_mask=(0, 0, *each.loss_mask[2:])) for each in episodes]
+
+
+class TrainsNothing(Mutant):
+    def spoil(self, episodes, prompts):
         return [dataclasses.replace(each, loss_mask=(0,) * len(each.ids)) for each in episodes]
+
+
+class KeepsATurnOut(Mutant):
+    def spoil(self, episodes, prompts):
+        firsts = [each.replies[0].start for each in episodes]
+        return [
+            dataclasses.replace(each, loss_mask=(*each.loss_mask[:first], *(0 for _ in each.ids[first:])))
+            for first, each in zip(firsts, episodes, strict=True)
+        ]
 
 
 class WritesItself(Mutant):
@@ -99,6 +113,10 @@ def test_a_sound_strategy_passes(language, prompts):
     check_rollout(Looks(), TinySampler(language, turns=["look", "seen"]), prompts, most_tokens=20)
 
 
+def test_a_turn_of_the_model_may_be_kept_out_of_training(language, prompts):
+    check_rollout(KeepsATurnOut(), TinySampler(language, turns=["look", "seen"]), prompts)
+
+
 @pytest.mark.parametrize(
     ("mutant", "message"),
     [
@@ -112,7 +130,8 @@ def test_a_sound_strategy_passes(language, prompts):
         (WritesItself, "every token came from the sampler. not so for "),
         (ForgetsReplies, r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "),
         (ForgetsParents, r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "),
-        (SaysNothing, r"something was written. the model wrote nothing \(episode 0, 0 tokens\)"),
+        (TrainsNothing, r"something is trained. no token of the model \(episode 0, "),
+        (SaysNothing, r"something is trained. no token of the model \(episode 0, 0 tokens\)"),
     ],
 )
 def test_a_strategy_that_breaks_a_clause_is_caught(mutant, message, language, prompts):

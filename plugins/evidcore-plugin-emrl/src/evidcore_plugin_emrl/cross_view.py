@@ -15,7 +15,6 @@ from evidcore.case import Case, Crop, Evidence, Rollout, Score, Unscored, Verdic
 from evidcore.contracts import Checked, ImageQuestion, Labeler, Reader, Reward, Unread
 from evidcore.errors import DataError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
-from evidcore.geometry.boxes import is_slice
 from evidcore.text.agreement import affirmed, states
 from evidcore_plugin_emrl.matched_slices import (
     MatchedSlices,
@@ -24,6 +23,7 @@ from evidcore_plugin_emrl.matched_slices import (
     require_others,
     shown_findings,
 )
+from evidcore_plugin_emrl.report_evidence import shown_slices
 from evidcore_plugin_emrl.settled import ENOUGH_PAIRS, Cell, Settled
 from evidcore_plugin_emrl.settling import settle
 
@@ -222,7 +222,7 @@ class CrossView(Reward):
             if self.bind == "finding" and answer.malformed is None and not claimed & gold:
                 told = "the report affirms nothing that is there"
             return Score(value=0.0, reason=told)
-        shown = {crop.box_zyx[0]: crop for crop in rollout.prompt.crops() if is_slice(crop) and crop.box_zyx}
+        shown = shown_slices(rollout.prompt)
         if lost := [z for z in slices.values() if z not in shown]:
             return Score(value=0.0, reason=f"slice {lost[0]} was not shown")
         if self.mask_gate:

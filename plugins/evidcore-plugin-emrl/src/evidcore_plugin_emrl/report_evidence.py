@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from evidcore.case import Answer, Case, Evidence, Prompt, Span, TextPart, VisualPart
+from evidcore.case import Answer, Case, Crop, Evidence, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError
 from evidcore.geometry.boxes import is_slice
@@ -199,6 +199,11 @@ class ReportEvidence(Task):
                 case.id, why,
             )  # fmt: skip
         return ()
+
+
+def shown_slices(prompt: Prompt) -> dict[int, Crop]:
+    """Return the slices that a prompt shows, by index."""
+    return {crop.box_zyx[0]: crop for crop in prompt.crops() if is_slice(crop) and crop.box_zyx}
 
 
 def _shown(case: Case, view: View) -> tuple[Sequence[Any], list[int]]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evidcore.case import Crop, Evidence, Rollout, VisualPart
-from evidcore.geometry.boxes import is_slice
 from evidcore.text.agreement import states
 from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
+from evidcore_plugin_emrl.report_evidence import shown_slices
 
 CONDITIONS: Mapping[str, str] = {
     "right": "the gold report with its slice",
@@ -38,7 +38,7 @@ def conditions(
         cache_folder: keeps what was measured of masks.
     """
     case = rollout.prompt.case
-    shown = {crop.box_zyx[0]: crop for crop in rollout.prompt.crops() if is_slice(crop) and crop.box_zyx}
+    shown = shown_slices(rollout.prompt)
     cited = _cited(rollout)
     if not cited or not all(z in shown for z in cited):
         return {}
