@@ -126,10 +126,8 @@ class TinySampler(Sampler):
             for part in prompt.parts
         ]
         chat = [{"role": "user", "content": content}]
-        ids = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)[
-            "input_ids"
-        ]
-        return [int(token) for token in ids]
+        found = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
+        return [int(token) for token in found["input_ids"]]
 
     def _encoded(self, part: Part) -> list[int]:
         text = part.text if isinstance(part, TextPart) else "<|vision_start|><|image_pad|><|vision_end|>"
