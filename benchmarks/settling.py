@@ -4,6 +4,8 @@ python benchmarks/slice_reader.py                   fits the reader, once: about
 OMP_NUM_THREADS=1 python benchmarks/settling.py     about 4 minutes
 python benchmarks/settling.py --second runs/slice-reader/1018 --second-channels 24 48 96
 
+--keep docs/results/settling also writes the tables, all figures and a plot there: .txt, .json, .svg.
+
 Draws phantom-abdomen with another seed than the reader was fitted on, and pays the gold answers of its test
 patients under each condition of `evid audit reward`, with every control, agreement and binding.
 """
@@ -12,13 +14,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
-from evidcore_plugin_emrl.settled import CELLS
+from evidcore_plugin_emrl.settled import BINDS, CELLS, FALSE, MOST_LEAKED, Cell, Settled
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
@@ -26,6 +31,48 @@ from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 from evidcore.builtin.views import Slices
 from evidcore.case import Rollout
 from evidcore.volume import cache_root
+
+COLOURS = {"whole": "#0b6b74", "local": "#b3541e"}
+
+
+def figures(settled: Settled) -> dict[str, Any]:
+    """Return what each condition is paid under all options, and what is said of the reader."""
+    pays = {
+        name: {str(cell): dataclasses.asdict(pay) for cell, pay in cells.items()}
+        for name, cells in settled.pays.items()
+    }
+    reader = {one.check: one.says for one in settled.checks()[:2]}
+    return {"reader": reader, "kappa": settled.kappa, "pays": pays}
+
+
+def draw(pays: Mapping[str, Mapping[str, Mapping[str, Any]]], place: Path) -> None:
+    """Plot what conditions are paid with the control of other patients: mean, 95 % bounds, perfect eyes."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "settling"
+    from matplotlib import pyplot
+
+    names = [name for name in (*CONDITIONS, FALSE) if name in pays]
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    for axis, bind in zip(axes, BINDS, strict=True):
+        for shift, (agreement, colour) in zip((-0.15, 0.15), COLOURS.items(), strict=True):
+            cell = str(Cell(agreement, "others", bind, mask_gate=False))
+            shown = [(row + shift, pays[name][cell]) for row, name in enumerate(names) if cell in pays[name]]
+            for row, pay in shown:
+                if pay["low"] is not None:
+                    axis.plot([pay["low"], pay["high"]], [row, row], color=colour, linewidth=2)
+            axis.plot([pay["value"] for _, pay in shown], [row for row, _ in shown], "o", color=colour,
+                      label=agreement)  # fmt: skip
+            eyes = [(pay["eyes"], row) for row, pay in shown if pay["eyes"] is not None]
+            axis.plot(*zip(*eyes, strict=True), "|", color="#6d7278", markersize=9)
+        axis.axvline(MOST_LEAKED, linestyle="--", color="#6d7278", linewidth=1)
+        axis.set(xlabel=f"pay, bound to the {bind}", yticks=range(len(names)), yticklabels=names)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    axes[1].legend(frameon=False, title="agreement")
+    figure.savefig(place, metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def main() -> None:
@@ -38,7 +85,7 @@ def main() -> None:
     parser.add_argument("--fitted", type=Path, default=Path("runs/slice-reader/1017"))
     parser.add_argument("--second", type=Path, help="a folder that another fit wrote: for a kappa")
     parser.add_argument("--second-channels", type=int, nargs="+", default=[24, 48, 96])
-    parser.add_argument("--keep", type=Path, help="a file to be")
+    parser.add_argument("--keep", type=Path, help="files to be, without their suffix")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()
@@ -82,7 +129,10 @@ def main() -> None:
     print("\n".join(lines))
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     if asked.keep:
-        asked.keep.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        asked.keep.with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        found = figures(settled)
+        asked.keep.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        draw(found["pays"], asked.keep.with_suffix(".svg"))
 
 
 if __name__ == "__main__":
