@@ -1,9 +1,11 @@
-"""What is told of MedVol-R1 over seeds: lifts paired by query, kinds of queries, and the curve of SFT."""
+"""What is told of MedVol-R1 over seeds: lifts paired by query, kinds of queries, the curve of SFT, a rule."""
 
 import dataclasses
 import json
 
 import pytest
+
+from evidcore.case import Answer, Box, Evidence
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +100,14 @@ def test_the_tables_show_what_is_there_and_the_curves(script, tmp_path):
     assert "| on blank volumes, DSC | - | - | - |" in text
     assert "| seed-18, SFT to step | 2 | 4 |" in text
     assert "DSC after as much more SFT" in script.STUDY.summary(places)
+
+
+def test_boxes_are_made_smaller_on_each_side_as_long_as_a_voxel_is_left(benchmark):
+    rule = benchmark("shrunk_boxes")
+    box = Box(z=3, y0=10, y1=20, x0=5, x1=8)
+    assert rule.shrunk(box, 0) == box
+    assert rule.shrunk(box, 2) == Box(z=3, y0=12, y1=18, x0=6, x1=7)
+    assert rule.shrunk(box, 9) == Box(z=3, y0=14, y1=16, x0=6, x1=7)
+    said = Answer(text="", evidence=Evidence(slice=3, boxes=(box,)))
+    assert rule.smaller(said, 2).evidence == Evidence(slice=3, boxes=(rule.shrunk(box, 2),))
+    assert rule.smaller(Answer(text="x"), 2) == Answer(text="x")
