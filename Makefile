@@ -5,11 +5,12 @@
 # make wheels   a wheel of the core and of every package, into dist/
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
-# make results   the demo over five seeds (about four hours on one core)
-# make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 45 minutes)
+# make results   the demo over five seeds (about four hours on one core); RECIPE=medvol_r1: the other one (about five)
+# make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 45 minutes; medvol_r1: 60)
 PYTHON ?= python3
 VENV ?= .venv
 PROCESSES ?= 2
+RECIPE ?= med3d_r1
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # else every process compiles torch and all else anew, for 10 seconds
@@ -59,12 +60,12 @@ gpu-carry: venv
 	rm -rf gpu-carry
 	$(BIN)/python benchmarks/gpu_carry.py gpu-carry
 
+STUDY_of_med3d_r1 := phantom_learning
+STUDY_of_medvol_r1 := phantom_boxes
+
 results: venv
-ifdef SEED
-	$(BIN)/python benchmarks/phantom_learning.py --seeds $(SEED) --check docs/results/med3d_r1
-else
-	$(BIN)/python benchmarks/phantom_learning.py --seeds 17 18 19 20 21 --keep docs/results/med3d_r1
-endif
+	$(BIN)/python benchmarks/$(STUDY_of_$(RECIPE)).py \
+	  $(if $(SEED),--seeds $(SEED) --check,--seeds 17 18 19 20 21 --keep) docs/results/$(RECIPE)
 
 clean:
 	rm -rf $(VENV)

@@ -1,26 +1,34 @@
 import dataclasses
 import random
 
+import numpy as np
 import pytest
 from evidcore_plugin_phantoms.language.documents import (
     DocumentDrawer,
-    prefix_ids,
     prompt_ids,
-    visual_tokens,
+    shown_ids,
 )
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Slices, Volume
+from evidcore.case import Finding, MaskRef
 from evidcore.errors import DataError
 from evidcore.model.template import read_turns
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
 
 
+def whole(tokenizer, case, tokens, rng, *omitted):
+    """Return what stands for a volume that is shown whole."""
+    (prompt,) = ReportTask().prompts(case, Volume(), 0)
+    (ids,) = shown_ids(tokenizer, prompt, tokens, rng, *omitted)
+    return ids
+
+
 def test_the_prefix_has_the_asked_length_and_says_the_impression(cases, tokenizer):
     for seed in range(20):
-        ids = prefix_ids(tokenizer, cases[0], 24, random.Random(seed))
+        ids = whole(tokenizer, cases[0], 24, random.Random(seed))
         assert len(ids) == 24
         text = tokenizer.decode(ids)
         assert cases[0].notes["impression"].removesuffix(".") in text
@@ -29,7 +37,7 @@ def test_the_prefix_has_the_asked_length_and_says_the_impression(cases, tokenize
 
 def test_sentences_that_do_not_fit_the_prefix_are_left_out_whole(cases, tokenizer):
     case = dataclasses.replace(cases[0], notes={"impression": "Lung nodule. Cardiomegaly. Emphysema."})
-    text = tokenizer.decode(prefix_ids(tokenizer, case, 4, random.Random(0)))
+    text = tokenizer.decode(whole(tokenizer, case, 4, random.Random(0)))
     said = [name for name in ("Lung nodule", "Cardiomegaly", "Emphysema") if name in text]
     assert len(said) == 2
 
@@ -38,14 +46,14 @@ def test_a_share_of_the_sentences_is_left_out(cases, tokenizer):
     case = dataclasses.replace(cases[0], notes={"impression": "Lung nodule. Cardiomegaly. Emphysema."})
     rng, said = random.Random(0), 0
     for _ in range(400):
-        ids = prefix_ids(tokenizer, case, 24, rng, 0.3)
+        ids = whole(tokenizer, case, 24, rng, 0.3)
         assert len(ids) == 24
         said += sum(name in tokenizer.decode(ids) for name in ("Lung nodule", "Cardiomegaly", "Emphysema"))
     assert abs(said / 1200 - 0.7) < 0.05
 
 
 def test_the_same_dice_give_the_same_prefix(cases, tokenizer):
-    assert prefix_ids(tokenizer, cases[0], 24, random.Random(3)) == prefix_ids(
+    assert whole(tokenizer, cases[0], 24, random.Random(3)) == whole(
         tokenizer, cases[0], 24, random.Random(3)
     )
 
@@ -54,13 +62,13 @@ def test_the_same_dice_give_the_same_prefix(cases, tokenizer):
 def test_a_case_without_an_impression_is_named(cases, tokenizer, impression):
     case = dataclasses.replace(cases[0], notes={"impression": impression})
     with pytest.raises(DataError, match=rf"case 'case-0': notes\['impression'\] is {impression!r}"):
-        prefix_ids(tokenizer, case, 8, random.Random(0))
+        whole(tokenizer, case, 8, random.Random(0))
 
 
 def test_the_prefix_stands_where_the_volume_would(cases, tokenizer):
     prompt = Choice().prompts(cases[0], Volume(), 0)[0]
     turns = read_turns(tokenizer, where="here")
-    text = tokenizer.decode(prompt_ids(tokenizer, turns, prompt, tokenizer("Lung nodule.").input_ids))
+    text = tokenizer.decode(prompt_ids(tokenizer, turns, prompt, [tokenizer("Lung nodule.").input_ids]))
     assert text.startswith(
         "<|im_start|>user\n<|vision_start|>Lung nodule.<|vision_end|>Which finding is present?\n"
         "A) lung nodule\n"
@@ -68,17 +76,40 @@ def test_the_prefix_stands_where_the_volume_would(cases, tokenizer):
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_where_slices_are_shown_the_prefix_runs_through_them(cases, tokenizer):
-    view = Slices(slices=3)
-    task = ReportTask()
-    prompt = task.prompts(cases[0], view, 0)[0]
-    assert visual_tokens(prompt, 4) == 12
-    prefix = list(range(1000, 1011))
-    ids = prompt_ids(tokenizer, read_turns(tokenizer, where="here"), prompt, prefix)
+def test_sentences_stand_on_the_slice_that_shows_most_of_their_finding(cases, tokenizer, tmp_path):
+    masks = {"lung nodule": {2: 9, 7: 4}, "emphysema": {5: 3}}
+    for name, areas in masks.items():
+        mask = np.zeros((12, 16, 16), bool)
+        for z, area in areas.items():
+            mask[z, 0, :area] = True
+        np.save(tmp_path / f"{name}.npy", mask)
+    case = dataclasses.replace(
+        cases[0],
+        notes={"impression": "Lung nodule. Cardiomegaly. Emphysema."},
+        findings=tuple(Finding(name=name, state="present") for name in ("nodule", *masks, "cardiomegaly")),
+        masks={name: MaskRef(path=str(tmp_path / f"{name}.npy")) for name in masks},
+    )
+    (prompt,) = ReportTask().prompts(case, Slices(slices=12), 0)
+    places = set()
+    for seed in range(40):
+        shown = shown_ids(tokenizer, prompt, 4, random.Random(seed))
+        assert [len(each) for each in shown] == [4] * 12
+        said = [tokenizer.decode(each) for each in shown]
+        assert [z for z, text in enumerate(said) if "Lung nodule" in text] == [2]
+        assert [z for z, text in enumerate(said) if "Emphysema" in text] == [5]
+        places |= {z for z, text in enumerate(said) if "Cardiomegaly" in text}
+    assert len(places) > 6  # no mask tells where
+    (few,) = ReportTask().prompts(case, Slices(slices=1), 0)
+    (ids,) = shown_ids(tokenizer, few, 24, random.Random(0))
+    assert all(name in tokenizer.decode(ids) for name in ("Lung nodule", "Emphysema", "Cardiomegaly"))
+
+
+def test_what_stands_for_slices_comes_behind_their_tags(cases, tokenizer):
+    prompt = ReportTask().prompts(cases[0], Slices(slices=3), 0)[0]
+    said = [[1000, 1001], [1002, 1003], [1004, 1005]]
+    ids = prompt_ids(tokenizer, read_turns(tokenizer, where="here"), prompt, said)
     start, stop = tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"])
-    shown = [ids[at + 1 : ids.index(stop, at)] for at, token in enumerate(ids) if token == start]
-    assert [len(each) for each in shown] == [3, 4, 4]
-    assert [token for each in shown for token in each] == prefix
+    assert [ids[at + 1 : ids.index(stop, at)] for at, token in enumerate(ids) if token == start] == said
 
 
 def test_documents_are_a_prompt_and_its_gold_answer(cases, tokenizer):

@@ -1,22 +1,27 @@
-"""Documents for fitting a language model on text: a prompt in which an impression stands for the volume."""
+"""Documents for fitting a language model on text: a prompt in which an impression stands for the volume.
+
+Where slices are shown, each sentence of the impression stands on the slice that shows most of its finding.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Case, Prompt, Span, VisualPart
+from evidcore.case import Case, Crop, MaskRef, Prompt, Span, VisualPart, VolumeRef
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError
 from evidcore.model.processor import IMAGE_TOKEN
 from evidcore.model.template import Turns, read_turns
+from evidcore.volume import read, read_mask
 
 _FILLER = "."
-_EASY_TOKENS = 16  # the shortest prefix of the first steps
+_EASY_TOKENS = 16  # the fewest that stand for a visual part in the first steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +82,10 @@ class DocumentDrawer:
             if not prompts:
                 continue
             prompt = rng.choice(prompts)
-            longest = visual_tokens(prompt, self._tokens)
-            shortest = min(_EASY_TOKENS, longest) if ease else longest
-            tokens = shortest if easy else rng.randint(shortest, longest)
-            prefix = prefix_ids(self._tokenizer, case, tokens, rng, 0.0 if easy else self._omitted)
-            return self._document(
-                prompt_ids(self._tokenizer, self._turns, prompt, prefix), *task.gold(prompt)
-            )
+            shortest = min(_EASY_TOKENS, self._tokens) if ease else self._tokens
+            each = shortest if easy else rng.randint(shortest, self._tokens)
+            shown = shown_ids(self._tokenizer, prompt, each, rng, 0.0 if easy else self._omitted)
+            return self._document(prompt_ids(self._tokenizer, self._turns, prompt, shown), *task.gold(prompt))
         raise DataError(
             f"fit of model.language: 100 draws in a row asked nothing; tasks: {', '.join(self._names)}."
         )
@@ -106,16 +108,19 @@ class DocumentDrawer:
         return [bool(inside) and token != start for inside, token in zip(depth, prompt, strict=True)]
 
 
-def prefix_ids(
-    tokenizer: Any, case: Case, tokens: int, rng: random.Random, omitted: float = 0.0
-) -> list[int]:
-    """Return `tokens` token ids that say the case's impression, at random places among full stops.
+def shown_ids(
+    tokenizer: Any, prompt: Prompt, each: int, rng: random.Random, omitted: float = 0.0
+) -> list[list[int]]:
+    """Return `each` token ids for every visual part; together they say the impression of the prompt's case.
 
-    Sentences come in random order; those that do not fit are left out, and a share of `omitted` besides.
+    A sentence stands on the part that shows most of the finding that it names, by its mask, or on any part
+    where no mask tells. Sentences of a part come in random order at random places among full stops; those
+    that do not fit are left out, and a share of `omitted` besides.
 
     Raises:
-        DataError: if the case has no impression.
+        DataError: if the case has no impression, or a mask cannot be read.
     """
+    case = prompt.case
     text = case.notes.get("impression")
     if not isinstance(text, str) or not text.strip():
         raise DataError(
@@ -126,6 +131,35 @@ def prefix_ids(
     rng.shuffle(sentences)
     if omitted:
         sentences = [sentence for sentence in sentences if rng.random() >= omitted]
+    crops = prompt.crops()
+    dealt: list[list[str]] = [[] for _ in crops]
+    for sentence in sentences if crops else ():
+        dealt[_place(sentence, case, crops, rng)].append(sentence)
+    return [_filled(tokenizer, some, each, rng) for some in dealt]
+
+
+def _place(sentence: str, case: Case, crops: Sequence[Crop], rng: random.Random) -> int:
+    """Return the number of the crop on which a sentence stands."""
+    if len(crops) == 1:
+        return 0
+    names = sorted(case.present(), key=len, reverse=True)  # "renal cyst" before "cyst"
+    name = next((name for name in names if name.lower() in sentence.lower()), "")
+    if name in case.masks:
+        areas = _areas(case.masks[name], case.volumes[0])
+        seen = [sum(areas[crop.box_zyx[0] : crop.box_zyx[1]] if crop.box_zyx else areas) for crop in crops]
+        if any(seen):
+            return seen.index(max(seen))
+    return rng.randrange(len(crops))
+
+
+@functools.lru_cache(maxsize=20_000)
+def _areas(mask: MaskRef, volume: VolumeRef) -> tuple[int, ...]:
+    """Return the voxels of a mask, slice by slice."""
+    return tuple(read_mask(mask, like=read(volume)).sum(axis=(1, 2)).tolist())
+
+
+def _filled(tokenizer: Any, sentences: Sequence[str], tokens: int, rng: random.Random) -> list[int]:
+    """Return `tokens` ids that say the sentences, as far as they fit, among full stops."""
     pieces = [
         tokenizer((" " if number else "") + sentence, add_special_tokens=False).input_ids
         for number, sentence in enumerate(sentences)
@@ -138,22 +172,15 @@ def prefix_ids(
     return [token for piece in pieces for token in piece]
 
 
-def visual_tokens(prompt: Prompt, each: int) -> int:
-    """Return how many embeddings stand for what the prompt shows, `each` for a visual part."""
-    return each * sum(isinstance(part, VisualPart) for part in prompt.parts)
-
-
-def prompt_ids(tokenizer: Any, turns: Turns, prompt: Prompt, prefix: Sequence[int]) -> list[int]:
-    """Return the chat's token ids up to the answer, with `prefix` dealt evenly to its visual parts."""
-    shown = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
-    asked = "".join(shown if isinstance(part, VisualPart) else part.text for part in prompt.parts)
+def prompt_ids(tokenizer: Any, turns: Turns, prompt: Prompt, shown: Sequence[Sequence[int]]) -> list[int]:
+    """Return the chat's token ids up to the answer, with `shown` in the place of its visual parts."""
+    image = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
+    asked = "".join(image if isinstance(part, VisualPart) else part.text for part in prompt.parts)
     text = f"{turns.before_question}{asked}{turns.before_answer}"
-    image = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
-    asked_ids = tokenizer(text, add_special_tokens=False).input_ids
-    parts = asked_ids.count(image)
-    size = len(prefix)
-    dealt = (prefix[size * part // parts : size * (part + 1) // parts] for part in range(parts))
-    return [each for token in asked_ids for each in (next(dealt) if token == image else [token])]
+    image_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+    dealt = iter(shown)
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    return [each for token in ids for each in (next(dealt) if token == image_id else [token])]
 
 
 def vocabulary_texts(cases: Sequence[Case], tasks: Mapping[str, Task], view: View) -> list[str]:

@@ -2,8 +2,9 @@
 
 Order of events: documents are drawn from the tasks' own prompts and gold answers; where the prompt shows a
 volume, the case's impression stands instead, its sentences in random order at random places among full
-stops, as long as the bridge's tokens will be; where it shows slices, the impression runs through them. So the
-model meets the format, the words and their priors, but no voxel.
+stops, as long as the bridge's tokens will be; where it shows slices, each sentence stands on the slice that
+shows most of its finding. So the model meets the format, the words, their priors and the slices of findings,
+but no voxel.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from evidcore.model.template import read_turns
 from evidcore_plugin_phantoms.language.documents import (
     Document,
     DocumentDrawer,
-    prefix_ids,
     prompt_ids,
-    visual_tokens,
+    shown_ids,
     vocabulary_texts,
 )
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
@@ -254,13 +254,10 @@ class Tiny(Language):
             longest = max(len(self._tokenizer(task.gold(prompt)[0]).input_ids) for prompt in asked) + 8
             for start in range(0, len(asked), at_once):
                 batch = asked[start : start + at_once]
-                said = [
-                    prefix_ids(self._tokenizer, item.case, visual_tokens(item, self.image_tokens), rng)
-                    for item in batch
-                ]
+                said = [shown_ids(self._tokenizer, item, self.image_tokens, rng) for item in batch]
                 ids = [
-                    prompt_ids(self._tokenizer, turns, item, prefix)
-                    for item, prefix in zip(batch, said, strict=True)
+                    prompt_ids(self._tokenizer, turns, item, shown)
+                    for item, shown in zip(batch, said, strict=True)
                 ]
                 for prompt, text in zip(batch, self._complete(ids, longest), strict=True):
                     right += task.parse(prompt, text).choice == prompt.reference["letter"]
