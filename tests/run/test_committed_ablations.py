@@ -90,8 +90,9 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     assert [(one["use"], one["weight"]) for one in four] == [
         ("evidence-format", 0.25), ("key-slice", 0.25), ("box-overlap", 0.25), ("volume-consistency", 0.25),
     ]  # fmt: skip
-    cold = recipe("medvol_cold_start", "steps-1600").stages[1]
-    assert (cold.kind, cold.steps) == ("sft", 1600)
+    cold = recipe("medvol_cold_start", "steps-2800").stages[1]
+    assert (cold.kind, cold.steps) == ("sft", 2800)
+    assert recipe("medvol_cold_start", "steps-1400").stages[1].steps == 1400
     assert recipe("medvol_cold_start", "half-the-patients").stages[1].data[0].patients == 0.5
     crossed = recipe("ram_arw", "projection+uniform")
     assert (crossed.model.bridge["use"], crossed.stages[2].reweighter["use"]) == ("projection", "uniform")
