@@ -16,23 +16,52 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
-from evidcore_plugin_emrl.settled import BINDS, CELLS, FALSE, MOST_LEAKED, Cell, Settled
+from evidcore_plugin_emrl.settled import BINDS, CELLS, FALSE, MOST_LEAKED, Agreement, Cell, Settled
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
 from evidcore.builtin.views import Slices
-from evidcore.case import Rollout
+from evidcore.case import Case, Rollout
 from evidcore.volume import cache_root
 
-COLOURS = {"whole": "#0b6b74", "local": "#b3541e"}
+COLOURS: Mapping[Agreement, str] = {"whole": "#0b6b74", "local": "#b3541e"}
+
+
+def paid(reward: CrossView, cases: Sequence[Case], *, slices: int) -> Settled:
+    """Pay the gold answers about cases, of whose scans so many slices are shown, under all conditions."""
+    task, gold = ReportEvidence(cache_root()), []
+    prompts = [one for case in cases for one in task.prompts(case, Slices(slices=slices), 0)]
+    for group, prompt in enumerate(prompts):
+        text, _ = task.gold(prompt)
+        gold.append(Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text)))
+    settled = reward.settled(gold)
+    if settled is None:
+        raise SystemExit("no patient has a slice that contradicts its report: give more patients")
+    return settled
+
+
+def tables(settled: Settled) -> list[str]:
+    """Return what is paid, and the outcomes of each agreement and binding, as lines."""
+    lines = [
+        *(f"  {name:15}{says}" for name, says in CONDITIONS.items()),
+        "",
+        *settled.table(),
+        "",
+        "outcomes",
+    ]
+    for own in CELLS:
+        if own.control == "others" and not own.mask_gate:
+            checks = dataclasses.replace(settled, own=own).checks()
+            lines += ["", str(own), *(f"  {one.outcome:6}{one.check:26}{one.says}" for one in checks)]
+    return lines
 
 
 def figures(settled: Settled) -> dict[str, Any]:
@@ -99,33 +128,19 @@ def main() -> None:
         scan_shift_mm=60.0,
     )
     cases = list(dataset.cases("test"))
-    task, gold = ReportEvidence(cache_root()), []
-    for group, prompt in enumerate(
-        prompt for case in cases for prompt in task.prompts(case, Slices(slices=24), 0)
-    ):
-        text, _ = task.gold(prompt)
-        gold.append(Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text)))
     reader = SliceReader()
     reader.load(asked.fitted)
     second = None
     if asked.second:
         second = SliceReader(channels=tuple(asked.second_channels))
         second.load(asked.second)
+    reward = CrossView(lambda: cases, cache_root(), reader=reader, second_reader=second)
+    settled = paid(reward, cases, slices=24)
     lines = [
         f"phantom numbers: phantom-abdomen, seed {asked.seed}, {len(cases)} patients, "
-        f"{sum(bool(case.present()) for case in cases)} with a finding; slice-reader of {asked.fitted}"
+        f"{sum(bool(case.present()) for case in cases)} with a finding; slice-reader of {asked.fitted}",
+        *tables(settled),
     ]
-    lines += [f"  {name:15}{says}" for name, says in CONDITIONS.items()]
-    reward = CrossView(lambda: cases, cache_root(), reader=reader, second_reader=second)
-    settled = reward.settled(gold)
-    if settled is None:
-        raise SystemExit("no patient has a slice that contradicts its report: give more patients")
-    lines += ["", *settled.table(), "", "outcomes"]
-    for own in CELLS:
-        if own.control == "others" and not own.mask_gate:
-            lines += ["", str(own)]
-            checks = dataclasses.replace(settled, own=own).checks()
-            lines += [f"  {one.outcome:6}{one.check:26}{one.says}" for one in checks]
     print("\n".join(lines))
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     if asked.keep:
