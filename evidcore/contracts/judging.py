@@ -123,6 +123,7 @@ class Reward(ABC):
     # what `evid audit reward` may hold it to
     judges: frozenset[Judged] | None = None  # None: not said; empty: a control that judges nothing
     declared: Mapping[str, str] = MappingProxyType({})  # check -> why its source's reward fails it
+    tells_denial: bool = True  # as its scorer's, where that judges
     compares_group: bool = False  # a verdict may depend on the other answers of the group
     costs: str = ""  # why it is not asked for an audit: "a 7B model reads every text"
 
@@ -229,6 +230,7 @@ class Labeler(ABC):
 class Scorer(ABC):
     """Compare texts. Core gives: `recipe_folder` (relative paths start there)."""
 
+    tells_denial: ClassVar[bool] = True  # hears that a text denies what the other affirms
     is_exact: ClassVar[bool] = True  # equal texts score 1; a judge that was learned need not know them
     costs: str = ""  # as a reward's, which passes it on
 

@@ -10,15 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from evidcore.case import Case
-from evidcore.contracts import (
-    Checked,
-    Reward,
-    RolloutStrategy,
-    Stage,
-    StageContext,
-    StageResult,
-    Workload,
-)
+from evidcore.contracts import Checked, Reward, RolloutStrategy, Stage, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
@@ -79,8 +71,13 @@ class Grpo(GrpoSettings, TrainingStage):
             )
 
     def check(self, context: StageContext) -> None:
-        """Build the rewards and how answers come about."""
-        self.rewards(context)
+        """Build the rewards and how answers come about; warn where what judges texts hears no denial."""
+        rewards = [one for one in self.rewards(context) if one.weight]
+        deaf = [one.name for one in rewards if not one.reward.tells_denial]
+        judging = [one.name for one in rewards if one.reward.judges is None or one.reward.judges - {"format"}]
+        if deaf and deaf == judging:
+            says = "%s: reward %r hardly tells a finding from its denial, and nothing else judges what is said"
+            log.warning(says, context.where, ", ".join(deaf))
         self.strategy(context)
 
     def ready(self, context: StageContext) -> None:

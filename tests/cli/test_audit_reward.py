@@ -148,3 +148,30 @@ def test_a_reward_that_cannot_be_audited_stops_no_training(offered, caplog):
     stage, context, source = stage_and_source('stage.grpo.reward=[{use="broken"}]')
     assert stage.audit(context, source) == []
     assert "05-grpo: its rewards could not be audited: evid-broken 1.0: reward 'broken'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rewards", "is_warned"),
+    [
+        ('{use="deaf"}', True),
+        ('{use="format"}, {use="deaf"}', True),
+        ('{use="choice-accuracy"}, {use="deaf"}', False),
+        ('{use="choice-accuracy", weight=0.0}, {use="deaf"}', True),
+        ('{use="choice-accuracy"}, {use="deaf", weight=0.0}', False),
+        ('{use="constant"}', False),
+    ],
+)
+def test_check_warns_where_all_that_judges_texts_takes_a_denial_for_the_finding(
+    offered, constant, caplog, rewards, is_warned
+):
+    class Deaf(Constant):
+        judges = frozenset({"report"})
+        tells_denial = False
+
+    offered("evid-deaf", "[evidcore.reward]\ndeaf = evid_deaf:It\n", It=Deaf)
+    stage, context, _ = stage_and_source(f"stage.grpo.reward=[{rewards}]")
+    stage.check(context)
+    said = [
+        "05-grpo: reward 'deaf' hardly tells a finding from its denial, and nothing else judges what is said"
+    ]
+    assert [record.getMessage() for record in caplog.records] == said * is_warned

@@ -206,3 +206,11 @@ def test_it_keeps_the_contract_of_a_reward():
     good = [rollout("B lung nodule present.")] * 2
     bad = [rollout("B lung nodule absent.")] * 2
     check_reward(ReportConsistency(scorer=FindingsF1(scope="candidate")), good, bad)
+
+
+def test_it_tells_a_denial_where_its_scorer_does():
+    class Deaf(Fixed):
+        tells_denial = False
+
+    assert ReportConsistency(scorer=Fixed(0.5)).tells_denial
+    assert not ReportConsistency(scorer=Deaf(0.5)).tells_denial

@@ -50,7 +50,7 @@ class ReportConsistency(Reward):
         levels: Literal["released", "paper", "none"] = "released",
     ) -> None:
         self.scorer = scorer
-        self.costs = scorer.costs
+        self.costs, self.tells_denial = scorer.costs, scorer.tells_denial
         self.judges = frozenset({"report" if texts == "paper" else "correctness"})
         self.compared = _think_and_report if texts == "paper" else _completion_and_option
         self.levels = levels

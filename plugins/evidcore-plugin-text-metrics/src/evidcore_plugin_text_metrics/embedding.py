@@ -32,6 +32,7 @@ class Embedding(Scorer):
         zero_at: the cosine that counts as 0. At -1 texts that have nothing in common (c = 0) score 0.5.
     """
 
+    tells_denial = False
     costs = "a language model reads every text"
 
     def __init__(
