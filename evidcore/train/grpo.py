@@ -76,8 +76,10 @@ class Grpo(GrpoSettings, TrainingStage):
         deaf = [one.name for one in rewards if not one.reward.tells_denial]
         judging = [one.name for one in rewards if one.reward.judges is None or one.reward.judges - {"format"}]
         if deaf and deaf == judging:
-            says = "%s: reward %r hardly tells a finding from its denial, and nothing else judges what is said"
-            log.warning(says, context.where, ", ".join(deaf))
+            who = f"{context.where}: reward {', '.join(map(repr, deaf))}"
+            log.warning(
+                "%s hardly tells a finding from its denial, and nothing else judges what is said", who
+            )
         self.strategy(context)
 
     def ready(self, context: StageContext) -> None:
