@@ -76,10 +76,8 @@ class Grpo(GrpoSettings, TrainingStage):
         deaf = [one.name for one in rewards if not one.reward.tells_denial]
         judging = [one.name for one in rewards if one.reward.judges is None or one.reward.judges - {"format"}]
         if deaf and deaf == judging:
-            who = f"{context.where}: reward {', '.join(map(repr, deaf))}"
-            log.warning(
-                "%s hardly tells a finding from its denial, and nothing else judges what is said", who
-            )
+            says = "hardly tells a finding from its denial, and nothing else judges what is said"
+            log.warning("%s: reward %s %s", context.where, ", ".join(map(repr, deaf)), says)
         self.strategy(context)
 
     def ready(self, context: StageContext) -> None:
