@@ -74,7 +74,8 @@ class Grpo(GrpoSettings, TrainingStage):
         """Build the rewards and how answers come about; warn where what judges texts hears no denial."""
         rewards = [one for one in self.rewards(context) if one.weight]
         deaf = [one.name for one in rewards if not one.reward.tells_denial]
-        judging = [one.name for one in rewards if one.reward.judges is None or one.reward.judges - {"format"}]
+        unsaid = {"format", "evidence"}
+        judging = [one.name for one in rewards if one.reward.judges is None or one.reward.judges - unsaid]
         if deaf and deaf == judging:
             says = "hardly tells a finding from its denial, and nothing else judges what is said"
             log.warning("%s: reward %s %s", context.where, ", ".join(map(repr, deaf)), says)

@@ -155,6 +155,7 @@ def test_a_reward_that_cannot_be_audited_stops_no_training(offered, caplog):
     [
         ('{use="deaf"}', True),
         ('{use="format"}, {use="deaf"}', True),
+        ('{use="key-slice"}, {use="deaf"}', True),  # where something lies, not what is said of it
         ('{use="choice-accuracy"}, {use="deaf"}', False),
         ('{use="choice-accuracy", weight=0.0}, {use="deaf"}', True),
         ('{use="choice-accuracy"}, {use="deaf", weight=0.0}', False),

@@ -4,6 +4,7 @@ import logging
 import pytest
 import torch
 from evidcore_plugin_text_metrics.embedding import Embedding
+from evidcore_plugin_text_metrics.embedding_f1 import EmbeddingF1
 from evidcore_plugin_text_metrics.testing import tiny_text_encoder
 from evidcore_plugin_text_metrics.text_models import Pretrained
 from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, T5Config, T5ForConditionalGeneration
@@ -63,6 +64,11 @@ def test_a_pooling_is_not_the_other(folder):
 def test_it_keeps_the_contract_of_a_scorer(folder, pooling):
     check_scorer(scorer(folder, pooling))
     check_scorer(scorer(folder, pooling, 0.5, tokens_per_pass=4096))
+
+
+def test_neither_embedding_claims_to_tell_a_denial():
+    assert not Embedding.tells_denial
+    assert not EmbeddingF1.tells_denial
 
 
 def test_a_text_that_says_nothing_is_not_compared(folder):
