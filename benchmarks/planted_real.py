@@ -10,10 +10,8 @@ with lesions drawn anew. Under 20 patients an audit gives no interval and tells 
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from typing import Any
 
 import rendered_policies as rendered
 from evidcore_plugin_phantoms.implant.dataset import Implant
-from evidcore_plugin_tables.folder import Folder
+from real_scans import real_scans
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
@@ -39,13 +37,10 @@ class RealScans(rendered.Scans):
 
     task = Choice(think=False, options_per_question=2)
 
-    def __init__(self, scans: Sequence[Path], folder: Path, copies: int) -> None:
-        """Plant into scans; what is made lies in `folder`."""
-        with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as file:
-            rows = [[scan.parent.name, scan, scan.parent.name, "test"] for scan in scans]
-            csv.writer(file).writerows([["id", "volume", "patient", "split"], *rows])
+    def __init__(self, folder: Path, scans: int, copies: int) -> None:
+        """Plant into so many scans; what is made lies in `folder`."""
         make = functools.partial(
-            Implant, folder / "cache", source=Folder(folder, folder / "cache", path="."), kinds=KINDS,
+            Implant, folder / "cache", source=real_scans(folder, folder / "cache", scans), kinds=KINDS,
             no_place="leave-out",
         )  # fmt: skip
         self.start(make(copies=copies, seed=1), "test", list(make(copies=2 * copies, seed=2).cases("test")))
@@ -82,10 +77,8 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=2)
     parser.add_argument("--keep", type=Path, metavar="FILE")
     asked = parser.parse_args()
-    shared = Path(os.environ["EVID_SHARED_DATA"])
-    found = sorted((shared / "ibsi_validation").glob("STS_*/CT_image.nii.gz"))[: asked.scans]
     with tempfile.TemporaryDirectory() as folder:
-        rendered.SCANS = scans = RealScans(found, Path(folder), asked.copies)
+        rendered.SCANS = scans = RealScans(Path(folder), asked.scans, asked.copies)
         scans.fit()
         scans.render()
         prompts = [one for case in scans.pool for one in scans.task.prompts(case, Volume(), 1)]

@@ -1,6 +1,6 @@
 """Does a slice that contradicts the report still pay over real CT? The settling test with planted lesions.
 
-EVID_SHARED_DATA=FOLDER OMP_NUM_THREADS=1 python benchmarks/settling_real.py         about 40 minutes
+EVID_SHARED_DATA=FOLDER OMP_NUM_THREADS=1 python benchmarks/settling_real.py
 
 `implant` plants lesions into each scan of FOLDER/ibsi_validation, in several copies with others each. A
 reader is fitted on one half of the patients and pays the gold answers of the other half, and the other way
@@ -13,13 +13,10 @@ lesions in real CT.
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
 import json
-import os
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -28,25 +25,15 @@ from evidcore_plugin_emrl.reader_fit import ReaderFit
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.implant.dataset import Implant
 from evidcore_plugin_phantoms.implant.kinds import KindName
-from evidcore_plugin_tables.folder import Folder
+from real_scans import real_scans
 from settling import figures, paid, tables
 from slice_reader import log
 
-from evidcore.case import Case
 from evidcore.volume import cache_root
 
 KINDS: tuple[KindName, ...] = ("hypodense lesion", "fluid collection", "stone")
 SIZE_YX = (128, 128)
 SLICES = 70  # no scan has more: all are shown
-
-
-def planted(scans: Sequence[Path], folder: Path, copies: int) -> list[Case]:
-    """Plant into scans; their table lies in `folder`, what is planted in the cache."""
-    with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as file:
-        rows = [[scan.parent.name, scan, scan.parent.name, "test"] for scan in scans]
-        csv.writer(file).writerows([["id", "volume", "patient", "split"], *rows])
-    source = Folder(folder, cache_root(), path=".")
-    return list(Implant(cache_root(), source=source, kinds=KINDS, copies=copies, seed=1).cases("test"))
 
 
 def main() -> None:
@@ -60,11 +47,12 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="files to be, without their suffix")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    shared, start = Path(os.environ["EVID_SHARED_DATA"]), time.perf_counter()
-    found = sorted((shared / "ibsi_validation").glob("STS_*/CT_image.nii.gz"))[: asked.scans]
+    start = time.perf_counter()
     lines, kept = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        cases = planted(found, Path(folder), asked.copies)
+        source = real_scans(Path(folder), cache_root(), asked.scans)
+        planted = Implant(cache_root(), source=source, kinds=KINDS, copies=asked.copies, seed=1)
+        cases = list(planted.cases("test"))
         patients = list(dict.fromkeys(case.patient for case in cases))
         for half in (0, 1):
             theirs = set(patients[half::2])

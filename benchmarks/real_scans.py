@@ -1,0 +1,18 @@
+"""The real CTs that benchmarks plant lesions into: FOLDER/ibsi_validation, FOLDER in EVID_SHARED_DATA."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+from evidcore_plugin_tables.folder import Folder
+
+
+def real_scans(folder: Path, cache_folder: Path, count: int) -> Folder:
+    """Return the first `count` scans as a data set, a patient each; its table is written into `folder`."""
+    scans = sorted(Path(os.environ["EVID_SHARED_DATA"]).glob("ibsi_validation/STS_*/CT_image.nii.gz"))[:count]
+    with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = [[scan.parent.name, scan, scan.parent.name, "test"] for scan in scans]
+        csv.writer(file).writerows([["id", "volume", "patient", "split"], *rows])
+    return Folder(folder, cache_folder, path=".")
