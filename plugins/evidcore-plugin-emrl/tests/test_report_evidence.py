@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from disc_cases import disc_case
-from evidcore_plugin_emrl.report_evidence import ReportEvidence
+from evidcore_plugin_emrl.report_evidence import ReportEvidence, best_evidence
 
 from evidcore.builtin.key_slice import KeySlice
 from evidcore.builtin.views import Slices
@@ -78,6 +78,50 @@ def test_each_finding_may_cite_a_slice_of_its_own(sick, asked):
     assert gold.endswith('<evidence>{"cyst": 2, "stone": 3}</evidence>')
     assert task.parse(prompt, gold).evidence == Evidence(slices={"cyst": 2, "stone": 3})
     assert prompt.reference["target"] is None
+
+
+def test_gold_answers_may_hold_the_impression_alone(sick, healthy, asked):
+    told = dataclasses.replace(sick, notes={"impression": " Cyst. Nothing else, but a stone?\nNo scar."})
+    task, prompt = asked(told, section="impression")
+    gold, spans = task.gold(prompt)
+    assert gold.startswith("<report>Cyst. Nothing else, but a stone?\nNo scar.</report>")
+    assert [(gold[span.start : span.end], span.label) for span in spans] == [
+        ("Cyst.", "abnormal"),
+        ("Nothing else, but a stone?", "abnormal"),
+        ("No scar.", "normal"),
+    ]
+    bare = dataclasses.replace(prompt, case=healthy)
+    with pytest.raises(ValueError, match="has no impression, so there is no gold answer"):
+        task.gold(bare)
+    assert task.prompts(healthy, Slices(slices=6), 0) == ()
+
+
+@pytest.mark.parametrize("cite", ["report", "finding"])
+def test_gold_answers_may_be_off_by_a_margin_and_nothing_else_goes_by_it(sick, tmp_path, cite):
+    task = ReportEvidence(tmp_path, cite=cite, margin_slices=1)
+    exact = ReportEvidence(tmp_path, cite=cite)
+    (plain,) = exact.prompts(sick, Slices(slices=6), 0)
+    best = best_evidence(plain)
+    cited = {}
+    for seed in range(40):
+        (prompt,) = task.prompts(sick, Slices(slices=6), seed)
+        assert {**prompt.reference, "cited": plain.reference["cited"]} == plain.reference
+        assert best_evidence(prompt) == best
+        parsed = task.parse(prompt, task.gold(prompt)[0])
+        assert parsed.malformed is None
+        for name, z in (parsed.evidence.slices or {"slice": parsed.evidence.slice}).items():
+            cited.setdefault(name, set()).add(z)
+    gold = plain.reference["cited"]
+    assert cited == {name: {z - 1, z, z + 1} for name, z in gold.items()}
+    again = [task.prompts(sick, Slices(slices=6), 3)[0].reference["cited"] for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_a_margin_stays_within_the_slices_that_are_shown(tmp_path):
+    case = disc_case(tmp_path, 1, ["cyst"], where={"cyst": {5: (slice(4, 8), slice(4, 8))}})
+    task = ReportEvidence(tmp_path, margin_slices=9)
+    cited = {task.prompts(case, Slices(slices=6), seed)[0].reference["cited"]["slice"] for seed in range(80)}
+    assert cited == set(range(6))
 
 
 @pytest.mark.parametrize("cite", ["report", "finding"])

@@ -37,8 +37,8 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def gold(cases, cache, cite="report"):
-    task, found = ReportEvidence(cache, cite=cite), []
+def gold(cases, cache, cite="report", margin_slices=0):
+    task, found = ReportEvidence(cache, cite=cite, margin_slices=margin_slices), []
     for group, case in enumerate(cases):
         for prompt in task.prompts(case, Slices(slices=6), 0):
             text, _ = task.gold(prompt)
@@ -363,3 +363,9 @@ def test_a_slice_of_another_patient_is_matched_by_its_own_area(cases, cache):
     assert not {crop.volume, rollout.prompt.case.volumes[0]} & {one.volume for one in found}
     by_volume = {case.volumes[0]: case for case in cases}
     assert all(shown_findings(by_volume[one.volume], one, cache) for one in found)  # with a lesion, as it has
+
+
+def test_labels_that_are_off_by_a_margin_settle_as_the_right_slices_do(cases, cache):
+    reward = CrossView(lambda: cases, cache, reader=PerfectEyes(cases, cache))
+    exact, off = (reward.settled(gold(cases, cache, margin_slices=some)) for some in (0, 2))
+    assert exact.pays == off.pays

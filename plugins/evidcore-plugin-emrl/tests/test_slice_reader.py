@@ -120,6 +120,24 @@ def test_load_gives_the_same_answers(fitted, discs):
     assert other(questions) == reader(questions)
 
 
+def test_a_slice_passes_the_network_once_until_there_are_other_weights(fitted, discs, tmp_path):
+    _, folder = fitted
+    reader = SliceReader(**SMALL)
+    reader.load(folder)
+    passed = []
+    reader.network.register_forward_hook(lambda _, given, __: passed.append(len(given[0])))
+    crops = [crop_of(case, 2) for case in discs[50:53]]
+    first = [ask(reader, *crops), *(ask(reader, crop) for crop in crops), ask(reader, crops[0], crops[0])]
+    assert passed == [3]
+    assert ask(reader, dataclasses.replace(crops[0], blank=True)) == NOTHING
+    assert passed == [3, 1]
+    reader.fit(discs[:20], [], tmp_path, 3, lambda figures: None, options=ReaderFit(steps=1))
+    untrained = reader.read(crops)
+    reader.load(folder)
+    assert [ask(reader, *crops), *(ask(reader, crop) for crop in crops), ask(reader, crops[0])] == first
+    assert any((one != two).any() for one, two in zip(untrained, reader.read(crops), strict=True))
+
+
 def test_never_fitted_it_is_not_ready_and_says_what_to_do(discs):
     said = r"slice-reader: was never fitted. Put a fit stage with its service .* or name .* pretrained = '…'"
     with pytest.raises(DataError, match=said):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from evidcore.case import Answer, Case, Crop, Evidence, Prompt, Span, TextPart, VisualPart
+from annotated_types import Ge
+
+from evidcore.case import Answer, Case, Crop, Evidence, Prompt, Report, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.errors import DataError
 from evidcore.geometry.boxes import is_slice
@@ -32,7 +35,8 @@ class ReportEvidence(Task):
     nothing is found. The gold slice is the shown one on which the findings together are largest, of equal
     ones the lower. `prompt.reference` has `shown`, `present` with the `masks` of
     these names, and what reward `key-slice` goes by: `target`,
-    or `targets` where a slice is cited for each finding; neither for a healthy scan.
+    or `targets` where a slice is cited for each finding; neither for a healthy scan. `cited` holds the slices
+    that a gold answer names, by finding or as "slice".
 
     Cases without a report ask nothing, nor do those with a finding that has no mask or that no shown slice
     shows; the log says so of the first.
@@ -43,6 +47,9 @@ class ReportEvidence(Task):
         cite: one slice for the whole "report", or one for each "finding" that is affirmed:
             `{"liver cyst": 12, "gallstone": 9}`.
         think: ask for `<think>…</think>` before; gold answers then think of what is seen where.
+        section: gold answers hold the whole "report", or its "impression" alone: `case.notes["impression"]`.
+        margin_slices: gold answers name any shown slice up to so many slices from the gold one, drawn by the
+            seed, as labels do that were put down from memory. Nothing else goes by the slice that was drawn.
         instruction: what the model is told after it was shown the scan; "" for a sentence with the form.
 
     Source:
@@ -60,18 +67,22 @@ class ReportEvidence(Task):
         order: Literal["report-first", "evidence-first"] = "report-first",
         cite: Literal["report", "finding"] = "report",
         think: bool = False,
+        section: Literal["report", "impression"] = "report",
+        margin_slices: Annotated[int, Ge(0)] = 0,
         instruction: str = "",
     ) -> None:
         self.order = order
         self.cite = cite
         self.think = think
+        self.section = section
+        self.margin_slices = margin_slices
         self.instruction = instruction or self._form()
         self._cache_folder = cache_folder
         self._has_told = False
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
-        """Ask once a case; the seed changes nothing."""
-        if case.report is None:
+        """Ask once a case; the seed draws the slices that gold answers name, where there is a margin."""
+        if self._written(case) is None:
             return ()
         parts, slices = _shown(case, view)
         present = list(case.present())
@@ -88,26 +99,30 @@ class ReportEvidence(Task):
             reference["target"] = _target(together, slices)
         elif present:
             reference["targets"] = {name: _target(areas[name], slices) for name in present}
+        rng = random.Random(f"report-evidence/{seed}/{case.id}")
+        targets = reference["targets"] or ({SLICE: reference["target"]} if present else {})
+        reference["cited"] = {
+            name: rng.choice([z for z in slices if abs(z - target["slice"]) <= self.margin_slices])
+            for name, target in targets.items()
+        }
         return [self._prompt(case, parts, slices, present, reference)]
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:
         """Ask about a scan of which nothing is known."""
         parts, slices = _shown(case, view)
-        return [self._prompt(case, parts, slices, [], {"target": None, "targets": {}})]
+        return [self._prompt(case, parts, slices, [], {"target": None, "targets": {}, "cited": {}})]
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
-        """Return the radiologist's report, its labelled sentences, and the gold slice.
+        """Return the radiologist's report, its labelled sentences, and the gold slice within its margin.
 
         Raises:
-            ValueError: if the case has no report.
+            ValueError: if the case has no report, or no impression where that is the section.
         """
-        report = prompt.case.report
+        report = self._written(prompt.case)
         if report is None:
-            raise ValueError(f"case {prompt.case.id!r} has no report, so there is no gold answer")
+            raise ValueError(f"case {prompt.case.id!r} has no {self.section}, so there is no gold answer")
         reference = prompt.reference
-        cited = {name: target["slice"] for name, target in reference["targets"].items()}
-        if reference["target"] is not None:
-            cited = {SLICE: reference["target"]["slice"]}
+        cited = reference["cited"]
         texts = {"report": report.text.strip(), "evidence": json.dumps(cited) if cited else NOTHING}
         thought = "; ".join(f"{name} on slice {z}" for name, z in cited.items() if name != SLICE)
         if SLICE in cited:
@@ -138,6 +153,13 @@ class ReportEvidence(Task):
             report=report or None,
             evidence=evidence,
         )
+
+    def _written(self, case: Case) -> Report | None:
+        """Return the section that gold answers hold; None where the case has none."""
+        if self.section == "report" or case.report is None:
+            return case.report
+        text = str(case.notes.get("impression") or "").strip()
+        return Report(text=text, spans=_sentences(text, case.present())) if text else None
 
     def _read(self, said: str, shown: Sequence[int]) -> tuple[dict[str, int], str | None]:
         """Return what is cited, and why it is not what was asked for; None where it is."""
@@ -201,6 +223,14 @@ class ReportEvidence(Task):
         return ()
 
 
+def best_evidence(prompt: Prompt) -> Evidence | None:
+    """Return the slices on which a prompt's findings are seen best, margin or not; None of a healthy scan."""
+    if prompt.reference["target"] is not None:
+        return Evidence(slice=prompt.reference["target"]["slice"])
+    targets = prompt.reference["targets"]
+    return Evidence(slices={name: one["slice"] for name, one in targets.items()}) if targets else None
+
+
 def shown_slices(prompt: Prompt) -> dict[int, Crop]:
     """Return the slices that a prompt shows, by index."""
     return {crop.box_zyx[0]: crop for crop in prompt.crops() if is_slice(crop) and crop.box_zyx}
@@ -228,6 +258,18 @@ def _target(areas: Mapping[int, int], slices: Sequence[int]) -> dict[str, Any]:
         "slice": gold_slice(areas, slices, 1),
         "areas": {str(z): area for z, area in areas.items()},
     }
+
+
+def _sentences(text: str, present: Sequence[str]) -> tuple[Span, ...]:
+    """Return a text's sentences; abnormal are those that name a finding that is present."""
+    return tuple(
+        Span(
+            start=one.start(),
+            end=one.end(),
+            label="abnormal" if any(name.lower() in one[0].lower() for name in present) else "normal",
+        )
+        for one in re.finditer(r"\S.*?(?:[.!?](?=\s)|$)", text, re.DOTALL)
+    )
 
 
 def _moved(spans: Sequence[Span], text: str, by: int) -> tuple[Span, ...]:

@@ -6,6 +6,7 @@ eyes, who see what the masks show: the ceiling. The reader is asked each questio
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +19,7 @@ from evidcore.text.agreement import affirmed
 from evidcore.volume.reading import read_geometry
 from evidcore_plugin_emrl.matched_slices import lacks_mask, patient_of, shown_findings
 from evidcore_plugin_emrl.reader_habits import Look, habits, kappa
+from evidcore_plugin_emrl.report_evidence import best_evidence
 from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell, Pay, Settled
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS, OMITTED, RETOLD, conditions, own_crops
 
@@ -110,7 +112,11 @@ def settle(
     Returns:
         None where no answer is left.
     """
-    sick = [one for one in gold if one.prompt.case.present() and lacks_mask(one.prompt.case) is None]
+    sick = [
+        dataclasses.replace(one, answer=dataclasses.replace(one.answer, evidence=best_evidence(one.prompt)))
+        for one in gold
+        if one.prompt.case.present() and lacks_mask(one.prompt.case) is None
+    ]
     vocabulary = reward.vocabulary()
     made = [conditions(one, reward.matched, vocabulary, cache_folder) for one in sick]
     made = [some for some in made if "contradicting" in some]

@@ -27,6 +27,7 @@ WEIGHTS, WORDS = "weights.safetensors", "reader.json"
 NOTHING = "No finding is seen."
 FIT = ReaderFit()
 SLICES_PER_PASS = 64
+MOST_READ = 200_000  # crops of which the scores are kept
 
 
 class SliceReader(Reader):
@@ -74,6 +75,7 @@ class SliceReader(Reader):
         self.findings: tuple[str, ...] = ()
         self.thresholds: tuple[float, ...] = ()
         self._pretrained = recipe_folder / pretrained if pretrained else None
+        self._read: dict[Crop, Scores] = {}
 
     def ready(self) -> None:
         """Load `pretrained` weights.
@@ -90,8 +92,8 @@ class SliceReader(Reader):
             self.load(self._pretrained)
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
-        """Answer each question; every slice passes the network once."""
-        crops = list(dict.fromkeys(crop for question in questions for crop in question.crops))
+        """Answer each question."""
+        crops = [crop for question in questions for crop in question.crops]
         seen = dict(zip(crops, self.read(crops), strict=True))
         return [
             self._said(np.max([seen[crop] for crop in question.crops], axis=0), question.text)
@@ -101,12 +103,21 @@ class SliceReader(Reader):
         ]
 
     def read(self, crops: Sequence[Crop]) -> list[Scores]:
-        """Return for each crop a score a finding, in logits above its threshold: named where above 0."""
+        """Return for each crop a score a finding, in logits above its threshold: named where above 0.
+
+        What it said of a crop is kept: a reward asks about the same slices again and again.
+        """
         self.ready()
-        pixels = [self.pixels(crop) for crop in crops]
+        new = [crop for crop in dict.fromkeys(crops) if crop not in self._read]
+        if len(self._read) + len(new) > MOST_READ:
+            self._read.clear()
+            new = list(dict.fromkeys(crops))
+        pixels = [self.pixels(crop) for crop in new]
         each = self.scores(torch.cat(pixels)) if pixels else torch.zeros(0, len(self.findings))
         some = torch.split(each, [len(one) for one in pixels])
-        return [one.amax(dim=0).double().numpy() - np.asarray(self.thresholds) for one in some]
+        found = (one.amax(dim=0).double().numpy() - np.asarray(self.thresholds) for one in some)
+        self._read.update(zip(new, found, strict=True))
+        return [self._read[crop] for crop in crops]
 
     def pixels(self, crop: Crop) -> Float[Tensor, "slice channel y x"]:
         """Return a crop's slices as the network sees them.
@@ -157,6 +168,7 @@ class SliceReader(Reader):
             log: takes the figures of a step.
             options: see `ReaderFit`.
         """
+        self._read.clear()
         fit_reader(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
@@ -178,6 +190,7 @@ class SliceReader(Reader):
         network = self.blank_network(len(known["findings"]))
         network.load_state_dict(load_file(path))
         self.network = network.eval()
+        self._read.clear()
         self.findings, self.thresholds = tuple(known["findings"]), tuple(known["thresholds"])
 
     def described(self) -> dict[str, Any]:
