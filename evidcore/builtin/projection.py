@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -15,20 +15,22 @@ from torch.nn import functional
 from evidcore.contracts import Bridge, Grid, Patches
 
 Count = Annotated[int, Ge(1)]
+Pooling = Literal["linear", "max"]
 START = 0.1  # size of the position embedding at the start
 
 
 class GridPooling(nn.Module):
-    """Pool a patch grid by a convolution whose kernel is its stride; other grids are continued to fit.
+    """Map each block of patches to one token; a grid that blocks do not fill is continued to fit.
 
-    Such a convolution is one linear map of each block of patches, and is written as one.
+    "linear" is a convolution whose kernel is its stride. "max" maps patches and keeps each channel's largest
+    value: a small lesion is not drowned by the noise of the patches around it.
     """
 
-    def __init__(self, width: int, out_width: int, pool_zyx: Grid) -> None:
+    def __init__(self, width: int, out_width: int, pool_zyx: Grid, pooling: Pooling) -> None:
         """Make it for patches of `width`."""
         super().__init__()
-        self.pool_zyx = pool_zyx
-        self.linear = nn.Linear(math.prod(pool_zyx) * width, out_width)
+        self.pool_zyx, self.pooling = pool_zyx, pooling
+        self.linear = nn.Linear(width * (math.prod(pool_zyx) if pooling == "linear" else 1), out_width)
 
     def grid(self, grid_zyx: Grid) -> Grid:
         """Return the pooled grid."""
@@ -44,9 +46,9 @@ class GridPooling(nn.Module):
         if any(short):
             volumes = functional.pad(volumes, (0, short[2], 0, short[1], 0, short[0]), mode="replicate")
         a, b, c = self.pool_zyx
-        blocks = rearrange(volumes, "v w (z a) (y b) (x c) -> v (z y x) (a b c w)", a=a, b=b, c=c)
-        pooled: Tensor = self.linear(blocks)
-        return pooled
+        blocks = rearrange(volumes, "v w (z a) (y b) (x c) -> v (z y x) (a b c) w", a=a, b=b, c=c)
+        pooled: Tensor = self.linear(blocks if self.pooling == "max" else blocks.flatten(2, 3))
+        return pooled.amax(dim=2) if self.pooling == "max" else pooled
 
 
 class PooledProjection(nn.Module):
@@ -56,11 +58,11 @@ class PooledProjection(nn.Module):
     token shows starts with a spread of 1, well above the position embedding that a bridge may add to it.
     """
 
-    def __init__(self, width: int, text_width: int, pool_zyx: Grid, layers: int) -> None:
+    def __init__(self, width: int, text_width: int, pool_zyx: Grid, layers: int, pooling: Pooling) -> None:
         """Make it with `layers` linear layers after pooling, with GELU between them."""
         super().__init__()
         self.norm_in = nn.LayerNorm(width)
-        self.pooling = GridPooling(width, text_width, pool_zyx)
+        self.pooling = GridPooling(width, text_width, pool_zyx, pooling)
         steps: list[nn.Module] = []
         for _ in range(layers):
             steps += [nn.GELU(), nn.Linear(text_width, text_width)]
@@ -92,10 +94,8 @@ class GridPosition(nn.Module):
         if tuple(grid_zyx) == tuple(self.grid_zyx):
             return self.weight
         volume = self.weight.T.reshape(1, -1, *self.grid_zyx)
-        stretched = functional.interpolate(
-            volume, size=tuple(grid_zyx), mode="trilinear", align_corners=False
-        )
-        return stretched[0].flatten(1).T
+        other = functional.interpolate(volume, size=tuple(grid_zyx), mode="trilinear", align_corners=False)
+        return other[0].flatten(1).T
 
 
 def sines_and_cosines(grid_zyx: Grid, width: int) -> Float[Tensor, "token width"]:
@@ -120,6 +120,7 @@ class Projection(Bridge):
         grid_zyx: Grid,
         *,
         pool_zyx: tuple[Count, Count, Count] = (2, 2, 2),
+        pooling: Pooling = "linear",
         layers: Count = 2,
         position_embedding: bool = True,
         norm: bool = True,
@@ -132,13 +133,14 @@ class Projection(Bridge):
             text_width: of the language model's embeddings.
             grid_zyx: the encoder's usual patch grid.
             pool_zyx: patches per token along each axis.
+            pooling: "linear" weighs patches by place; "max" keeps each channel's largest value among them.
             layers: linear layers after pooling, with GELU between them.
             position_embedding: tell tokens of different places apart beyond what the encoder does.
             norm: normalise each token at the end.
             scaled: tokens start as large as words; without, they start with a spread of 1.
         """
         super().__init__()
-        self.projection = PooledProjection(width, text_width, pool_zyx, layers)
+        self.projection = PooledProjection(width, text_width, pool_zyx, layers, pooling)
         usual = self.projection.pooling.grid(grid_zyx)
         self.position = GridPosition(usual, text_width) if position_embedding else None
         self.norm = nn.LayerNorm(text_width) if norm else None

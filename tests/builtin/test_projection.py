@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -13,7 +14,9 @@ def patches(grid, width=6, volumes=2, seed=0):
     return Patches(features, grid, torch.zeros(math.prod(grid), 3))
 
 
-@pytest.mark.parametrize("options", [{}, {"position_embedding": False}, {"layers": 1, "pool_zyx": (1, 2, 2)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"position_embedding": False}, {"layers": 1, "pool_zyx": (1, 2, 2)}, {"pooling": "max"}]
+)
 def test_it_keeps_the_contract(options):
     check_bridge(
         lambda: Projection(12, 24, (2, 4, 4), **options), width=12, text_width=24, grid_zyx=(2, 4, 4)
@@ -21,7 +24,7 @@ def test_it_keeps_the_contract(options):
 
 
 def test_pooling_is_a_weighted_sum_over_each_block():
-    pooling = GridPooling(3, 5, (1, 2, 2))
+    pooling = GridPooling(3, 5, (1, 2, 2), "linear")
     given = patches((2, 4, 6), width=3)
     pooled = pooling(given.features, given.grid_zyx)
     volume = given.features.reshape(2, 2, 4, 6, 3)
@@ -33,8 +36,19 @@ def test_pooling_is_a_weighted_sum_over_each_block():
         torch.testing.assert_close(pooled[:, token], expected)
 
 
-def test_a_grid_that_the_pool_does_not_divide_is_continued_by_its_last_patches():
-    pooling = GridPooling(3, 5, (2, 2, 2))
+def test_the_largest_of_a_block_is_kept_channel_by_channel():
+    pooling = GridPooling(3, 5, (1, 2, 2), "max")
+    given = patches((3, 4, 4), width=3)
+    pooled = pooling(given.features, given.grid_zyx)
+    each = pooling.linear(given.features).reshape(*given.features.shape[:1], 3, 4, 4, 5)
+    for token, (z, y, x) in enumerate(itertools.product(range(3), range(2), range(2))):
+        block = each[:, z, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2].flatten(1, 2)
+        torch.testing.assert_close(pooled[:, token], block.max(dim=1).values)
+
+
+@pytest.mark.parametrize("kind", ["linear", "max"])
+def test_a_grid_that_the_pool_does_not_divide_is_continued_by_its_last_patches(kind):
+    pooling = GridPooling(3, 5, (2, 2, 2), kind)
     given = patches((3, 4, 4), width=3)
     assert pooling.grid(given.grid_zyx) == (2, 2, 2)
     volume = given.features.reshape(2, 3, 4, 4, 3)

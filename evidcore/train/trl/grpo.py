@@ -226,11 +226,7 @@ def grpo(
         model, processor, source, rewards, settings, folder, seed=seed, announce=announce,
         strategy=strategy, replay=replay,
     )  # fmt: skip
-    try:
-        figures = stage.train(trainer, folder, resume=resume)
-    finally:
-        stage.unwrap(trainer, model)
-    stage.finish(trainer, model, processor, folder)
+    figures = stage.carry_out(trainer, model, processor, folder, resume=resume)
     failed = {name: total for name, counts in trainer.failed_calls().items() if (total := sum(counts))}
     return {**figures, "failed_calls": failed} if failed else {**figures}
 

@@ -155,12 +155,7 @@ def sft(
         model, processor, source, settings, folder, seed=seed, announce=announce, reweighter=reweighter,
         reweighter_package=reweighter_package,
     )  # fmt: skip
-    try:
-        figures = stage.train(trainer, folder, resume=resume)
-    finally:
-        stage.unwrap(trainer, model)
-    stage.finish(trainer, model, processor, folder)
-    return figures
+    return stage.carry_out(trainer, model, processor, folder, resume=resume)
 
 
 def make_trainer(

@@ -334,9 +334,16 @@ def unwrap(trainer: Any, model: VolumeVLM) -> None:
     model.eval()
 
 
-def finish(trainer: Any, model: VolumeVLM, processor: VolumeProcessor, folder: Path) -> None:
-    """Write the trained model, and remove what only a resume needed."""
+def carry_out(
+    trainer: Any, model: VolumeVLM, processor: VolumeProcessor, folder: Path, *, resume: bool
+) -> dict[str, float]:
+    """Train, write the trained model and remove what only a resume needed; return the figures of `train`."""
+    try:
+        figures = train(trainer, folder, resume=resume)
+    finally:
+        unwrap(trainer, model)
     if trainer.is_world_process_zero():
         assemble.save(model, processor, folder)
         shutil.rmtree(folder / "steps", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
+    return figures

@@ -152,6 +152,7 @@ def test_tokens_leave_with_the_spread_of_the_text_embeddings(norm, spread):
         {"position_embedding": False},
         {"layers": 1, "pool_zyx": (1, 2, 2)},
         {"scaled": False},
+        {"pooling": "max"},
     ],
 )
 @pytest.mark.parametrize("gate", ["channel", "token"])

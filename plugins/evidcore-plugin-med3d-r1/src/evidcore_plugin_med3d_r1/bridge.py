@@ -6,15 +6,13 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.builtin.projection import GridPosition, PooledProjection
+from evidcore.builtin.projection import Count, GridPosition, PooledProjection, Pooling
 from evidcore.contracts import Bridge, Grid, Patches
-
-Count = Annotated[int, Ge(1)]
 
 
 class ResidualAlignment(Bridge):
@@ -47,6 +45,7 @@ class ResidualAlignment(Bridge):
         grid_zyx: Grid,
         *,
         pool_zyx: tuple[Count, Count, Count] = (2, 2, 2),
+        pooling: Pooling = "linear",
         layers: Count = 2,
         gate: Literal["channel", "token"] = "channel",
         gate_start: Annotated[float, Gt(0), Lt(1)] = 0.5,
@@ -61,6 +60,7 @@ class ResidualAlignment(Bridge):
             text_width: of the language model's embeddings.
             grid_zyx: the encoder's usual patch grid.
             pool_zyx: patches per token along each axis.
+            pooling: "linear", as in the paper, or "max", the largest value of each channel among the patches.
             layers: linear layers after pooling, with GELU between them.
             gate: "channel" has one gate per channel, "token" one per token.
             gate_start: the gate before training; near 0 lets the pixels through, near 1 shuts them off.
@@ -69,7 +69,7 @@ class ResidualAlignment(Bridge):
             scaled: tokens start as large as words; without, they start with a spread of 1.
         """
         super().__init__()
-        self.projection = PooledProjection(width, text_width, pool_zyx, layers)
+        self.projection = PooledProjection(width, text_width, pool_zyx, layers, pooling)
         self.gate_hidden = nn.Linear(2 * text_width, text_width)
         self.gate_out = nn.Linear(text_width, text_width if gate == "channel" else 1)
         nn.init.constant_(self.gate_out.bias, math.log(gate_start / (1.0 - gate_start)))
