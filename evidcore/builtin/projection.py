@@ -162,6 +162,4 @@ class Projection(Bridge):
         tokens: Tensor = self.projection(patches.features, patches.grid_zyx)
         if self.position is not None:
             tokens = tokens + self.position(self.projection.pooling.grid(patches.grid_zyx))
-        if self.norm is not None:
-            tokens = self.norm(tokens)
-        return tokens * self.scale
+        return (tokens if self.norm is None else self.norm(tokens)) * self.scale

@@ -29,7 +29,8 @@ class Task(ABC):
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Return what is asked about `case`, ids unique in a split; `Prompt.task` is the component's name.
 
-        Equal arguments give equal prompts. Training passes another seed each epoch, evaluation always 0.
+        Equal arguments give equal prompts; training passes another seed each epoch, evaluation always 0. One
+        about some of the view's parts may carry the case with the findings of these.
         """
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 
@@ -36,7 +37,7 @@ def check_task(
 
     The clauses:
 
-    - prompts have ids of their own and carry their case, shown as the view shows it;
+    - prompts have ids of their own, carry their case, and show all or some parts of what the view shows;
     - the reference is plain JSON;
     - equal arguments give equal prompts;
     - no prompt shows the report;
@@ -68,24 +69,24 @@ def check_task(
 
 def _asked(task: Task, view: View, case: Case, seed: int) -> list[Prompt]:
     prompts = list(task.prompts(case, view, seed))
-    again = list(task.prompts(case, view, seed))
     told = f"not so for {case.id!r}, seed {seed}"
-    require(prompts == again, task, "equal arguments give equal prompts", told)
+    require(prompts == list(task.prompts(case, view, seed)), task, "equal arguments give equal prompts", told)
     for prompt in prompts:
         where = f"in prompt {prompt.id!r}"
-        require(prompt.case == case, task, "a prompt carries its case", f"got {prompt.case.id!r} {where}")
-        clause = "the case is shown as the view shows it"
+        same = dataclasses.replace(prompt.case, findings=case.findings) == case
+        require(same, task, "a prompt carries its case", f"got {prompt.case.id!r} {where}")
         shown = tuple(part.crop for part in view.render(case) if isinstance(part, VisualPart))
         told = f"got {len(prompt.crops())} crops {where}, {len(shown)} shown"
-        require(prompt.crops() == shown, task, clause, told)
+        sound = prompt.crops() == (tuple(crop for crop in shown if crop in prompt.crops()) or shown)
+        require(sound, task, "the view's parts are shown, all or some", told)
         try:
             plain = json.loads(json.dumps(prompt.reference)) == prompt.reference
         except TypeError:
             plain = False
         require(plain, task, "the reference is plain JSON", f"got {prompt.reference!r} {where}")
         text = " ".join(part.text for part in prompt.parts if isinstance(part, TextPart))
-        leaks = case.report is not None and case.report.text in text
-        require(not leaks, task, "no prompt shows the report", f"it stands {where}")
+        is_kept = case.report is None or case.report.text not in text
+        require(is_kept, task, "no prompt shows the report", f"it stands {where}")
     return prompts
 
 
@@ -96,9 +97,8 @@ def _gold_is_read(task: Task, prompt: Prompt) -> None:
         answer = task.parse(prompt, gold)
     require(answer.malformed is None, task, clause, f"{gold[:80]!r} is malformed: {answer.malformed}")
     read = [answer.choice, answer.report, answer.evidence, answer.value]
-    empty = all(each is None for each in read)
     told = f"neither choice, report, evidence nor value was read from {gold[:80]!r}"
-    require(not empty, task, clause, told)
+    require(any(each is not None for each in read), task, clause, told)
     told = f"not so for {prompt.id!r}"
     require((gold, spans) == task.gold(prompt), task, "equal prompts have equal gold", told)
     for span in spans:

@@ -7,6 +7,7 @@ import pytest
 from evidcore.case import Answer, Crop, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.testing import check_task, volume_case
+from evidcore.volume.reading import read_geometry
 
 
 class Whole(View):
@@ -18,6 +19,15 @@ class Whole(View):
 
     def to_source(self, part, box):
         return None
+
+
+class Halves(Whole):
+    def render(self, case):
+        (part,) = super().render(case)
+        depth, height, width = read_geometry(part.crop.volume).shape_zyx
+        ends = (0, depth // 2, depth)
+        boxes = [(*some, 0, height, 0, width) for some in itertools.pairwise(ends)]
+        return tuple(VisualPart(crop=replaced(part.crop, box_zyx=box)) for box in boxes)
 
 
 class Sides(Task):
@@ -72,6 +82,25 @@ class Numbers(Asks):
 class Blindfolded(Asks):
     def others(self, prompt):
         return [replaced(prompt, parts=prompt.parts[1:])]
+
+
+class AboutAPart(Asks):
+    """Sound too: of the slices one is shown, and what is not seen on it counts as absent."""
+
+    def others(self, prompt):
+        return [replaced(prompt, parts=prompt.parts[1:], case=replaced(prompt.case, findings=()))]
+
+
+class Looks(Asks):
+    def others(self, prompt):
+        (part, *words) = prompt.parts
+        return [replaced(prompt, parts=(VisualPart(crop=replaced(part.crop, blank=True)), *words))]
+
+
+class TurnsRound(Asks):
+    def others(self, prompt):
+        lower, upper, words = prompt.parts
+        return [replaced(prompt, parts=(upper, lower, words))]
 
 
 class Tells(Asks):
@@ -174,6 +203,13 @@ def test_a_sound_task_passes(cases):
     check_task(Sides(), Whole(), cases, garbage=["ventral."])
 
 
+def test_a_task_may_ask_about_a_part_of_what_is_shown_in_its_order(cases):
+    check_task(AboutAPart(), Halves(), cases)
+    told = "parts are shown, all or some. got 2 crops in prompt 'case-0/side', 2 shown"
+    with pytest.raises(AssertionError, match=told):
+        check_task(TurnsRound(), Halves(), cases)
+
+
 def test_a_task_that_needs_tags_is_not_tried_on_a_view_without(cases):
     with pytest.raises(ValueError, match="NeedsTags needs slice tags, Whole writes none"):
         check_task(NeedsTags(), Whole(), cases)
@@ -185,7 +221,8 @@ def test_a_task_that_needs_tags_is_not_tried_on_a_view_without(cases):
         (Nothing, "Nothing breaks its contract: cases that it can ask about .* no prompt for seed 0"),
         (Twice, r"prompts have ids of their own. more than once: \['case-0/side', 'case-1/side'"),
         (Numbers, "equal arguments give equal prompts. not so for 'case-0', seed 0"),
-        (Blindfolded, "the case is shown as the view shows it. got 0 crops in prompt 'case-0/side', 1 shown"),
+        (Blindfolded, "parts are shown, all or some. got 0 crops in prompt 'case-0/side', 1 shown"),
+        (Looks, "parts are shown, all or some. got 1 crops in prompt 'case-0/side', 1 shown"),
         (Tells, "no prompt shows the report. it stands in prompt 'case-0/side'"),
         (LosesTheCase, "a prompt carries its case. got 'another' in prompt 'case-0/side'"),
         (KeepsASet, r"the reference is plain JSON. got \{'side': 'right', 'sides': \{"),

@@ -113,9 +113,10 @@ def shown_ids(
 ) -> list[list[int]]:
     """Return `each` token ids for every visual part; together they say the impression of the prompt's case.
 
-    A sentence stands on the part that shows most of the finding that it names, by its mask, or on any part
-    where no mask tells. Sentences of a part come in random order at random places among full stops; those
-    that do not fit are left out, and a share of `omitted` besides.
+    A sentence stands on the part that shows most of the finding that it names, by its mask; where no part
+    shows it, it is left out, and where no mask tells, it stands on any. Sentences of a part come in random
+    order at random places among full stops; those that do not fit are left out, and a share of `omitted`
+    besides.
 
     Raises:
         DataError: if the case has no impression, or a mask cannot be read.
@@ -134,21 +135,22 @@ def shown_ids(
     crops = prompt.crops()
     dealt: list[list[str]] = [[] for _ in crops]
     for sentence in sentences if crops else ():
-        dealt[_place(sentence, case, crops, rng)].append(sentence)
+        place = _place(sentence, case, crops, rng)
+        if place is not None:
+            dealt[place].append(sentence)
     return [_filled(tokenizer, some, each, rng) for some in dealt]
 
 
-def _place(sentence: str, case: Case, crops: Sequence[Crop], rng: random.Random) -> int:
-    """Return the number of the crop on which a sentence stands."""
-    if len(crops) == 1:
+def _place(sentence: str, case: Case, crops: Sequence[Crop], rng: random.Random) -> int | None:
+    """Return the number of the crop on which a sentence stands; None where no crop shows what it names."""
+    if len(crops) == 1 and crops[0].box_zyx is None:
         return 0
-    names = sorted(case.present(), key=len, reverse=True)  # "renal cyst" before "cyst"
+    names = sorted({*case.present(), *case.masks}, key=len, reverse=True)  # "renal cyst" before "cyst"
     name = next((name for name in names if name.lower() in sentence.lower()), "")
     if name in case.masks:
         areas = _areas(case.masks[name], case.volumes[0])
         seen = [sum(areas[crop.box_zyx[0] : crop.box_zyx[1]] if crop.box_zyx else areas) for crop in crops]
-        if any(seen):
-            return seen.index(max(seen))
+        return seen.index(max(seen)) if any(seen) else None
     return rng.randrange(len(crops))
 
 

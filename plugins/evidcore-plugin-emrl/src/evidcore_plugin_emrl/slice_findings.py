@@ -1,0 +1,94 @@
+"""Task `slice-findings`: name what one slice shows; what a `policy-reader` is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from evidcore.case import Answer, Case, Finding, Prompt, Span, TextPart, VisualPart
+from evidcore.contracts import Task, View
+from evidcore.geometry.boxes import is_slice
+from evidcore_plugin_emrl.cross_view import QUESTION
+from evidcore_plugin_emrl.matched_slices import lacks_mask, shown_findings
+from evidcore_plugin_emrl.slice_reader import NOTHING
+
+
+class SliceFindings(Task):
+    """Show one slice of the scan, as a reader of `cross-view` is shown it, and ask which findings are seen.
+
+    The gold answer names the findings that the masks show there, `There is a liver cyst.`, or says that none
+    is seen. It teaches a model to read slices before it reads scans, and a `policy-reader` to answer.
+    `prompt.case` is the case as far as the slice shows it: other findings count as absent.
+
+    Cases with a present finding without a mask, or of several volumes, ask nothing.
+
+    Args:
+        cache_folder: keeps what was measured of masks.
+        seen_share: how often a slice with a finding is drawn, where the scan has one and one without.
+        question: what is asked; that of the reward.
+    """
+
+    evaluation = "report"
+
+    def __init__(
+        self,
+        cache_folder: Path,
+        *,
+        seen_share: Annotated[float, Ge(0), Le(1)] = 0.7,
+        question: str = QUESTION,
+    ) -> None:
+        self.seen_share = seen_share
+        self.question = question
+        self._cache_folder = cache_folder
+
+    def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
+        """Ask about one slice of those that the view shows, drawn by the seed."""
+        if len(case.volumes) != 1 or not case.findings or lacks_mask(case) is not None:
+            return ()
+        shown = [part for part in view.render(case) if isinstance(part, VisualPart) and is_slice(part.crop)]
+        seen = {part: sorted(shown_findings(case, part.crop, self._cache_folder)) for part in shown}
+        rng = random.Random(f"slice-findings/{seed}/{case.id}")
+        wants_some = rng.random() < self.seen_share
+        fitting = [part for part in shown if bool(seen[part]) == wants_some] or shown
+        if not fitting:
+            return ()
+        part = rng.choice(fitting)
+        assert part.crop.box_zyx is not None
+        return [
+            Prompt(
+                id=f"{case.id}:slice-findings:{part.crop.box_zyx[0]}",
+                case=dataclasses.replace(case, findings=_as_seen(case, seen[part])),
+                task="slice-findings",
+                parts=(part, TextPart(text=self.question)),
+                reference={"present": seen[part]},
+            )
+        ]
+
+    def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
+        """Return a sentence for each finding of the slice, in the order of their names."""
+        text, spans = "", []
+        for name in prompt.reference["present"]:
+            start = len(text) + bool(text)
+            text += f"{' ' if text else ''}There is a {name}."
+            spans.append(Span(start=start, end=len(text), label="abnormal"))
+        return (text, tuple(spans)) if text else (NOTHING, (Span(start=0, end=len(NOTHING), label="normal"),))
+
+    def parse(self, prompt: Prompt, completion: str) -> Answer:
+        """Take the whole completion as what is said of the slice; malformed without a word."""
+        said = completion.strip()
+        fault = None if re.search(r"[^\W\d_]{2}", said) else f"no words: {said[:40]!r}"
+        return Answer(text=completion, malformed=fault, report=said or None)
+
+
+def _as_seen(case: Case, names: Collection[str]) -> tuple[Finding, ...]:
+    """Return the findings of a case, those present elsewhere as absent."""
+    return tuple(
+        Finding(name=one.name, state="absent") if one.state == "present" and one.name not in names else one
+        for one in case.findings
+    )
