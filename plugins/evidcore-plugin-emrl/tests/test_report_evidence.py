@@ -234,6 +234,13 @@ def test_several_volumes_are_refused(sick, tmp_path):
         ReportEvidence(tmp_path).prompts(two, Slices(slices=6), 0)
 
 
+def test_an_indication_is_told(sick, asked):
+    _, prompt = asked(
+        dataclasses.replace(sick, notes={"indication": "pain on the left"}), instruction="Report."
+    )
+    assert prompt.parts[-1].text == "Indication: pain on the left. Report."
+
+
 def test_the_form_is_told_as_it_is_asked(sick, asked):
     _, prompt = asked(sick, order="evidence-first", think=True, cite="finding")
     assert prompt.words().endswith(

@@ -33,13 +33,12 @@ class ReportEvidence(Task):
 
     The answer is `<report>…</report><evidence>{"slice": 12}</evidence>`, or `<evidence>null</evidence>` where
     nothing is found. The gold slice is the shown one on which the findings together are largest, of equal
-    ones the lower. `prompt.reference` has `shown`, `present` with the `masks` of
-    these names, and what reward `key-slice` goes by: `target`,
-    or `targets` where a slice is cited for each finding; neither for a healthy scan. `cited` holds the slices
-    that a gold answer names, by finding or as "slice".
+    ones the lower. `prompt.reference` has `shown`, `present` with the `masks` of these names, and what reward
+    `key-slice` goes by: `target`, or `targets` where a slice is cited for each finding; neither for a healthy
+    scan. `cited` holds the slices that a gold answer names, by finding or as "slice".
 
-    Cases without a report ask nothing, nor do those with a finding that has no mask or that no shown slice
-    shows; the log says so of the first.
+    An indication in the case's notes is told. Cases without a report ask nothing, nor do those with a finding
+    that has no mask or that no shown slice shows; the log says so of the first.
 
     Args:
         cache_folder: keeps what was measured of masks.
@@ -199,11 +198,13 @@ class ReportEvidence(Task):
         present: Sequence[str],
         reference: Mapping[str, Any],
     ) -> Prompt:
+        indication = case.notes.get("indication")
+        told = f"Indication: {indication}. " if indication else ""
         return Prompt(
             id=f"{case.id}:report-evidence",
             case=case,
             task="report-evidence",
-            parts=(*parts, TextPart(text=self.instruction)),
+            parts=(*parts, TextPart(text=told + self.instruction)),
             reference={
                 "shown": list(slices),
                 "present": list(present),
