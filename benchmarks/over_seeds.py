@@ -1,7 +1,8 @@
 """A recipe over seeds, each with its own patients: run it, keep what may be committed, make the tables.
 
 A seed is kept as two files: `seed-N.json`, its results and lock, and `seed-N.csv`, what each question added
-to a figure, from which the figures over all seeds are computed anew.
+to a figure, from which the figures over all seeds are computed anew. Run again on other threads or processes,
+it is kept as `seed-N-threads-M.json` alone.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ class Study:
         return self.newest(root / f"seed-{seed}")
 
     def is_kept(self, place: Path) -> bool:
-        """Tell whether a file holds a run of the recipe as it is now, its questions beside it."""
-        both = place.exists() and place.with_suffix(".csv").exists()
-        return both and kept(place).get("recipe") == self.recipe_hash()
+        """Tell whether a file holds a run of the recipe as it is now, a seed's first with its questions."""
+        whole = place.exists() and (not _seeds([place]) or place.with_suffix(".csv").exists())
+        return whole and kept(place).get("recipe") == self.recipe_hash()
 
     def recipe_hash(self) -> str:
         """Return the hash of what the recipe says, whatever finished stages it names and comments it has."""
@@ -118,7 +119,7 @@ class Study:
         return runs[-1].parents[1]
 
     def keep(self, run_folder: Path, place: Path) -> None:
-        """Write results and lock of a run, and its questions beside them; no answer, report or path."""
+        """Write results and lock of a run; beside a seed's first its questions. No answer, report or path."""
         results = {
             file.stem: json.loads(file.read_text(encoding="utf-8"))
             for file in sorted((run_folder / "results").glob("*.json"))
@@ -133,8 +134,9 @@ class Study:
         place.parent.mkdir(parents=True, exist_ok=True)
         text = without_places(json.dumps(made, indent=1, ensure_ascii=False), ROOT)
         place.write_text(text + "\n", encoding="utf-8")
-        with place.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(self.questions(run_folder))
+        if _seeds([place]):
+            with place.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(self.questions(run_folder))
 
     def questions(self, run_folder: Path) -> list[tuple[str, ...]]:
         """Return a row for each question of the test split: patient, question, what it is about, columns."""

@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--channels", type=int, nargs="+", default=[32, 64, 96, 128])
     parser.add_argument("--folder", type=Path, default=Path("runs/slice-reader"))
     parser.add_argument("--fitted", type=Path, help="a folder that a fit wrote: nothing is fitted")
-    parser.add_argument("--keep", type=Path, help="a file to be, without its suffix: tables and figures")
+    parser.add_argument("--keep", type=Path, help="a file to be")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     dataset = PhantomAbdomen(
@@ -145,8 +145,7 @@ def main() -> None:
         lines += ["", f"{name}: {figures['volumes']} patients", *table(figures)]
     print("\n".join(lines))
     if asked.keep:
-        asked.keep.with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        asked.keep.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        asked.keep.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def log(figures: Any) -> None:
