@@ -117,6 +117,9 @@ def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
     }
     questions = (tmp_path / "kept" / "seed-1.csv").read_text(encoding="utf-8").splitlines()
     assert questions == ["patient,question,finding,own,twin", "p,q0,nodule,1,0", "p,q1,nodule,0,"]
+    study.keep(run, tmp_path / "kept" / "seed-1-threads-2.json")  # no figure over seeds counts its questions
+    assert {file.name for file in (tmp_path / "kept").glob("seed-1-*")} == {"seed-1-threads-2.json"}
+    assert study.is_kept(tmp_path / "kept" / "seed-1-threads-2.json")
 
 
 @pytest.fixture
