@@ -26,7 +26,7 @@ def test_they_are_those_of_the_papers_tables(ablations):
         "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
         # other forms of what gained nothing, and what must win where the mechanism works at all
         "ram_attempts", "arw_control", "arw_rare", "consistency_control",
-        "medvol_rewards", "medvol_cold_start",
+        "medvol_rewards", "medvol_cold_start", "emrl",
     }  # fmt: skip
     arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
     assert len(arms["ram_arw"]) == 4
@@ -48,7 +48,8 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
 def test_all_arms_of_all_tables_share_both_fits(ablations):
     keys = [set(), set()]
     for one in ablations:
-        if one.name in {"arw_control", "arw_rare"} or one.name.startswith("medvol"):  # other patients
+        if one.name in {"arw_control", "arw_rare"} or one.name.startswith(("medvol", "emrl")):
+            # other patients
             continue
         for arm in one.arms:
             recipe = one.cell_recipe(arm.name, 17)
@@ -90,6 +91,11 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     assert [(one["use"], one["weight"]) for one in four] == [
         ("evidence-format", 0.25), ("key-slice", 0.25), ("box-overlap", 0.25), ("volume-consistency", 0.25),
     ]  # fmt: skip
+    assert [one["use"] for one in grpo(recipe("emrl", "text")).reward] == ["format", "report-findings"]
+    assert grpo(recipe("emrl", "slice")).reward[2]["bind"] == "slice"
+    format_, seen = grpo(recipe("emrl", "finding")).reward  # in place of the text's reward
+    assert (format_["use"], seen["use"], seen["bind"]) == ("format", "cross-view", "finding")
+    assert grpo(recipe("emrl", "key-slice")).reward[2]["use"] == "key-slice"
     cold = recipe("medvol_cold_start", "steps-2800").stages[1]
     assert (cold.kind, cold.steps) == ("sft", 2800)
     assert recipe("medvol_cold_start", "steps-1400").stages[1].steps == 1400
@@ -102,7 +108,7 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
 @pytest.mark.parametrize("place", range(len(FILES)), ids=[file.stem for file in FILES])
 def test_every_arm_passes_the_check_on_few_cases(ablations, place):
     one = ablations[place]
-    datasets = [key.split(".")[1] for key in one.seed_keys if key.startswith("dataset.")]
+    datasets = load(one.recipe).datasets
     lines = (ROOT / ".ci" / "short-demo").read_text().splitlines()
     cases = [line for line in lines if "_cases=" in line]
     few = [line.replace("dataset.chest", f"dataset.{name}") for name in datasets for line in cases]
