@@ -14,7 +14,7 @@ from evidcore.evaluate.pooling import Figure
 from evidcore.geometry.target import measure
 from evidcore.text.agreement import affirmed, compare_details, states
 from evidcore.volume import read_geometry
-from evidcore_plugin_emrl.report_evidence import RULE
+from evidcore_plugin_emrl.report_evidence import RULE, best_evidence
 
 HEADLINE = "grounded_accuracy"
 CEILING = "gold_grounded_accuracy"
@@ -80,19 +80,18 @@ def seen(prompt: Prompt, cache_folder: Path) -> Seen:
     Raises:
         DataError: if a mask cannot be read; names the case.
     """
-    known, reference = states(prompt.case.findings), prompt.reference
+    known, best = states(prompt.case.findings), best_evidence(prompt)
     present = tuple(name for name, state in known.items() if state == "present")
     areas = {name: measure(prompt.case, [name], RULE, cache_folder).areas for name in present}
-    cites_each = bool(reference["targets"])
-    gold = {name: target["slice"] for name, target in reference["targets"].items()}
-    if reference["target"] is not None:
-        gold = dict.fromkeys(present, reference["target"]["slice"])
+    gold: dict[str, int] = {}
+    if best is not None:
+        gold = dict(best.slices) if best.slice is None else dict.fromkeys(present, best.slice)
     return Seen(
         present=present,
         absent=tuple(name for name, state in known.items() if state == "absent"),
         areas=areas,
         gold=gold,
-        cites_each=cites_each,
+        cites_each=bool(prompt.reference["targets"]),
     )
 
 
