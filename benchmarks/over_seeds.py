@@ -1,8 +1,8 @@
 """A recipe over seeds, each with its own patients: run it, keep what may be committed, make the tables.
 
-A seed is kept as two files: `seed-N.json`, its results and lock, and `seed-N.csv`, what each question added
-to a figure, from which the figures over all seeds are computed anew. Run again on other threads or processes,
-it is kept as `seed-N-threads-M.json` alone.
+A seed is kept as `seed-N.json`: its results, its lock, and as lines of CSV what each question added to a
+figure, from which the figures over all seeds are computed anew. Run again on other threads or processes, it
+is kept as `seed-N-threads-M.json` without its questions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import csv
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import statistics
@@ -95,8 +96,9 @@ class Study:
 
     def is_kept(self, place: Path) -> bool:
         """Tell whether a file holds a run of the recipe as it is now, a seed's first with its questions."""
-        whole = place.exists() and (not _seeds([place]) or place.with_suffix(".csv").exists())
-        return whole and kept(place).get("recipe") == self.recipe_hash()
+        if not place.exists() or kept(place).get("recipe") != self.recipe_hash():
+            return False
+        return not _seeds([place]) or "questions" in kept(place)
 
     def recipe_hash(self) -> str:
         """Return the hash of what the recipe says, whatever finished stages it names and comments it has."""
@@ -119,7 +121,7 @@ class Study:
         return runs[-1].parents[1]
 
     def keep(self, run_folder: Path, place: Path) -> None:
-        """Write results and lock of a run; beside a seed's first its questions. No answer, report or path."""
+        """Write results and lock of a run, of a seed's first its questions too. No answer, report or path."""
         results = {
             file.stem: json.loads(file.read_text(encoding="utf-8"))
             for file in sorted((run_folder / "results").glob("*.json"))
@@ -131,12 +133,11 @@ class Study:
             "commit": commit(),
             "recipe": self.recipe_hash(),
         }
+        if _seeds([place]):
+            made["questions"] = as_lines(self.questions(run_folder))
         place.parent.mkdir(parents=True, exist_ok=True)
         text = without_places(json.dumps(made, indent=1, ensure_ascii=False), ROOT)
         place.write_text(text + "\n", encoding="utf-8")
-        if _seeds([place]):
-            with place.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(self.questions(run_folder))
 
     def questions(self, run_folder: Path) -> list[tuple[str, ...]]:
         """Return a row for each question of the test split: patient, question, what it is about, columns."""
@@ -293,7 +294,7 @@ class Study:
         note = NO_ANSWERS
         if _asked(places):
             columns = ", ".join(self.columns)
-            note = f"What each question added lies in `seed-*.csv` ({columns}); `over_seeds.txt`\n"
+            note = f"What each question added lies in `seed-*.json` ({columns}); `over_seeds.txt`\n"
             note += "is computed from it. The intervals of the tables are those of the runs."
         return f"{self.title}{made}\n\n{note}\n\n{self.tables(places)}\n"
 
@@ -375,8 +376,7 @@ def _seeds(places: Sequence[Path]) -> list[Path]:
 
 def _asked(places: Sequence[Path]) -> list[Path]:
     """Return the kept questions of kept runs, where they have some."""
-    files = (place.with_suffix(".csv") for place in _seeds(places))
-    return [file for file in files if file.exists()]
+    return [place for place in _seeds(places) if place.exists() and "questions" in kept(place)]
 
 
 def next_run(values: Sequence[float]) -> dict[str, float | None]:
@@ -414,9 +414,15 @@ def value(place: Path, line: Line) -> Mapping[str, Any] | None:
 
 
 def questions(place: Path) -> list[dict[str, str]]:
-    """Return the rows of a `seed-*.csv`; a column is empty where the question was not asked that way."""
-    with place.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    """Return a kept seed's rows; a column is empty where the question was not asked that way."""
+    return list(csv.DictReader(kept(place)["questions"]))
+
+
+def as_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines of CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().splitlines()
 
 
 def _held(item: Item | None) -> str:

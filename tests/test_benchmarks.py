@@ -31,9 +31,8 @@ def test_the_tables_are_made_from_the_kept_results(benchmark, recipe):
     assert page == study.page(kept)
     assert page.endswith(f"\n\n{study.tables(places)}\n")
     assert (kept / "summary.txt").read_text(encoding="utf-8") == study.summary(places)
-    if any(kept.glob("seed-*.csv")):
-        assert (kept / "over_seeds.txt").read_text(encoding="utf-8") == study.over_all(places)
-        assert (kept / "by_group.txt").read_text(encoding="utf-8") == study.groups(places)
+    assert (kept / "over_seeds.txt").read_text(encoding="utf-8") == study.over_all(places)
+    assert (kept / "by_group.txt").read_text(encoding="utf-8") == study.groups(places)
     assert study.again(places) == "".join(one.read_text(encoding="utf-8") for one in kept.glob("again.txt"))
 
 
@@ -79,9 +78,10 @@ def test_what_changed_since_a_kept_run_is_named(benchmark, tmp_path):
 def test_no_answer_and_no_report_is_kept():
     kept = {file.name for file in KEPT.rglob("*") if file.is_file()}
     kept -= {"README.md", "summary.txt", "over_seeds.txt", "by_group.txt", "again.txt"}
-    assert {Path(name).suffix for name in kept} == {".json", ".csv"}
-    for file in KEPT.glob("seed-*.csv"):
-        assert not re.search(r"<(think|answer|image)>|present|absent", file.read_text(encoding="utf-8"))
+    assert {Path(name).suffix for name in kept} == {".json"}
+    for file in KEPT.glob("seed-*.json"):
+        for line in json.loads(file.read_text(encoding="utf-8")).get("questions", []):
+            assert not re.search(r"<(think|answer|image)>|present|absent", line)
 
 
 def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
@@ -111,15 +111,16 @@ def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
     kept = json.loads((tmp_path / "kept" / "seed-1.json").read_text(encoding="utf-8"))
     assert re.fullmatch(r"[0-9a-f]{10,}(-dirty)?", kept.pop("commit"))
     assert kept.pop("recipe") == study.recipe_hash()
+    asked = ["patient,question,finding,own,twin", "p,q0,nodule,1,0", "p,q1,nodule,0,"]
+    assert kept.pop("questions") == asked
     assert kept == {
         "results": {"03-sft": {"rows": []}, "learned": {"rows": ["lift"]}},
         "lock": {"path": "recipes/x.toml", "folder": "."},
     }
-    questions = (tmp_path / "kept" / "seed-1.csv").read_text(encoding="utf-8").splitlines()
-    assert questions == ["patient,question,finding,own,twin", "p,q0,nodule,1,0", "p,q1,nodule,0,"]
-    study.keep(run, tmp_path / "kept" / "seed-1-threads-2.json")  # no figure over seeds counts its questions
-    assert {file.name for file in (tmp_path / "kept").glob("seed-1-*")} == {"seed-1-threads-2.json"}
-    assert study.is_kept(tmp_path / "kept" / "seed-1-threads-2.json")
+    again = tmp_path / "kept" / "seed-1-threads-2.json"
+    study.keep(run, again)
+    assert "questions" not in json.loads(again.read_text(encoding="utf-8"))  # no figure over seeds counts them
+    assert study.is_kept(again)
 
 
 @pytest.fixture
@@ -135,8 +136,7 @@ def seeds(benchmark, tmp_path):
         lock = {"hardware": {"torch_threads": 2}}
         made = {"results": results, "lock": lock, "commit": "0123456789", "recipe": study.recipe_hash()}
         file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps(made))
-        file.with_suffix(".csv").write_text("patient,question\n")
+        file.write_text(json.dumps({**made, "questions": ["patient,question"]}))
         return file
 
     return study, write
@@ -193,14 +193,13 @@ def write_questions(places, script, right):
                 )
                 question = f"{patient}-{finding}"
                 rows.append(f"{seed}-{patient},{question},{finding}," + ",".join(map(str, values)))
-        place.write_text("\n".join(rows) + "\n")
+        place.write_text(json.dumps({"questions": rows}))
 
 
 def test_figures_over_seeds_are_computed_from_the_kept_questions(benchmark, tmp_path):
     script = benchmark("phantom_learning")
-    places = [tmp_path / f"seed-{seed}.csv" for seed in range(5)]
-    write_questions(places, script, {"nodule": 0.9, "opacity": 0.25, "effusion": 1.0})
-    runs = [place.with_suffix(".json") for place in places]
+    runs = [tmp_path / f"seed-{seed}.json" for seed in range(5)]
+    write_questions(runs, script, {"nodule": 0.9, "opacity": 0.25, "effusion": 1.0})
     told = script.STUDY.over_all(runs)
     own = next(line for line in told.splitlines() if line.startswith("own "))
     assert own.split()[1] == "71.7"  # (0.9 + 0.25 + 1) / 3
@@ -216,7 +215,7 @@ def test_figures_over_seeds_are_computed_from_the_kept_questions(benchmark, tmp_
 def test_a_seed_without_kept_questions_is_left_out_of_the_figures_over_seeds(benchmark, tmp_path):
     script = benchmark("phantom_learning")
     assert script.STUDY.over_all([tmp_path / "seed-1.json"]) == ""
-    write_questions([tmp_path / "seed-2.csv"], script, {"nodule": 0.9})
+    write_questions([tmp_path / "seed-2.json"], script, {"nodule": 0.9})
     told = script.STUDY.over_all([tmp_path / f"seed-{seed}.json" for seed in (1, 2)])
     assert "seeds 2:" in told
 
@@ -226,7 +225,9 @@ def test_a_kept_run_of_another_recipe_is_run_again(seeds, tmp_path):
     file = write("seed-17", 0.6)
     assert study.is_kept(file)
     assert not study.is_kept(file.with_name("seed-18.json"))
-    file.with_suffix(".csv").rename(tmp_path / "elsewhere.csv")
+    made = json.loads(file.read_text())
+    del made["questions"]
+    file.write_text(json.dumps(made))
     assert not study.is_kept(file)
     write("seed-17", 0.6)
     file.write_text(file.read_text().replace('"recipe": "', '"recipe": "0'))

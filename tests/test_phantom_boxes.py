@@ -62,8 +62,7 @@ def test_the_lift_over_seeds_is_said_with_its_interval(script, tmp_path):
     study = dataclasses.replace(script.STUDY, columns=columns, claims=claims)
     for seed, gain in enumerate((0.05, 0.1, 0.15)):
         rows = study.questions(run_folder(tmp_path / str(seed), script, gain))
-        text = "".join(",".join(row) + "\n" for row in rows)
-        (tmp_path / f"seed-{seed}.csv").write_text(text)
+        (tmp_path / f"seed-{seed}.json").write_text(json.dumps({"questions": [",".join(row) for row in rows]}))
     said = study.over_all([tmp_path / f"seed-{seed}.json" for seed in range(3)])
     assert "lift   0.100 [-0.024, 0.224]  each 0.050  0.100  0.150" in said  # 4.303 times 0.05 over root 3
     assert "boxes  0.090" in said  # a metric of its own: 0.50 + 2 x gain, beside 0.51 + gain
@@ -73,13 +72,14 @@ def test_the_lift_over_seeds_is_said_with_its_interval(script, tmp_path):
 def test_kinds_of_queries_are_told_arm_by_arm(script, tmp_path):
     places = []
     for seed, after in enumerate(("0.56", "0.66")):
-        place = tmp_path / f"seed-{seed}.csv"
-        place.write_text(
-            "kind,registration,sft,longer,grpo\n"
-            f"organ,0.4,0.5,0.55,{after}\n"
-            "organ beside another,,0.5,0.6,0.7\n"
-            "organ with the lesion,0.1,0.2,0.3,0.4\n"
-        )
+        place = tmp_path / f"seed-{seed}.json"
+        lines = [
+            "kind,registration,sft,longer,grpo",
+            f"organ,0.4,0.5,0.55,{after}",
+            "organ beside another,,0.5,0.6,0.7",
+            "organ with the lesion,0.1,0.2,0.3,0.4",
+        ]
+        place.write_text(json.dumps({"questions": lines}))
         places.append(place)
     _, organ, beside, lesion = script.by_kind(places)
     assert organ.split() == ["organ", "0.400", "0.500", "0.550", "0.610", "0.560", "0.660"]
