@@ -119,7 +119,7 @@ def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
     }
     again = tmp_path / "kept" / "seed-1-threads-2.json"
     study.keep(run, again)
-    assert "questions" not in json.loads(again.read_text(encoding="utf-8"))  # no figure over seeds counts them
+    assert "questions" not in json.loads(again.read_text(encoding="utf-8"))  # in no figure over seeds
     assert study.is_kept(again)
 
 

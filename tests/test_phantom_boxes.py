@@ -62,7 +62,8 @@ def test_the_lift_over_seeds_is_said_with_its_interval(script, tmp_path):
     study = dataclasses.replace(script.STUDY, columns=columns, claims=claims)
     for seed, gain in enumerate((0.05, 0.1, 0.15)):
         rows = study.questions(run_folder(tmp_path / str(seed), script, gain))
-        (tmp_path / f"seed-{seed}.json").write_text(json.dumps({"questions": [",".join(row) for row in rows]}))
+        made = {"questions": [",".join(row) for row in rows]}
+        (tmp_path / f"seed-{seed}.json").write_text(json.dumps(made))
     said = study.over_all([tmp_path / f"seed-{seed}.json" for seed in range(3)])
     assert "lift   0.100 [-0.024, 0.224]  each 0.050  0.100  0.150" in said  # 4.303 times 0.05 over root 3
     assert "boxes  0.090" in said  # a metric of its own: 0.50 + 2 x gain, beside 0.51 + gain
