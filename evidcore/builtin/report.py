@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from evidcore.case import Answer, Case, Prompt, Span, TextPart
 from evidcore.contracts import Task, View
+from evidcore.text.tags import has_words
 
 
 class ReportTask(Task):
@@ -42,7 +43,7 @@ class ReportTask(Task):
         report = completion.strip()
         tag = re.search(r"</?[A-Za-z_]+>", report)
         malformed = None
-        if not re.search(r"[^\W\d_]{2}", report):
+        if not has_words(report):
             malformed = f"no words: {report[:40]!r}"
         elif tag:
             malformed = f"a report holds no tags, got {tag.group()}"

@@ -73,7 +73,9 @@ class Episode:
 
     `loss_mask` is 1 on tokens of the model that are trained, and 0 on a tool's. `crops` are pixels that tools
     added, each at the position in `ids` of its first token. `parent` is the episode that it was forked from,
-    as it was then, with the first token that they do not share.
+    as it was then, with the first token that they do not share. `entropies` are those of the policy in nats
+    before each token, at the temperature of sampling, 0 before a tool's; none where the strategy reads none.
+    `credit` multiplies the advantage of each token; 1 for all where there is none.
     """
 
     prompt: Prompt
@@ -82,12 +84,22 @@ class Episode:
     crops: tuple[tuple[int, Crop], ...] = ()
     replies: tuple[Reply, ...] = ()
     parent: tuple[Episode, int] | None = None
+    entropies: tuple[float, ...] = ()
+    credit: tuple[float, ...] = ()
     finished: bool = False  # the model ended its turn
 
     def __post_init__(self) -> None:
-        """Refuse a mask that does not fit the tokens."""
+        """Refuse what does not fit the tokens."""
         if len(self.ids) != len(self.loss_mask):
             raise ValueError(f"{len(self.ids)} tokens but {len(self.loss_mask)} loss mask entries")
+        for name, values in (("entropies", self.entropies), ("credits", self.credit)):
+            if values and len(values) != len(self.ids):
+                raise ValueError(f"{len(self.ids)} tokens but {len(values)} {name}")
+
+    @property
+    def written(self) -> int:
+        """Return how many tokens the model wrote, trained or not."""
+        return len(self.ids) - sum(reply.stop - reply.start for reply in self.replies)
 
     @property
     def actions(self) -> tuple[Action, ...]:

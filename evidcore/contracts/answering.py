@@ -52,11 +52,17 @@ class Task(ABC):
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
         """Return a right completion and its labelled spans; `parse` finds it well-formed."""
 
+    def gold_turns(self, prompt: Prompt) -> Sequence[Turn]:
+        """Return the turns before it, with calls as the model is to write them and what tools replied."""
+        return ()
+
 
 class Sampler(ABC):
     """What a rollout strategy may do with the policy, whatever engine runs it."""
 
     stop_texts: tuple[str, ...] = ()  # those of the strategy
+    reads_entropies: bool = False  # the strategy does: episodes carry them
+    vocabulary: int  # how many tokens it chooses from
 
     @abstractmethod
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
@@ -64,10 +70,6 @@ class Sampler(ABC):
 
         It pauses behind a stop text, and is finished where the model ends its turn or runs out of tokens.
         """
-
-    @abstractmethod
-    def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
-        """Return the policy's entropy in nats before each token of each episode."""
 
     @abstractmethod
     def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
@@ -86,7 +88,8 @@ class Sampler(ABC):
         Raises:
             ValueError: if the model did not write that token.
         """
-        if not 0 <= token < len(episode.ids) or not episode.loss_mask[token]:
+        is_told = any(reply.start <= token < reply.stop for reply in episode.replies)
+        if not 0 <= token < len(episode.ids) or is_told:
             raise ValueError(
                 f"token {token} of {len(episode.ids)} was not written by the model; fork where it was"
             )
@@ -96,6 +99,8 @@ class Sampler(ABC):
             loss_mask=episode.loss_mask[:token],
             crops=tuple((place, crop) for place, crop in episode.crops if place < token),
             replies=tuple(reply for reply in episode.replies if reply.stop <= token),
+            entropies=episode.entropies[:token],
+            credit=(),
             parent=(episode, token),
             finished=False,
         )
@@ -117,6 +122,11 @@ class RolloutStrategy(ABC):
     """Kind `rollout`: how the answers of a group come about. Core gives: `tools`, as the stage names them."""
 
     stop_texts: tuple[str, ...] = ()  # sampling pauses where the model wrote one of these
+    reads_entropies: bool = False  # of episodes
+    functions: Sequence[
+        Mapping[str, Any]
+    ] = ()  # that the model is told it may call, as chat templates take them
+    call_form: str = ""  # how one is called: told where the chat template knows no functions
 
     @abstractmethod
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:

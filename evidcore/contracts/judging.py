@@ -119,6 +119,7 @@ class Reward(ABC):
     """
 
     bounds: tuple[float, float] = (0.0, 1.0)  # of its values, as its options have them
+    needs_earlier: Sequence[str] = ()  # names of rewards that must stand above it
 
     # what `evid audit reward` may hold it to
     judges: frozenset[Judged] | None = None  # None: not said; empty: a control that judges nothing

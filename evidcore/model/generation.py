@@ -130,6 +130,7 @@ class Continuation:
     ids: tuple[int, ...]
     log_probs: tuple[float, ...]  # of each token at the sampling temperature, before top-k and the like
     ended: bool  # with an end token
+    entropies: tuple[float, ...] = ()  # in nats before each token, of the same distribution; where asked for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,6 +167,7 @@ def continue_rows(
     seeds: Sequence[int] | None = None,
     forced: Sequence[Sequence[int]] | None = None,
     stops: Callable[[int, list[int]], bool] | None = None,
+    entropies: bool = False,
 ) -> list[Continuation]:
     """Continue each prefix to an end token or `max_new_tokens`.
 
@@ -176,6 +178,7 @@ def continue_rows(
         seeds: one per row; may be left out where temperature is 0.
         forced: write these tokens instead of choosing, to see what the model gives them; they end the row.
         stops: asked (row, its tokens so far) after each token whether the row stops there.
+        entropies: also return them.
     """
     limit = max(map(len, forced)) if forced else sampling.max_new_tokens
     decoder = _Decoder(model, prefixes, sampling.pad_id, limit)
@@ -184,14 +187,16 @@ def continue_rows(
     done = torch.zeros(len(prefixes), dtype=torch.bool, device=model.device)
     stopped = torch.zeros_like(done)
     written: list[list[int]] = [[] for _ in prefixes]
-    tokens, chances = [], []
+    tokens, chances, spreads = [], [], []
     for step in range(limit):
         required = None if forced is None else _column(forced, step, sampling.pad_id, model.device)
-        token, chance = chooser(decoder.logits.float(), step, required)
+        token, log_probs = chooser(decoder.logits.float(), step, required)
+        chances.append(log_probs.gather(-1, token[:, None]).squeeze(-1))
+        if entropies:
+            spreads.append(torch.special.entr(log_probs.exp()).sum(-1))
         live = ~(done | stopped)
         token = token.masked_fill(~live, sampling.pad_id)
         tokens.append(token)
-        chances.append(chance)
         done |= live & torch.isin(token, ends)
         if stops is not None:
             stopped |= _ask(stops, token, live & ~done, written)
@@ -200,7 +205,14 @@ def continue_rows(
         if step + 1 == limit or bool((done | stopped).all()):
             break
         decoder.advance(token)
-    return _collect(torch.stack(tokens, 1), torch.stack(chances, 1), done, sampling, forced, written, stops)
+    lengths = _lengths(torch.stack(tokens, 1), done, sampling, forced, written, stops)
+    columns = [
+        torch.stack(one, 1).tolist() if one else [()] * len(lengths) for one in (tokens, chances, spreads)
+    ]
+    return [
+        Continuation(tuple(ids[:length]), tuple(values[:length]), ended, tuple(spread[:length]))
+        for length, ended, ids, values, spread in zip(lengths, done.tolist(), *columns, strict=True)
+    ]
 
 
 class _Decoder:
@@ -298,7 +310,7 @@ class _Chooser:
     def __call__(
         self, logits: Float[Tensor, "row vocabulary"], step: int, required: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return each row's token and its log-probability."""
+        """Return each row's token, and the log-probabilities of all."""
         if self.sampling.forbidden_ids:
             logits[:, list(self.sampling.forbidden_ids)] = -torch.inf
         if self.sampling.temperature > 0:
@@ -313,7 +325,7 @@ class _Chooser:
             heap = kept.exp().to(self.uniform.dtype).cumsum(-1)
             height = self.uniform[:, step, None] * heap[:, -1:]
             token = torch.searchsorted(heap, height, right=True).squeeze(-1).clamp(max=heap.shape[1] - 1)
-        return token, log_probs.gather(-1, token[:, None]).squeeze(-1)
+        return token, log_probs
 
 
 def _column(forced: Sequence[Sequence[int]], step: int, pad_id: int, device: torch.device) -> Tensor:
@@ -332,28 +344,22 @@ def _ask(
     return torch.tensor(answers, device=token.device)
 
 
-def _collect(
+def _lengths(
     tokens: Tensor,
-    chances: Tensor,
     done: Tensor,
     sampling: Sampling,
     forced: Sequence[Sequence[int]] | None,
     written: list[list[int]],
     stops: Callable[[int, list[int]], bool] | None,
-) -> list[Continuation]:
-    """Cut each row where it ended."""
+) -> list[int]:
+    """Return after how many tokens each row ended."""
+    if forced is not None:
+        return [len(one) for one in forced]
     ends = set(sampling.end_ids)
     found = []
-    for row, (ids, values, ended) in enumerate(
-        zip(tokens.tolist(), chances.tolist(), done.tolist(), strict=True)
-    ):
-        if forced is not None:
-            length = len(forced[row])
-        elif ended:
-            length = next(index for index, one in enumerate(ids) if one in ends) + 1
-        elif stops is not None and len(written[row]) < len(ids):
-            length = len(written[row])
+    for row, (ids, ended) in enumerate(zip(tokens.tolist(), done.tolist(), strict=True)):
+        if ended:
+            found.append(next(index for index, one in enumerate(ids) if one in ends) + 1)
         else:
-            length = len(ids)
-        found.append(Continuation(tuple(ids[:length]), tuple(values[:length]), ended))
+            found.append(len(written[row]) if stops is not None else len(ids))
     return found

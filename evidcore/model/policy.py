@@ -20,6 +20,8 @@ from evidcore.model.vlm import VolumeVLM
 class VLMPolicy(Policy):
     """Answers in batches, with the model's weights as they are at the time of the call."""
 
+    opening = ""  # of its prompts, as `VolumeProcessor.write` takes it
+
     def __init__(
         self, model: VolumeVLM, processor: VolumeProcessor, *, prompts_per_pass: int = 64, seed: int = 0
     ) -> None:
@@ -69,7 +71,7 @@ class VLMPolicy(Policy):
 
     def prefix(self, prompt: Prompt) -> Prefix:
         """Return the prompt as the model reads it."""
-        encoded = self.processor.encode(prompt)
+        encoded = self.processor.encode(prompt, self.opening)
         handles = map(self.processor.image_processor.handle, encoded.crops)
         return Prefix(encoded.ids, tuple(handles))
 

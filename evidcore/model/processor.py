@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,11 +19,11 @@ from transformers import (
 from transformers.image_processing_utils import BaseImageProcessor
 
 from evidcore.case import Crop, Part, Prompt, TextPart, VisualPart
-from evidcore.contracts import Bridge, Encoder, Grid, View
+from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, View
 from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.parts import build_bridge, build_encoder
-from evidcore.model.template import control_tokens, read_turns
+from evidcore.model.template import control_tokens, read_turns, told_functions
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.registry import factory
 from evidcore.volume import prepare
@@ -197,18 +198,37 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         """Return what the model takes."""
         return ["input_ids", "attention_mask", "pixel_values"]
 
-    def encode(self, prompt: Prompt) -> Encoded:
-        """Return the tokens of a prompt, up to where the answer starts."""
-        return Encoded(self._ids(self.write(prompt)), prompt.crops())
+    def encode(self, prompt: Prompt, opening: str = "") -> Encoded:
+        """Return the tokens of a prompt, up to where the answer starts; `opening` as `write` takes it."""
+        return Encoded(self._ids(self.write(prompt, opening)), prompt.crops())
 
-    def write(self, prompt: Prompt) -> str:
+    def write(self, prompt: Prompt, opening: str = "") -> str:
         """Return a prompt as text, up to where the answer starts.
+
+        Args:
+            prompt: what is asked.
+            opening: what stands before it, see `opening_of`; "": what the chat template writes.
 
         Raises:
             DataError: if a text of it holds a control token of the language model.
         """
         text = self.text_of(prompt.parts, f"prompt {prompt.id!r}")
-        return f"{self.turns.before_question}{text}{self.turns.before_answer}"
+        return f"{opening or self.turns.before_question}{text}{self.turns.before_answer}"
+
+    def opening_of(self, strategy: RolloutStrategy | None) -> str:
+        """Return what stands before a question to a model that is told the functions of a strategy.
+
+        They are told by the chat template where it writes them with the strategy's stop texts, and else in
+        the words of the question; "" where there are none.
+        """
+        if strategy is None or not strategy.functions:
+            return ""
+        assert self.chat_template is not None
+        told = told_functions(self.tokenizer, self.chat_template, strategy.functions)
+        if told is not None and all(text in told for text in strategy.stop_texts):
+            return told
+        listed = "\n".join(json.dumps(one["function"], ensure_ascii=False) for one in strategy.functions)
+        return f"{self.turns.before_question}Tools:\n{listed}\nTo call one, write {strategy.call_form}\n\n"
 
     def encode_answer(self, text: str) -> EncodedAnswer:
         """Return the tokens of an answer and of the turn's end, whose offsets are empty."""

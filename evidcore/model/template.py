@@ -102,6 +102,16 @@ def round_trip(tokenizer: Any, chat_template: str | None = None) -> RoundTrip:
     return _Template(tokenizer, template).round_trip()
 
 
+def told_functions(tokenizer: Any, chat_template: str, functions: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what a template writes before a question where it tells of functions; None where it does not."""
+    template = _Template(tokenizer, chat_template)
+    before, after = template.prompt_parts() or ("", "")
+    told = template.render([("user", _ASK)], asks=True, tools=functions) or ""
+    found, mark, rest = told.partition(_ASK)
+    is_told = mark and rest == after and found != before
+    return found if is_told and all(one["function"]["name"] in found for one in functions) else None
+
+
 class _Template:
     """A chat template with the form in which it takes what is said."""
 
@@ -112,19 +122,19 @@ class _Template:
 
     def round_trip(self) -> RoundTrip:
         """Return what stands around what is said, and the losses."""
-        prompt = self._prompt()
-        if prompt is None:
+        parts = self.prompt_parts()
+        if parts is None:
             how = (
                 "A user turn is refused, left out or written twice, given as a string and as a list of parts"
                 f"{f' ({self.failure})' if self.failure else ''}."
             )
             return RoundTrip(turns=None, losses=(_refused("question", how, "writes the user's text once"),))
-        before, after = prompt.split(_ASK)
+        before, after = parts
         trained = self._split([("user", _ASK), ("assistant", _ANSWER)], (_ASK, _ANSWER), asks=False)
         again = self._split([("user", _ASK), ("assistant", _ANSWER), ("user", _TOOL)], (_ASK, _ANSWER, _TOOL))
         ended = "" if trained is None else self._up_to_control_token(trained[2])
         losses = (
-            self._question(prompt),
+            self._question(before + _TEXT + after),
             self._date(),
             *_answer((before, after), trained, ended),
             None if again else _refused("second question", _DEAF, "writes each turn once and in order"),
@@ -143,7 +153,12 @@ class _Template:
         return RoundTrip(turns=turns, losses=found)
 
     def render(
-        self, messages: Sequence[Message | Mapping[str, Any]], *, asks: bool = False, template: str = ""
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        asks: bool = False,
+        template: str = "",
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str | None:
         """Return what the template writes, None where it refuses; `asks`: the model's turn begins last."""
         try:
@@ -153,6 +168,7 @@ class _Template:
                     chat_template=template or self.template,
                     add_generation_prompt=asks,
                     tokenize=False,
+                    tools=None if tools is None else list(tools),
                 )
             )
         except ImportError:
@@ -180,12 +196,12 @@ class _Template:
             pieces.append(piece)
         return [*pieces, chat or ""]
 
-    def _prompt(self) -> str | None:
-        """Return a prompt, and keep the form in which the template has taken it."""
+    def prompt_parts(self) -> tuple[str, str] | None:
+        """Return what stands around a question, and keep the form in which the template has taken it."""
         for form in ("text", "parts"):
             self.form = form
-            if self._split([("user", _ASK)], (_ASK,)) is not None:
-                return self.render([("user", _ASK)], asks=True)
+            if parts := self._split([("user", _ASK)], (_ASK,)):
+                return parts[0], parts[1]
         return None
 
     def _up_to_control_token(self, text: str) -> str:
@@ -196,8 +212,8 @@ class _Template:
         first = min(tokens, key=lambda token: (text.index(token), -len(token)))
         return text[: text.index(first) + len(first)]
 
-    def _question(self, prompt: str) -> Loss | None:
-        if self.render([("user", _TEXT)], asks=True) == prompt.replace(_ASK, _TEXT):
+    def _question(self, expected: str) -> Loss | None:
+        if self.render([("user", _TEXT)], asks=True) == expected:
             return None
         how = f"The user's text {_TEXT!r} does not come back as it was."
         return _refused("question", how, "leaves text alone")

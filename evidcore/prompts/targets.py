@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidcore.contracts import Reweighter, Unread
+from evidcore.contracts import Reweighter, RolloutStrategy, Unread
 from evidcore.errors import ContractError, DataError, EvidError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.prompts.rows import PromptSource, Row
@@ -24,7 +24,8 @@ class Target:
     """A prompt with its gold answer."""
 
     prompt_ids: tuple[int, ...]
-    answer_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]  # of all turns, with what tools replied
+    loss_mask: tuple[int, ...]  # 1 for each answer token of the model, 0 for a tool's
     weights: tuple[float, ...]  # one per answer token
     handles: tuple[int, ...]
 
@@ -38,9 +39,19 @@ class Targets:
         source: PromptSource,
         reweighter: Reweighter | None = None,
         package: str = "",
+        strategy: RolloutStrategy | None = None,
     ) -> None:
-        """Take the stream; `package` is named when the re-weighter breaks its contract."""
+        """Take the stream.
+
+        Args:
+            processor: of the model that is trained.
+            source: of prompts.
+            reweighter: weighs the last turn's tokens; those of the turns before it weigh 1.
+            package: named when the re-weighter breaks its contract.
+            strategy: whose functions the model is told.
+        """
         self.processor, self.source = processor, source
+        self.opening = processor.opening_of(strategy)
         self.reweighter, self.package = reweighter, package
 
     def row(self, position: int) -> Target:
@@ -56,9 +67,22 @@ class Targets:
         weights: Sequence[float] = [1.0] * len(answer.ids)
         if self.reweighter is not None:
             weights = self._weights(row, text, spans, list(answer.offsets))
-        prompt = self.processor.encode(row.prompt)
-        handles = tuple(self.processor.image_processor.handle(crop) for crop in prompt.crops)
-        return Target(prompt.ids, answer.ids, tuple(weights), handles)
+        prompt = self.processor.encode(row.prompt, self.opening)
+        ids, mask, crops = list[int](), list[int](), list(prompt.crops)
+        for turn in row.task.gold_turns(row.prompt):
+            written = self.processor.encode_answer(turn.text).ids[: -len(self.processor.end_ids)]
+            reply = self.processor.encode_tool_turn(turn.reply)
+            ids += written + reply.ids
+            mask += [1] * len(written) + [0] * len(reply.ids)
+            crops += reply.crops
+        handles = tuple(self.processor.image_processor.handle(crop) for crop in crops)
+        return Target(
+            prompt_ids=prompt.ids,
+            answer_ids=(*ids, *answer.ids),
+            loss_mask=(*mask, *(1 for _ in answer.ids)),
+            weights=(*map(float, mask), *weights),
+            handles=handles,
+        )
 
     def batch(self, rows: Sequence[dict[str, str]]) -> dict[str, Tensor]:
         """Return right-padded tensors; padding and prompts carry no label and no weight."""
@@ -71,7 +95,8 @@ class Targets:
             start, stop = len(one.prompt_ids), len(one.prompt_ids) + len(one.answer_ids)
             ids[number, :stop] = torch.tensor(one.prompt_ids + one.answer_ids)
             mask[number, :stop] = 1
-            labels[number, start:stop] = ids[number, start:stop]
+            told = torch.tensor(one.loss_mask) == 0
+            labels[number, start:stop] = ids[number, start:stop].masked_fill(told, IGNORED)
             weights[number, start:stop] = torch.tensor(one.weights)
         batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
         handles = [handle for one in targets for handle in one.handles]

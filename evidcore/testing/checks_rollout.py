@@ -15,6 +15,7 @@ class _Witness(Sampler):
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler, self.stop_texts = sampler, sampler.stop_texts
+        self.reads_entropies, self.vocabulary = sampler.reads_entropies, sampler.vocabulary
         self.given: dict[tuple[str, tuple[int, ...]], list[Episode]] = {}
 
     def _seen(self, episode: Episode) -> Episode:
@@ -23,9 +24,6 @@ class _Witness(Sampler):
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
         return [self._seen(episode) for episode in self.sampler.sample(episodes)]
-
-    def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
-        return self.sampler.entropies(episodes)
 
     def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
         return self._seen(self.sampler.extend(episode, parts, actions))
@@ -51,7 +49,8 @@ def check_rollout(
 
     - exactly as many episodes per prompt as asked for, in order;
     - every token came from the sampler, and carries the loss mask that it gave: 1 where the model
-      wrote, 0 where a tool did; a whole turn of the model may be kept out of training by 0;
+      wrote, 0 where a tool did; a whole turn of the model, and what a fork has of its parent, may be kept
+      out of training by 0;
     - replies of tools and the parent of a fork stay as the sampler gave them;
     - something that the model wrote is trained;
     - the budget is kept.
@@ -87,6 +86,7 @@ def check_rollout(
                 broken(strategy, "every token came from the sampler", told)
             clause_mask = "the loss mask is 1 where the model wrote and 0 where a tool did"
             edges = {edge for reply in episode.replies for edge in (reply.start, reply.stop)}
+            edges |= {episode.parent[1]} if episode.parent else set()
             odd = [
                 place
                 for start, stop in itertools.pairwise(sorted({0, *edges, len(episode.ids)}))
@@ -100,7 +100,6 @@ def check_rollout(
             require(
                 any(episode.loss_mask), strategy, "something is trained", f"no token of the model {where}"
             )
-            written = sum(given[0].loss_mask)
-            kept = most_tokens is None or written <= most_tokens
-            told = f"must be at most {most_tokens}, got {written} {where}"
+            kept = most_tokens is None or episode.written <= most_tokens
+            told = f"must be at most {most_tokens}, got {episode.written} {where}"
             require(kept, strategy, "the budget is kept", told)

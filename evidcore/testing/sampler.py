@@ -25,6 +25,7 @@ class TinySampler(Sampler):
         *,
         turns: Sequence[str] = (),
         stop_texts: Sequence[str] = (),
+        reads_entropies: bool = False,
         budget_tokens: int = 64,
         temperature: float = 1.0,
         seed: int = 0,
@@ -36,6 +37,7 @@ class TinySampler(Sampler):
             turns: what is written in an episode instead of sampled tokens: the first at the start, the next
                 after each answer of a tool; the last one ends the episode.
             stop_texts: the strategy's; what is written pauses behind one.
+            reads_entropies: the strategy does: episodes carry them.
             budget_tokens: the most that the model writes in one episode.
             temperature: of sampling.
             seed: of sampling.
@@ -46,6 +48,7 @@ class TinySampler(Sampler):
         self.model.eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.turns, self.stop_texts = turns, tuple(stop_texts)
+        self.reads_entropies, self.vocabulary = reads_entropies, self.model.config.vocab_size
         self.budget_tokens = budget_tokens
         self.temperature = temperature
         self.generator = torch.Generator().manual_seed(seed)
@@ -53,15 +56,6 @@ class TinySampler(Sampler):
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Continue each episode by a turn."""
         return [episode if episode.finished else self._continued(episode) for episode in episodes]
-
-    def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
-        """Return the model's entropy in nats before each token."""
-        found = []
-        for episode in episodes:
-            first = len(self._prompt_ids(episode.prompt)) - 1
-            log_probs = self._log_probs(episode.prompt, episode.ids)[first : first + len(episode.ids)]
-            found.append((-(log_probs.exp() * log_probs).sum(dim=-1)).tolist())
-        return found
 
     def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
         """Append what a tool gave."""
@@ -77,6 +71,7 @@ class TinySampler(Sampler):
             episode,
             ids=(*episode.ids, *ids),
             loss_mask=(*episode.loss_mask, *(0 for _ in ids)),
+            entropies=episode.entropies + (0.0,) * len(ids) * self.reads_entropies,
             crops=(*episode.crops, *crops),
             replies=(*episode.replies, reply),
         )
@@ -86,7 +81,7 @@ class TinySampler(Sampler):
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _continued(self, episode: Episode) -> Episode:
-        left = self.budget_tokens - sum(episode.loss_mask)
+        left = self.budget_tokens - episode.written
         if self.turns:
             turn = min(len(episode.replies), len(self.turns) - 1)
             ids = self.tokenizer(self.turns[turn])["input_ids"]
@@ -102,6 +97,7 @@ class TinySampler(Sampler):
             episode,
             ids=(*episode.ids, *ids),
             loss_mask=(*episode.loss_mask, *(1 for _ in ids)),
+            entropies=episode.entropies + self._entropies(episode, ids),
             finished=len(ids) == left or ids[-1] == self.tokenizer.eos_token_id,
         )
 
@@ -111,6 +107,13 @@ class TinySampler(Sampler):
             logits = self._log_probs(episode.prompt, (*episode.ids, *ids))[-1] / self.temperature
             ids.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=self.generator)))
         return ids
+
+    def _entropies(self, episode: Episode, ids: Sequence[int]) -> tuple[float, ...]:
+        if not self.reads_entropies:
+            return ()
+        log_probs = self._log_probs(episode.prompt, (*episode.ids, *ids))[-len(ids) - 1 : -1]
+        scaled = (log_probs / self.temperature).log_softmax(dim=-1)
+        return tuple(torch.special.entr(scaled.exp()).sum(dim=-1).tolist())
 
     def _pauses(self, ids: Sequence[int]) -> bool:
         return bool(self.stop_texts) and self.decode(ids).rstrip().endswith(self.stop_texts)

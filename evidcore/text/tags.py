@@ -43,6 +43,11 @@ def inside(text: str, tag: str) -> str | None:
     return found.group(1).strip() if found else None
 
 
+def has_words(text: str) -> bool:
+    """Tell whether two letters stand together somewhere."""
+    return re.search(r"[^\W\d_]{2}", text) is not None
+
+
 def shortened(text: str, most: int = 40) -> str:
     """Return the beginning of a text, as messages show it."""
     return text if len(text) <= most else text[:most] + "…"

@@ -5,16 +5,24 @@ from __future__ import annotations
 import torch
 
 from evidcore.case import Prompt
+from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
+from evidcore.prompts.targets import Target, Targets
 
 LOOKED_AT = 8  # prompts of the stream; one of each set is among the first few
 
 
 def check_start(
-    model: VolumeVLM, processor: VolumeProcessor, source: PromptSource, *, max_new_tokens: int, where: str
+    model: VolumeVLM,
+    processor: VolumeProcessor,
+    source: PromptSource,
+    *,
+    max_new_tokens: int,
+    strategy: RolloutStrategy | None = None,
+    where: str,
 ) -> None:
     """Look at the first prompts of a stage.
 
@@ -23,6 +31,7 @@ def check_start(
         processor: its processor.
         source: the stage's prompts.
         max_new_tokens: what an answer may add; 0: the gold answer.
+        strategy: whose functions the model is told.
         where: what messages call the stage.
 
     Raises:
@@ -30,11 +39,12 @@ def check_start(
             they announce, or a task cannot read its own gold answer.
         RecipeError: if a prompt and its answer do not fit the language model's context.
     """
+    targets = Targets(processor, source, strategy=strategy)
     for position in range(LOOKED_AT):
         row = source[position]
         _check_images(model, processor, row.prompt)
         _check_gold(row)
-        _check_length(model, processor, row, max_new_tokens, where)
+        _check_length(model, targets.row(position), row.prompt, max_new_tokens, where)
 
 
 @torch.no_grad()
@@ -69,16 +79,14 @@ def _check_gold(row: Row) -> None:
         )
 
 
-def _check_length(
-    model: VolumeVLM, processor: VolumeProcessor, row: Row, max_new_tokens: int, where: str
-) -> None:
+def _check_length(model: VolumeVLM, target: Target, asked: Prompt, max_new_tokens: int, where: str) -> None:
     """Prompt and answer fit the context."""
     limit = getattr(model.config.text_config, "max_position_embeddings", None)
-    prompt = len(processor.encode(row.prompt).ids)
-    answer = max_new_tokens or len(processor.encode_answer(row.task.gold(row.prompt)[0]).ids)
+    prompt = len(target.prompt_ids)
+    answer = max_new_tokens or len(target.answer_ids)
     if limit is not None and prompt + answer > limit:
         raise RecipeError(
-            f"{where}: prompt {row.prompt.id!r} has {prompt} tokens and its answer up to {answer}, but the "
+            f"{where}: prompt {asked.id!r} has {prompt} tokens and its answer up to {answer}, but the "
             f"language model's context holds {limit}. Shorten max_new_tokens, pool more in the bridge, or "
             "show fewer slices."
         )

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from evidcore.case import Case
-from evidcore.contracts import Checked, Reward, RolloutStrategy, Stage, StageContext, StageResult, Workload
+from evidcore.contracts import Checked, Reward, Stage, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
-from evidcore.errors import EvidError, did_you_mean
+from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
 from evidcore.registry import Offer, blame, find
@@ -33,8 +33,9 @@ class Grpo(GrpoSettings, TrainingStage):
     """Group relative policy optimisation against rewards."""
 
     reward: tuple[Annotated[Table, Kind("reward")], ...]
-    rollout: Annotated[Table, Kind("rollout")] = dataclasses.field(default_factory=lambda: {"use": "plain"})
-    tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
+    rollout: Annotated[Table, Kind("rollout")] | None = dataclasses.field(
+        default_factory=lambda: {"use": "plain"}
+    )
 
     trainer: ClassVar[str] = "grpo"
 
@@ -90,11 +91,18 @@ class Grpo(GrpoSettings, TrainingStage):
 
     def rewards(self, context: StageContext, key: str = "reward") -> list[NamedReward]:
         """Return the rewards, in the recipe's order; another key gives others of the same tables."""
-        found = []
+        found = list[NamedReward]()
         for index, table in enumerate(self.reward):
             cases = functools.partial(self.cases, context)
             reward: Reward = context.component("reward", table, f"{key}[{index}]", cases=cases)
             offer = offer_of(reward)
+            above = [one.name for one in found]
+            if lacking := [name for name in reward.needs_earlier if name not in above]:
+                listing = ", ".join(above) or "none"
+                raise RecipeError(
+                    f"{context.where}.reward[{index}]: needs a reward {lacking[0]!r} above it."
+                    f"{did_you_mean(lacking[0], above)} Above: {listing}."
+                )
             found.append(
                 NamedReward(
                     name=table["name"] or table["use"].rpartition("/")[2],
@@ -129,14 +137,6 @@ class Grpo(GrpoSettings, TrainingStage):
             if one.outcome == "alarm":
                 whose = f"reward {one.reward!r}" if one.reward else "the rewards"
                 log.warning("%s: %s, %s: %s", context.where, whose, one.check, one.says)
-        return found
-
-    def strategy(self, context: StageContext) -> RolloutStrategy:
-        """Return how answers come about, with its tools."""
-        tools = [
-            context.component("tool", table, f"tools[{index}]") for index, table in enumerate(self.tools)
-        ]
-        found: RolloutStrategy = context.component("rollout", self.rollout, "rollout", tools=tools)
         return found
 
     def controls(self) -> Mapping[str, Stage]:
@@ -190,6 +190,7 @@ class Grpo(GrpoSettings, TrainingStage):
         source = PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes)
         audited = self.audit(context, source)
         strategy = self.strategy(context)
+        assert strategy is not None  # one is filled in where none is named
         context.bind_policy(RolloutPolicy(model, processor, strategy, seed=seed))
         replay = None
         if self.replay is not None:

@@ -1,4 +1,4 @@
-"""A policy as a `Sampler`: sampling by row seeds, entropies, tools' turns; and a policy with a strategy.
+"""A policy as a `Sampler`: sampling by row seeds, tools' turns; and a policy with a strategy.
 
 What a tool says is never read as the model's words: an answer is the text of the last turn.
 """
@@ -38,7 +38,7 @@ class PolicySampler(Sampler):
         positions: Mapping[int, int | str],
         *,
         seed: int,
-        stop_texts: Sequence[str] = (),
+        strategy: RolloutStrategy | None = None,
         rows_per_pass: int = 256,
     ) -> None:
         """Take the policy.
@@ -49,35 +49,39 @@ class PolicySampler(Sampler):
             sampling: how tokens are chosen; `max_new_tokens` counts what the model writes in a whole episode.
             positions: `id` of each prompt -> its position in the stream, or its name.
             seed: the stage's.
-            stop_texts: an answer pauses where one of these was written.
+            strategy: whose stop texts are heeded and functions told.
             rows_per_pass: bound on the rows sampled together; a group stays whole where it fits.
         """
         self.model, self.processor, self.sampling = model, processor, sampling
         self.positions, self.seed, self.rows_per_pass = positions, seed, rows_per_pass
-        self.stop_texts = tuple(stop_texts)
+        if strategy is not None:
+            self.stop_texts, self.reads_entropies = tuple(strategy.stop_texts), strategy.reads_entropies
+        self.opening = processor.opening_of(strategy)
+        self.vocabulary = model.config.get_text_config().vocab_size
         self._drawn: Counter[int | str] = Counter()
         # by the prompt's id, which stays its own while the prompt is held here
         self._encoded: dict[int, tuple[Prompt, Encoded]] = {}
         self._prefixes: dict[int, tuple[Prompt, Prefix]] = {}
-        self._closing = self._closing_ids() if stop_texts else frozenset()
+        self._closing = self._closing_ids() if self.stop_texts else frozenset()
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Continue each unfinished episode; one that has spent its tokens is finished as it is."""
         most = self.sampling.max_new_tokens
         episodes = [
-            dataclasses.replace(one, finished=one.finished or sum(one.loss_mask) >= most) for one in episodes
+            dataclasses.replace(one, finished=one.finished or one.written >= most) for one in episodes
         ]
         going = [place for place, episode in enumerate(episodes) if not episode.finished]
         seeds = {place: self._next_seed(episodes[place].prompt) for place in going}
         result = list(episodes)
         for some in self._passes(episodes, going):
-            budget = [most - sum(episodes[place].loss_mask) for place in some]
+            budget = [most - episodes[place].written for place in some]
             found = continue_rows(
                 self.model,
                 [self.prefix(episodes[place]) for place in some],
                 dataclasses.replace(self.sampling, max_new_tokens=max(budget)),
                 seeds=[seeds[place] for place in some],
                 stops=self._stops if self.stop_texts else None,
+                entropies=self.reads_entropies,
             )
             for place, one, limit in zip(some, found, budget, strict=True):
                 result[place] = _extended(episodes[place], one, limit)
@@ -108,32 +112,6 @@ class PolicySampler(Sampler):
         )
         return [one.log_probs for one in found]
 
-    @torch.no_grad()
-    def entropies(self, episodes: Sequence[Episode]) -> list[list[float]]:
-        """Return the entropy in nats before each token of each episode, at the sampling temperature."""
-        prefixes = [self.prefix(episode) for episode in episodes]
-        longest = max(len(prefix.ids) for prefix in prefixes)
-        device = self.model.device
-        ids = torch.full((len(prefixes), longest), self.sampling.pad_id, device=device)
-        mask = torch.zeros_like(ids)
-        for row, prefix in enumerate(prefixes):
-            ids[row, longest - len(prefix.ids) :] = torch.tensor(prefix.ids)
-            mask[row, longest - len(prefix.ids) :] = 1
-        handles = [handle for prefix in prefixes for handle in prefix.handles]
-        most = max(len(episode.ids) for episode in episodes)
-        logits = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            pixel_values=torch.tensor(handles, device=device).reshape(-1, 1) if handles else None,
-            logits_to_keep=most + 1,
-        ).logits[:, :-1]
-        log_probs = (logits.float() / (self.sampling.temperature or 1.0)).log_softmax(-1)
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        return [
-            row[len(row) - len(episode.ids) :]
-            for row, episode in zip(entropy.tolist(), episodes, strict=True)
-        ]
-
     def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
         """Append a tool's turn; an episode that would outgrow the model's context is finished instead."""
         turn = self.processor.encode_tool_turn(parts)
@@ -154,6 +132,7 @@ class PolicySampler(Sampler):
             episode,
             ids=episode.ids + turn.ids,
             loss_mask=episode.loss_mask + (0,) * len(turn.ids),
+            entropies=episode.entropies + (0.0,) * len(turn.ids) * self.reads_entropies,
             crops=tuple(crops),
             replies=(*episode.replies, reply),
         )
@@ -166,7 +145,7 @@ class PolicySampler(Sampler):
     def encoded(self, prompt: Prompt) -> Encoded:
         """Return the prompt's tokens; each prompt is encoded once."""
         if id(prompt) not in self._encoded:
-            self._encoded[id(prompt)] = prompt, self.processor.encode(prompt)
+            self._encoded[id(prompt)] = prompt, self.processor.encode(prompt, self.opening)
         return self._encoded[id(prompt)][1]
 
     def prefix(self, episode: Episode) -> Prefix:
@@ -212,13 +191,14 @@ def _extended(episode: Episode, one: Continuation, limit: int) -> Episode:
         episode,
         ids=episode.ids + ids,
         loss_mask=episode.loss_mask + (1,) * len(ids),
+        entropies=episode.entropies + one.entropies[:limit],
         finished=ended or len(ids) >= limit,
     )
 
 
 def _first_turn(episode: Episode) -> tuple[int, ...]:
     """Return what the model wrote before any tool did."""
-    return episode.ids[: episode.loss_mask.index(0)] if 0 in episode.loss_mask else episode.ids
+    return episode.ids[: episode.replies[0].start] if episode.replies else episode.ids
 
 
 def run_strategy(
@@ -284,6 +264,7 @@ class RolloutPolicy(VLMPolicy):
         """Take model, processor and strategy; `seed` is of sampling above temperature 0."""
         super().__init__(model, processor, prompts_per_pass=prompts_per_pass, seed=seed)
         self.strategy = strategy
+        self.opening = processor.opening_of(strategy)
 
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
@@ -295,7 +276,7 @@ class RolloutPolicy(VLMPolicy):
             sampling_of(self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature),
             {id(prompt): prompt.id for prompt in prompts},
             seed=self.seed,
-            stop_texts=self.strategy.stop_texts,
+            strategy=self.strategy,
             rows_per_pass=self.prompts_per_pass,
         )
         texts = [""] * len(prompts)

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.contracts import Stage
+from evidcore.contracts import RolloutStrategy, Stage, StageContext
 from evidcore.contracts.stage import Found, Key
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
-from evidcore.recipe.shape import DataUse, Surroundings, Table
+from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
 
 PARTS = ("encoder", "bridge", "language")
 TrainedPart = Literal["encoder", "bridge", "language"]
@@ -107,6 +107,8 @@ class TrainingStage(TrainingKeys, Stage):
     """A stage that trains the whole model on a trainer of TRL."""
 
     volumes: Volumes = "own"  # a control is shown "other-patient" or "blank" ones
+    rollout: Annotated[Table, Kind("rollout")] | None = None  # how the policy answers; None: in one turn
+    tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
 
     trains: ClassVar[bool] = True
     is_distributed: ClassVar[bool] = True
@@ -116,6 +118,16 @@ class TrainingStage(TrainingKeys, Stage):
     def output(self) -> str:
         """Return "model"."""
         return "model"
+
+    def strategy(self, context: StageContext) -> RolloutStrategy | None:
+        """Return how answers come about, with its tools."""
+        if self.rollout is None:
+            return None
+        tools = [
+            context.component("tool", table, f"tools[{index}]") for index, table in enumerate(self.tools)
+        ]
+        found: RolloutStrategy = context.component("rollout", self.rollout, "rollout", tools=tools)
+        return found
 
     def blanked(self) -> TrainingStage:
         """Return the stage over blank volumes."""
@@ -136,6 +148,9 @@ class TrainingStage(TrainingKeys, Stage):
 
 
 def _problems(table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+    if table.get("tools") and not table.get("rollout"):
+        text = "are called by a rollout, and none is named. Write rollout = { use = 'tool-call' }."
+        yield (*at, "tools"), text
     given = table.get("train")
     train = [part for part in given if isinstance(part, str)] if isinstance(given, list) else []
     if isinstance(given, list) and not train:

@@ -24,8 +24,9 @@ class Sft(SftSettings, TrainingStage):
     trainer: ClassVar[str] = "sft"
 
     def check(self, context: StageContext) -> None:
-        """Build the re-weighter."""
+        """Build the re-weighter and how answers come about."""
         context.component("reweighter", self.reweighter, "reweighter")
+        self.strategy(context)
 
     def workload(self) -> Workload:
         """Return rows and steps."""
@@ -57,6 +58,6 @@ class Sft(SftSettings, TrainingStage):
             model, processor, PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes),
             self, context.folder / "checkpoint", seed=seed, announce=context.announce,
             resume=context.resume, reweighter=reweighter,
-            reweighter_package=f"{offer.package} {offer.version}",
+            reweighter_package=f"{offer.package} {offer.version}", strategy=self.strategy(context),
         )  # fmt: skip
         return StageResult(figures=figures)

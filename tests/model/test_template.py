@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from evidcore.errors import RunError
-from evidcore.model.template import control_tokens, read_turns, round_trip
+from evidcore.model.template import control_tokens, read_turns, round_trip, told_functions
 
 SHIPPED = {path.stem: path.read_text() for path in Path(trl.__file__).parent.glob("chat_templates/*.jinja")}
 CONTROL = re.compile(
@@ -106,6 +106,30 @@ def test_each_template_of_trl_passes_or_is_refused_by_name(name):
 def test_trl_ships_some_forty_templates_and_most_pass():
     assert len([name for name in SHIPPED if not name.endswith("_training")]) >= 40
     assert len(PASSING) > len(SHIPPED) / 2
+
+
+FUNCTION = {
+    "type": "function",
+    "function": {
+        "name": "zoom",
+        "description": "Look closer.",
+        "parameters": {
+            "type": "object",
+            "properties": {"box": {"type": "array", "items": {"type": "number"}}},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_functions_are_told_by_the_templates_that_know_some(name):
+    tokenizer = tokenizer_of(SHIPPED[name])
+    told = told_functions(tokenizer, SHIPPED[name], [FUNCTION])
+    turns = read_turns(tokenizer, where="here")
+    assert (told is not None) == ("tools" in SHIPPED[name])
+    if told is not None:
+        assert "Look closer." in told
+        assert told != turns.before_question
 
 
 @pytest.mark.parametrize("name", PASSING)

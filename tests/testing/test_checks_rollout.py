@@ -88,6 +88,26 @@ class ForgetsParents(Looks):
         return [dataclasses.replace(each, parent=None) for each in forked]
 
 
+class LeavesOut(Looks):
+    """Keeps what a fork inherited out of training, and `extra` tokens more."""
+
+    extra = 0
+
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        episodes = super().__call__(sampler, prompts, answers_per_prompt)
+        forked = [sampler.fork(each, 2) for each in episodes]
+        masked = [dataclasses.replace(each, loss_mask=(0,) * 2) for each in forked]
+        found = sampler.sample(masked)
+        return [
+            dataclasses.replace(each, loss_mask=(0,) * (2 + self.extra) + each.loss_mask[2 + self.extra :])
+            for each in found
+        ]
+
+
+class LeavesOutMore(LeavesOut):
+    extra = 1
+
+
 class SaysNothing(Looks):
     def __call__(self, sampler, prompts, answers_per_prompt):
         episodes = super().__call__(sampler, prompts, answers_per_prompt)
@@ -117,6 +137,10 @@ def test_a_turn_of_the_model_may_be_kept_out_of_training(language, prompts):
     check_rollout(KeepsATurnOut(), TinySampler(language, turns=["look", "seen"]), prompts)
 
 
+def test_what_a_fork_inherited_may_be_kept_out_of_training(language, prompts):
+    check_rollout(LeavesOut(), TinySampler(language, budget_tokens=12), prompts, most_tokens=12)
+
+
 @pytest.mark.parametrize(
     ("mutant", "message"),
     [
@@ -130,6 +154,7 @@ def test_a_turn_of_the_model_may_be_kept_out_of_training(language, prompts):
         (WritesItself, "every token came from the sampler. not so for "),
         (ForgetsReplies, r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "),
         (ForgetsParents, r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "),
+        (LeavesOutMore, r"1 where the model wrote and 0 where a tool did. wrong at tokens \[2, 3, 4, 5\]"),
         (TrainsNothing, r"something is trained. no token of the model \(episode 0, "),
         (SaysNothing, r"something is trained. no token of the model \(episode 0, 0 tokens\)"),
     ],
@@ -178,11 +203,14 @@ def test_a_sampler_that_pauses_elsewhere_than_the_strategy_is_refused(language, 
 
 
 def test_the_tiny_sampler_samples_with_the_entropy_that_it_reports(language, prompts):
-    sampler = TinySampler(language, budget_tokens=6)
+    sampler = TinySampler(language, budget_tokens=6, temperature=0.5, reads_entropies=True)
     episodes = Plain()(sampler, prompts, 2)
     assert len({each.ids for each in episodes}) == len(episodes)
-    (entropies,) = sampler.entropies(episodes[:1])
+    entropies = episodes[0].entropies
     assert len(entropies) == len(episodes[0].ids) == 6
+    looked = sampler.extend(episodes[0], LOOK)
+    assert looked.entropies == (*entropies, *(0.0 for _ in looked.ids[6:]))
+    assert Plain()(TinySampler(language, budget_tokens=6), prompts, 1)[0].entropies == ()
     # by hand: run the model over prompt and answer and sum p log p
     chat = (
         "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>one?<|im_end|>\n<|im_start|>assistant\n"
@@ -190,5 +218,5 @@ def test_the_tiny_sampler_samples_with_the_entropy_that_it_reports(language, pro
     ids = [*sampler.tokenizer(chat)["input_ids"], *episodes[0].ids]
     with torch.no_grad():
         logits = sampler.model(torch.tensor([ids])).logits[0, -7]
-    by_hand = -sum(p * math.log(p) for p in logits.double().softmax(0).tolist())
+    by_hand = -sum(p * math.log(p) for p in (logits.double() / 0.5).softmax(0).tolist())
     assert entropies[0] == pytest.approx(by_hand, abs=1e-4)

@@ -50,6 +50,45 @@ def test_groups_without_advantage_are_left_out_and_nothing_changes(bench, kit, m
     torch.testing.assert_close(kit.flat(without), kit.flat(whole), rtol=0, atol=1e-6)
 
 
+class Credits(Plain):
+    """Gives each token of an answer credit."""
+
+    def __init__(self, credit):
+        self.credit = credit
+
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        episodes = super().__call__(sampler, prompts, answers_per_prompt)
+        return [dataclasses.replace(each, credit=self.credit(len(each.ids))) for each in episodes]
+
+
+@pytest.mark.parametrize("trl", [{}, {"beta": 0.1}, {"loss_type": "dapo"}])
+def test_credit_multiplies_the_advantage_of_each_token(bench, kit, trl):
+    own = {"optim": "sgd", "max_grad_norm": 1e9, **trl}  # gradients that are clipped do not add up
+    plain = {"learning_rate": 0.05, "prompts_per_forward": 1, "trl": own}
+    start = kit.flat(bench.model()[0])
+
+    def moved(name, **other):
+        return kit.flat(run(bench, kit, name, **plain, **other)[0]) - start
+
+    none = moved("none")
+    ones = moved("ones", strategy=Credits(lambda count: (1.0,) * count))
+    assert none.abs().max() > 1e-4
+    torch.testing.assert_close(ones, none, rtol=0, atol=1e-6)
+    first = moved("first", steps=1, strategy=Credits(lambda count: (1.0,) + (0.0,) * (count - 1)))
+    rest = moved("rest", steps=1, strategy=Credits(lambda count: (0.0,) + (1.0,) * (count - 1)))
+    assert min(first.abs().max(), rest.abs().max()) > 1e-5
+    if not trl.get("beta"):  # a penalty for each token is paid in both
+        torch.testing.assert_close(first + rest, moved("whole", steps=1), rtol=0, atol=1e-6)
+
+
+def test_a_group_whose_tokens_have_no_credit_is_a_dead_one(bench, kit):
+    start, _ = bench.model()
+    trained, heard = run(bench, kit, strategy=Credits(lambda count: (0.0,) * count))
+    assert [one["grad_norm"] for one in heard.steps] == [0.0, 0.0]
+    torch.testing.assert_close(kit.flat(trained), kit.flat(start), rtol=0, atol=1e-6)
+    assert any(one["advantage"] for group in heard.groups[0] for one in group["rollouts"])  # the answer's
+
+
 def test_a_reward_that_is_none_everywhere_is_no_reward(bench, kit):
     silent = NamedReward(name="silent", reward=kit.Silence(), weight=3.0)
     alone, _ = run(bench, kit, "alone")

@@ -17,8 +17,8 @@ from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 
 
-def sampler_of(bench, model, processor, prompts, **changed):
-    sampling = sampling_of(model, processor, max_new_tokens=7, temperature=1.0)
+def sampler_of(bench, model, processor, prompts, temperature=1.0, **changed):
+    sampling = sampling_of(model, processor, max_new_tokens=7, temperature=temperature)
     positions = {id(prompt): number for number, prompt in enumerate(prompts)}
     return PolicySampler(model, processor, sampling, positions, seed=1, **changed)
 
@@ -69,20 +69,44 @@ def test_a_prompt_that_is_gone_leaves_its_tokens_to_no_other(bench, parts):
         assert tuple(sampler.encoded(short_lived).ids) == expected
 
 
-def test_entropies_are_those_of_plain_logits(bench, parts):
-    model, _, prompts = parts
-    sampler = sampler_of(bench, *parts)
-    episodes = sampler.sample([Episode(prompt=prompt) for prompt in prompts])
-    episodes[1] = dataclasses.replace(episodes[1], ids=episodes[1].ids[:3], loss_mask=(1, 1, 1))
-    for episode, entropies in zip(episodes, sampler.entropies(episodes), strict=True):
+def test_entropies_of_sampling_are_those_of_a_pass_over_the_whole_answer(bench, parts):
+    model, processor, prompts = parts
+    strategy = Plain()
+    strategy.reads_entropies = True
+    sampler = sampler_of(bench, *parts, temperature=0.7, strategy=strategy)
+    first = sampler.sample([Episode(prompt=prompt) for prompt in prompts])
+    paused = [dataclasses.replace(sampler.fork(one, 4), finished=False) for one in first]
+    crop = dataclasses.replace(prompts[0].crops()[0], box_zyx=(6, 12, 0, 16, 0, 16))
+    shown = [sampler.extend(one, (TextPart(text="closer:"), VisualPart(crop=crop))) for one in paused]
+    for episode in [*first, *sampler.sample(shown)]:
+        assert len(episode.entropies) == len(episode.ids)
         prefix = sampler.prefix(episode)
+        handles = torch.tensor(prefix.handles).reshape(-1, 1)
         with torch.no_grad():
-            logits = model(
-                input_ids=torch.tensor([prefix.ids]), pixel_values=torch.tensor([prefix.handles])
-            ).logits[0]
+            logits = model(input_ids=torch.tensor([prefix.ids]), pixel_values=handles).logits[0]
+        logits[:, processor.image_token_id] = -torch.inf  # which is never sampled
         count = len(episode.ids)
-        expected = torch.distributions.Categorical(logits=logits[-count - 1 : -1]).entropy()
-        assert entropies == pytest.approx(expected.tolist(), abs=1e-4)
+        log_probs = (logits[-count - 1 : -1] / 0.7).log_softmax(-1)
+        expected = torch.special.entr(log_probs.exp()).sum(-1).tolist()
+        for token, (own, wanted) in enumerate(zip(episode.entropies, expected, strict=True)):
+            is_told = any(reply.start <= token < reply.stop for reply in episode.replies)
+            assert own == (0.0 if is_told else pytest.approx(wanted, abs=1e-4))
+
+
+def test_entropies_are_worked_out_for_strategies_that_read_them_alone(bench, parts):
+    (episode,) = sampler_of(bench, *parts).sample([Episode(prompt=parts[2][0])])
+    assert episode.entropies == ()
+
+
+def test_what_a_fork_inherited_counts_to_its_budget_though_it_is_not_trained(bench, parts):
+    sampler = sampler_of(bench, *parts)
+    (whole,) = sampler.sample([Episode(prompt=parts[2][0])])
+    fork = sampler.fork(whole, 3)
+    untrained = dataclasses.replace(fork, loss_mask=(0,) * 3)
+    (went_on,) = sampler.sample([untrained])
+    assert went_on.written == len(went_on.ids) <= 7  # the most that it may write
+    assert went_on.loss_mask == (0,) * 3 + (1,) * (len(went_on.ids) - 3)
+    assert sampler.fork(untrained, 1).ids == whole.ids[:1]  # the model wrote it all the same
 
 
 def test_a_tool_turn_is_read_with_its_image_and_not_trained(bench, parts):
@@ -223,6 +247,14 @@ def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(be
         assert in_answer == image * len(episode.crops)
         trained = batch["tool_mask"][row] * batch["completion_mask"][row]
         assert trained.tolist()[: len(episode.ids)] == list(episode.loss_mask)
+
+
+@pytest.mark.parametrize(
+    ("field", "told"), [("entropies", "3 tokens but 2 entropies"), ("credit", "3 tokens but 2 credits")]
+)
+def test_an_episode_whose_numbers_do_not_fit_its_tokens_is_refused(parts, field, told):
+    with pytest.raises(ValueError, match=told):
+        Episode(prompt=parts[2][0], ids=(1, 2, 3), loss_mask=(1, 1, 1), **{field: (0.5, 0.5)})
 
 
 def test_the_parent_of_a_fork_is_found_in_its_group(bench, parts):

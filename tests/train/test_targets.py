@@ -1,7 +1,11 @@
+import dataclasses
+
 import pytest
 import torch
 
-from evidcore.contracts import Reweighter, Unread
+from evidcore.builtin.choice import Choice
+from evidcore.case import TextPart, Turn, VisualPart
+from evidcore.contracts import Reweighter, RolloutStrategy, Unread
 from evidcore.errors import ContractError, DataError
 from evidcore.prompts.targets import Targets
 
@@ -48,6 +52,69 @@ def test_weights_follow_the_characters_of_their_tokens(bench):
     row = Targets(processor, source, Capitals()).row(0)
     # one byte is one token in this tokenizer, and these reports are plain ASCII
     assert row.weights == tuple(float(index + 1) for index in range(len(row.answer_ids)))
+
+
+LOOK = '<tool_call>{"name": "look"}</tool_call>'
+
+
+class Looks(Choice):
+    """Looks again before it answers."""
+
+    def gold_turns(self, prompt):
+        return [
+            Turn(text=LOOK, actions=(), reply=(TextPart(text="again:"), VisualPart(crop=prompt.crops()[0])))
+        ]
+
+
+class Told(RolloutStrategy):
+    """Tells a function."""
+
+    stop_texts = ("</tool_call>",)
+    call_form = LOOK
+    functions = ({"type": "function", "function": {"name": "look", "description": "Look again."}},)
+
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        raise AssertionError
+
+
+def test_tools_turns_in_a_gold_answer_are_read_and_carry_no_loss(bench):
+    _, processor = bench.model()
+    source = bench.source(dataclasses.replace(bench.set_of(), task=Looks(think=False)))
+    targets = Targets(processor, source, Given(3.0))
+    row = targets.row(0)
+    prompt = source[0].prompt
+    reply = processor.encode_tool_turn(Looks().gold_turns(prompt)[0].reply)
+    gold, _ = source[0].task.gold(prompt)
+    call, answer = (processor.encode_answer(text).ids for text in (LOOK, gold))
+    assert row.answer_ids == call[: -len(processor.end_ids)] + reply.ids + answer
+    assert row.answer_ids.count(processor.image_token_id) == processor.image_processor.tokens(reply.crops[0])
+    assert row.handles == 2 * row.handles[:1]  # the volume, twice
+    before, after = len(call) - len(processor.end_ids), len(answer)
+    assert row.loss_mask == (1,) * before + (0,) * len(reply.ids) + (1,) * after
+    assert row.weights == (1.0,) * before + (0.0,) * len(reply.ids) + (3.0,) * after  # the re-weighter's
+    batch = targets.batch([{"prompt": "0"}])
+    trained = batch["labels"][0] != -100
+    assert trained.tolist() == [False] * len(row.prompt_ids) + [bool(own) for own in row.loss_mask]
+
+
+def test_a_model_that_learns_calls_is_told_its_functions(bench):
+    _, processor = bench.model()
+    source = bench.source()
+    prompt = source[0].prompt
+    told = processor.tokenizer.decode(Targets(processor, source, strategy=Told()).row(0).prompt_ids)
+    plain = processor.write(prompt)
+    before = processor.turns.before_question
+    listed = '{"name": "look", "description": "Look again."}'
+    words = f"Tools:\n{listed}\nTo call one, write {LOOK}\n\n"  # the tiny template knows no functions
+    assert told == before + words + plain.removeprefix(before)
+    system = "<|im_start|>system\n{{ tools | tojson }} as <tool_call></tool_call><|im_end|>\n"
+    processor.chat_template = f"{{%- if tools %}}{system}{{%- endif %}}{processor.chat_template}"
+    opening = processor.opening_of(Told())
+    assert opening.startswith("<|im_start|>system\n[")
+    assert opening.endswith(before)
+    other = Told()
+    other.stop_texts = ("[/CALL]",)  # the template would teach another form than the strategy reads
+    assert processor.opening_of(other) == before + words
 
 
 def test_the_spans_of_the_gold_answer_arrive(bench):

@@ -221,7 +221,8 @@ def grpo(
     Returns:
         Figures of the stage; `failed_calls` of each reward where any failed.
     """
-    check_start(model, processor, source, max_new_tokens=settings.max_new_tokens, where=WHERE)
+    most = settings.max_new_tokens
+    check_start(model, processor, source, max_new_tokens=most, strategy=strategy, where=WHERE)
     trainer = make_trainer(
         model, processor, source, rewards, settings, folder, seed=seed, announce=announce,
         strategy=strategy, replay=replay,

@@ -15,7 +15,7 @@ import datasets
 import torch
 from trl import SFTConfig, SFTTrainer
 
-from evidcore.contracts import Announce, Reweighter
+from evidcore.contracts import Announce, Reweighter, RolloutStrategy
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -131,6 +131,7 @@ def sft(
     announce: Announce,
     reweighter: Reweighter | None = None,
     reweighter_package: str = "",
+    strategy: RolloutStrategy | None = None,
     resume: bool = False,
 ) -> dict[str, float]:
     """Train `model` in place and save it, with its processor, to `folder`.
@@ -145,15 +146,16 @@ def sft(
         announce: told the figures of each step.
         reweighter: weighs the target tokens; None weighs each 1, with a loss per token alone.
         reweighter_package: "package version", named when the re-weighter breaks its contract.
+        strategy: how the model is to answer; it is told its functions.
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
 
     Returns:
         Figures of the stage.
     """
-    check_start(model, processor, source, max_new_tokens=0, where=WHERE)
+    check_start(model, processor, source, max_new_tokens=0, strategy=strategy, where=WHERE)
     trainer = make_trainer(
         model, processor, source, settings, folder, seed=seed, announce=announce, reweighter=reweighter,
-        reweighter_package=reweighter_package,
+        reweighter_package=reweighter_package, strategy=strategy,
     )  # fmt: skip
     return stage.carry_out(trainer, model, processor, folder, resume=resume)
 
@@ -169,6 +171,7 @@ def make_trainer(
     announce: Announce,
     reweighter: Reweighter | None = None,
     reweighter_package: str = "",
+    strategy: RolloutStrategy | None = None,
 ) -> WeightedTrainer:
     """Return the trainer of a stage.
 
@@ -199,7 +202,7 @@ def make_trainer(
             model,
             processor,
             SFTConfig(**stage.arguments(owned, settings.trl)),
-            Targets(processor, source, reweighter, reweighter_package),
+            Targets(processor, source, reweighter, reweighter_package, strategy),
             announce=announce,
             learning_rates=rates,
             loss_per=settings.loss_per,

@@ -85,9 +85,18 @@ def without_rounding(
     return kept
 
 
+def credited(advantages: Float[Tensor, " row"], episodes: Sequence[Episode], length: int) -> Tensor:
+    """Return advantages as they are or, where an episode has credit, of each token, (row, `length`)."""
+    if not any(episode.credit for episode in episodes):
+        return advantages
+    rows = [list(episode.credit or (1.0,) * len(episode.ids)) for episode in episodes]
+    rows = [row + [0.0] * (length - len(row)) for row in rows]
+    return advantages[:, None] * torch.tensor(rows, dtype=advantages.dtype, device=advantages.device)
+
+
 def live_groups(advantages: Tensor, answers_per_prompt: int) -> Tensor:
-    """Return which groups have advantages."""
-    return advantages.view(-1, answers_per_prompt).ne(0).any(1)
+    """Return which groups have advantages, of rows or of their tokens."""
+    return advantages.reshape(len(advantages) // answers_per_prompt, -1).ne(0).any(1)
 
 
 def without_dead_groups(batch: dict[str, Any], answers_per_prompt: int, fewest: int = 1) -> dict[str, Any]:
@@ -257,6 +266,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             batch["advantages"] = without_rounding(batch["advantages"], totals, self.num_generations)
         if self.proof is None:
             self._tell(batch["advantages"])
+        batch["advantages"] = credited(batch["advantages"], self.episodes, batch["completion_ids"].shape[1])
         return batch
 
     @timed("generate")
@@ -337,7 +347,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             sampling,
             {id(prompt): position for prompt, position in zip(prompts, positions, strict=True)},
             seed=self.args.seed,
-            stop_texts=self.strategy.stop_texts,
+            strategy=self.strategy,
         )
 
     def _calculate_rewards(
@@ -355,7 +365,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         places = iter(zip(self.episodes, advantages.tolist(), self._ended, strict=True))
         for answer in (one for line in lines for one in line["rollouts"]):
             episode, answer["advantage"], answer["ended"] = next(places)
-            answer["tokens"] = sum(episode.loss_mask)
+            answer["tokens"] = episode.written
             answer["length"] = len(episode.ids)  # with what tools gave
         failed = list(self.judgement.failed.items())
         if self.accelerator.num_processes > 1:

@@ -72,6 +72,34 @@ def test_tool_call_keeps_the_contract(language, prompts):
     check_rollout(ToolCall([Look()]), sampler, prompts, answers_per_prompt=2)
 
 
+def test_tools_may_go_by_other_words(language, prompts):
+    tool = Look()
+    spelling = {"look": "image_zoom_in_tool", "slice": "z"}
+    strategy = ToolCall([tool], spelling=spelling)
+    assert strategy.functions == (
+        {
+            "type": "function",
+            "function": {
+                "name": "image_zoom_in_tool",
+                "description": "look again",
+                "parameters": {"type": "object", "properties": {"z": {"type": "integer"}}},
+            },
+        },
+    )
+    said = '<tool_call>{"name": "image_zoom_in_tool", "arguments": {"z": 3}}</tool_call>'
+    [episode] = strategy(scripted(language, [said, "<answer>A</answer>"], 400), prompts[:1], 1)
+    assert tool.asked == [{"slice": 3}]
+    [action] = episode.actions
+    assert (action.tool, action.arguments, action.error) == ("look", {"slice": 3}, None)
+    [own] = strategy(scripted(language, [call(slice=3), "<answer>A</answer>"], 400), prompts[:1], 1)
+    assert own.actions[0].error.startswith("no tool is called 'look'. Tools: image_zoom_in_tool")
+
+
+def test_a_word_that_no_tool_has_cannot_be_spelt_otherwise():
+    with pytest.raises(ValueError, match=r"spelling: no tool and no argument is called 'slize'\. Did you"):
+        ToolCall([Look()], spelling={"slize": "z"})
+
+
 def test_a_call_is_carried_out_and_its_tokens_are_not_trained(language, prompts):
     tool = Look()
     sampler = scripted(language, [call(slice=3), "<answer>A</answer>"], 400)

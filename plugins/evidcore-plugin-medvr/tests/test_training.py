@@ -52,12 +52,14 @@ def test_a_model_that_learnt_to_call_a_tool_goes_on_from_what_it_gave(tmp_path):
         PromptSource([PromptSet(name="choice", task=task(think=False), view=Volume(), cases=cases)], seed=1)
         for task in (Calling, Choice)
     )
-    settings = SftSettings(train=("bridge", "language"), steps=60, learning_rate=1e-2, rows_per_step=2)
-    sft(model, processor, calling, settings, tmp_path / "sft", seed=1, announce=Silent())
     tool = factory.build("tool", {"use": "crop"}, given={"view": Volume()}, where="test")
     strategy = factory.build(
         "rollout", {"use": "tool-call", "calls": 1}, given={"tools": [tool]}, where="test"
     )
+    settings = SftSettings(train=("bridge", "language"), steps=60, learning_rate=1e-2, rows_per_step=2)
+    sft(
+        model, processor, calling, settings, tmp_path / "sft", seed=1, announce=Silent(), strategy=strategy
+    )  # fmt: skip
     settings = GrpoSettings(
         train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,
         max_new_tokens=140, temperature=0.3, reward_time_limit_s=0.0, trl={"beta": 0.01},

@@ -17,7 +17,7 @@ from evidcore.contracts import Task, View
 from evidcore.errors import DataError
 from evidcore.geometry.boxes import is_slice
 from evidcore.geometry.target import Rule, gold_slice, measure
-from evidcore.text.tags import inside, shortened, tag_fault
+from evidcore.text.tags import has_words, inside, shortened, tag_fault
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class ReportEvidence(Task):
         """Read report and evidence as far as they go; `malformed` says why the form does not hold."""
         fault = tag_fault(completion, think=self.think, pairs=ORDERS[self.order])
         report, said = inside(completion, "report"), inside(completion, "evidence")
-        if fault is None and not re.search(r"[^\W\d_]{2}", report or ""):
+        if fault is None and not has_words(report or ""):
             fault = f"the report has no words: {shortened(report or '')!r}"
         cited, wrong = self._read(said or "", prompt.reference["shown"])
         evidence = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from annotated_types import Ge, Le
 from evidcore.case import Answer, Case, Finding, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.geometry.boxes import is_slice
+from evidcore.text.tags import has_words, shortened
 from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.matched_slices import lacks_mask, shown_findings
 from evidcore_plugin_emrl.slice_reader import NOTHING
@@ -82,7 +82,7 @@ class SliceFindings(Task):
     def parse(self, prompt: Prompt, completion: str) -> Answer:
         """Take the whole completion as what is said of the slice; malformed without a word."""
         said = completion.strip()
-        fault = None if re.search(r"[^\W\d_]{2}", said) else f"no words: {said[:40]!r}"
+        fault = None if has_words(said) else f"no words: {shortened(said)!r}"
         return Answer(text=completion, malformed=fault, report=said or None)
 
 

@@ -19,48 +19,68 @@ class ToolCall(RolloutStrategy):
     """Let the model call tools while it answers.
 
     A call is written `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, after the thinking of its turn.
+    The model is told its tools by its chat template, or in the words of the question where that knows none.
     The tool's text and images follow as a turn of their own, which is not trained. A call that cannot be
     carried out gets its error as the answer. What is answered is what the last turn says.
     """
 
     stop_texts = (CLOSE,)  # sampling pauses where one was written
+    call_form = f'{OPEN}{{"name": "…", "arguments": {{…}}}}{CLOSE}'
 
-    def __init__(self, tools: Sequence[Tool], *, calls: Annotated[int, Ge(0)] = 2) -> None:
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        calls: Annotated[int, Ge(0)] = 2,
+        spelling: Mapping[str, str] | None = None,
+    ) -> None:
         """Take the tools.
 
         Args:
             tools: what may be called, by name.
             calls: how many calls an answer may make; later ones are told that the budget is spent.
+            spelling: other words for names of tools and of their arguments, such as
+                `{ crop = "image_zoom_in_tool", box = "bbox_2d" }` for models that learnt these. Actions and
+                tools' errors have the tools' own.
         """
-        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self.spelling = dict(spelling or {})
+        self.tools: Mapping[str, Tool] = {self._spelt(tool.name): tool for tool in tools}
         self.calls = calls
+        self.functions = tuple(self._function(tool) for tool in tools)
+        known = {name for tool in tools for name in (tool.name, *tool.schema.get("properties", {}))}
+        for word in self.spelling:
+            if word not in known:
+                raise ValueError(
+                    f"spelling: no tool and no argument is called {word!r}.{did_you_mean(word, known)}"
+                )
 
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:
         """Return the answers, grouped by prompt."""
         episodes = [Episode(prompt=prompt) for prompt in prompts for _ in range(answers_per_prompt)]
         waiting = list(range(len(episodes)))
         while waiting:
-            for place, sampled in zip(
-                waiting, sampler.sample([episodes[place] for place in waiting]), strict=True
-            ):
-                episodes[place] = sampled
-            going_on = []
-            for place in waiting:
-                episode = episodes[place]
-                turn = sampler.text(episode)
-                if episode.finished or not _ends_in_call(turn) or len(episode.actions) > self.calls:
-                    continue
-                action, parts = self._carry_out(turn, episode)
-                try:
-                    episodes[place] = sampler.extend(episode, parts, [action])
-                except EvidError:
-                    error = "the answer holds control tokens and cannot be shown."
-                    action = Action(tool=action.tool, arguments=action.arguments, error=error)
-                    episodes[place] = sampler.extend(episode, _told(error), [action])
-                if not episodes[place].finished:
-                    going_on.append(place)
-            waiting = going_on
+            sampled = sampler.sample([episodes[place] for place in waiting])
+            for place, episode in zip(waiting, sampled, strict=True):
+                episodes[place] = (
+                    self.replied(sampler, episode) if self.calls_now(sampler, episode) else episode
+                )
+            waiting = [place for place in waiting if is_open(episodes[place])]
         return episodes
+
+    def calls_now(self, sampler: Sampler, episode: Episode) -> bool:
+        """Tell whether an episode that was sampled pauses behind a call that is to be answered."""
+        paused = not episode.finished and len(episode.actions) <= self.calls
+        return paused and sampler.text(episode).rstrip().endswith(CLOSE)
+
+    def replied(self, sampler: Sampler, episode: Episode) -> Episode:
+        """Return an episode with the answer to the call that it pauses behind."""
+        action, parts = self._carry_out(sampler.text(episode), episode)
+        try:
+            return sampler.extend(episode, parts, [action])
+        except EvidError:
+            error = "the answer holds control tokens and cannot be shown."
+            action = Action(tool=action.tool, arguments=action.arguments, error=error)
+            return sampler.extend(episode, _told(error), [action])
 
     def _carry_out(self, turn: str, episode: Episode) -> tuple[Action, tuple[Part, ...]]:
         """Run the call at the end of a turn; what goes wrong is the answer."""
@@ -72,19 +92,40 @@ class ToolCall(RolloutStrategy):
                 f"no tool is called {name!r}.{did_you_mean(name, self.tools)} Tools: {', '.join(self.tools)}."
             )
         if error is None:
+            tool, arguments = self.tools[name], self._unspelt(arguments)
+            name = tool.name
             try:
-                return Action(tool=name, arguments=arguments), self.tools[name](arguments, episode.prompt)
+                return Action(tool=name, arguments=arguments), tool(arguments, episode.prompt)
             except (ValueError, EvidError) as cause:
                 error = str(cause)
         return Action(tool=name, arguments=arguments, error=error), _told(error)
+
+    def _function(self, tool: Tool) -> dict[str, Any]:
+        """Return a tool as chat templates take it."""
+        schema = dict(tool.schema)
+        for key in ("properties", "required"):
+            if isinstance(given := schema.get(key), Mapping):
+                schema[key] = {self._spelt(name): one for name, one in given.items()}
+            elif given is not None:
+                schema[key] = [self._spelt(name) for name in given]
+        function = {"name": self._spelt(tool.name), "description": tool.description, "parameters": schema}
+        return {"type": "function", "function": function}
+
+    def _spelt(self, word: str) -> str:
+        return self.spelling.get(word, word)
+
+    def _unspelt(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        own = {told: word for word, told in self.spelling.items()}
+        return {own.get(name, name): value for name, value in arguments.items()}
 
 
 def _told(error: str) -> tuple[Part, ...]:
     return (TextPart(text=f"error: {error}"),)
 
 
-def _ends_in_call(turn: str) -> bool:
-    return turn.rstrip().endswith(CLOSE)
+def is_open(episode: Episode) -> bool:
+    """Tell whether an episode goes on: tools have just replied, and it is not finished."""
+    return not episode.finished and bool(episode.replies) and episode.replies[-1].stop == len(episode.ids)
 
 
 def _read_call(turn: str) -> tuple[str, dict[str, Any], str | None]:

@@ -1,0 +1,151 @@
+"""Reward `zoom-consensus`, against rasters worked by hand."""
+
+import itertools
+import types
+
+import pytest
+from evidcore_plugin_medvr.consensus import ZoomConsensus
+
+from evidcore.case import (
+    Action,
+    Answer,
+    Case,
+    Crop,
+    Prompt,
+    Rollout,
+    Score,
+    TextPart,
+    Turn,
+    Unscored,
+    VisualPart,
+)  # fmt: skip
+from evidcore.errors import RecipeError
+from evidcore.registry import factory
+from evidcore.testing.data import volume_case
+from evidcore.train.grpo import Grpo
+
+SIDE = 16  # voxels of a slice of the test volume
+WON, LOST = Score(value=1.0), Score(value=0.0)
+
+
+@pytest.fixture
+def prompt(tmp_path):
+    case = volume_case(tmp_path, 1)
+    parts = (VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text="What?"))
+    return Prompt(id="p", case=Case(id="c", patient=None, volumes=case.volumes), task="t", parts=parts)
+
+
+def rollout(prompt, *boxes, group=0):
+    """Return an answer that looked at boxes (slice, y0, y1, x0, x1)."""
+    turns = [
+        Turn(
+            text="", actions=(Action(tool="zoom", arguments={}),),
+            reply=(VisualPart(crop=Crop(volume=prompt.case.volumes[0], box_zyx=(z, z + 1, *box))),),
+        )
+        for z, *box in boxes
+    ]  # fmt: skip
+    return Rollout(prompt=prompt, group=group, text="", answer=Answer(text=""), turns=tuple(turns))
+
+
+def paid(rollouts, success, **options):
+    reward = ZoomConsensus(success="right", cells=SIDE, **options)
+    return reward(rollouts, {"right": success})
+
+
+LEFT, RIGHT, UPPER = (3, 0, 8, 0, 8), (3, 0, 8, 8, 16), (3, 0, 4, 0, 8)
+
+
+def test_who_looks_where_most_of_the_successful_looked_is_paid_1(prompt):
+    rollouts = [rollout(prompt, box) for box in (LEFT, LEFT, RIGHT, LEFT)] + [rollout(prompt)]
+    found = paid(rollouts, [WON, WON, WON, LOST, WON])
+    # of the three that won and looked two looked left: the consensus is LEFT
+    assert [one.value for one in found] == [1.0, 1.0, 0.5, 0.0, 0.0]
+    assert [one.parts.get("iou") for one in found] == [1.0, 1.0, 0.0, None, None]
+    assert [one.reason for one in found[3:]] == ["right pays nothing", "did not look"]
+
+
+def test_the_iou_is_that_of_the_union_of_boxes_with_the_strict_majority(prompt):
+    # UPPER is half of LEFT: all three looked at UPPER, two of three at the rest of LEFT, one at RIGHT
+    rollouts = [rollout(prompt, LEFT), rollout(prompt, LEFT, RIGHT), rollout(prompt, UPPER)]
+    found = paid(rollouts, [WON] * 3)
+    assert [one.parts["iou"] for one in found] == [1.0, 0.5, 0.5]  # 64 of 64, 64 of 128, 32 of 64
+    assert [one.value for one in found] == [1.0, 0.5, 0.5]  # 0.5 is not above eta
+    assert [one.value for one in paid(rollouts, [WON] * 3, eta=0.4)] == [1.0, 1.0, 1.0]
+
+
+def test_half_is_no_majority(prompt):
+    found = paid([rollout(prompt, LEFT), rollout(prompt, RIGHT)], [WON, WON])
+    assert [(one.value, one.parts["iou"]) for one in found] == [(0.5, 0.0)] * 2
+
+
+def test_slices_are_compared_each_with_itself(prompt):
+    other = (4, *LEFT[1:])
+    found = paid([rollout(prompt, LEFT), rollout(prompt, LEFT), rollout(prompt, other)], [WON] * 3)
+    assert [one.value for one in found] == [1.0, 1.0, 0.5]
+
+
+def test_by_the_papers_letter_who_never_looked_counts_and_is_paid_half(prompt):
+    rollouts = [rollout(prompt, LEFT), rollout(prompt, LEFT), rollout(prompt), rollout(prompt)]
+    own = paid(rollouts, [WON] * 4)
+    letter = paid(rollouts, [WON] * 4, count_blind=True)
+    assert [one.value for one in own] == [1.0, 1.0, 0.0, 0.0]
+    assert [one.value for one in letter] == [0.5, 0.5, 0.5, 0.5]  # two of four are no majority
+
+
+def test_one_success_agrees_with_itself_unless_more_are_asked_for(prompt):
+    rollouts = [rollout(prompt, LEFT), rollout(prompt, LEFT)]
+    assert [one.value for one in paid(rollouts, [WON, LOST])] == [1.0, 0.0]
+    (alone, _) = paid(rollouts, [WON, LOST], fewest=2)
+    assert (alone.value, alone.reason) == (0.5, "1 successful answers that looked, 2 are needed")
+
+
+def test_without_a_success_nobody_is_paid(prompt):
+    assert [one.value for one in paid([rollout(prompt, LEFT)] * 3, [LOST] * 3)] == [0.0] * 3
+
+
+def test_the_order_of_siblings_changes_nothing(prompt):
+    looks = [(LEFT,), (RIGHT,), (LEFT, RIGHT), (UPPER,), ()]
+    success = [WON, WON, WON, LOST, WON]
+    whole = [one.value for one in paid([rollout(prompt, *boxes) for boxes in looks], success)]
+    for order in itertools.permutations(range(5)):
+        found = paid([rollout(prompt, *looks[place]) for place in order], [success[place] for place in order])
+        assert [one.value for one in found] == [whole[place] for place in order]
+
+
+def test_groups_agree_by_themselves(prompt):
+    rollouts = [rollout(prompt, LEFT, group=0), rollout(prompt, RIGHT, group=1)]
+    assert [one.value for one in paid(rollouts, [WON, WON])] == [1.0, 1.0]
+
+
+def test_what_success_does_not_score_is_not_scored(prompt):
+    none = Unscored(kind="failed", reason="the judge is away")
+    found = paid([rollout(prompt, LEFT), rollout(prompt, LEFT)], [none, WON])
+    assert found[0] is none
+    assert found[1].value == 1.0
+
+
+def test_edges_are_rounded_outward(prompt):
+    reward = ZoomConsensus(success="right", cells=5)  # cells of 3.2 voxels
+    ((plane,),) = [reward.looks(rollout(prompt, (3, 4, 5, 7, 13))).values()]
+    rows, columns = plane.any(1).nonzero()[0].tolist(), plane.any(0).nonzero()[0].tolist()
+    assert (rows, columns) == ([1], [2, 3, 4])
+
+
+def test_the_reward_that_tells_success_must_stand_above():
+    def component(kind, table, key, **given):
+        options = {name: value for name, value in table.items() if name not in {"weight", "gate", "name"}}
+        return factory.build(kind, options, given=given, where=key)
+
+    context = types.SimpleNamespace(
+        component=component, where="stage.grpo", recipe=types.SimpleNamespace(services={})
+    )
+    keys = {"weight": 1.0, "gate": "", "name": ""}
+    accuracy, consensus = (
+        {"use": "choice-accuracy", **keys, "name": "accuracy"},
+        {"use": "zoom-consensus", "success": "accuracy", **keys},
+    )
+    train = {"train": ("bridge",), "steps": 1, "learning_rate": 1e-3, "data": ()}
+    right = Grpo(reward=(accuracy, consensus), **train).rewards(context)
+    assert [one.name for one in right] == ["accuracy", "zoom-consensus"]
+    with pytest.raises(RecipeError, match=r"reward\[0\]: needs a reward 'accuracy' above it\. Above: none\."):
+        Grpo(reward=(consensus, accuracy), **train).rewards(context)
