@@ -63,8 +63,8 @@ class PhantomSlices(Phantoms[Population]):
         if not SMALLEST_PX <= least <= most <= LARGEST_PX:
             raise RecipeError(
                 f"{self.folder_name}: radius_px must be two numbers that do not fall, from {SMALLEST_PX:g} "
-                f"to {LARGEST_PX:g} pixels, got {list(radius_px)!r}. The pattern of a larger lesion can be told "
-                f"where the slice is reduced 8 times; that of a smaller one cannot be drawn."
+                f"to {LARGEST_PX:g} pixels, got {list(radius_px)!r}. The pattern of a larger lesion can be "
+                f"told where the slice is reduced 8 times; that of a smaller one cannot be drawn."
             )
         population = Population(seed=seed, prior_strength=0.0, radius_px=radius_px)
         counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}

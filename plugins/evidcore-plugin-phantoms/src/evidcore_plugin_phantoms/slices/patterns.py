@@ -22,23 +22,23 @@ FINDING_OF = {
     "dots": "dotted lesion",
 }
 PATTERNS = tuple(FINDING_OF)
-LARGEST_PX = 5.0  # in radius; at 6 the best reader of averages over 8 x 8 pixels is right in 34 of 100
-SMALLEST_PX = 4.0  # in radius; stripes of a smaller one are finer than two pixels
+LARGEST_PX = 5.0  # in radius; at 6 the best reader of averages over 8 x 8 pixels is right in 35 of 100
+SMALLEST_PX = 4.0  # in radius; smaller ones have stripes and gaps of about a pixel, which the blur takes
 RING = (0.40, 0.92)  # inner and outer radius
 STRIPES = (-0.63, 0.0, 0.63)  # their middles; as far as the disc reaches
 STRIPE_WIDTH = 0.31
-DOTS = ((0.0, 0.0), *((0.73 * np.cos(turn), 0.73 * np.sin(turn)) for turn in np.arange(6) * np.pi / 3))
+DOTS = ((0.0, 0.0), *((0.75 * np.cos(turn), 0.75 * np.sin(turn)) for turn in np.arange(6) * np.pi / 3))
 DOT_RADIUS = 0.20
-SIDE_PX = 13  # of a drawn pattern: the largest disc, its centre half a pixel off, and what it touches
+SIDE_PX = 19  # of a drawn pattern: a radius of 8, above what is offered, its centre half a pixel off
 FINER = 8  # points of a pixel along each axis
 
 
 def shares(pattern: str, radius_px: float, offset_yx: tuple[float, float], angle: float) -> Shares:
-    """Return what each pixel has of a lesion, shape (y, x), 13 x 13 pixels; the sum is 1.
+    """Return what each pixel has of a lesion, shape (y, x), 19 x 19 pixels; the sum is 1.
 
     Args:
         pattern: one of `PATTERNS`.
-        radius_px: of the disc in which the pattern lies.
+        radius_px: of the disc in which the pattern lies, at most 8.
         offset_yx: of the disc's centre from the middle pixel's, in pixels, at most 0.5 either way.
         angle: by which stripes and dots are turned, in radians.
     """
@@ -55,11 +55,11 @@ def shares(pattern: str, radius_px: float, offset_yx: tuple[float, float], angle
     else:
         region = np.min([np.hypot(u - at_u, v - at_v) for at_u, at_v in DOTS], axis=0) <= DOT_RADIUS
     covered = _averaged(region)
-    return covered / covered.sum()
+    return np.asarray(covered / covered.sum())
 
 
 def disc(radius_px: float, offset_yx: tuple[float, float]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return the pixels that the disc of a lesion covers by half, shape (y, x), 13 x 13 pixels.
+    """Return the pixels that the disc of a lesion covers by half, shape (y, x), 19 x 19 pixels.
 
     Args:
         radius_px: of the disc.

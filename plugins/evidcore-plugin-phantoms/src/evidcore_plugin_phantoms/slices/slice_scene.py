@@ -131,7 +131,7 @@ def draw_lesion(rng: np.random.Generator, organs: Labels, radius_px: tuple[float
         box = boxes[label_of(organ) - 1]
         if box is None:
             continue
-        rows, columns = (slice(part.start - 1, part.stop + 1) for part in box)  # with what is around the organ
+        rows, columns = (slice(part.start - 1, part.stop + 1) for part in box)  # and what is around
         inside = organs[rows, columns] == label_of(organ)
         room = np.argwhere(ndimage.distance_transform_edt(inside) > reach_px)
         if len(room):
