@@ -45,15 +45,15 @@ HELD_PX = SHOWN_PX + 2 * JITTER_PX  # kept of a slice around its lesion, to cut 
 SPEC = EncoderInput(
     size_zyx=(1, SHOWN_PX, SHOWN_PX), spacing_mm_zyx=None, windows=((-160.0, 240.0),), any_depth=True
 )
-FAINT = 1.96  # of a normal distribution, for 95 %
+DEVIATIONS = 1.96  # of a normal distribution, for 95 %
 Corner = tuple[int, int]  # y, x of a box of 64 x 64 pixels
 
 
 def wilson(right: int, asked: int) -> tuple[float, float]:
     """Return the 95 % interval of a share, by Wilson."""
-    share, weight = right / asked, FAINT**2 / asked
+    share, weight = right / asked, DEVIATIONS**2 / asked
     middle = (share + weight / 2) / (1 + weight)
-    half = FAINT * math.sqrt(share * (1 - share) / asked + weight / (4 * asked)) / (1 + weight)
+    half = DEVIATIONS * math.sqrt(share * (1 - share) / asked + weight / (4 * asked)) / (1 + weight)
     return middle - half, middle + half
 
 
@@ -91,7 +91,7 @@ def _shown(case: Case, corner: Corner | None, side_px: int = SIZE_PX) -> Tensor:
 
 def _centre(case: Case) -> Corner:
     mask = read_mask(case.masks[case.present()[0]], like=read(case.volumes[0]))
-    y, x = (int(np.round(at.mean())) for at in np.nonzero(mask[0]))
+    y, x = (round(float(at.mean())) for at in np.nonzero(mask[0]))
     return y, x
 
 

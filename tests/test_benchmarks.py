@@ -421,6 +421,8 @@ def test_the_kept_bounds_of_a_zoom_are_those_that_the_data_set_promises():
 
 def test_the_best_reader_of_averages_tells_patterns_that_are_large_enough(benchmark):
     script = benchmark("zoom_bounds")
-    right = [script.best_reader((radius, radius), known=400, asked=50, seed=3) / 200 for radius in (4.0, 8.0)]
-    assert right[0] < 0.4
-    assert right[1] > 0.5
+    right = [
+        script.best_reader((radius, radius), known=400, asked=100, seed=3) / 400 for radius in (4.0, 8.0)
+    ]
+    assert right[0] < 0.34
+    assert right[1] > 0.42  # it would be more with more drawings

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import inspect
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,14 @@ Plane = np.ndarray[Any, np.dtype[np.float32]]
 Labels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-def anatomy_source() -> str:
-    """Return a hash of the code that draws organs, which lies beside another data set's."""
+def _source(*modules: ModuleType) -> str:
     digest = hashlib.sha256()
-    for module in (anatomy, scene):
+    for module in modules:
         digest.update(Path(inspect.getfile(module)).read_bytes())
     return digest.hexdigest()[:16]
+
+
+ANATOMY_SOURCE = _source(anatomy, scene)  # the code that draws organs lies beside another data set's module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ class Population(drawing.Population):
     """The options that decide what a slice looks like."""
 
     radius_px: tuple[float, float]
-    anatomy: str = dataclasses.field(default_factory=anatomy_source)
+    anatomy: str = ANATOMY_SOURCE  # changed code never meets slices of the old one
 
     @property
     def case_mb(self) -> float:
