@@ -13,7 +13,7 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_phantoms import store
-from evidcore_plugin_phantoms.abdomen import anatomy, scene
+from evidcore_plugin_phantoms.abdomen import anatomy, facts, lesions, scene
 from evidcore_plugin_phantoms.abdomen.scene import label_of
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from evidcore_plugin_phantoms.slices.patterns import FINDING_OF, PATTERNS, SIDE_PX, disc, shares
@@ -266,7 +266,7 @@ def test_every_option_changes_the_fingerprint(slices, changed, tmp_path):
 
 
 def test_changed_anatomy_changes_the_fingerprint(slices):
-    sources = [inspect.getsource(module).encode() for module in (anatomy, scene)]
+    sources = [inspect.getsource(module).encode() for module in (anatomy, facts, lesions, scene)]
     assert POPULATION.anatomy == hashlib.sha256(b"".join(sources)).hexdigest()[:16]
     changed = slices()
     changed._population = dataclasses.replace(POPULATION, anatomy="another")

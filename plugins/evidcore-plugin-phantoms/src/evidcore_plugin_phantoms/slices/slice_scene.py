@@ -13,7 +13,7 @@ import numpy as np
 from scipy import ndimage
 
 from evidcore_plugin_phantoms import drawing
-from evidcore_plugin_phantoms.abdomen import anatomy, scene
+from evidcore_plugin_phantoms.abdomen import anatomy, facts, lesions, scene
 from evidcore_plugin_phantoms.abdomen.facts import side_of
 from evidcore_plugin_phantoms.abdomen.lesions import longest_mm
 from evidcore_plugin_phantoms.abdomen.scene import Grid, label_of
@@ -43,7 +43,8 @@ def _source(*modules: ModuleType) -> str:
     return digest.hexdigest()[:16]
 
 
-ANATOMY_SOURCE = _source(anatomy, scene)  # the code that draws organs lies beside another data set's module
+# the code that draws organs and measures lesions lies beside another data set's module
+ANATOMY_SOURCE = _source(anatomy, facts, lesions, scene)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
