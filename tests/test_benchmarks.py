@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scipy.stats import binomtest
 
 from evidcore.recipe import load
 from evidcore.run.lock import lock_table
@@ -396,3 +397,32 @@ def test_planted_policies_are_audited_over_boxes():
     assert "told to see   0.0 %" in memory
     assert looker.startswith("Looker")
     assert "told to see 100.0 %" in looker
+
+
+def test_an_interval_of_a_share_is_wilsons(benchmark):
+    script = benchmark("zoom_bounds")
+    for right, asked in ((0, 12), (7, 12), (570, 600), (600, 600)):
+        known = binomtest(right, asked).proportion_ci(method="wilson")
+        assert script.wilson(right, asked) == pytest.approx((known.low, known.high), abs=1e-4)
+
+
+def test_the_kept_bounds_of_a_zoom_are_those_that_the_data_set_promises():
+    text = (ROOT / "docs" / "results" / "zoom_bounds.txt").read_text(encoding="utf-8")
+    found = re.findall(r"^ *(\S.*?)  +([\d.]+)   [\d.]+ to [\d.]+$", text, re.MULTILINE)
+    shares = {name: float(share) for name, share in found}
+    assert shares["the lesion's box"] >= 90
+    assert shares["any box"] <= 32
+    blind = [share for name, share in shares.items() if name.startswith("no box: ")]
+    assert len(blind) == 3
+    assert all(20 <= share <= 30 for share in blind)
+    assert shares["radius 4 to 5 pixels"] <= 32
+    assert shares["radius 6 to 6 pixels"] > 32  # why it is refused
+
+
+def test_the_best_reader_of_averages_tells_patterns_that_are_large_enough(benchmark):
+    script = benchmark("zoom_bounds")
+    right = [
+        script.best_reader((radius, radius), known=400, asked=100, seed=3) / 400 for radius in (4.0, 8.0)
+    ]
+    assert right[0] < 0.34
+    assert right[1] > 0.42  # it would be more with more drawings

@@ -68,6 +68,7 @@ OPTIONS = {
         "test_cases": 2,
         "size_zyx": [20, 48, 64],
     },
+    "phantom-slices": {"train_cases": 3, "validation_cases": 2, "test_cases": 4},
     "slice-propagator": {"size": 32, "width": 8},
     "slice-reader": {"size_yx": [32, 32], "channels": [8, 8]},
     "model-reader": {
@@ -116,6 +117,7 @@ FITS = {
 OTHERS = {
     "phantom-abdomen": {"seed": 18},
     "phantom-chest": {"seed": 18},
+    "phantom-slices": {"seed": 18},
     "folder": {"intensity": "arbitrary"},
     **{name: {"limit": 1} for name in WRITERS},
     "table": {"intensity": "hu"},

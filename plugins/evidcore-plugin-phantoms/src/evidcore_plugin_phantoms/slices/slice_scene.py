@@ -1,0 +1,166 @@
+"""One slice of an abdominal phantom with one lesion, from first to last."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from evidcore_plugin_phantoms import drawing
+from evidcore_plugin_phantoms.abdomen import anatomy, facts, lesions, scene
+from evidcore_plugin_phantoms.abdomen.facts import side_of
+from evidcore_plugin_phantoms.abdomen.lesions import longest_mm
+from evidcore_plugin_phantoms.abdomen.scene import Grid, label_of
+from evidcore_plugin_phantoms.slices.patterns import FINDING_OF, PATTERNS, SIDE_PX, disc, shares
+
+SLICES = 2  # the same one twice: a volume has at least two voxels along each axis
+SIZE_PX = 512  # of a slice, both ways
+SPACING_MM_ZYX = (3.0, 0.8, 0.8)
+FIELD_PX = (360, 480)  # the field of view of the abdominal phantoms, 288 x 384 mm; air around it
+HEIGHT_MM = (24.0, 60.0)  # above the middle of the abdomen: through the liver, mostly through a kidney too
+HOSTS = ("liver", "spleen", "left kidney", "right kidney", "pancreas")
+CONTRAST_HU = (30.0, 50.0)  # by how much a lesion is darker than its organ, averaged over its disc
+BORDER_PX = 8  # between a lesion and the border of its organ: an average over 8 x 8 pixels holds one of them
+BLUR_PX = 0.6  # standard deviation
+NOISE_HU = 15.0
+# streams of a phantom, and of a group of as many phantoms as there are patterns
+ANATOMY, LESION, NOISE, OTHER, PATTERN, LETTER, ORDER = range(7)
+
+Plane = np.ndarray[Any, np.dtype[np.float32]]
+Labels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def _source(*modules: ModuleType) -> str:
+    digest = hashlib.sha256()
+    for module in modules:
+        digest.update(Path(inspect.getfile(module)).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+# the code that draws organs and measures lesions lies beside another data set's module
+ANATOMY_SOURCE = _source(anatomy, facts, lesions, scene)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lesion:
+    """Where a lesion lies, how large it is and how much it changes, whatever its pattern."""
+
+    organ: str
+    centre_yx: tuple[int, int]  # pixel of the slice
+    offset_yx: tuple[float, float]  # of the disc's centre from that pixel's
+    radius_px: float
+    angle: float  # of stripes and dots, in radians
+    sum_hu: float  # of the changes of all pixels, below 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Population(drawing.Population):
+    """The options that decide what a slice looks like."""
+
+    radius_px: tuple[float, float]
+    anatomy: str = ANATOMY_SOURCE  # changed code never meets slices of the old one
+
+    @property
+    def case_mb(self) -> float:
+        """Return what a case takes on disk, in MB."""
+        return SLICES * SIZE_PX**2 * 2.1e-6
+
+    def pattern(self, split: str, number: int) -> str:
+        """Return a case's pattern: among each four cases of a split, from the first on, every one."""
+        return PATTERNS[self.place_in_group(split, number, PATTERN)]
+
+    def place_in_group(self, split: str, number: int, part: int) -> int:
+        """Return a number from 0 to 3 that the case has alone in its group of four."""
+        group, member = divmod(number, len(PATTERNS))
+        return int(self.stream(split, group, part).permutation(len(PATTERNS))[member])
+
+    def drawn(self, split: str, number: int, *, without: str | None = None) -> drawing.Drawn:
+        """Draw one slice; without its finding, the same one with the lesion in another pattern."""
+        pattern = self.pattern(split, number)
+        if without == FINDING_OF[pattern]:
+            others = [each for each in PATTERNS if each != pattern]
+            pattern = others[int(self.stream(split, number, OTHER).integers(len(others)))]
+        hu, organs = healthy_slice(self.stream(split, number, ANATOMY))
+        lesion = draw_lesion(self.stream(split, number, LESION), organs, self.radius_px)
+        region = add(hu, lesion, pattern)
+        ndimage.gaussian_filter(hu, BLUR_PX, output=hu)
+        scanned = drawing.noisy(hu, NOISE_HU, self.stream(split, number, NOISE))
+        return drawing.Drawn(
+            hu=np.repeat(scanned[None], SLICES, axis=0),
+            spacing_mm_zyx=SPACING_MM_ZYX,
+            arrays={
+                "organs": np.repeat(organs[None], SLICES, axis=0),
+                "lesion": np.repeat(region[None], SLICES, axis=0),
+            },
+            known={
+                "pattern": pattern,
+                "organ": lesion.organ,
+                "side": side_of(lesion.organ),
+                "size_mm": longest_mm(region[None].astype(np.bool_), SPACING_MM_ZYX),
+                "organs": [organ for organ in scene.ORGANS if (organs == label_of(organ)).any()],
+            },
+        )
+
+
+def healthy_slice(rng: np.random.Generator) -> tuple[Plane, Labels]:
+    """Draw a slice without a lesion: HU and labels of organs, each (y, x), 512 x 512 pixels."""
+    grid = Grid((1, *FIELD_PX), middle_mm=(rng.uniform(*HEIGHT_MM), 0.0, 0.0))
+    drawn = anatomy.healthy(rng, grid, anatomy.draw_tissue(rng))
+    around = [((SIZE_PX - size) // 2,) * 2 for size in FIELD_PX]
+    return np.pad(drawn.hu[0], around, constant_values=anatomy.AIR_HU), np.pad(drawn.organs[0], around)
+
+
+def draw_lesion(rng: np.random.Generator, organs: Labels, radius_px: tuple[float, float]) -> Lesion:
+    """Draw a lesion's place in one of the organs that have room for it, each as likely as the others.
+
+    Args:
+        rng: the lesion's own stream.
+        organs: labels, shape (y, x).
+        radius_px: the least and the largest radius.
+
+    Raises:
+        ValueError: if no organ has room; names the distance from the border that it needs.
+    """
+    radius, contrast_hu = rng.uniform(*radius_px), rng.uniform(*CONTRAST_HU)
+    offset, angle, share = rng.uniform(-0.5, 0.5, 2), rng.uniform(0, 2 * np.pi), rng.random()
+    reach_px = radius + BORDER_PX
+    boxes = ndimage.find_objects(organs, len(scene.ORGANS))
+    for organ in rng.permutation(HOSTS):
+        box = boxes[label_of(organ) - 1]
+        if box is None:
+            continue
+        rows, columns = (slice(part.start - 1, part.stop + 1) for part in box)  # and what is around
+        inside = organs[rows, columns] == label_of(organ)
+        room = np.argwhere(ndimage.distance_transform_edt(inside) > reach_px)
+        if len(room):
+            y, x = room[int(share * len(room))] + (rows.start, columns.start)
+            return Lesion(
+                organ=str(organ),
+                centre_yx=(int(y), int(x)),
+                offset_yx=(float(offset[0]), float(offset[1])),
+                radius_px=radius,
+                angle=angle,
+                sum_hu=-contrast_hu * np.pi * radius**2,
+            )
+    raise ValueError(f"no organ has a pixel {reach_px:.1f} pixels inside its border, looked in {HOSTS}")
+
+
+def add(hu: Plane, lesion: Lesion, pattern: str) -> Labels:
+    """Draw a lesion into a slice, shape (y, x); return its disc, 1 inside, in that shape."""
+    start_y, start_x = (at - SIDE_PX // 2 for at in lesion.centre_yx)
+    box = slice(start_y, start_y + SIDE_PX), slice(start_x, start_x + SIDE_PX)
+    drawn = shares(pattern, lesion.radius_px, lesion.offset_yx, lesion.angle)
+    hu[box] += (lesion.sum_hu * drawn).astype(np.float32)
+    region = np.zeros(hu.shape, np.uint8)
+    region[box] = disc(lesion.radius_px, lesion.offset_yx)
+    return region
+
+
+if __name__ == "__main__":
+    drawing.work(Population)
