@@ -154,6 +154,8 @@ def test_rewards_that_all_weigh_nothing_are_refused(write):
         ('{ dataset = "chest", task = "choice", split = "test" }',
          '{ dataset = "chest", task = "choice" }, { dataset = "chest", task = "choice", split = "test" }',
          "stage.evaluate.data[1].task: 'choice' is asked above too, and a stage's results are told apart by"),
+        ("steps = 4", 'steps = 4\ntools = [{ use = "crop" }]',
+         "stage.sft.tools: are called by a rollout, and none is named. Write rollout = { use = 'tool-call' }."),
         ('gate = "format"', 'gate = "fromat"',
          "line 42, stage.grpo.reward[1].gate: must be a reward above this one, got 'fromat'. "
          "Did you mean 'format'? Above: format."),

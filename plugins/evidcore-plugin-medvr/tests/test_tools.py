@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from evidcore_plugin_medvr.tools import CropTool, Measure
+from evidcore_plugin_medvr.tools import CropTool, Measure, Zoom
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
@@ -36,6 +36,36 @@ def test_the_crop_tool_keeps_its_contract(case, view):
 def test_the_measure_tool_keeps_its_contract(case, view):
     bad = [{"slice": 6, "from": [0, 0], "to": [0, 1001]}]
     check_tool(Measure(view), prompt(case, view), GOOD_POINTS, bad=bad)
+
+
+@pytest.mark.parametrize("view", [Slices(slices=1), Slices(slices=3), Volume()])
+def test_the_zoom_tool_keeps_its_contract(case, view):
+    # without a slice where several are shown, or a whole volume
+    few = isinstance(view, Slices) and view.slices == 1
+    bad = [{"slice": 6, "box": [0, 0, 1000, 50]}, *([] if few else [{"box": [0, 0, 1000, 1000]}])]
+    tool = Zoom(view, smallest_side=4)
+    check_tool(tool, prompt(case, view), [{"slice": 6, "box": [0, 0, 500, 800], "label": "cyst"}], bad=bad)
+
+
+def test_a_zoom_needs_no_slice_where_one_is_shown(case):
+    tool = Zoom(Slices(slices=1), smallest_side=4)
+    named, bare = ({"slice": 6, "box": [0, 0, 500, 800]}, {"box": [0, 0, 500, 800]})
+    asked = prompt(case, Slices(slices=1))
+    assert tool(named, asked) == tool(bare, asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "box", "message"),
+    [
+        ({}, [0, 0, 1000, 1000], r"is too small: 40 x 20 pixels; each side needs at least 31"),
+        ({"smallest_side": 5, "largest_aspect": 4}, [0, 0, 1000, 300],
+         r"is too narrow: 40 x 6 pixels; one side may be 4 times the other"),
+        ({"smallest_side": 5}, [500, 0, 400, 1000], "must lie inside what was shown"),
+    ],
+)  # fmt: skip
+def test_a_zoom_out_of_its_bounds_is_refused_by_name(case, options, box, message):
+    with pytest.raises(ValueError, match=message):
+        Zoom(Slices(slices=1), **options)({"box": box}, prompt(case, Slices(slices=1)))
 
 
 def test_a_slice_is_cropped_on_its_own(case):

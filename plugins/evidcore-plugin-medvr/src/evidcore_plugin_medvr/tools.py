@@ -63,6 +63,72 @@ class CropTool(Tool):
         return start, min(high, start + self.slab_slices)
 
 
+class Zoom(CropTool):
+    """Look closer at a box of what is shown, within the bounds of the tool that MedVR's models call.
+
+    It is cut from the original at full resolution. The slice need not be named where one is shown.
+
+    Source:
+        Jiang et al. 2026, MedVR, arXiv:2604.08203; bounds as in DeepEyes (github Visual-Agent/DeepEyes
+        @6c5e796): a shorter side above 30 pixels, an aspect ratio of at most 100.
+    """
+
+    name: ClassVar[str] = "zoom"
+    description: ClassVar[str] = "Look closer at a part of the image. The box is given as x0, y0, x1, y1."
+    schema: ClassVar[Mapping[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "box": {"type": "array", "items": _COORDINATE, "minItems": 4, "maxItems": 4},
+            "label": {"type": "string", "description": "what is looked for"},
+            "slice": _SLICE,
+            "volume": _VOLUME,
+        },
+        "required": ["box"],
+        "additionalProperties": False,
+    }
+
+    def __init__(
+        self,
+        view: View,
+        *,
+        slab_slices: Annotated[int, Ge(1)] = 16,
+        smallest_side: Annotated[int, Ge(1)] = 31,
+        largest_aspect: Annotated[float, Ge(1)] = 100.0,
+    ) -> None:
+        """Set the bounds.
+
+        Args:
+            view: whose box convention is spoken.
+            slab_slices: how many slices are shown around the named one where a whole volume was.
+            smallest_side: voxels that the shorter side of a box needs.
+            largest_aspect: how many times longer the other side may be.
+        """
+        super().__init__(view, slab_slices=slab_slices)
+        self.smallest_side, self.largest_aspect = smallest_side, largest_aspect
+
+    def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
+        """Return a tag and the crop of what the prompt shows."""
+        crops = prompt.crops()
+        if "slice" not in arguments and len(crops) == 1 and is_slice(crops[0]):
+            arguments = {**arguments, "slice": _depth(crops[0])[0]}
+        tag, shown = super().__call__(arguments, prompt)
+        assert isinstance(shown, VisualPart)
+        assert shown.crop.box_zyx is not None
+        _, _, y0, y1, x0, x1 = shown.crop.box_zyx
+        shorter, longer = sorted((y1 - y0, x1 - x0))
+        if shorter < self.smallest_side:
+            raise ValueError(
+                f"the box {list(arguments['box'])!r} is too small: {x1 - x0} x {y1 - y0} pixels; each side "
+                f"needs at least {self.smallest_side}"
+            )
+        if longer > self.largest_aspect * shorter:
+            raise ValueError(
+                f"the box {list(arguments['box'])!r} is too narrow: {x1 - x0} x {y1 - y0} pixels; one side "
+                f"may be {self.largest_aspect:g} times the other"
+            )
+        return tag, shown
+
+
 class Measure(Tool):
     """Measure the distance between two points on a slice, voxel centre to voxel centre."""
 
@@ -98,7 +164,7 @@ def _shown_slice(
 ) -> tuple[Crop, Crop]:
     """Return the crop of the prompt that shows the named slice, and that slice of it alone."""
     unknown = [name for name in arguments if name not in schema["properties"]]
-    absent = [name for name in schema["required"] if name not in arguments]
+    absent = [name for name in (*schema["required"], "slice") if name not in arguments]
     if unknown or absent:
         raise ValueError(f"takes {', '.join(schema['properties'])}; unknown: {unknown}, missing: {absent}")
     z, number = _whole(arguments, "slice"), _whole(arguments, "volume") if "volume" in arguments else 1
