@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
+from evidcore_plugin_medvr.consensus import ZoomConsensus
+from evidcore_plugin_medvr.regrounding import EntropyRegrounding
+from evidcore_plugin_medvr.tools import Zoom
+from evidcore_plugin_medvr.zoom_choice import ZoomChoice
+from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.views import Volume
+from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Answer, Crop, Score
 from evidcore.contracts import Reward
+from evidcore.model import assemble
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
@@ -78,3 +86,47 @@ def test_a_model_that_learnt_to_call_a_tool_goes_on_from_what_it_gave(tmp_path):
     [crop] = map(Crop.parse_uri, turn["crops"])
     assert crop.box_zyx == (0, 12, 0, 16, 0, 16)
     assert all("closer" not in one["text"] for one in called)
+
+
+def slices_vlm(folder):
+    """Give a tiny model that is shown slices of 32 x 32 pixels in 4 tokens, and its processor."""
+    torch.manual_seed(0)
+    language = AutoModelForCausalLM.from_pretrained(folder)
+    encoder = {"use": "vit3d", "size_zyx": [1, 32, 32], "patch_zyx": [1, 8, 8], "width": 24, "heads": 2}
+    return assemble.assemble(
+        language, AutoTokenizer.from_pretrained(folder),
+        factory.build("encoder", encoder, given={}, where="test"), encoder_table=encoder,
+        bridge_table={"use": "projection", "pool_zyx": [1, 2, 2]}, view_table={"use": "slices", "slices": 1},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays(tmp_path):
+    torch.set_num_threads(1)
+    model, processor = slices_vlm(tiny_language(tmp_path / "language"))
+    view = Slices(slices=1)
+    phantoms = PhantomSlices(tmp_path / "c", train_cases=8, validation_cases=0, test_cases=0)
+    cases = list(phantoms.cases("train"))
+    zoom = Zoom(view)
+    asking = ZoomChoice(view, tmp_path / "c", tool=zoom, smallest_side=0.5, largest_side=0.5)
+    strategy = EntropyRegrounding([zoom], calls=1, base_probability=1.0, gate=False)
+    source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
+    settings = SftSettings(train=("bridge", "language"), steps=300, learning_rate=1e-2, rows_per_step=4)
+    sft(model, processor, source, settings, tmp_path / "sft", seed=1, announce=Silent(), strategy=strategy)
+    settings = GrpoSettings(
+        train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,
+        max_new_tokens=140, temperature=0.4, reward_time_limit_s=0.0, trl={"beta": 0.01},
+    )  # fmt: skip
+    rewards = [
+        NamedReward(name="letters", reward=Letters()),
+        NamedReward(name="consensus", reward=ZoomConsensus(success="letters")),
+    ]
+    heard = Heard()
+    grpo(
+        model, processor, source, rewards, settings, tmp_path / "grpo", seed=1, announce=heard,
+        strategy=strategy,
+    )  # fmt: skip
+    looked = [one for one in heard.rollouts if one["turns"] and one["turns"][0]["crops"]]
+    assert looked
+    assert any(one["parent"] is not None for one in heard.rollouts)
+    assert {one["rewards"]["consensus"]["value"] for one in looked} <= {0.5, 1.0}
