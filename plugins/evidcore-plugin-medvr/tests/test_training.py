@@ -108,14 +108,15 @@ def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays(tmp_path):
     phantoms = PhantomSlices(tmp_path / "c", train_cases=8, validation_cases=0, test_cases=0)
     cases = list(phantoms.cases("train"))
     zoom = Zoom(view)
-    asking = ZoomChoice(view, tmp_path / "c", tool=zoom, smallest_side=0.5, largest_side=0.5)
+    # the whole slice each time: a tiny model learns to spell one call
+    asking = ZoomChoice(view, tmp_path / "c", tool=zoom, smallest_side=1.0)
     strategy = EntropyRegrounding([zoom], calls=1, base_probability=1.0, gate=False)
     source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
-    settings = SftSettings(train=("bridge", "language"), steps=300, learning_rate=1e-2, rows_per_step=4)
+    settings = SftSettings(train=("bridge", "language"), steps=160, learning_rate=1e-2, rows_per_step=4)
     sft(model, processor, source, settings, tmp_path / "sft", seed=1, announce=Silent(), strategy=strategy)
     settings = GrpoSettings(
         train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,
-        max_new_tokens=140, temperature=0.4, reward_time_limit_s=0.0, trl={"beta": 0.01},
+        max_new_tokens=140, temperature=0.3, reward_time_limit_s=0.0, trl={"beta": 0.01},
     )  # fmt: skip
     rewards = [
         NamedReward(name="letters", reward=Letters()),
@@ -129,4 +130,6 @@ def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays(tmp_path):
     looked = [one for one in heard.rollouts if one["turns"] and one["turns"][0]["crops"]]
     assert looked
     assert any(one["parent"] is not None for one in heard.rollouts)
-    assert {one["rewards"]["consensus"]["value"] for one in looked} <= {0.5, 1.0}
+    assert {one["rewards"]["consensus"]["value"] for one in looked if one["rewards"]["letters"]["value"]} == {
+        1.0
+    }
