@@ -2,15 +2,17 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from disc_cases import disc_case
 from evidcore_plugin_emrl.report_evidence import ReportEvidence, best_evidence
 
 from evidcore.builtin.key_slice import KeySlice
 from evidcore.builtin.views import Slices
-from evidcore.case import Evidence, Rollout, Unscored
-from evidcore.errors import DataError
+from evidcore.case import Evidence, MaskRef, Rollout, Unscored
+from evidcore.errors import DataError, RecipeError
 from evidcore.testing import check_task
+from evidcore.volume import read
 
 REPORT = "There is a cyst. There is a stone."
 CYST = {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))}  # 16 and 36 pixels
@@ -122,6 +124,64 @@ def test_a_margin_stays_within_the_slices_that_are_shown(tmp_path):
     task = ReportEvidence(tmp_path, margin_slices=9)
     cited = {task.prompts(case, Slices(slices=6), seed)[0].reference["cited"]["slice"] for seed in range(80)}
     assert cited == set(range(6))
+
+
+KIDNEYS = {"left kidney": range(4), "right kidney": range(3, 6), "liver": range(1, 6)}
+
+
+def in_organs(folder, case, **locations):
+    """Give findings a place, and the case masks of organs."""
+    path = folder / "organs.npz"
+    shape = read(case.volumes[0]).shape_zyx
+    masks = {name: np.zeros(shape, bool) for name in KIDNEYS}
+    for name, slices in KIDNEYS.items():
+        masks[name][list(slices), :2, :2] = True
+    np.savez(path, **masks)
+    findings = [dataclasses.replace(one, **locations.get(one.name, {})) for one in case.findings]
+    refs = {name: MaskRef(path=str(path), key=name) for name in masks}
+    return dataclasses.replace(case, findings=tuple(findings), masks={**case.masks, **refs})
+
+
+@pytest.mark.parametrize(
+    ("cyst", "expected"),
+    [
+        ({"location": "liver"}, {1, 2, 3, 4, 5}),
+        ({"location": "kidney", "side": "right"}, {1, 2, 3, 4, 5}),  # its own slices, 1 and 2, too
+        ({"location": "kidney", "side": "left"}, {0, 1, 2, 3}),
+        ({"location": "kidney", "side": "both"}, {0, 1, 2, 3, 4, 5}),
+    ],
+)
+def test_gold_answers_may_name_any_slice_of_the_organ(sick, tmp_path, cyst, expected):
+    case = in_organs(tmp_path, sick, cyst=cyst, stone={"location": "liver"})
+    task = ReportEvidence(tmp_path, cite="finding", slices_of="organ")
+    exact = ReportEvidence(tmp_path, cite="finding")
+    (plain,) = exact.prompts(case, Slices(slices=6), 0)
+    drawn = set()
+    for seed in range(60):
+        (prompt,) = task.prompts(case, Slices(slices=6), seed)
+        assert {**prompt.reference, "cited": plain.reference["cited"]} == plain.reference
+        drawn.add(prompt.reference["cited"]["cyst"])
+    assert drawn == expected
+
+
+def test_one_slice_for_the_report_is_one_of_any_organ_with_a_finding(sick, tmp_path):
+    left = {"location": "kidney", "side": "left"}
+    case = in_organs(tmp_path, sick, cyst=left, stone=left)
+    task = ReportEvidence(tmp_path, slices_of="organ")
+    prompts = [task.prompts(case, Slices(slices=6), seed)[0] for seed in range(60)]
+    assert {prompt.reference["cited"]["slice"] for prompt in prompts} == {0, 1, 2, 3}
+
+
+def test_a_finding_whose_organ_has_no_mask_leaves_the_case_out(sick, tmp_path, caplog):
+    case = in_organs(tmp_path, sick, cyst={"location": "spleen"}, stone={"location": "liver"})
+    assert ReportEvidence(tmp_path, slices_of="organ").prompts(case, Slices(slices=6), 0) == ()
+    assert "no mask shows the spleen of finding 'cyst', so nothing is asked about it" in caplog.text
+    assert ReportEvidence(tmp_path).prompts(case, Slices(slices=6), 0)
+
+
+def test_a_margin_is_not_of_an_organ(tmp_path):
+    with pytest.raises(RecipeError, match="margin_slices goes with slices_of = 'finding'; leave one out"):
+        ReportEvidence(tmp_path, slices_of="organ", margin_slices=1)
 
 
 @pytest.mark.parametrize("cite", ["report", "finding"])

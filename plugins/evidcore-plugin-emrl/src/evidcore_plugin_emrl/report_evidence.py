@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from evidcore.case import Answer, Case, Crop, Evidence, Prompt, Report, Span, TextPart, VisualPart
+from evidcore.case import Answer, Case, Crop, Evidence, Finding, Prompt, Report, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
-from evidcore.errors import DataError
+from evidcore.errors import DataError, RecipeError
 from evidcore.geometry.boxes import is_slice
 from evidcore.geometry.target import Rule, gold_slice, measure
 from evidcore.text.tags import has_words, inside, shortened, tag_fault
@@ -49,6 +49,9 @@ class ReportEvidence(Task):
         section: gold answers hold the whole "report", or its "impression" alone: `case.notes["impression"]`.
         margin_slices: gold answers name any shown slice up to so many slices from the gold one, drawn by the
             seed, as labels do that were put down from memory. Nothing else goes by the slice that was drawn.
+        slices_of: gold answers name a slice of the "finding", or any shown slice of the "organ" that it lies
+            in, drawn by the seed, as labels do that a segmenter of organs made. Its mask is named by the
+            finding's `location`, with its `side` before it where there are two; cases without it ask nothing.
         instruction: what the model is told after it was shown the scan; "" for a sentence with the form.
 
     Source:
@@ -68,13 +71,17 @@ class ReportEvidence(Task):
         think: bool = False,
         section: Literal["report", "impression"] = "report",
         margin_slices: Annotated[int, Ge(0)] = 0,
+        slices_of: Literal["finding", "organ"] = "finding",
         instruction: str = "",
     ) -> None:
+        if margin_slices and slices_of == "organ":
+            raise RecipeError("report-evidence: margin_slices goes with slices_of = 'finding'; leave one out")
         self.order = order
         self.cite = cite
         self.think = think
         self.section = section
         self.margin_slices = margin_slices
+        self.slices_of = slices_of
         self.instruction = instruction or self._form()
         self._cache_folder = cache_folder
         self._has_told = False
@@ -92,6 +99,11 @@ class ReportEvidence(Task):
         unseen = next((name for name in present if gold_slice(areas[name], slices, 1) is None), None)
         if unseen is not None:
             return self._left_out(case, f"none of the {len(slices)} slices shown shows finding {unseen!r}")
+        lost = next((one for one in _present(case) if not _organs(case, one)), None)
+        if lost is not None and self.slices_of == "organ":
+            return self._left_out(
+                case, f"no mask shows the {lost.location or 'organ'} of finding {lost.name!r}"
+            )
         reference: dict[str, Any] = {"target": None, "targets": {}}
         if present and self.cite == "report":
             together = measure(case, present, RULE, self._cache_folder).areas
@@ -101,7 +113,7 @@ class ReportEvidence(Task):
         rng = random.Random(f"report-evidence/{seed}/{case.id}")
         targets = reference["targets"] or ({SLICE: reference["target"]} if present else {})
         reference["cited"] = {
-            name: rng.choice([z for z in slices if abs(z - target["slice"]) <= self.margin_slices])
+            name: rng.choice(self._citable(case, present if name == SLICE else [name], target, slices))
             for name, target in targets.items()
         }
         return [self._prompt(case, parts, slices, present, reference)]
@@ -152,6 +164,16 @@ class ReportEvidence(Task):
             report=report or None,
             evidence=evidence,
         )
+
+    def _citable(
+        self, case: Case, findings: Sequence[str], target: Mapping[str, Any], slices: Sequence[int]
+    ) -> Sequence[int]:
+        """Return the shown slices that a gold answer may name for findings."""
+        if self.slices_of == "finding":
+            return [z for z in slices if abs(z - target["slice"]) <= self.margin_slices]
+        organs = [organ for one in _present(case) if one.name in findings for organ in _organs(case, one)]
+        areas = measure(case, [*findings, *dict.fromkeys(organs)], RULE, self._cache_folder).areas
+        return [z for z in slices if areas.get(z, 0) > 0]
 
     def _written(self, case: Case) -> Report | None:
         """Return the section that gold answers hold; None where the case has none."""
@@ -251,6 +273,18 @@ def _shown(case: Case, view: View) -> tuple[Sequence[Any], list[int]]:
     parts = view.render(case)
     boxes = [part.crop.box_zyx for part in parts if isinstance(part, VisualPart) and is_slice(part.crop)]
     return parts, [box[0] for box in boxes if box is not None]
+
+
+def _present(case: Case) -> list[Finding]:
+    return [one for one in case.findings if one.state == "present"]
+
+
+def _organs(case: Case, finding: Finding) -> list[str]:
+    """Return the masks of the organ that a finding lies in: the one on its side, or both."""
+    named = [finding.location, f"left {finding.location}", f"right {finding.location}"]
+    if finding.side in {"left", "right"}:
+        named = [finding.location, f"{finding.side} {finding.location}"]
+    return [name for name in named if name in case.masks]
 
 
 def _target(areas: Mapping[int, int], slices: Sequence[int]) -> dict[str, Any]:
