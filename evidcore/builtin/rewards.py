@@ -89,12 +89,21 @@ class ReportFindings(Reward):
     findings, are not applicable.
 
     Args:
+        details: what must agree too where the case knows it: a finding on the wrong side is one too many, and
+            one that is missed.
         labeler: what reads the report; where none is named, `negation-rules` for the data sets' findings.
     """
 
     judges = frozenset({"correctness"})
 
-    def __init__(self, vocabulary: Vocabulary = tuple, *, labeler: Labeler | None = None) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary = tuple,
+        *,
+        details: Sequence[Literal["side", "malignant", "location"]] = (),
+        labeler: Labeler | None = None,
+    ) -> None:
+        self.details = details
         self.labeler = labeler or NegationRules(vocabulary)
         self.costs = self.labeler.costs
 
@@ -111,7 +120,9 @@ class ReportFindings(Reward):
                 verdicts[place] = Unscored(kind="failed", reason=str(found))
             else:
                 known = rollouts[place].prompt.case.findings
-                verdicts[place] = compare_findings(found, known, known_only=True).score()
+                verdicts[place] = compare_findings(
+                    found, known, known_only=True, details=self.details
+                ).score()
         return verdicts
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from evidcore.case import Finding, Score, State
@@ -56,6 +56,7 @@ def compare_findings(
     *,
     known_only: bool = False,
     spoken_only: bool = False,
+    details: Collection[str] = (),
 ) -> Agreement:
     """Compare what two sources affirm.
 
@@ -66,7 +67,10 @@ def compare_findings(
         reference: findings it is judged against.
         known_only: leave out what the reference does not speak of.
         spoken_only: leave out what the candidate does not speak of.
+        details: what must agree too, of `DETAILS`, where the reference knows it; a finding on the wrong side
+            is extra and missed.
     """
+    candidate, reference = list(candidate), list(reference)
     ours, theirs = states(candidate), states(reference)
     names = [
         name
@@ -77,10 +81,12 @@ def compare_findings(
     ]
     said = {name for name in names if ours.get(name) == "present"}
     true = {name for name in names if theirs.get(name) == "present"}
+    agreed = compare_details(candidate, reference) if details else {}
+    wrong = {name for name in said & true if not all(agreed.get(name, {}).get(key, True) for key in details)}
     return Agreement(
-        both=tuple(name for name in names if name in said and name in true),
-        extra=tuple(name for name in names if name in said and name not in true),
-        missed=tuple(name for name in names if name in true and name not in said),
+        both=tuple(name for name in names if name in (said & true) - wrong),
+        extra=tuple(name for name in names if name in (said - true) | wrong),
+        missed=tuple(name for name in names if name in (true - said) | wrong),
     )
 
 

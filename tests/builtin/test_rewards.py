@@ -118,6 +118,19 @@ def test_report_findings_says_what_differs():
     assert score.parts == {"both": 1, "extra": 1, "missed": 1}
 
 
+@pytest.mark.parametrize(
+    ("report", "paid"),
+    [("Lung nodule on the left.", 1.0), ("Lung nodule on the right.", 0.0), ("Lung nodule.", 0.0)],
+)
+def test_report_findings_pays_for_details_where_told(report, paid):
+    nodule = Finding(name="lung nodule", side="left")
+    case = Case(id="s", patient="p", volumes=(), report=Report(text="x"), findings=(nodule,))
+    (score,) = ReportFindings(details=["side"])(rollouts(ReportTask(), report, case=case), {})
+    assert score.value == paid
+    (plain,) = ReportFindings()(rollouts(ReportTask(), report, case=case), {})
+    assert plain.value == 1.0
+
+
 def test_report_findings_does_not_apply_to_choices_or_unknown_cases():
     assert ReportFindings()(rollouts(CHOICE, "x"), {}) == [
         Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")

@@ -1,5 +1,7 @@
+import pytest
+
 from evidcore.case import Finding
-from evidcore.text.agreement import affirmed
+from evidcore.text.agreement import affirmed, compare_findings
 
 
 def test_what_is_present_anywhere_is_affirmed_once_in_the_order_of_mention():
@@ -12,3 +14,26 @@ def test_what_is_present_anywhere_is_affirmed_once_in_the_order_of_mention():
     ]
     assert affirmed(said) == ("emphysema", "lung nodule")
     assert affirmed([]) == ()
+
+
+LEFT_CYST = Finding(name="cyst", side="left")
+RIGHT_CYST = Finding(name="cyst", side="right")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "expected"),
+    [
+        ([LEFT_CYST], [LEFT_CYST], (("cyst",), (), ())),
+        ([RIGHT_CYST], [LEFT_CYST], ((), ("cyst",), ("cyst",))),
+        ([LEFT_CYST, RIGHT_CYST], [LEFT_CYST], ((), ("cyst",), ("cyst",))),  # both sides are another answer
+        ([Finding(name="cyst")], [LEFT_CYST], ((), ("cyst",), ("cyst",))),  # no side is said
+        ([RIGHT_CYST], [Finding(name="cyst")], (("cyst",), (), ())),  # none is known
+        ([RIGHT_CYST], [Finding(name="cyst", side="left", state="absent")], ((), ("cyst",), ())),
+        ([Finding(name="cyst", side="left", malignant=True)], [LEFT_CYST], (("cyst",), (), ())),
+    ],
+)
+def test_details_must_agree_where_they_are_asked_for(candidate, reference, expected):
+    found = compare_findings(candidate, reference, details=("side",))
+    assert (found.both, found.extra, found.missed) == expected
+    names = compare_findings(candidate, reference)
+    assert bool(names.both) == (reference[0].state == "present")
