@@ -18,7 +18,7 @@ from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_emrl.policy_reader import PolicyReader
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
-from evidcore_plugin_medvr.tools import CropTool
+from evidcore_plugin_medvr.tools import CropTool, Zoom
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_plugin_tables.folder import Folder
 from evidcore_plugin_text_metrics.endpoint import Endpoint
@@ -33,7 +33,7 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Crop, Finding, MaskRef, Score, VolumeRef
+from evidcore.case import Crop, Finding, MaskRef, Score, Turn, VisualPart, VolumeRef
 from evidcore.contracts import KINDS, Dataset, EncoderInput, ImageQuestion, Policy
 from evidcore.formats import Geometry
 from evidcore.formats import Volume as ScanVolume
@@ -101,6 +101,9 @@ OPTIONS = {
     "report-consistency": {"scorer": {"use": "findings-f1"}},
     "reasoning-segmentation": {"ask": "masks"},
     "volume-consistency": {"segmenter": {"use": "region-growing"}},
+    "zoom": {"smallest_side": 4},
+    "zoom-choice": {"tool": {"use": "zoom"}},
+    "zoom-consensus": {"success": "choice-accuracy"},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
     "m3d-seg": {"path": "published/m3d-seg", "codes": ["0004"]},
     "tiny": {"width": 32, "layers": 1},
@@ -128,6 +131,7 @@ UNTRAINED = {"medsam2"}  # its weights are seeded here: it finds something, and 
 CALLS = {
     "crop": [{"slice": 6, "box": [0, 0, 500, 1000]}, {"slice": 0, "box": [250, 250, 750, 750]}],
     "measure": [{"slice": 6, "from": [0, 0], "to": [500, 250]}],
+    "zoom": [{"slice": 6, "box": [0, 0, 500, 1000], "label": "nodule"}],
 }
 GARBAGE = {
     "choice": ["<think>a</think><answer>Q</answer>", "B"],
@@ -245,6 +249,7 @@ def bare(offer, world):
         "endpoint": lambda table: Endpoint(**table),
         "model": lambda table: Pretrained(**table) if isinstance(table, dict) else table,
         "reader": lambda table: PolicyReader(Affirming(), Affirming()),
+        "tool": lambda table: Zoom(Slices()),
         "source": lambda table: Folder(world.folder, world.folder / "cache", path=table["path"]),
     }
     options = {
@@ -439,7 +444,19 @@ def answers_with_slices(world):
     return good, bad
 
 
+def answers_that_looked(world):
+    """Right answers that looked at the same box, and wrong ones that did."""
+    good, bad = answers_to_questions(world)
+    for some in (good, bad):
+        for place, each in enumerate(some):
+            crop = dataclasses.replace(each.prompt.crops()[0], box_zyx=(3, 4, 2, 9, 1, 8))
+            turn = Turn(text=CALL, actions=(), reply=(VisualPart(crop=crop),))
+            some[place] = dataclasses.replace(each, turns=(turn,))
+    return good, bad
+
+
 ANSWERS = {
+    "zoom-consensus": answers_that_looked,
     "cross-view": answers_with_slices,
     "report-findings": answers_about_reports,
     **dict.fromkeys(
@@ -578,11 +595,11 @@ def conform_language(name, build, world):
 
 def conform_rollout(name, build, world):
     prompts = [prompt for case in world.cases for prompt in Choice().prompts(case, Volume(), 0)]
-    stops = build().stop_texts
-    sampler = testing.TinySampler(world.language, stop_texts=stops, budget_tokens=8)
+    needs = {"stop_texts": build().stop_texts, "reads_entropies": build().reads_entropies}
+    sampler = testing.TinySampler(world.language, **needs, budget_tokens=8)
     testing.check_rollout(build(), sampler, prompts[:2], most_tokens=8)
     turns = [CALL, "<think>seen</think><answer>A</answer>"]
-    sampler = testing.TinySampler(world.language, turns=turns, stop_texts=stops, budget_tokens=200)
+    sampler = testing.TinySampler(world.language, turns=turns, **needs, budget_tokens=200)
     testing.check_rollout(build(), sampler, prompts)
 
 

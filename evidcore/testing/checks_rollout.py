@@ -68,6 +68,8 @@ def check_rollout(
             f"the sampler pauses behind {sampler.stop_texts}, {type(strategy).__name__} behind "
             f"{strategy.stop_texts}; give the sampler stop_texts={strategy.stop_texts}"
         )
+    if strategy.reads_entropies and not sampler.reads_entropies:
+        raise ValueError(f"{type(strategy).__name__} reads entropies; give the sampler reads_entropies=True")
     for count in (answers_per_prompt, 1):
         witness = _Witness(sampler)
         episodes = list(strategy(witness, prompts, count))

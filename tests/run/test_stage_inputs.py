@@ -39,8 +39,8 @@ COUNTED_ELSEWHERE = {
         "evidcore_plugin_med3d_r1.bridge",
     },
     # the stage that trained the policy says how it answers, and its hash is among those stages start from
-    "05-evaluate": {"evidcore.builtin.rollouts", "evidcore.train.grpo"},
-    "06-audit": {"evidcore.builtin.rollouts", "evidcore.train.grpo"},
+    "05-evaluate": {"evidcore.builtin.rollouts"},
+    "06-audit": {"evidcore.builtin.rollouts"},
 }
 EDITED = {  # the stages whose own inputs change, or that start from a stage whose inputs do
     "evidcore.builtin.rewards": "04 05 06",

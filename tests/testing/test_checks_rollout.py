@@ -202,6 +202,14 @@ def test_a_sampler_that_pauses_elsewhere_than_the_strategy_is_refused(language, 
     assert {sampler.text(one) for one in Pausing()(sampler, prompts, 1)} == {"look"}
 
 
+def test_a_sampler_without_the_entropies_that_a_strategy_reads_is_refused(language, prompts):
+    strategy = Plain()
+    strategy.reads_entropies = True
+    with pytest.raises(ValueError, match="Plain reads entropies; give the sampler reads_entropies=True"):
+        check_rollout(strategy, TinySampler(language), prompts)
+    check_rollout(strategy, TinySampler(language, budget_tokens=4, reads_entropies=True), prompts)
+
+
 def test_the_tiny_sampler_samples_with_the_entropy_that_it_reports(language, prompts):
     sampler = TinySampler(language, budget_tokens=6, temperature=0.5, reads_entropies=True)
     episodes = Plain()(sampler, prompts, 2)
