@@ -281,9 +281,10 @@ def _present(case: Case) -> list[Finding]:
 
 def _organs(case: Case, finding: Finding) -> list[str]:
     """Return the masks of the organ that a finding lies in: the one on its side, or both."""
-    named = [finding.location, f"left {finding.location}", f"right {finding.location}"]
-    if finding.side in {"left", "right"}:
-        named = [finding.location, f"{finding.side} {finding.location}"]
+    if finding.location is None:
+        return []
+    sides = [finding.side] if finding.side in {"left", "right"} else ["left", "right"]
+    named = [finding.location, *(f"{side} {finding.location}" for side in sides)]
     return [name for name in named if name in case.masks]
 
 
