@@ -27,7 +27,7 @@ import torch
 from evidcore_plugin_phantoms.slices import patterns
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from evidcore_plugin_phantoms.slices.slice_scene import BLUR_PX, CONTRAST_HU, NOISE_HU, SIZE_PX
-from scipy import ndimage
+from scipy import ndimage, stats
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -45,16 +45,13 @@ HELD_PX = SHOWN_PX + 2 * JITTER_PX  # kept of a slice around its lesion, to cut 
 SPEC = EncoderInput(
     size_zyx=(1, SHOWN_PX, SHOWN_PX), spacing_mm_zyx=None, windows=((-160.0, 240.0),), any_depth=True
 )
-DEVIATIONS = 1.96  # of a normal distribution, for 95 %
 Corner = tuple[int, int]  # y, x of a box of 64 x 64 pixels
 
 
 def wilson(right: int, asked: int) -> tuple[float, float]:
     """Return the 95 % interval of a share, by Wilson."""
-    share, weight = right / asked, DEVIATIONS**2 / asked
-    middle = (share + weight / 2) / (1 + weight)
-    half = DEVIATIONS * math.sqrt(share * (1 - share) / asked + weight / (4 * asked)) / (1 + weight)
-    return middle - half, middle + half
+    found = stats.binomtest(right, asked).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
 
 
 class Slices:

@@ -123,9 +123,7 @@ class RolloutStrategy(ABC):
 
     stop_texts: tuple[str, ...] = ()  # sampling pauses where the model wrote one of these
     reads_entropies: bool = False  # of episodes
-    functions: Sequence[
-        Mapping[str, Any]
-    ] = ()  # that the model is told it may call, as chat templates take them
+    functions: Sequence[Mapping[str, Any]] = ()  # that the model is told of, as chat templates take tools
     call_form: str = ""  # how one is called: told where the chat template knows no functions
 
     @abstractmethod

@@ -10,7 +10,7 @@ from evidcore.errors import ContractError, RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
-from evidcore.prompts.targets import Target, Targets
+from evidcore.prompts.targets import Targets
 
 LOOKED_AT = 8  # prompts of the stream; one of each set is among the first few
 
@@ -44,7 +44,9 @@ def check_start(
         row = source[position]
         _check_images(model, processor, row.prompt)
         _check_gold(row)
-        _check_length(model, targets.row(position), row.prompt, max_new_tokens, where)
+        asked = len(processor.encode(row.prompt, targets.opening).ids)
+        answer = max_new_tokens or len(targets.row(position).answer_ids)
+        _check_length(model, row.prompt.id, asked, answer, where)
 
 
 @torch.no_grad()
@@ -79,14 +81,12 @@ def _check_gold(row: Row) -> None:
         )
 
 
-def _check_length(model: VolumeVLM, target: Target, asked: Prompt, max_new_tokens: int, where: str) -> None:
+def _check_length(model: VolumeVLM, name: str, prompt: int, answer: int, where: str) -> None:
     """Prompt and answer fit the context."""
     limit = getattr(model.config.text_config, "max_position_embeddings", None)
-    prompt = len(target.prompt_ids)
-    answer = max_new_tokens or len(target.answer_ids)
     if limit is not None and prompt + answer > limit:
         raise RecipeError(
-            f"{where}: prompt {asked.id!r} has {prompt} tokens and its answer up to {answer}, but the "
+            f"{where}: prompt {name!r} has {prompt} tokens and its answer up to {answer}, but the "
             f"language model's context holds {limit}. Shorten max_new_tokens, pool more in the bridge, or "
             "show fewer slices."
         )

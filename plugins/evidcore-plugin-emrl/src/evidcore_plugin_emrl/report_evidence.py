@@ -99,8 +99,9 @@ class ReportEvidence(Task):
         unseen = next((name for name in present if gold_slice(areas[name], slices, 1) is None), None)
         if unseen is not None:
             return self._left_out(case, f"none of the {len(slices)} slices shown shows finding {unseen!r}")
-        lost = next((one for one in _present(case) if not _organs(case, one)), None)
-        if lost is not None and self.slices_of == "organ":
+        of_organs = self.slices_of == "organ"
+        lost = next((one for one in _present(case) if of_organs and not _organs(case, one)), None)
+        if lost is not None:
             return self._left_out(
                 case, f"no mask shows the {lost.location or 'organ'} of finding {lost.name!r}"
             )

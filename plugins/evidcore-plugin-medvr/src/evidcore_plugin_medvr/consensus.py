@@ -20,7 +20,7 @@ Looks = Mapping[Place, Raster]
 
 
 class ZoomConsensus(Reward):
-    r"""1 for a right answer that looked where most right answers of its group looked, else 0.5.
+    """1 for a right answer that looked where most right answers of its group looked, else 0.5.
 
     What an answer looked at is the union of its boxes on each slice. The consensus is what more than half
     of the successful answers of the group looked at:

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Episode, Prompt
+from evidcore.case import Episode
 from evidcore.contracts import Sampler, Tool
-from evidcore_plugin_medvr.rollout import OPEN, ToolCall, is_open
+from evidcore_plugin_medvr.rollout import OPEN, ToolCall
 
 
 class EntropyRegrounding(ToolCall):
@@ -73,30 +73,9 @@ class EntropyRegrounding(ToolCall):
         )
         self.beginning_tokens, self.window_tokens, self.normalize = beginning_tokens, window_tokens, normalize
 
-    def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:
-        """Return the answers, grouped by prompt: those sampled from it, then forks, then what was left."""
-        base = max(1, math.floor(self.base_share * answers_per_prompt))
-        groups = [[Episode(prompt=prompt)] * base for prompt in prompts]
-        waiting = [(group, place) for group in range(len(groups)) for place in range(base)]
-        while waiting:
-            sampled = sampler.sample([groups[group][place] for group, place in waiting])
-            forks = []
-            for (group, place), episode in zip(waiting, sampled, strict=True):
-                groups[group][place] = episode
-                if not self.calls_now(sampler, episode):
-                    continue
-                left = answers_per_prompt - len(groups[group])
-                if left and (fork := self._forked(sampler, episode)) is not None:
-                    forks.append((group, len(groups[group])))
-                    groups[group].append(fork)
-                groups[group][place] = self.replied(sampler, episode)
-            waiting = sorted([at for at in waiting if is_open(groups[at[0]][at[1]])] + forks)
-            if not waiting:
-                for group, own in enumerate(groups):
-                    fresh = range(len(own), answers_per_prompt)
-                    waiting += [(group, place) for place in fresh]
-                    own += [Episode(prompt=prompts[group])] * len(fresh)
-        return [episode for own in groups for episode in own]
+    def _sampled_first(self, answers_per_prompt: int) -> int:
+        """Return the share of a group, one at least."""
+        return max(1, math.floor(self.base_share * answers_per_prompt))
 
     def probability(self, sampler: Sampler, episode: Episode, start: int, stop: int) -> float:
         """Return how likely an episode is forked at coordinates that are its tokens `start` to `stop`."""

@@ -55,17 +55,37 @@ class ToolCall(RolloutStrategy):
                 )
 
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:
-        """Return the answers, grouped by prompt."""
-        episodes = [Episode(prompt=prompt) for prompt in prompts for _ in range(answers_per_prompt)]
-        waiting = list(range(len(episodes)))
+        """Return the answers, grouped by prompt: those sampled from it, then forks, then what was left."""
+        base = self._sampled_first(answers_per_prompt)
+        groups = [[Episode(prompt=prompt)] * base for prompt in prompts]
+        waiting = [(group, place) for group in range(len(groups)) for place in range(base)]
         while waiting:
-            sampled = sampler.sample([episodes[place] for place in waiting])
-            for place, episode in zip(waiting, sampled, strict=True):
-                episodes[place] = (
-                    self.replied(sampler, episode) if self.calls_now(sampler, episode) else episode
-                )
-            waiting = [place for place in waiting if is_open(episodes[place])]
-        return episodes
+            sampled = sampler.sample([groups[group][place] for group, place in waiting])
+            forks = []
+            for (group, place), episode in zip(waiting, sampled, strict=True):
+                groups[group][place] = episode
+                if not self.calls_now(sampler, episode):
+                    continue
+                left = answers_per_prompt - len(groups[group])
+                if left and (fork := self._forked(sampler, episode)) is not None:
+                    forks.append((group, len(groups[group])))
+                    groups[group].append(fork)
+                groups[group][place] = self.replied(sampler, episode)
+            waiting = sorted([at for at in waiting if _is_open(groups[at[0]][at[1]])] + forks)
+            if not waiting:
+                for group, own in enumerate(groups):
+                    fresh = range(len(own), answers_per_prompt)
+                    waiting += [(group, place) for place in fresh]
+                    own += [Episode(prompt=prompts[group])] * len(fresh)
+        return [episode for own in groups for episode in own]
+
+    def _sampled_first(self, answers_per_prompt: int) -> int:
+        """Return how many answers of a group are sampled from the prompt before any is forked."""
+        return answers_per_prompt
+
+    def _forked(self, sampler: Sampler, episode: Episode) -> Episode | None:
+        """Return a fork of an episode that pauses behind a call, None for none."""
+        return None
 
     def calls_now(self, sampler: Sampler, episode: Episode) -> bool:
         """Tell whether an episode that was sampled pauses behind a call that is to be answered."""
@@ -123,7 +143,7 @@ def _told(error: str) -> tuple[Part, ...]:
     return (TextPart(text=f"error: {error}"),)
 
 
-def is_open(episode: Episode) -> bool:
+def _is_open(episode: Episode) -> bool:
     """Tell whether an episode goes on: tools have just replied, and it is not finished."""
     return not episode.finished and bool(episode.replies) and episode.replies[-1].stop == len(episode.ids)
 

@@ -37,6 +37,8 @@ class CropTool(Tool):
         "required": ["slice", "box"],
         "additionalProperties": False,
     }
+    unit: ClassVar[str] = "voxels"  # as messages call it
+    smallest_side: int = SMALLEST_CROP_VOXELS
 
     def __init__(self, view: View, *, slab_slices: Annotated[int, Ge(1)] = 16) -> None:
         """Set how many slices are shown around the named one where a whole volume was."""
@@ -47,10 +49,10 @@ class CropTool(Tool):
         """Return a tag and the crop of what the prompt shows."""
         source, flat = _shown_slice(arguments, self.schema, prompt)
         box = _on_slice(self.view, flat, _numbers(arguments, "box", 4))
-        if min(box.y1 - box.y0, box.x1 - box.x0) < SMALLEST_CROP_VOXELS:
+        if min(box.y1 - box.y0, box.x1 - box.x0) < self.smallest_side:
             raise ValueError(
                 f"the box {list(arguments['box'])!r} is too small: {box.x1 - box.x0} x {box.y1 - box.y0} "
-                f"voxels; each side needs at least {SMALLEST_CROP_VOXELS}"
+                f"{self.unit}; each side needs at least {self.smallest_side}"
             )
         start, stop = (box.z, box.z + 1) if is_slice(source) else self._slab(source, box.z)
         crop = dataclasses.replace(source, box_zyx=(start, stop, box.y0, box.y1, box.x0, box.x1))
@@ -86,6 +88,7 @@ class Zoom(CropTool):
         "required": ["box"],
         "additionalProperties": False,
     }
+    unit: ClassVar[str] = "pixels"
 
     def __init__(
         self,
@@ -104,7 +107,8 @@ class Zoom(CropTool):
             largest_aspect: how many times longer the other side may be.
         """
         super().__init__(view, slab_slices=slab_slices)
-        self.smallest_side, self.largest_aspect = smallest_side, largest_aspect
+        self.smallest_side = max(smallest_side, SMALLEST_CROP_VOXELS)
+        self.largest_aspect = largest_aspect
 
     def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
         """Return a tag and the crop of what the prompt shows."""
@@ -116,11 +120,6 @@ class Zoom(CropTool):
         assert shown.crop.box_zyx is not None
         _, _, y0, y1, x0, x1 = shown.crop.box_zyx
         shorter, longer = sorted((y1 - y0, x1 - x0))
-        if shorter < self.smallest_side:
-            raise ValueError(
-                f"the box {list(arguments['box'])!r} is too small: {x1 - x0} x {y1 - y0} pixels; each side "
-                f"needs at least {self.smallest_side}"
-            )
         if longer > self.largest_aspect * shorter:
             raise ValueError(
                 f"the box {list(arguments['box'])!r} is too narrow: {x1 - x0} x {y1 - y0} pixels; one side "
