@@ -458,6 +458,7 @@ def answers_that_looked(world):
 ANSWERS = {
     "zoom-consensus": answers_that_looked,
     "cross-view": answers_with_slices,
+    "consistent-evidence": answers_with_slices,
     "report-findings": answers_about_reports,
     **dict.fromkeys(
         ("box-overlap", "evidence-format", "key-slice", "volume-consistency"), answers_with_boxes

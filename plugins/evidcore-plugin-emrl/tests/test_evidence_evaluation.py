@@ -9,7 +9,7 @@ from evidcore_plugin_emrl.blind_reports import best_answers
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 
 from evidcore.builtin.views import Slices
-from evidcore.case import Finding
+from evidcore.case import Finding, Report
 from evidcore.contracts import Answers, Asking, Labeler, Policy, Unread
 from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.registry import factory
@@ -139,16 +139,33 @@ def test_an_answer_out_of_its_form_has_nothing_of_the_headline(cases, world):
     assert rows_of(result)["hallucination_rate"].value == pytest.approx(1 / 2)  # its words are read
 
 
-def test_side_nature_and_place_are_those_of_the_case_and_silence_is_an_error(cases, world):
+@pytest.mark.parametrize(
+    ("gold", "side", "nature", "place"),
+    [
+        ("There is a cyst in the left kidney, benign.", 1 / 3, 2 / 3, 1 / 3),
+        ("There is a cyst on the left.", 1 / 3, None, None),
+        (
+            "There is a cyst on the right, benign.",
+            None,
+            2 / 3,
+            None,
+        ),  # what contradicts the case tells nothing
+        ("There is a cyst.", None, None, None),
+    ],
+)
+def test_details_are_asked_for_that_the_gold_report_tells_as_the_case_does_and_silence_is_an_error(
+    cases, world, gold, side, nature, place
+):
     texts = [
         answer(f"There is a cyst{more}.", {"slice": 2})
         for more in (" in the left kidney, benign", " on the right, benign", "")
     ]
-    rows = {name: row.value for name, row in rows_of(world([cases[1]] * 3, texts)[0]).items()}
-    assert rows["side_accuracy"] == pytest.approx(1 / 3)
-    assert rows["malignancy_accuracy"] == pytest.approx(2 / 3)
-    assert rows["location_accuracy/cyst"] == pytest.approx(1 / 3)
-    assert rows_of(world(cases[2:3], [answer(BOTH, {"slice": 3})])[0])["side_accuracy"].value is None
+    case = dataclasses.replace(cases[1], report=Report(text=gold))
+    rows = {name: row.value for name, row in rows_of(world([case] * 3, texts)[0]).items()}
+    expected = {"side_accuracy": side, "malignancy_accuracy": nature, "location_accuracy/cyst": place}
+    assert {name: rows[name] for name in expected} == {
+        name: value if value is None else pytest.approx(value) for name, value in expected.items()
+    }
 
 
 def test_each_finding_is_held_against_its_own_slice(cases, world):

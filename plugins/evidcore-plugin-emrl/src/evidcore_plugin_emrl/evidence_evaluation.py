@@ -17,7 +17,7 @@ says of findings that the case doubts, or knows nothing of, counts nowhere. What
 - `slice_off`, in slices, and `slice_off_mm`: how far the cited slice lies from the one that shows most; not
   measured where none is cited.
 - `side_accuracy`, `malignancy_accuracy`, `location_accuracy`: of the findings rightly affirmed of which the
-  case tells it, those of which the report tells the same. Silence is an error.
+  gold report tells it, as the case does, those of which the report tells the same. Silence is an error.
 
 A report that the labeler cannot read is not measured, and has 0 of the headline where an audit compares.
 """
@@ -49,7 +49,7 @@ from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.pooling import Figure
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.report import report_refusal
-from evidcore.text.agreement import affirmed
+from evidcore.text.agreement import affirmed, compare_details
 from evidcore_plugin_emrl.blind_reports import best_answers
 from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
 
@@ -149,7 +149,10 @@ class EvidenceEvaluation(Evaluation[Answer]):
         """Read the reports, equal ones once, and measure them."""
         texts = list(dict.fromkeys(one.report or "" for given in answers for one in given.said))
         read = dict(zip(texts, self.labeler.read(texts), strict=True))
-        return [self._score(given, [read[one.report or ""] for one in given.said], name) for given in answers]
+        return [
+            self._score(given, [read[one.report or ""] for one in given.said], task, name)
+            for given in answers
+        ]
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
@@ -157,7 +160,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
         """Return what the best rule scores that reads words alone, chosen on training patients."""
         rule, said = best_answers(prompts, training(), self.cache_folder)
         given = Answers(prompts, [Answer(text="", evidence=one.evidence) for one in said])
-        scored = self._score(given, [one.findings for one in said], name)
+        scored = self._score(given, [one.findings for one in said], task, name)
         rows = tuple(
             dataclasses.replace(one, metric=f"blind_{one.metric}", note=rule.name, is_headline=False)
             for one in scored.rows()
@@ -168,13 +171,16 @@ class EvidenceEvaluation(Evaluation[Answer]):
             figures={"blind_grounded_accuracy": rows[0].value},
         )  # fmt: skip
 
-    def _score(self, given: Answers[Answer], read: Sequence[Read], name: str) -> EvidenceResult:
+    def _score(self, given: Answers[Answer], read: Sequence[Read], task: Task, name: str) -> EvidenceResult:
         """Measure answers of which the findings are known."""
         names = sorted({item.name for prompt in given.prompts for item in prompt.case.findings})
         answers, texts = [], []
+        told = self._told(given.prompts, task)
         for prompt, answer, findings in zip(given.prompts, given.said, read, strict=True):
             known, evidence = seen(prompt, self.cache_folder), answer.evidence
-            measured, missing = figures(prompt, known, findings, evidence, answer.malformed, names)
+            measured, missing = figures(
+                prompt, known, findings, evidence, answer.malformed, names, told[prompt.id]
+            )
             texts.append(TextFigures(figures=measured, unscored=missing))
             slices = dict(evidence.slices) if evidence is not None else {}
             if evidence is not None and evidence.slice is not None:
@@ -193,6 +199,20 @@ class EvidenceEvaluation(Evaluation[Answer]):
                 )
             )
         return EvidenceResult(name=name, answers=tuple(answers), measured=_measurement(texts, names))
+
+    def _told(self, prompts: Sequence[Prompt], task: Task) -> dict[str, dict[str, set[str]]]:
+        """Return the details that the gold report tells as the case does, by prompt and finding."""
+        reports = [task.parse(prompt, task.gold(prompt)[0]).report or "" for prompt in prompts]
+        texts = list(dict.fromkeys(reports))
+        read = dict(zip(texts, self.labeler.read(texts), strict=True))
+        told: dict[str, dict[str, set[str]]] = {}
+        for prompt, report in zip(prompts, reports, strict=True):
+            gold = read[report]
+            agreed = {} if isinstance(gold, Unread) else compare_details(gold, prompt.case.findings)
+            told[prompt.id] = {
+                name: {key for key, same in one.items() if same} for name, one in agreed.items()
+            }
+        return told
 
 
 def _measurement(texts: Sequence[TextFigures], names: Sequence[str]) -> Measurement:

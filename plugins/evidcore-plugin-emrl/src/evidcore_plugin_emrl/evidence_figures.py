@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 
@@ -102,6 +102,7 @@ def figures(
     evidence: Evidence | None,
     malformed: str | None,
     names: Sequence[str],
+    told: Mapping[str, Set[str]],
 ) -> tuple[dict[str, Figure], dict[str, str]]:
     """Return the figures of an answer, and why others are missing.
 
@@ -112,6 +113,7 @@ def figures(
         evidence: that the answer cites.
         malformed: why the answer does not hold its form.
         names: findings of which each has figures of its own.
+        told: the details that a right report tells, by finding.
     """
     if isinstance(findings, Unread):
         return {}, dict.fromkeys(UNITS, str(findings))
@@ -120,7 +122,9 @@ def figures(
     grounded = set() if malformed else known.grounded(said, evidence)
     hits = {name for name in right if known.shows(name, evidence)}
     details = compare_details(findings, prompt.case.findings)
-    given = {name: [one for one in details.items() if key in one[1]] for name, key in DETAILS.items()}
+    given = {
+        name: [one for one in details.items() if key in told.get(one[0], ())] for name, key in DETAILS.items()
+    }
     each: dict[str, tuple[set[str], set[str]]] = {
         HEADLINE: (grounded, said | {*known.present}),
         "hallucination_rate": (wrong, said),

@@ -1,0 +1,116 @@
+"""Reward `consistent-evidence`: a report and its evidence may not contradict each other."""
+
+import dataclasses
+
+import pytest
+from disc_cases import disc_case
+from evidcore_plugin_emrl.consistent_evidence import ConsistentEvidence
+from evidcore_plugin_emrl.report_evidence import ReportEvidence
+
+from evidcore.builtin.views import Slices
+from evidcore.case import Answer, Rollout, Score, Unscored
+from evidcore.contracts import Labeler, Unread
+
+CYST, BOTH = "There is a cyst.", "There is a cyst and a stone."
+NOTHING = "No cyst is seen."
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("consistent")
+    return {"sick": disc_case(folder, 1, ["cyst"]), "healthy": disc_case(folder, 2, [])}
+
+
+@pytest.fixture
+def judge(cases, tmp_path):
+    """Return the verdict on a report with an evidence about a case."""
+
+    def verdict(name, said, evidence, *, cite="report", text=None, labeler=None):
+        task = ReportEvidence(tmp_path, cite=cite)
+        (prompt,) = task.prompts(cases[name], Slices(slices=6), 0)
+        text = text or f"<report>{said}</report><evidence>{evidence}</evidence>"
+        rollout = Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text))
+        (found,) = ConsistentEvidence(lambda: ("cyst", "stone"), labeler=labeler)([rollout], {})
+        return found
+
+    return verdict
+
+
+@pytest.mark.parametrize("name", ["sick", "healthy"])  # the truth is not asked for
+@pytest.mark.parametrize(
+    ("said", "evidence", "value"),
+    [
+        (CYST, '{"slice": 2}', 1.0),
+        (CYST, "null", 0.0),
+        (NOTHING, "null", 1.0),
+        (NOTHING, '{"slice": 2}', 0.0),
+        ("There may be a cyst.", '{"slice": 2}', 0.0),
+        ("There may be a cyst.", "null", 1.0),
+    ],
+)
+def test_a_slice_goes_with_a_finding_and_null_with_none(judge, name, said, evidence, value):
+    assert judge(name, said, evidence).value == value
+
+
+@pytest.mark.parametrize(
+    ("said", "evidence", "value"),
+    [
+        (CYST, '{"cyst": 2}', 1.0),
+        (BOTH, '{"cyst": 2}', 0.5),
+        (BOTH, '{"cyst": 2, "stone": 2}', 1.0),
+        (CYST, '{"stone": 2}', 0.0),
+        (NOTHING, '{"stone": 2}', 0.0),
+        (CYST, "null", 0.0),
+        (NOTHING, "null", 1.0),
+    ],
+)
+def test_findings_are_cited_for_which_are_affirmed(judge, said, evidence, value):
+    assert judge("sick", said, evidence, cite="finding").value == value
+
+
+def test_the_reason_names_what_disagrees(judge):
+    assert judge("sick", CYST, "null").reason == "affirmed is cyst, cited is none"
+    assert judge("sick", NOTHING, '{"slice": 2}').reason == "affirmed is nothing, cited is a slice"
+    assert judge("sick", BOTH, '{"cyst": 2}', cite="finding").reason == "affirmed or cited alone: stone"
+    assert judge("sick", BOTH, '{"cyst": 2, "stone": 2}', cite="finding").reason == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"<report>{CYST}</report>", "evidence"),
+        (f"<report>{NOTHING}</report><evidence>null</evidence> and more", "more"),
+        (f"<report>{CYST}</report><evidence>12</evidence>", "the evidence is '12'"),
+        ("<report></report><evidence>null</evidence>", "no words"),
+    ],
+)
+def test_an_answer_out_of_its_form_earns_nothing_and_says_why(judge, text, reason):
+    found = judge("sick", "", "", text=text)
+    assert isinstance(found, Score)
+    assert found.value == 0.0
+    assert reason in found.reason
+
+
+class Silent(Labeler):
+    """Reads nothing."""
+
+    def __call__(self, text):
+        raise Unread("timed out")
+
+
+def test_a_report_that_could_not_be_read_is_not_judged(judge):
+    found = judge("sick", CYST, '{"slice": 2}', labeler=Silent())
+    assert found == Unscored(kind="failed", reason="timed out")
+    out_of_form = judge("sick", "", "", text="words", labeler=Silent())
+    assert isinstance(out_of_form, Score)
+
+
+def test_other_tasks_are_not_judged(cases, tmp_path):
+    (prompt,) = ReportEvidence(tmp_path).prompts(cases["sick"], Slices(slices=6), 0)
+    rollout = Rollout(
+        prompt=dataclasses.replace(prompt, reference={"letter": "A"}),
+        group=0,
+        text="A",
+        answer=Answer(text="A", choice="A"),
+    )
+    assert ConsistentEvidence(lambda: ("cyst",))([rollout], {}) == [None]
