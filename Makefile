@@ -2,6 +2,7 @@
 # make demo FRESH=1   what ships fitted with the recipe is made anew too (about 30 minutes)
 # make test   environment, then all tests but the slow ones
 # make test-all   those too, as CI does
+# make fuzz   100,000 drawn answers through every installed task, rollout, tool and reward (about 15 minutes)
 # make wheels   a wheel of the core and of every package, into dist/
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
@@ -17,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else every process compiles torch and all el
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
 
-.PHONY: venv demo test test-all lint docs wheels bench gpu-carry results clean
+.PHONY: venv demo test test-all lint docs fuzz wheels bench gpu-carry results clean
 
 venv: $(VENV)/.ready
 
@@ -48,6 +49,9 @@ docs: venv
 	$(BIN)/python docs/generate_reference.py
 	$(BIN)/python docs/quotes.py
 	$(BIN)/python docs/explanation/grpo_step.py
+
+fuzz: venv
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_answers.py
 
 wheels: venv
 	rm -rf dist

@@ -27,7 +27,7 @@ _ASKED_RULES = {
         "and write nothing outside it."
     ),
 }
-_SAYING = r"(?:answer|option|choice)(?:\s+is)?\s*[:=]?"
+_SAYING = r"(?:answer|option|choice)(?:\s+is)?(?:\s*[:=])?"  # one way to take a run of spaces: linear time
 
 
 class Choice(Task):
@@ -220,7 +220,7 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     one = f"[{letters}{letters.lower()}]"
     if found := re.fullmatch(rf"[(\[]?({one})[)\].:]?", text):
         return found.group(1).upper()
-    plain = re.sub(rf"^(?:the )?{_SAYING} +(?:an? |the )?", "", text.strip(" .").lower())
+    plain = re.sub(rf"^(?:the )?{_SAYING}\s+(?<= )(?:an? |the )?", "", text.strip(" .").lower())
     named = {
         letter
         for letter, name in zip(letters, options, strict=True)

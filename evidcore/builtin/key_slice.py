@@ -8,6 +8,7 @@ or `targets`, such a target for each finding, where a report cites a slice a fin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -34,6 +35,7 @@ class KeySlice(Reward):
     """
 
     judges = frozenset({"evidence"})
+    declared = MappingProxyType({"malformed": "reads the slice as far as its task can, as the released code"})
 
     def __init__(
         self, *, over: Literal["local", "global", "shown"] = "local", reach: Annotated[int, Ge(0)] = 5

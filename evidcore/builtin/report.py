@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from evidcore.case import Answer, Case, Prompt, Span, TextPart
 from evidcore.contracts import Task, View
-from evidcore.text.tags import has_words
+from evidcore.text.tags import prose_fault
 
 
 class ReportTask(Task):
@@ -41,13 +40,7 @@ class ReportTask(Task):
     def parse(self, prompt: Prompt, completion: str) -> Answer:
         """Take the whole completion as the report; malformed without a word, or with tags in it."""
         report = completion.strip()
-        tag = re.search(r"</?[A-Za-z_]+>", report)
-        malformed = None
-        if not has_words(report):
-            malformed = f"no words: {report[:40]!r}"
-        elif tag:
-            malformed = f"a report holds no tags, got {tag.group()}"
-        return Answer(text=completion, malformed=malformed, report=report or None)
+        return Answer(text=completion, malformed=prose_fault(report), report=report or None)
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
         """Return the radiologist's report with its labelled sentences."""

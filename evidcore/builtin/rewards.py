@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -40,6 +41,7 @@ class ChoiceAccuracy(Reward):
 
     def __init__(self, *, reading: Literal["strict", "lenient"] = "strict") -> None:
         self.reading = reading
+        self.declared = {"malformed": "reads leniently, as it is asked to"} if reading == "lenient" else {}
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
         """Judge each answer by itself."""
@@ -95,6 +97,7 @@ class ReportFindings(Reward):
     """
 
     judges = frozenset({"correctness"})
+    declared = MappingProxyType({"malformed": "reads any report, also beside evidence that cannot be read"})
 
     def __init__(
         self,

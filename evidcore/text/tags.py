@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 LETTERS = "ABCDEFGH"
 STEM = "Which finding is present?"
-
-
 TAG = re.compile(r"</?[A-Za-z_]+>")
 
 
@@ -25,7 +23,7 @@ def tag_fault(text: str, *, think: bool, pairs: Sequence[str] = ("answer",)) -> 
         if not tags:
             return f"no tags, expected {''.join(wanted)}"
         if unknown := next((tag for tag in tags if tag not in wanted), None):
-            return f"unexpected tag {unknown}"
+            return f"unexpected tag {shortened(unknown)}"
         if twice := next((tag for tag in wanted if tags.count(tag) > 1), None):
             return f"{tags.count(twice)} times {twice}, expected once"
         if missing := next((tag for tag in wanted if tag not in tags), None):
@@ -39,8 +37,16 @@ def tag_fault(text: str, *, think: bool, pairs: Sequence[str] = ("answer",)) -> 
 
 def inside(text: str, tag: str) -> str | None:
     """Return what stands in the first closed pair of a tag, without white space around it."""
-    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-    return found.group(1).strip() if found else None
+    said, closed, _ = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")
+    return said.strip() if closed else None
+
+
+def prose_fault(text: str) -> str | None:
+    """Return why a text is no prose: it has no words, or tags; None where it is."""
+    if not has_words(text):
+        return f"no words: {shortened(text)!r}"
+    tag = TAG.search(text)
+    return f"prose holds no tags, got {shortened(tag.group())}" if tag else None
 
 
 def has_words(text: str) -> bool:

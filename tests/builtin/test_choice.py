@@ -9,6 +9,7 @@ from evidcore.builtin.choice import Choice, lenient_letter, strict_fault
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Finding, Question, TextPart, VolumeRef
 from evidcore.testing.checks_task import check_task
+from evidcore.text.tags import inside, tag_fault
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly", "consolidation", "atelectasis", "hiatal hernia")
 QUESTION = Question(
@@ -213,6 +214,39 @@ def test_a_malformed_answer_keeps_its_lenient_letter_and_its_thoughts():
     answer = Choice().parse(prompt, "<think>hm</think> B")
     assert answer.malformed == "no <answer>"
     assert (answer.choice, answer.lenient_choice, answer.think) == (None, "B", "hm")
+
+
+@pytest.mark.parametrize(
+    ("completion", "letter"),
+    [
+        (f"answer{' ' * 100_000}z", None),
+        (f"The answer is{' ' * 100_000}B", "B"),
+        (f"The answer is{' ' * 100_000}lung nodule", "B"),
+        (f"option{' ' * 100_000}:{' ' * 100_000}(B)", "B"),
+    ],
+)
+def test_a_long_run_of_spaces_is_read_in_linear_time(completion, letter):
+    # where a pattern can share the run out between two parts, this takes minutes
+    assert lenient_letter(completion, "ABC", ("emphysema", "lung nodule", "cardiomegaly")) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<answer> A </answer><answer>B</answer>", "A"),
+        ("<answer>A<answer>B</answer>", "A<answer>B"),
+        ("</answer><answer>A", None),
+        ("A</answer>", None),
+        ("<answer></answer>", ""),
+        ("<answer>" * 100_000, None),  # searched for its end from each of them, this takes minutes
+    ],
+)
+def test_inside_is_the_first_pair_that_is_closed(text, found):
+    assert inside(text, "answer") == found
+
+
+def test_a_reason_shows_the_beginning_of_a_long_tag():
+    assert tag_fault(f"<{'a' * 5000}>", think=False) == f"unexpected tag <{'a' * 39}…"
 
 
 SIDE = dataclasses.replace(

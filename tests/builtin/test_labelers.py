@@ -179,6 +179,9 @@ def test_sentences_are_labelled_by_what_is_found_in_them():
         ("Bilateral nodules.", "both", None),
         ("Right and left nodules.", "both", None),
         ("Left effusion, nodule of 3 mm.", None, 3.0),
+        ("Nodule of 3.12 mm.", None, 3.12),
+        ("Nodule of 1,12.5 mm.", None, 12.5),
+        (f"Nodule {'9' * 100_000} of 4 mm.", None, 4.0),  # from each digit anew, this takes minutes
     ],
 )
 def test_side_and_size_are_those_said_of_the_finding(text, side, size):

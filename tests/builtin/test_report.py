@@ -45,7 +45,7 @@ def test_a_scan_of_which_nothing_is_known_is_asked_about_all_the_same(tmp_path):
     [
         ("", "no words: ''"),
         ("12 - .", "no words: '12 - .'"),
-        ("Clear. <think>", "a report holds no tags, got <think>"),
+        ("Clear. <think>", "prose holds no tags, got <think>"),
     ],
 )
 def test_what_is_no_report_is_malformed(tmp_path, completion, reason):

@@ -92,8 +92,10 @@ def test_a_finding_without_a_mask_or_unknown_findings_are_not_asked_about(sick, 
         assert task.prompts(case, VIEW, 0) == ()
 
 
-def test_an_answer_without_a_word_is_malformed(sick, tmp_path):
+def test_an_answer_without_a_word_or_with_a_tag_is_malformed(sick, tmp_path):
     task = SliceFindings(tmp_path)
     (prompt,) = task.prompts(sick, VIEW, 0)
     assert task.parse(prompt, " 12 ").malformed == "no words: '12'"
+    said = '<tool_call>{"name": "zoom"}</tool_call>'
+    assert task.parse(prompt, f"A cyst. {said}").malformed == "prose holds no tags, got <tool_call>"
     assert task.parse(prompt, "No finding is seen.").malformed is None

@@ -6,6 +6,7 @@ A slice is 40 x 50 voxels, so 0..1000 has 25 a row and 20 a column.
 import dataclasses
 
 import pytest
+from evidcore_plugin_medvol_r1.consistency import VolumeConsistency
 from evidcore_plugin_medvol_r1.rewards import BoxOverlap, EvidenceFormat
 
 from evidcore.case import Unscored
@@ -109,11 +110,19 @@ def test_no_box_earns_nothing(asked):
         assert score.reason
 
 
-@pytest.mark.parametrize("reward", [EvidenceFormat(), BoxOverlap()])
-def test_other_tasks_are_not_applicable(asked, reward):
+OF_A_REPORT = {
+    "shown": [2, 6],
+    "target": {"slice": 6, "areas": {"6": 12}},
+    "targets": {},
+}  # that cites a slice
+
+
+@pytest.mark.parametrize("reference", [{"letter": "A"}, OF_A_REPORT])
+@pytest.mark.parametrize("reward", [EvidenceFormat(), BoxOverlap(), VolumeConsistency()])
+def test_other_tasks_are_not_applicable(asked, reward, reference):
     _, answered = asked()
     one = answered(6, LEFT_BOX)
-    other = dataclasses.replace(one, prompt=dataclasses.replace(one.prompt, reference={"letter": "A"}))
+    other = dataclasses.replace(one, prompt=dataclasses.replace(one.prompt, reference=reference))
     assert reward([other], {}) == [
         Unscored(
             kind="not-applicable",

@@ -146,6 +146,25 @@ def test_a_bad_call_gets_its_error_as_the_answer(language, prompts, text, error)
     assert sampler.text(episode) == "<answer>A</answer>"
 
 
+@pytest.mark.parametrize(("levels", "is_read"), [(6, True), (7, False)])
+def test_a_call_that_nests_deeply_is_not_carried_out(language, prompts, levels, is_read):
+    # the call and its arguments are two levels more; the line of an action is written by recursion
+    tool, nested = Look(), "[" * levels + "]" * levels
+    said = f'<tool_call>{{"name": "look", "arguments": {{"slice": 1, "of": {nested}}}}}</tool_call>'
+    [episode] = ToolCall([tool])(scripted(language, [said, "A"], 400), prompts[:1], 1)
+    told = None if is_read else "the call nests more than 8 levels of lists and objects."
+    assert episode.actions[0].error == told
+    assert len(tool.asked) == is_read
+
+
+def test_a_long_call_is_not_told_back_to_the_model_whole(language, prompts):
+    said = f'<tool_call>{{"name": "{"look" * 400}"}}</tool_call>'
+    [episode] = ToolCall([Look()])(scripted(language, [said, "A"], 9000), prompts[:1], 1)
+    error = f"no tool is called '{'look' * 400}'. Tools: look."
+    assert episode.actions[0].error == f"{error[:200]} … {error[-200:]}"
+    assert episode.replies[0].parts == (TextPart(text=f"error: {error[:200]} … {error[-200:]}"),)
+
+
 def test_calls_beyond_the_budget_are_told_so_once_and_then_end_the_answer(language, prompts):
     tool = Look()
     sampler = scripted(language, [call(slice=1)] * 9 + ["<answer>A</answer>"], 2000)

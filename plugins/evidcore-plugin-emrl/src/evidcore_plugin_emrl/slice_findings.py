@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 from evidcore.case import Answer, Case, Finding, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.geometry.boxes import is_slice
-from evidcore.text.tags import has_words, shortened
+from evidcore.text.tags import prose_fault
 from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.matched_slices import lacks_mask, shown_findings
 from evidcore_plugin_emrl.slice_reader import NOTHING
@@ -80,10 +80,9 @@ class SliceFindings(Task):
         return (text, tuple(spans)) if text else (NOTHING, (Span(start=0, end=len(NOTHING), label="normal"),))
 
     def parse(self, prompt: Prompt, completion: str) -> Answer:
-        """Take the whole completion as what is said of the slice; malformed without a word."""
+        """Take the whole completion as what is said of the slice; malformed without a word, or with tags."""
         said = completion.strip()
-        fault = None if has_words(said) else f"no words: {shortened(said)!r}"
-        return Answer(text=completion, malformed=fault, report=said or None)
+        return Answer(text=completion, malformed=prose_fault(said), report=said or None)
 
 
 def _as_seen(case: Case, names: Collection[str]) -> tuple[Finding, ...]:

@@ -13,7 +13,7 @@ from evidcore.errors import DataError
 from evidcore.geometry.boxes import Mask, mask_overlap
 from evidcore.volume import Volume, read
 from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
-from evidcore_plugin_medvol_r1.rewards import not_asked
+from evidcore_plugin_medvol_r1.rewards import LENIENT, not_asked
 
 
 class VolumeConsistency(Reward):
@@ -38,6 +38,7 @@ class VolumeConsistency(Reward):
     """
 
     judges = frozenset({"evidence"})
+    declared = LENIENT
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class VolumeConsistency(Reward):
 
     def _without_segmenting(self, rollout: Rollout) -> Score | Unscored | None:
         """Return the verdict on an answer that need not be segmented, None on others."""
-        if rollout.prompt.reference.get("target") is None:
+        if "boxes" not in (rollout.prompt.reference.get("target") or {}):
             return not_asked(rollout)
         if self.segmenter is None:
             return Unscored(kind="failed", reason="no segmenter: name a service, segmenter = 'segmenter'")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from evidcore.case import Box, Rollout, Score, Unscored, Verdict
@@ -15,6 +16,9 @@ from evidcore.geometry.boxes import matched_iou
 from evidcore_plugin_medvol_r1.reading import read
 
 Scores = Sequence[Score | Unscored | None]
+LENIENT: Mapping[str, str] = MappingProxyType({
+    "malformed": "reads slice and boxes as far as they can be read, as the released code"
+})  # fmt: skip
 
 
 class EvidenceFormat(Reward):
@@ -35,6 +39,10 @@ class EvidenceFormat(Reward):
 
     def __init__(self, *, levels: Literal["graded", "binary"] = "graded") -> None:
         self.levels = levels
+        if levels == "graded":
+            self.declared = {
+                "malformed": "the shares ask for less than the strict format, as the released code"
+            }
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
         """Judge each answer by itself."""
@@ -42,7 +50,7 @@ class EvidenceFormat(Reward):
 
     def _judge(self, rollout: Rollout) -> Score | Unscored:
         reference = rollout.prompt.reference
-        if "shown" not in reference:
+        if not {"shown", "think"} <= reference.keys():
             return not_asked(rollout)
         found = read(rollout.text, reference["shown"], think=reference["think"])
         graded = sum(found.parts.values()) / len(found.parts)
@@ -63,6 +71,7 @@ class BoxOverlap(Reward):
     """
 
     judges = frozenset({"evidence"})
+    declared = LENIENT
 
     def __init__(self, *, at: Literal["gold", "predicted"] = "gold") -> None:
         self.at = at
@@ -72,8 +81,8 @@ class BoxOverlap(Reward):
         return [self._judge(rollout) for rollout in rollouts]
 
     def _judge(self, rollout: Rollout) -> Score | Unscored:
-        target = rollout.prompt.reference.get("target")
-        if target is None:
+        target = rollout.prompt.reference.get("target") or {}
+        if "boxes" not in target:
             return not_asked(rollout)
         said = rollout.answer.evidence
         if said is None or not said.boxes:

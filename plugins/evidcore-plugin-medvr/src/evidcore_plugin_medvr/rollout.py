@@ -13,6 +13,8 @@ from evidcore.contracts import RolloutStrategy, Sampler, Tool
 from evidcore.errors import EvidError, did_you_mean
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_LEVELS = 8  # that a call may nest; what writes and compares actions goes down them by recursion
+_MOST_LETTERS = 400  # of an error: the model is told it in tokens of its context
 
 
 class ToolCall(RolloutStrategy):
@@ -118,6 +120,7 @@ class ToolCall(RolloutStrategy):
                 return Action(tool=name, arguments=arguments), tool(arguments, episode.prompt)
             except (ValueError, EvidError) as cause:
                 error = str(cause)
+        error = _short(error)
         return Action(tool=name, arguments=arguments, error=error), _told(error)
 
     def _function(self, tool: Tool) -> dict[str, Any]:
@@ -143,6 +146,12 @@ def _told(error: str) -> tuple[Part, ...]:
     return (TextPart(text=f"error: {error}"),)
 
 
+def _short(error: str) -> str:
+    """Return an error without its middle, where that holds most of a long call."""
+    half = _MOST_LETTERS // 2
+    return error if len(error) <= _MOST_LETTERS else f"{error[:half]} … {error[-half:]}"
+
+
 def _is_open(episode: Episode) -> bool:
     """Tell whether an episode goes on: tools have just replied, and it is not finished."""
     return not episode.finished and bool(episode.replies) and episode.replies[-1].stop == len(episode.ids)
@@ -162,9 +171,19 @@ def _read_call(turn: str) -> tuple[str, dict[str, Any], str | None]:
         return "", {}, f"the call is not JSON ({cause.msg} at character {cause.pos})."
     except (ValueError, RecursionError):
         return "", {}, "the call is JSON that cannot be read: too deep, too long a number, or broken letters."
+    if not _is_shallow(call, _LEVELS):
+        return "", {}, f"the call nests more than {_LEVELS} levels of lists and objects."
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return "", {}, 'the call must be {"name": "...", "arguments": {...}}.'
     arguments = call.get("arguments", {})
     if not isinstance(arguments, dict):
         return call["name"], {}, f"arguments must be an object, got {json.dumps(arguments)}."
     return call["name"], arguments, None
+
+
+def _is_shallow(value: object, levels: int) -> bool:
+    """Tell whether JSON nests at most so many levels of lists and objects."""
+    if not isinstance(value, dict | list):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(one, levels - 1) for one in inner)
