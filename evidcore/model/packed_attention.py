@@ -58,6 +58,7 @@ def pack(
     answer_ids: Int[Tensor, "prompt answer after"],
     answer_mask: Int[Tensor, "prompt answer after"],
     positions: Int[Tensor, "*axis prompt before"],
+    answer_positions: Int[Tensor, "*axis prompt answer after"] | None = None,
 ) -> Packed:
     """Lay prompts and their answers out in rows.
 
@@ -66,16 +67,20 @@ def pack(
         prompt_mask: 1 on tokens.
         answer_ids: right-padded.
         answer_mask: 1 on tokens.
-        positions: of the prompts' tokens. Answers continue from the last one.
+        positions: of the prompts' tokens.
+        answer_positions: of the prompt's last token, then of each answer's but its last; None: they count on
+            from the first of these. Behind an image among multimodal positions they do not.
     """
     prompts, answers, length = answer_ids.shape
     # an answer's first place holds the prompt's last token
     last = prompt_ids[:, None, -1:].expand(-1, answers, -1)
     shifted = torch.cat([last, answer_ids[:, :, :-1]], dim=2)
-    steps = torch.arange(length, device=positions.device).repeat(answers)
+    if answer_positions is None:
+        steps = torch.arange(length, device=positions.device).expand(answers, -1)
+        answer_positions = positions[..., -1:, None] + steps
     return Packed(
         torch.cat([prompt_ids[:, :-1], shifted.reshape(prompts, -1)], dim=1),
-        torch.cat([positions[..., :-1], positions[..., -1:] + steps], dim=-1),
+        torch.cat([positions[..., :-1], answer_positions.flatten(-2)], dim=-1),
         answer_ids.masked_fill(answer_mask == 0, -100).reshape(prompts, -1),
         Layout(prompt_mask[:, :-1].bool(), answers, length),
     )

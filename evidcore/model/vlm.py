@@ -179,15 +179,22 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             return None
         if self.bridge.token_grid(self.encoder.grid(self.encoder.input.size_zyx)) is None:
             return None
+        grids = [self.bridge.token_grid(grid) for grid in self._patch_grids(pixel_values)]
+        return [grid for grid in grids if grid is not None]
+
+    def image_tokens(self, pixel_values: Tensor | None) -> list[int]:
+        """Return the number of tokens of each image; `pixel_values` as `get_image_features` takes them."""
+        return [self.bridge.tokens(grid) for grid in self._patch_grids(pixel_values)]
+
+    def _patch_grids(self, pixel_values: Tensor | None) -> list[Grid]:
+        """Return the encoder's grid of each image."""
         if pixel_values is None:
             return []
         if pixel_values.is_floating_point():
             z, y, x = pixel_values.shape[2:]
-            sizes: list[Grid] = [(z, y, x)] * len(pixel_values)
-        else:
-            sizes = [self._bank().size_zyx(handle) for handle in pixel_values.reshape(-1).tolist()]
-        grids = [self.bridge.token_grid(self.encoder.grid(size)) for size in sizes]
-        return [grid for grid in grids if grid is not None]
+            return [self.encoder.grid((z, y, x))] * len(pixel_values)
+        handles = pixel_values.reshape(-1).tolist()
+        return [self.encoder.grid(self._bank().size_zyx(handle)) for handle in handles]
 
     def _bank(self) -> FeatureBank:
         if self.bank is None:

@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 import torch
 from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
 
 from evidcore.case import Case, Score
 from evidcore.contracts import Reward
+from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
 from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_language
+from evidcore.testing.models import tiny_language, tiny_vision_language
 from evidcore.train.settings import GrpoSettings, SftSettings
 
 logging.disable_progress_bar()
@@ -118,6 +120,18 @@ def flat(model: VolumeVLM) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
+def qwen(folder: Path, kind: str) -> tuple[VolumeVLM, VolumeProcessor]:
+    """Give a published model with eyes, tiny."""
+    language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
+    encoder = {"use": "native-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
+    vision = language.config.vision_config.to_dict()
+    built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
+    return assemble.assemble(
+        language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
+        bridge_table={"use": "native-merger"}, view_table=dict(VIEW),
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def language_folder(tmp_path_factory) -> Path:
     return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
@@ -145,6 +159,7 @@ def kit() -> type:
         letters = staticmethod(letters)
         flat = staticmethod(flat)
         share_of_letters_of = staticmethod(share_of_letters)
+        qwen = staticmethod(qwen)
         Letters, Constant, FirstGroup, Silence = Letters, Constant, FirstGroup, Silence
 
     return Kit

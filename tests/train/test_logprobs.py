@@ -1,5 +1,6 @@
 import dataclasses
 import logging
+import random
 
 import pytest
 import torch
@@ -104,25 +105,126 @@ def test_rows_over_another_volume_are_scored_over_their_own(scoring, caplog):
     ]
 
 
-def test_images_in_answers_are_scored_row_by_row_and_that_is_said_once(scoring, caplog):
-    model, trainer, ids, own, other = scoring
+@dataclasses.dataclass
+class Turns:
+    """Two groups of four answers, some of which are shown one or two images of several sizes."""
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    after: int
+    images: list[list[int]]  # of each row
+
+
+def turns_of(bench, model, processor):
+    """Lay prompts of one and of two volumes out with answers of several turns, padded on either side."""
+    bank, image = model.model.bank, model.config.image_token_id
+    depth, height, width = model.model.encoder.input.size_zyx
+    source = bench.source(bench.set_of(cases=two_volumes(bench)))
+    prompts = sorted((source[place].prompt for place in range(2)), key=lambda one: len(one.crops()))
+    encoded = [processor.encode(prompt) for prompt in prompts]
+    before, rng = max(len(one.ids) for one in encoded), random.Random(0)
+    rows, images = [], []
+    for row in range(8):
+        prompt = encoded[row // 4]
+        shown = list(map(processor.image_processor.handle, prompt.crops))
+        answer = rng.choices(range(6, 200), k=rng.randint(2, 5))
+        for number in range((1, 0, 2, 1, 0, 1, 1, 2)[row]):
+            crop = Crop(volume=bench.cases[row - number].volumes[0], box_zyx=(row % 4, 12, 0, 16, 0, 16))
+            shown.append(bank.handle(crop, (depth // (1 + row % 2), height, width)))
+            [tokens] = model.model.image_tokens(torch.tensor([[shown[-1]]]))
+            answer += [7, *[image] * tokens, 8, *rng.choices(range(6, 200), k=rng.randint(1, 4))]
+        rows.append(([0] * (before - len(prompt.ids)) + list(prompt.ids), len(prompt.ids), answer))
+        images.append(shown)
+    after = max(len(answer) for *_, answer in rows)
+    ids = torch.tensor([left + answer + [0] * (after - len(answer)) for left, _, answer in rows])
+    places = torch.arange(before + after)
+    mask = [(places >= before - length) & (places < before + len(answer)) for _, length, answer in rows]
+    return Turns(ids, torch.stack(mask).long(), after, images)
+
+
+@pytest.fixture(params=["volume", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"])
+def several_turns(request, bench, kit, tmp_path):
+    """A trainer over a model of each kind, and rows of several turns."""
+    made = bench.model() if request.param == "volume" else kit.qwen(tmp_path / "published", request.param)
+    trainer = make_trainer(
+        *made, bench.source(), [kit.letters()], kit.grpo_settings(), bench.folder, seed=3,
+        strategy=Plain(), announce=kit.heard(),
+    )  # fmt: skip
+    made[0].eval()
+    return made[0], trainer, turns_of(bench, *made)
+
+
+def scored(model, trainer, turns, choice):
+    """Return log-probabilities and entropies of the answers' tokens, gradients, and what was embedded."""
+    trainer.sharing = PromptSharing(choice, 4)
+    embedded = []
+    hook = model.model.language_model.register_forward_pre_hook(
+        lambda module, given, named: embedded.append(named["inputs_embeds"].detach()), with_kwargs=True
+    )
+    model.zero_grad()
+    handles = torch.tensor([one for own in turns.images for one in own])[:, None]
+    log_probs, entropies, _ = trainer._get_per_token_logps_and_entropies(
+        model, turns.ids, turns.mask, turns.after, compute_entropy=True, pixel_values=handles,
+        num_images=list(map(len, turns.images)),
+    )  # fmt: skip
+    there = turns.mask[:, -turns.after :]
+    weight = torch.randn(there.shape, generator=torch.Generator().manual_seed(1)) * there
+    (log_probs * weight).sum().backward()
+    hook.remove()
+    gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+    return (log_probs * there).detach(), (entropies * there).detach(), gradients, torch.cat(embedded)
+
+
+def test_images_in_answers_are_scored_as_row_by_row(several_turns, caplog):
     caplog.set_level(logging.INFO, logger="evidcore")
-    image = model.config.image_token_id
-    tokens = int((ids[0] == image).sum())
-    turn = torch.full((4, tokens), image)  # a tool shows each answer another scan
-    rows = torch.cat([ids, turn, ids[:, -2:]], dim=1)
-    handles = torch.tensor([[own], [other], [own], [own], [own], [other], [own], [own]])
-    found = [scores(model, trainer, rows, handles, [2] * 4, after=tokens + 4) for _ in range(2)]
-    assert torch.equal(*found)
-    for row in range(4):
-        whole = rows[row : row + 1]
-        with torch.no_grad():
-            logits = model(input_ids=whole, pixel_values=handles[2 * row : 2 * row + 2]).logits[0]
-        expected = logits.log_softmax(-1)[-3:-1].gather(-1, whole[0, -2:, None])[:, 0]
-        torch.testing.assert_close(found[0][row, -2:], expected, rtol=0, atol=1e-5)
-    assert [record.message for record in caplog.records] == [
-        "prompts are scored once for each answer (answers of several turns hold images)"
+    model, trainer, turns = several_turns
+    shared, apart = (scored(model, trainer, turns, choice) for choice in ("always", "never"))
+    assert shared[0].abs().max() > 1
+    torch.testing.assert_close(shared[:2], apart[:2], rtol=0, atol=1e-5)
+    assert shared[2].keys() == apart[2].keys()
+    most = max(one.norm() for one in apart[2].values())
+    for name, one in apart[2].items():
+        assert (shared[2][name] - one).norm() <= 1e-5 * max(one.norm(), most), name
+    assert [record.message.partition(" (")[0] for record in caplog.records] == [
+        "prompts are scored once for all answers",
+        "prompts are scored once for each answer",
     ]
+    # one answer's images say something, and to this answer alone
+    swapped = turns.images[:]
+    swapped[7] = turns.images[7][:2] + turns.images[7][:1:-1]
+    other = dataclasses.replace(turns, images=swapped)
+    moved = (scored(model, trainer, other, "always")[0] - shared[0]).abs().amax(1)
+    assert moved[7] > 1e-3
+    assert moved[:7].max() == 0
+
+
+def test_image_tokens_are_the_features_of_their_images_in_every_row(several_turns):
+    model, trainer, turns = several_turns
+    image = model.config.image_token_id
+    shared, apart = (scored(model, trainer, turns, choice)[-1] for choice in ("always", "never"))
+    skip = turns.ids.shape[1] - turns.after - 1
+    for row, handles in enumerate(turns.images):
+        pixels = torch.tensor(handles)[:, None]
+        is_image = turns.ids[row] == image
+        with torch.no_grad():
+            features = torch.cat(model.get_image_features(pixels).pooler_output)
+        features = features[:, : shared.shape[-1]]  # deep layers' stand behind
+        assert sum(model.model.image_tokens(pixels)) == int(is_image.sum()) == len(features)
+        own = shared[row // 4, skip + row % 4 * turns.after :][: turns.after]
+        for embedded in (torch.cat([shared[row // 4, :skip], own]), apart[row][:-1]):
+            torch.testing.assert_close(embedded[is_image[:-1]], features, rtol=0, atol=1e-6)
+
+
+def test_rows_that_end_within_an_image_are_scored_apart(bench, caplog):
+    caplog.set_level(logging.INFO, logger="evidcore")
+    model, _ = bench.model()
+    for place in (59, 67):  # the last of the prompt, of the answer
+        ids = torch.full((4, 68), 50)
+        ids[:, place] = model.config.image_token_id
+        assert not PromptSharing("always", 4).applies(model, ids, torch.ones_like(ids), 8)
+    assert [record.message for record in caplog.records] == [
+        "prompts are scored once for each answer (a prompt or an answer ends within an image)"
+    ] * 2
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,14 @@ import types
 
 import pytest
 import torch
-from evidcore_plugin_encoders.testing import VIEW
-from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
 from evidcore.contracts import Patches
 from evidcore.errors import RunError
-from evidcore.model import assemble
 from evidcore.model.generation import Prefix
 from evidcore.model.policy import VLMPolicy
-from evidcore.registry import factory
 from evidcore.reward.pixel_passes import prove_groups, prove_policy, prove_targets
-from evidcore.testing.models import tiny_vision_language
 from evidcore.train.sampler import PolicySampler
 from evidcore.train.settings import Lora, Replay
 from evidcore.train.trl import grpo, sft, stage
@@ -475,17 +470,6 @@ def with_text_alone(bench):
     return found
 
 
-def qwen(folder, kind):
-    language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
-    encoder = {"use": "native-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
-    vision = language.config.vision_config.to_dict()
-    built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
-    return assemble.assemble(
-        language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
-        bridge_table={"use": "native-merger"}, view_table=dict(VIEW),
-    )  # fmt: skip
-
-
 class Watching:
     """Keeps what proofs gave, and how long they took."""
 
@@ -569,7 +553,7 @@ def test_several_volumes_a_prompt_and_prompts_without_any_are_healthy(bench, kit
 @pytest.mark.parametrize("kind", marked(["qwen2_5_vl", "qwen3_vl"], {"qwen2_5_vl"}))
 @pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
 def test_published_models_with_eyes_are_healthy(bench, kit, tmp_path, watching, kind, make):
-    model = qwen(tmp_path / "published", kind)
+    model = kit.qwen(tmp_path / "published", kind)
     trainer = make(bench, kit, model=model, source=bench.source(), **WHOLE)
     stage.train(trainer, bench.folder, resume=False)
     assert watching.moved[0]["policy"] > 1e-5

@@ -78,18 +78,29 @@ def _difference(
     rows = input_ids.shape[0]
     if rows % answers:
         return f"{rows} rows are no whole groups of {answers}"
-    # a tool's images lie in the answers; their tokens would have to be dealt out place by place
-    if bool((input_ids[:, -after:] == model.config.image_token_id).any()):
-        return "answers of several turns hold images"
+    # the last token of a prompt is laid out once for each answer, that of an answer not at all
+    if bool((input_ids[:, [-after - 1, -1]] == model.config.image_token_id).any()):
+        return "a prompt or an answer ends within an image"
     before = input_ids[:, :-after].reshape(rows // answers, answers, -1)
     seen = attention_mask[:, :-after].reshape(rows // answers, answers, -1)
     if not bool((before == before[:, :1]).all()) or not bool((seen == seen[:, :1]).all()):
         return "the prompts of a group differ"
     if pixel_values is not None and num_images is not None:
-        images = torch.split(pixel_values, num_images)
-        if not all(torch.equal(one, images[row - row % answers]) for row, one in enumerate(images)):
+        prompts, _ = _images(model, input_ids, after, pixel_values, num_images)
+        if not all(torch.equal(one, prompts[row - row % answers]) for row, one in enumerate(prompts)):
             return "the images of a group differ"
     return ""
+
+
+def _images(
+    vlm: VolumeVLM, input_ids: Tensor, after: int, pixel_values: Tensor, num_images: list[int]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return each row's images of its prompt, and those of its answer."""
+    in_prompt = (input_ids[:, :-after] == vlm.config.image_token_id).sum(-1).cpu()
+    tokens = torch.split(torch.tensor(vlm.model.image_tokens(pixel_values)), num_images)
+    counts = [int((own.cumsum(0) <= most).sum()) for own, most in zip(tokens, in_prompt, strict=True)]
+    rows = list(zip(torch.split(pixel_values, num_images), counts, strict=True))
+    return [own[:count] for own, count in rows], [own[count:] for own, count in rows]
 
 
 def shared_log_probs(
@@ -118,15 +129,17 @@ def shared_log_probs(
     ids, mask = input_ids[::answers, :-after], attention_mask[::answers, :-after]
     pixels = None
     if pixel_values is not None and num_images is not None:
-        ends = torch.tensor([0, *num_images]).cumsum(0).tolist()
-        own = [pixel_values[ends[row] : ends[row + 1]] for row in range(0, len(num_images), answers)]
-        pixels = torch.cat(own)
+        prompts, answered = _images(vlm, input_ids, after, pixel_values, num_images)
+        groups = range(0, len(num_images), answers)
+        pixels = torch.cat([one for row in groups for one in (prompts[row], *answered[row : row + answers])])
+    positions = vlm.positions(input_ids, attention_mask, pixel_values)
     packed = pack(
         ids,
         mask,
         input_ids[:, -after:].reshape(shape),
         attention_mask[:, -after:].reshape(shape),
-        vlm.positions(ids, mask, pixels),
+        positions[..., ::answers, :-after],
+        positions[..., -after - 1 : -1].reshape(*positions.shape[:-2], *shape),
     )
     inputs = packed.inputs(vlm)
     del inputs["use_cache"]  # the fused head says it
