@@ -57,10 +57,10 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 30_520
-MOST_MODULES = 187
+MOST_LINES = 30_760
+MOST_MODULES = 188
 MOST_DEPENDENCIES = 23
-MOST_LINES_OF_A_ROOM = 2820
+MOST_LINES_OF_A_ROOM = 3060
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
     ("segmenters", "cli"),  # its command shares options and progress with the core's

@@ -3,21 +3,17 @@
 A row's tokens depend on its prompt, the weights and its own seed: not on the other rows of the batch, the
 number of processes, or what was drawn before. So a resumed run draws what the uninterrupted one drew.
 
-The answers of a prompt stand together, equally many for each. Each new token attends to its prompt's keys,
-which its siblings read in the same multiplication, and to the keys of its own answer.
+Prompts, and what rows have written behind them, are computed once: see `shared_prefix`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
-from transformers import AttentionInterface, DynamicCache
 from transformers.generation.logits_process import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -25,102 +21,18 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from evidcore.model.packed_attention import unusual
+from evidcore.model.shared_prefix import (
+    KeyMemory,
+    Prefix,
+    SharedPrefix,
+    Written,
+    fits,
+    padded_rows,
+    pixels_of,
+    prefill,
+    using,
+)
 from evidcore.model.vlm import VolumeVLM
-
-NAME = "evidcore_shared_prefix"
-
-
-class SharedPrefix:
-    """Keys and values of prompts, and of the answers written so far."""
-
-    def __init__(
-        self, cache: DynamicCache, mask: Bool[Tensor, "prompt before"], answers: int, length: int
-    ) -> None:
-        """Take the prompts' cache; make room for `answers` to each of `length` tokens."""
-        self.prompts = [(layer.keys, layer.values) for layer in cache.layers]
-        first = self.prompts[0][0]
-        self.padding = torch.zeros(mask.shape, dtype=first.dtype, device=first.device)
-        self.padding = self.padding.masked_fill(~mask, torch.finfo(first.dtype).min)[:, None, None]
-        self.answers, self.step = answers, 0
-        rows = len(mask) * answers
-        self.own = [
-            tuple(kind.new_zeros(rows, kind.shape[1], length, kind.shape[3]) for kind in (keys, values))
-            for keys, values in self.prompts
-        ]
-
-
-def fits(model: VolumeVLM) -> bool:
-    """Tell whether the language model's attention is one that this module computes."""
-    return not unusual(model.get_decoder().config)
-
-
-@contextlib.contextmanager
-def using(model: VolumeVLM) -> Iterator[None]:
-    """Let the language model attend by this module."""
-    config = model.model.language_model.config
-    was = config._attn_implementation
-    config._attn_implementation_internal = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation_internal = was
-
-
-def attend(
-    module: Any,
-    query: Float[Tensor, "row head one size"],
-    key: Float[Tensor, "row kept one size"],
-    value: Float[Tensor, "row kept one size"],
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    shared: SharedPrefix,
-    **kwargs: Any,
-) -> tuple[Float[Tensor, "row one head size"], None]:
-    """Attend from one new token of each row, and keep its key and value."""
-    (before_keys, before_values), (keys, values) = (
-        shared.prompts[module.layer_idx],
-        shared.own[module.layer_idx],
-    )
-    keys[:, :, shared.step] = key[:, :, 0]
-    values[:, :, shared.step] = value[:, :, 0]
-    keys, values = keys[:, :, : shared.step + 1], values[:, :, : shared.step + 1]
-    rows, kept, _, size = key.shape
-    prompts, answers = rows // shared.answers, shared.answers
-    repeats = query.shape[1] // kept  # query heads per key head
-    query = query.reshape(rows, kept, repeats, size) * scaling
-
-    def by_prompt(per_row: Tensor) -> Tensor:
-        """Bring (row, kept, repeat, x) to (prompt, kept, answer and repeat, x)."""
-        width = per_row.shape[-1]
-        by_group = per_row.reshape(prompts, answers, kept, repeats, width).transpose(1, 2)
-        return by_group.reshape(prompts, kept, answers * repeats, width)
-
-    def by_row(per_prompt: Tensor) -> Tensor:
-        """Bring it back."""
-        width = per_prompt.shape[-1]
-        by_answer = per_prompt.reshape(prompts, kept, answers, repeats, width).transpose(1, 2)
-        return by_answer.reshape(rows, kept, repeats, width)
-
-    to_prompt = by_prompt(query) @ before_keys.transpose(2, 3) + shared.padding
-    to_own = by_prompt(query @ keys.transpose(2, 3))
-    weights = torch.cat([to_prompt, to_own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(query.dtype)
-    before = to_prompt.shape[-1]
-    of_prompt, of_own = weights[..., :before], weights[..., before:]
-    output = by_row(of_prompt @ before_values) + by_row(of_own) @ values
-    return output.reshape(rows, 1, kept * repeats, size), None
-
-
-AttentionInterface.register(NAME, attend)
-
-
-@dataclasses.dataclass(frozen=True)
-class Prefix:
-    """What a row continues: tokens, and the handles of the images among them."""
-
-    ids: tuple[int, ...]
-    handles: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,20 +80,22 @@ def continue_rows(
     forced: Sequence[Sequence[int]] | None = None,
     stops: Callable[[int, list[int]], bool] | None = None,
     entropies: bool = False,
+    memory: KeyMemory | None = None,
 ) -> list[Continuation]:
     """Continue each prefix to an end token or `max_new_tokens`.
 
     Args:
         model: in evaluation mode.
-        prefixes: equal ones are computed once.
+        prefixes: equal ones, and prompts of several, are computed once.
         sampling: how tokens are chosen.
         seeds: one per row; may be left out where temperature is 0.
         forced: write these tokens instead of choosing, to see what the model gives them; they end the row.
         stops: asked (row, its tokens so far) after each token whether the row stops there.
         entropies: also return them.
+        memory: what earlier calls with these weights have computed; this one leaves its own there.
     """
     limit = max(map(len, forced)) if forced else sampling.max_new_tokens
-    decoder = _Decoder(model, prefixes, sampling.pad_id, limit)
+    decoder = _Decoder(model, prefixes, sampling.pad_id, limit, memory or KeyMemory(0))
     chooser = _Chooser(sampling, seeds, limit, model.device)
     ends = torch.tensor(sampling.end_ids, device=model.device)
     done = torch.zeros(len(prefixes), dtype=torch.bool, device=model.device)
@@ -209,10 +123,13 @@ def continue_rows(
     columns = [
         torch.stack(one, 1).tolist() if one else [()] * len(lengths) for one in (tokens, chances, spreads)
     ]
-    return [
+    found = [
         Continuation(tuple(ids[:length]), tuple(values[:length]), ended, tuple(spread[:length]))
         for length, ended, ids, values, spread in zip(lengths, done.tolist(), *columns, strict=True)
     ]
+    if memory is not None:
+        decoder.leave([one.ids for one in found], memory)
+    return found
 
 
 class _Decoder:
@@ -221,35 +138,88 @@ class _Decoder:
     It calls the model as a whole: under FSDP the parts have no weights of their own.
     """
 
-    def __init__(self, model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int, limit: int) -> None:
+    def __init__(
+        self, model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int, limit: int, memory: KeyMemory
+    ) -> None:
         """Compute distinct prefixes once, and stand ready for `limit` tokens of each row."""
+        self.model = model
+        self.shared: SharedPrefix | None = None
+        if fits(model):
+            self._share(prefixes, pad_id, limit, memory)
+            return
         unique = list(dict.fromkeys(prefixes))
         place = {prefix: number for number, prefix in enumerate(unique)}
-        rows = [place[prefix] for prefix in prefixes]
-        self.model, self.limit = model, limit
-        logits, self.cache, mask, positions = _prefill(model, unique, pad_id)
-        answers = len(rows) // len(unique)
-        self.shared: SharedPrefix | None = None
-        index = torch.tensor(rows, device=model.device)
-        if fits(model) and rows == [row for row in range(len(unique)) for _ in range(answers)]:
-            self.shared = SharedPrefix(self.cache, mask.bool(), answers, limit)
-        else:
-            self.cache.batch_select_indices(index)
+        logits, self.cache, mask, positions = prefill(model, unique, pad_id)
+        index = torch.tensor([place[prefix] for prefix in prefixes], device=model.device)
+        self.cache.batch_select_indices(index)
         self.logits, self.mask = logits[index], mask[index]
         self.position = positions[..., index, -1:] + 1
+
+    def _share(self, prefixes: Sequence[Prefix], pad_id: int, limit: int, memory: KeyMemory) -> None:
+        """Compute each prompt once, and what rows have written behind it in one block."""
+        device = self.model.device
+        self.prompts = [prefix.prompt or prefix for prefix in prefixes]
+        unique = list(dict.fromkeys(self.prompts))
+        place = {prompt: number for number, prompt in enumerate(unique)}
+        layers, valid, logits = memory.prompts(self.model, unique, pad_id)
+        self.written = [Written.of(self.model, prefix) for prefix in prefixes]
+        pairs = zip(self.prompts, self.written, strict=True)
+        known = [memory.longest(prompt, one.content) for prompt, one in pairs]
+        starts = [start for start, _ in known]
+        left = [len(one.content) - start for one, start in zip(self.written, starts, strict=True)]
+        past, count = max(starts), max(left)
+        shared = SharedPrefix(layers, valid, [place[one] for one in self.prompts], past + count + limit)
+        ids, mask, pixels = padded_rows(prefixes, pad_id, device)
+        positions = self.model.positions(ids, mask, pixels)
+        self.shared, self.position = shared, positions[..., -1:] + 1
+        self.logits = logits[shared.prompt_of]
+        if not count:
+            return
+        for row, (start, keys) in enumerate(known):
+            if keys is not None:
+                shared.own[:, :, row, :, past - start : past] = keys[..., :start, :]
+        places = torch.arange(past + count, device=device)
+        begin, stop = (torch.tensor(one, device=device)[:, None] for one in (starts, left))
+        seen = torch.where(places < past, places >= past - begin, places >= past + count - stop)
+        shared.begin(seen, count)
+        new = zip(self.written, starts, strict=True)
+        handles = [handle for one, start in new for handle in one.shown_from(start)]
+        block = ids[:, -count:].masked_fill(~seen[:, past:], pad_id)
+        last = self._next(block, positions[..., -count:], pixels_of(handles, device))
+        shared.block = None
+        self.logits = torch.where(stop > 0, last, self.logits)
+
+    def _next(self, ids: Tensor, positions: Tensor, pixels: Tensor | None) -> Float[Tensor, "row vocabulary"]:
+        """Append places to shared rows; return the logits behind the last one."""
+        assert self.shared is not None
+        with using(self.model):
+            output = self.model(
+                input_ids=ids,
+                attention_mask=None,
+                position_ids=positions,
+                pixel_values=pixels,
+                use_cache=False,
+                shared=self.shared,
+                logits_to_keep=1,
+            )
+        self.shared.step += ids.shape[1]
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def leave(self, tokens: Sequence[tuple[int, ...]], memory: KeyMemory) -> None:
+        """Leave rows, with the tokens that they went on with, to the next call."""
+        if self.shared is None:
+            return
+        for row, (prompt, one, new) in enumerate(zip(self.prompts, self.written, tokens, strict=True)):
+            content = one.content + new
+            places = self.shared.seen[row, : self.shared.step].nonzero()[: len(content), 0]
+            keys = self.shared.own[:, :, row].index_select(3, places)
+            memory.put(prompt, content[: len(places)], keys)
 
     def advance(self, token: Tensor) -> None:
         """Append one token to each row."""
         if self.shared is not None:
-            with using(self.model):
-                output = self.model(
-                    input_ids=token[:, None],
-                    attention_mask=None,
-                    position_ids=self.position,
-                    use_cache=False,
-                    shared=self.shared,
-                )
-            self.shared.step += 1
+            self.logits = self._next(token[:, None], self.position, None)
         else:
             self.mask = torch.cat([self.mask, self.mask.new_ones(len(token), 1)], dim=1)
             output = self.model(
@@ -259,35 +229,8 @@ class _Decoder:
                 past_key_values=self.cache,
                 use_cache=True,
             )
+            self.logits = output.logits[:, -1]
         self.position = self.position + 1
-        self.logits = output.logits[:, -1]
-
-
-def _prefill(
-    model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int
-) -> tuple[Float[Tensor, "row vocabulary"], DynamicCache, Tensor, Tensor]:
-    """Compute the prefixes; return the logits after them, the cache, the mask and the positions."""
-    longest = max(len(prefix.ids) for prefix in prefixes)
-    short = [longest - len(prefix.ids) for prefix in prefixes]
-    ids = torch.tensor(
-        [[pad_id] * gap + list(prefix.ids) for gap, prefix in zip(short, prefixes, strict=True)],
-        device=model.device,
-    )
-    mask = torch.tensor([[0] * gap + [1] * (longest - gap) for gap in short], device=model.device)
-    handles = [handle for prefix in prefixes for handle in prefix.handles]
-    pixels = torch.tensor(handles, device=model.device).reshape(-1, 1) if handles else None
-    positions = model.positions(ids, mask, pixels)
-    cache = DynamicCache(config=model.config.get_text_config())
-    output = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=positions,
-        pixel_values=pixels,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    return output.logits[:, -1], cache, mask, positions
 
 
 class _Chooser:

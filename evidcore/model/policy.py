@@ -10,10 +10,11 @@ import torch
 
 from evidcore.case import Prompt
 from evidcore.contracts import Policy
-from evidcore.model.generation import Prefix, Sampling, continue_rows
+from evidcore.model.generation import Sampling, continue_rows
 from evidcore.model.packed_attention import answer_log_probs, obstacle, pack
 from evidcore.model.parts import evaluating
 from evidcore.model.processor import VolumeProcessor
+from evidcore.model.shared_prefix import Prefix
 from evidcore.model.vlm import VolumeVLM
 
 

@@ -16,10 +16,11 @@ import torch
 from evidcore.case import Action, Crop, Episode, Part, Prompt, Reply
 from evidcore.contracts import RolloutStrategy, Sampler
 from evidcore.errors import ContractError
-from evidcore.model.generation import Continuation, Prefix, Sampling, continue_rows
+from evidcore.model.generation import Continuation, Sampling, continue_rows
 from evidcore.model.parts import evaluating
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import Encoded, VolumeProcessor
+from evidcore.model.shared_prefix import KeyMemory, Prefix
 from evidcore.model.vlm import VolumeVLM
 
 
@@ -63,6 +64,7 @@ class PolicySampler(Sampler):
         self._encoded: dict[int, tuple[Prompt, Encoded]] = {}
         self._prefixes: dict[int, tuple[Prompt, Prefix]] = {}
         self._closing = self._closing_ids() if self.stop_texts else frozenset()
+        self._memory = KeyMemory(rows_per_pass) if self.stop_texts else None  # answers of several turns
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Continue each unfinished episode; one that has spent its tokens is finished as it is."""
@@ -82,6 +84,7 @@ class PolicySampler(Sampler):
                 seeds=[seeds[place] for place in some],
                 stops=self._stops if self.stop_texts else None,
                 entropies=self.reads_entropies,
+                memory=self._memory,
             )
             for place, one, limit in zip(some, found, budget, strict=True):
                 result[place] = _extended(episodes[place], one, limit)
@@ -158,7 +161,7 @@ class PolicySampler(Sampler):
         if not episode.ids:
             return prompt
         own = self._handles([crop for _, crop in episode.crops])
-        return Prefix(prompt.ids + episode.ids, prompt.handles + own)
+        return Prefix(prompt.ids + episode.ids, prompt.handles + own, prompt)
 
     def _handles(self, crops: Sequence[Crop]) -> tuple[int, ...]:
         return tuple(self.processor.image_processor.handle(crop) for crop in crops)

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from evidcore.model import generation
-from evidcore.model.generation import Prefix, continue_rows
+from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
+from evidcore.model.shared_prefix import Prefix
 
 
 @pytest.fixture

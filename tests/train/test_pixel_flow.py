@@ -10,8 +10,8 @@ from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
 from evidcore.contracts import Patches
 from evidcore.errors import RunError
-from evidcore.model.generation import Prefix
 from evidcore.model.policy import VLMPolicy
+from evidcore.model.shared_prefix import Prefix
 from evidcore.reward.pixel_passes import prove_groups, prove_policy, prove_targets
 from evidcore.train.sampler import PolicySampler
 from evidcore.train.settings import Lora, Replay

@@ -10,6 +10,7 @@ from evidcore.case import Crop, Episode, TextPart, VisualPart, written
 from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError
 from evidcore.evaluate.sealed import Sealed
+from evidcore.model import generation
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.reward.composer import NamedReward
 from evidcore.train.sampler import PolicySampler, RolloutPolicy, parents
@@ -305,6 +306,116 @@ def test_what_happened_in_an_answer_is_told(bench, kit):
             [crop] = map(Crop.parse_uri, turn["crops"])
             assert crop.box_zyx == (6, 12, 0, 16, 0, 16)
         assert all("closer" not in one["text"] + turn["text"] for one in answers for turn in one["turns"])
+
+
+class Letters(Plain):
+    """Pauses at letters."""
+
+    stop_texts = tuple(string.ascii_letters)
+    reads_entropies = True
+
+
+@pytest.fixture(params=["volume", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"])
+def looking(request, bench, kit, tmp_path):
+    """What makes a sampler whose answers pause at letters, and two prompts of different lengths."""
+    made = bench.model() if request.param == "volume" else kit.qwen(tmp_path / "published", request.param)
+    first, second = (bench.source()[index].prompt for index in range(2))
+    longer = dataclasses.replace(second, parts=(*second.parts, TextPart(text="Look twice."), second.parts[0]))
+    prompts = [first, longer]
+
+    def sampler(**changed):
+        return sampler_of(bench, *made, prompts, strategy=Letters(), **changed)
+
+    return sampler, prompts
+
+
+def shown(sampler, episodes):
+    """Show each answer that pauses a crop of its own; every third one is told something instead."""
+    found = []
+    for number, one in enumerate(episodes):
+        if not one.finished:
+            crop = dataclasses.replace(one.prompt.crops()[0], box_zyx=(number % 4, 12, 0, 16, 0, 16))
+            parts = (TextPart(text="closer:" * (1 + number % 2)), VisualPart(crop=crop))
+            one = sampler.extend(one, parts[: 1 if number % 3 == 2 else 2])
+        found.append(one)
+    return found
+
+
+def several_turns(sampler, prompts):
+    """Sample answers, unevenly many, over three turns with forks at several places."""
+
+    def sampled(episodes, written):
+        sampler.sampling = dataclasses.replace(sampler.sampling, max_new_tokens=written)
+        ends = sampler.sampling.end_ids
+        return [dataclasses.replace(one, finished=one.ids[-1] in ends) for one in sampler.sample(episodes)]
+
+    first, second = prompts
+    begun = sampled([Episode(prompt=one) for one in (first, second, first, first, second)], 6)
+    forks = [sampler.fork(begun[0], 0), sampler.fork(begun[1], len(begun[1].ids) - 1)]
+    again = sampled([*shown(sampler, begun), Episode(prompt=second), *forks], 10)
+    places = [max(n for n, own in enumerate(one.loss_mask) if own) for one in again[:3]]
+    forks = [sampler.fork(one, place) for one, place in zip(again[:3], places, strict=True)]
+    return sampled([*shown(sampler, again)[::-1], *forks], 14)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_answers_of_several_turns_are_those_that_go_on_from_nothing(looking, monkeypatch, temperature):
+    sampler, prompts = looking
+    kept = several_turns(sampler(temperature=temperature), prompts)
+    assert sum(len(one.crops) > 0 for one in kept) >= 3
+    assert sum(one.parent is not None for one in kept) == 5
+    assert sum(len(one.replies) > 1 for one in kept) >= 3
+    bounded = several_turns(sampler(temperature=temperature, rows_per_pass=3), prompts)
+    forgetful = sampler(temperature=temperature)
+    forgetful._memory = None
+    computed = several_turns(forgetful, prompts)
+    monkeypatch.setattr(generation, "fits", lambda model: False)
+    apart = several_turns(sampler(temperature=temperature), prompts)
+    for others in (bounded, computed, apart):
+        assert [one.ids for one in others] == [one.ids for one in kept]
+        for one, other in zip(kept, others, strict=True):
+            assert one.entropies == pytest.approx(other.entropies, abs=1e-4)
+
+
+def test_entropies_of_several_turns_are_those_of_a_pass_over_the_whole_answer(looking):
+    make, prompts = looking
+    sampler = make(temperature=0.7)
+    for episode in several_turns(sampler, prompts):
+        prefix = sampler.prefix(episode)
+        handles = torch.tensor(prefix.handles)[:, None]
+        with torch.no_grad():
+            logits = sampler.model(
+                input_ids=torch.tensor([prefix.ids]),
+                pixel_values=handles,
+            ).logits[0]
+        logits[:, sampler.processor.image_token_id] = -torch.inf
+        log_probs = (logits[-len(episode.ids) - 1 : -1] / 0.7).log_softmax(-1)
+        expected = torch.special.entr(log_probs.exp()).sum(-1) * torch.tensor(episode.loss_mask)
+        assert episode.entropies == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_turn_computes_what_is_new_in_it_alone(looking):
+    make, prompts = looking
+    sampler, places = make(), []
+    hook = sampler.model.model.language_model.register_forward_pre_hook(
+        lambda module, given, named: places.append(named["inputs_embeds"].shape[:2]), with_kwargs=True
+    )
+    begun = sampler.sample([Episode(prompt=one) for one in prompts for _ in range(2)])
+    assert places[0] == (2, max(len(sampler.prefix(Episode(prompt=one)).ids) for one in prompts))
+    paused = [dataclasses.replace(one, finished=False) for one in begun]
+    told = [sampler.extend(one, (TextPart(text="go on"),)) for one in paused]
+    [turn] = {len(one.ids) - len(other.ids) for one, other in zip(told, begun, strict=True)}
+    before = len(places)
+    sampler.sampling = dataclasses.replace(sampler.sampling, max_new_tokens=12)
+    went_on = sampler.sample(told)
+    # the last token that a row wrote was not read before
+    assert places[before] == (4, turn + 1)
+    assert {count for _, count in places[before + 1 :]} == {1}
+    fork = sampler.fork(went_on[0], len(told[0].ids))
+    before = len(places)
+    sampler.sample([fork])
+    assert places[before] == (1, 1)
+    hook.remove()
 
 
 class LooksOnce(RolloutStrategy):

@@ -1,0 +1,295 @@
+"""Keys and values of prompts and of what rows have written behind them, which later calls need not compute.
+
+Each new token attends to its prompt's keys, which its siblings read in the same multiplication, and to the
+keys of its own row. What a row has written since its prompt, tools' turns among it, runs as one block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface, DynamicCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from evidcore.model.packed_attention import unusual
+from evidcore.model.vlm import VolumeVLM
+
+NAME = "evidcore_shared_prefix"
+
+
+Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (…, kept, place, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+    """What a row continues: tokens, and the handles of the images among them."""
+
+    ids: tuple[int, ...]
+    handles: tuple[int, ...] = ()
+    prompt: Prefix | None = None  # what it begins with, where the row has written since
+
+
+class SharedPrefix:
+    """Keys and values of prompts, and of what each row has written behind its own."""
+
+    def __init__(
+        self, prompts: Layers, mask: Bool[Tensor, "prompt before"], prompt_of: Sequence[int], length: int
+    ) -> None:
+        """Make room for `length` tokens of each row; `prompt_of` tells the prompt of each."""
+        keys = prompts[0][0]
+        self.prompts, self.mask = prompts, mask
+        self.hidden = _hiding(mask, keys.dtype)
+        counts: Counter[int] = Counter()
+        self.answers = max(Counter(prompt_of).values())
+        slots = []
+        for prompt in prompt_of:
+            slots.append(prompt * self.answers + counts[prompt])
+            counts[prompt] += 1
+        self.prompt_of = torch.tensor(prompt_of, device=keys.device)
+        # where rows lie among equally many of each prompt; None: they do already
+        is_even = slots == list(range(len(mask) * self.answers))
+        self.slots = None if is_even else torch.tensor(slots, device=keys.device)
+        self.own = keys.new_zeros(len(prompts), 2, len(slots), keys.shape[1], length, keys.shape[3])
+        self.seen = mask.new_ones(len(slots), length)
+        self.own_hidden: Tensor | None = None  # as `hidden`, where some is not seen
+        self.block: Bool[Tensor, "row one place other"] | None = None
+        self.step = 0
+
+    def begin(self, seen: Bool[Tensor, "row place"], count: int) -> None:
+        """Take which of the first places hold tokens; the last `count` of these run at once."""
+        length = seen.shape[1]
+        self.seen[:, :length] = seen
+        self.own_hidden = _hiding(self.seen, self.own.dtype)
+        causal = seen.new_ones(length, length).tril()[-count:]
+        own = causal & seen[:, None, None]
+        prompt = self.mask[self.prompt_of][:, None, None].expand(-1, -1, count, -1)
+        self.block, self.step = torch.cat([prompt, own], dim=-1), length - count
+
+
+def _hiding(seen: Bool[Tensor, "row place"], dtype: torch.dtype) -> Float[Tensor, "row one one place"]:
+    """Return what is added to scores so that nothing else is seen."""
+    lowest = torch.finfo(dtype).min
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, lowest)[:, None, None]
+
+
+def fits(model: VolumeVLM) -> bool:
+    """Tell whether the language model's attention is one that this module computes."""
+    return not unusual(model.get_decoder().config)
+
+
+@contextlib.contextmanager
+def using(model: VolumeVLM) -> Iterator[None]:
+    """Let the language model attend by this module."""
+    config = model.model.language_model.config
+    was = config._attn_implementation
+    config._attn_implementation_internal = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation_internal = was
+
+
+def attend(
+    module: Any,
+    query: Float[Tensor, "row head place size"],
+    key: Float[Tensor, "row kept place size"],
+    value: Float[Tensor, "row kept place size"],
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    shared: SharedPrefix,
+    **kwargs: Any,
+) -> tuple[Float[Tensor, "row place head size"], None]:
+    """Attend from the next places of each row, and keep their keys and values."""
+    before_keys, before_values = shared.prompts[module.layer_idx]
+    rows, kept, count, size = key.shape
+    stop = shared.step + count
+    own = shared.own[module.layer_idx][..., :stop, :]
+    own[0, ..., shared.step :, :], own[1, ..., shared.step :, :] = key, value
+    keys, values = own
+    if shared.block is not None:
+        whole = (
+            torch.cat([before[shared.prompt_of], one], dim=2)
+            for before, one in ((before_keys, keys), (before_values, values))
+        )
+        return sdpa_attention_forward(module, query, *whole, shared.block, scaling=scaling)[0], None
+    prompts, answers = len(before_keys), shared.answers
+    repeats = query.shape[1] // kept  # query heads per key head
+    query = query.reshape(rows, kept, repeats, size) * scaling
+
+    def by_prompt(per_row: Tensor) -> Tensor:
+        """Bring (row, kept, repeat, x) to (prompt, kept, answer and repeat, x)."""
+        width = per_row.shape[-1]
+        if shared.slots is not None:
+            slots = per_row.new_zeros(prompts * answers, kept, repeats, width)
+            per_row = slots.index_copy(0, shared.slots, per_row)
+        by_group = per_row.reshape(prompts, answers, kept, repeats, width).transpose(1, 2)
+        return by_group.reshape(prompts, kept, answers * repeats, width)
+
+    def by_row(per_prompt: Tensor) -> Tensor:
+        """Bring it back."""
+        width = per_prompt.shape[-1]
+        by_answer = per_prompt.reshape(prompts, kept, answers, repeats, width).transpose(1, 2)
+        per_slot = by_answer.reshape(prompts * answers, kept, repeats, width)
+        return per_slot if shared.slots is None else per_slot[shared.slots]
+
+    to_prompt = by_prompt(query) @ before_keys.transpose(2, 3) + shared.hidden
+    scores = query @ keys.transpose(2, 3)
+    if shared.own_hidden is not None:
+        scores = scores + shared.own_hidden[..., :stop]
+    to_own = by_prompt(scores)
+    weights = torch.cat([to_prompt, to_own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    before = to_prompt.shape[-1]
+    of_prompt, of_own = weights[..., :before], weights[..., before:]
+    output = by_row(of_prompt @ before_values) + by_row(of_own) @ values
+    return output.reshape(rows, 1, kept * repeats, size), None
+
+
+AttentionInterface.register(NAME, attend)
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What a row has written since its prompt."""
+
+    content: tuple[int, ...]  # tokens; those of an image are -1 - its handle
+    handles: tuple[int, ...]
+    stops: tuple[int, ...]  # behind the last token of each image, counted in image tokens
+
+    @classmethod
+    def of(cls, model: VolumeVLM, prefix: Prefix) -> Written:
+        """Tell images apart by their handles."""
+        if prefix.prompt is None:
+            return cls((), (), ())
+        ids = prefix.ids[len(prefix.prompt.ids) :]
+        handles = prefix.handles[len(prefix.prompt.handles) :]
+        counts = model.model.image_tokens(torch.tensor(handles)) if handles else []
+        shown = iter([-1 - one for one, count in zip(handles, counts, strict=True) for _ in range(count)])
+        image = model.config.image_token_id
+        content = tuple(next(shown, image) if token == image else token for token in ids)
+        return cls(content, handles, tuple(itertools.accumulate(counts)))
+
+    def shown_from(self, start: int) -> tuple[int, ...]:
+        """Return the handles of images behind the first `start` tokens."""
+        past = sum(token < 0 for token in self.content[:start])
+        return self.handles[sum(stop <= past for stop in self.stops) :]
+
+
+@dataclasses.dataclass
+class _Kept:
+    """What is kept of a prompt, and the keys and values of rows behind it."""
+
+    layers: Layers
+    logits: Float[Tensor, " vocabulary"]
+    rows: list[tuple[tuple[int, ...], Float[Tensor, "layer two kept place size"]]]
+
+
+class KeyMemory:
+    """Keys and values that one call of `continue_rows` leaves for the next, while weights stay as they are.
+
+    A row goes on from the longest beginning that any row of its prompt has had, so a fork from its parent's.
+    """
+
+    def __init__(self, most_rows: int) -> None:
+        """Start empty; beyond so many rows, the prompt that was used longest ago leaves with its own."""
+        self.most_rows = most_rows
+        self._kept: dict[Prefix, _Kept] = {}
+
+    def prompts(
+        self, model: VolumeVLM, wanted: list[Prefix], pad_id: int
+    ) -> tuple[Layers, Bool[Tensor, "prompt before"], Float[Tensor, "prompt vocabulary"]]:
+        """Return keys and values of prompts, which of their places hold tokens, and logits behind them."""
+        new = [one for one in wanted if one not in self._kept]
+        if new:
+            logits, cache, mask, _ = prefill(model, new, pad_id)
+            layers = [(layer.keys, layer.values) for layer in cache.layers]
+            for number, one in enumerate(new):
+                own = [
+                    (keys[number, :, -len(one.ids) :], values[number, :, -len(one.ids) :])
+                    for keys, values in layers
+                ]
+                self._kept[one] = _Kept(own, logits[number], [])
+            if new == wanted:
+                return layers, mask.bool(), logits
+        found = []
+        for one in wanted:
+            found.append(self._kept.pop(one))
+            self._kept[one] = found[-1]
+        longest = max(len(one.ids) for one in wanted)
+        short = torch.tensor([longest - len(one.ids) for one in wanted], device=model.device)
+
+        def padded(layer: int, kind: int) -> Tensor:
+            each = (one.layers[layer][kind] for one in found)
+            return torch.stack([functional.pad(one, (0, 0, longest - one.shape[1], 0)) for one in each])
+
+        layers = [(padded(layer, 0), padded(layer, 1)) for layer in range(len(found[0].layers))]
+        mask = torch.arange(longest, device=model.device) >= short[:, None]
+        return layers, mask, torch.stack([one.logits for one in found])
+
+    def longest(
+        self, prompt: Prefix, content: tuple[int, ...]
+    ) -> tuple[int, Float[Tensor, "layer two kept place size"] | None]:
+        """Return how many tokens of `content` are known, but its last, and the keys and values of a row."""
+        best: tuple[int, Tensor | None] = (0, None)
+        for other, keys in self._kept[prompt].rows:
+            pairs = enumerate(zip(content[:-1], other, strict=False))
+            same = next(
+                (place for place, (one, two) in pairs if one != two), min(len(content) - 1, len(other))
+            )
+            if same > best[0]:
+                best = same, keys
+        return best
+
+    def put(self, prompt: Prefix, content: tuple[int, ...], keys: Tensor) -> None:
+        """Keep a row, in the place of those that it continues."""
+        kept = self._kept.get(prompt)
+        if kept is None:
+            return
+        kept.rows = [one for one in kept.rows if one[0] != content[: len(one[0])]] + [(content, keys)]
+        while sum(len(one.rows) for one in self._kept.values()) > self.most_rows:
+            del self._kept[next(iter(self._kept))]
+
+
+def prefill(
+    model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int
+) -> tuple[Float[Tensor, "row vocabulary"], DynamicCache, Tensor, Tensor]:
+    """Compute the prefixes; return the logits after them, the cache, the mask and the positions."""
+    ids, mask, pixels = padded_rows(prefixes, pad_id, model.device)
+    positions = model.positions(ids, mask, pixels)
+    cache = DynamicCache(config=model.config.get_text_config())
+    output = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions,
+        pixel_values=pixels,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return output.logits[:, -1], cache, mask, positions
+
+
+def padded_rows(
+    prefixes: Sequence[Prefix], pad_id: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return left-padded ids, their mask, and the images."""
+    longest = max(len(prefix.ids) for prefix in prefixes)
+    short = [longest - len(prefix.ids) for prefix in prefixes]
+    ids = [[pad_id] * gap + list(prefix.ids) for gap, prefix in zip(short, prefixes, strict=True)]
+    mask = torch.tensor([[0] * gap + [1] * (longest - gap) for gap in short], device=device)
+    handles = [handle for prefix in prefixes for handle in prefix.handles]
+    return torch.tensor(ids, device=device), mask, pixels_of(handles, device)
+
+
+def pixels_of(handles: Sequence[int], device: torch.device) -> Tensor | None:
+    """Return handles as the model takes them."""
+    return torch.tensor(handles, device=device).reshape(-1, 1) if handles else None

@@ -1,0 +1,103 @@
+"""What is kept from call to call; that it changes no token is tested in tests/train/test_sampler.py."""
+
+import pytest
+import torch
+
+from evidcore.model.generation import continue_rows
+from evidcore.model.policy import VLMPolicy, sampling_of
+from evidcore.model.shared_prefix import KeyMemory, Prefix, Written
+
+
+@pytest.fixture
+def prompts(small):
+    policy = VLMPolicy(small.model, small.processor)
+    return [policy.prefix(prompt) for prompt in small.prompts[:3]]
+
+
+def keys(value):
+    return torch.full((1, 2, 1, 1, 1), float(value))
+
+
+def test_a_row_goes_on_from_the_longest_beginning_that_its_prompt_has_had(small, prompts):
+    memory = KeyMemory(8)
+    memory.prompts(small.model, prompts[:2], 0)
+    for number, content in enumerate([(5, 6), (5, 6, 7, 8), (5, -3, 7)]):
+        memory.put(prompts[0], content, keys(number))
+    memory.put(prompts[1], (5, 6, 7, 9, 9), keys(3))
+    for content, count, row in [
+        ((5, 6, 7, 9, 9), 3, 1),
+        ((5, 6, 7, 8), 3, 1),  # the last token is read again: the next one comes from it
+        ((5, -3, 7, 8), 3, 2),
+        ((5, -4, 7), 1, 1),  # another image
+        ((6, 5), 0, None),
+        ((5,), 0, None),
+    ]:
+        found, held = memory.longest(prompts[0], content)
+        assert (found, None if held is None else held.flatten()[0].item()) == (count, row), content
+
+
+def test_the_prompt_that_was_used_longest_ago_leaves_first(small, prompts):
+    memory = KeyMemory(3)
+    for prompt in prompts:
+        memory.prompts(small.model, [prompt], 0)
+        memory.put(prompt, (5, 6), keys(0))
+    memory.prompts(small.model, prompts[:1], 0)  # used again
+    memory.put(prompts[2], (5, 6, 7), keys(0))  # in the place of the row that it continues
+    memory.put(prompts[2], (5, 8), keys(0))
+    assert set(memory._kept) == {prompts[0], prompts[2]}
+    memory.put(prompts[1], (5,), keys(0))  # left meanwhile
+    assert memory.longest(prompts[0], (5, 6, 7))[0] == 2
+    memory.prompts(small.model, prompts[:1], 0)
+    for number in range(5):  # more rows than may be kept
+        memory.put(prompts[0], (number,), keys(0))
+    assert memory._kept == {}
+
+
+def test_keys_that_were_kept_are_those_of_a_call_of_its_own(small, prompts):
+    memory = KeyMemory(8)
+    together = memory.prompts(small.model, prompts, 0)
+    order = [2, 0]
+    layers, mask, logits = memory.prompts(small.model, [prompts[place] for place in order], 0)
+    longest = mask.shape[1]
+    assert torch.equal(logits, together[2][order])
+    assert mask.sum(1).tolist() == [len(prompts[place].ids) for place in order]
+    for layer, other in zip(layers, together[0], strict=True):
+        for kept, whole in zip(layer, other, strict=True):
+            seen = mask[:, None, :, None]
+            assert torch.equal(kept * seen, whole[order][:, :, -longest:] * seen)
+
+
+def test_images_in_what_was_written_are_told_apart(small, prompts):
+    image = small.model.config.image_token_id
+    prompt, handles = prompts[0], tuple(one.handles[0] for one in prompts[:2])
+    whole = Prefix((*prompt.ids, 7, *[image] * 4, 8, *[image] * 4, 9), (*prompt.handles, *handles), prompt)
+    found = Written.of(small.model, whole)
+    one, other = (-1 - handle for handle in handles)
+    assert found.content == (7, *[one] * 4, 8, *[other] * 4, 9)
+    assert [found.shown_from(start) for start in (0, 1, 5, 6, 10)] == [
+        handles, handles, handles[1:], handles[1:], (),
+    ]  # fmt: skip
+    assert Written.of(small.model, prompt) == Written((), (), ())
+
+
+def test_rows_of_several_turns_are_continued_as_their_tokens_are(small, prompts):
+    image = small.model.config.image_token_id
+    turn = (7, 8, *[image] * 4, 9, 10)
+    rows = [
+        Prefix(
+            (*one.ids, *turn[:count]), (*one.handles, *other.handles * (count > 2)), one if count else None
+        )
+        for one, other, count in [
+            (prompts[0], prompts[1], 8),
+            (prompts[1], prompts[2], 2),
+            (prompts[0], prompts[2], 8),
+            (prompts[2], prompts[0], 0),
+        ]
+    ]
+    sampling = sampling_of(small.model, small.processor, max_new_tokens=6, temperature=1.0)
+    found = continue_rows(small.model, rows, sampling, seeds=range(4))
+    plain = [Prefix(row.ids, row.handles) for row in rows]
+    expected = continue_rows(small.model, plain, sampling, seeds=range(4))
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
