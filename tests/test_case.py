@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evidcore.case import Crop, Query, VolumeRef
+from evidcore.case import Crop, Drawing, Query, VolumeRef
 
 REFS = [
     VolumeRef(path="a b/scan#1.nii.gz"),
@@ -20,6 +20,51 @@ REFS = [
 def test_a_crop_survives_the_way_through_its_uri(ref, box):
     crop = Crop(volume=ref, box_zyx=box, blank=box is None)
     assert Crop.parse_uri(crop.uri()) == crop
+
+
+DRAWINGS = {
+    "slices-3": Drawing(kind="slices", slices=(3,)),
+    "slices-3,0,12": Drawing(kind="slices", slices=(3, 0, 12)),
+    "tiles-2,0,5,9": Drawing(kind="tiles", slices=(0, 5, 9), columns=2),
+    "mean-y": Drawing(kind="mean", axis="y"),
+    "attenuation-x": Drawing(kind="attenuation", axis="x"),
+    "picture-": Drawing(kind="picture"),
+}
+
+
+@pytest.mark.parametrize("mark", DRAWINGS)
+def test_a_drawing_survives_the_way_through_a_uri(mark):
+    drawing = DRAWINGS[mark]
+    assert drawing.mark() == mark
+    crop = Crop(volume=REFS[0], drawing=drawing)
+    assert Crop.parse_uri(crop.uri()) == crop
+    assert Crop.parse_uri(Crop(volume=REFS[0]).uri()).drawing is None
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "collage-1,2",
+        "slices-",
+        "tiles-4",
+        "tiles-0,1",
+        "mean-z",
+        "mean-",
+        "picture-1",
+        "slices-1,b",
+        "mean-1",
+    ],
+)
+def test_a_drawing_of_no_kind_is_refused(mark):
+    with pytest.raises(ValueError, match=rf"not a crop: 'scan.nii#intensity=hu&drawing={mark}' \("):
+        Crop.parse_uri(f"scan.nii#intensity=hu&drawing={mark}")
+
+
+def test_a_part_of_what_is_drawn_is_drawn_anew_but_of_a_photograph():
+    for drawing in DRAWINGS.values():
+        part = Crop(volume=REFS[0], blank=True, drawing=drawing).cut((1, 2, 0, 3, 0, 4))
+        kept = drawing if drawing.kind == "picture" else None
+        assert part == Crop(volume=REFS[0], blank=True, drawing=kept, box_zyx=(1, 2, 0, 3, 0, 4))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from evidcore.case.scan import Case, MaskRef, VolumeRef
@@ -164,6 +164,43 @@ Verdict = Score | Unscored
 
 
 Change = Literal["", "scrambled", "perturbed", "noisy"]
+DrawingKind = Literal["slices", "tiles", "mean", "attenuation", "picture"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How pictures are made of a volume: `evidcore.volume.drawing` says what each kind is."""
+
+    kind: DrawingKind
+    slices: tuple[int, ...] = ()  # of "slices" and "tiles": indices in the source volume, in order
+    columns: int = 0  # of "tiles"
+    axis: Literal["", "y", "x"] = ""  # of "mean" and "attenuation": along which the rays run
+
+    def __post_init__(self) -> None:
+        """Refuse what its kind has no use for, or what it lacks."""
+        takes = {"slices": (1, 0, 0), "tiles": (1, 1, 0), "mean": (0, 0, 1), "attenuation": (0, 0, 1)}
+        given = (bool(self.slices), self.columns > 0, self.axis in ("y", "x"))
+        if self.kind not in get_args(DrawingKind) or given != takes.get(self.kind, (0, 0, 0)):
+            raise ValueError(f"no such drawing: {self}")
+
+    def mark(self) -> str:
+        """Return the string form; `parse` is its inverse."""
+        numbers = (self.columns, *self.slices) if self.columns else self.slices
+        return f"{self.kind}-{self.axis}{','.join(map(str, numbers))}"
+
+    @classmethod
+    def parse(cls, mark: str) -> Drawing:
+        """Read back what `mark()` wrote.
+
+        Raises:
+            ValueError: if the text is not such a string.
+        """
+        kind, _, rest = mark.partition("-")
+        if kind in ("mean", "attenuation"):
+            return cls(kind=cast(Any, kind), axis=cast(Any, rest))
+        numbers = tuple(int(number) for number in rest.split(",") if rest)
+        columns, slices = (numbers[0], numbers[1:]) if kind == "tiles" and numbers else (0, numbers)
+        return cls(kind=cast(Any, kind), slices=slices, columns=columns)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,6 +214,12 @@ class Crop:
     box_zyx: tuple[int, int, int, int, int, int] | None = None  # z0, z1, y0, y1, x0, x1 in voxels
     blank: bool = False  # every voxel air: the grounding audit's empty volume
     change: Change = ""  # what an audit does to the voxels that an encoder is given
+    drawing: Drawing | None = None  # the pictures that are made of it; none: its voxels
+
+    def cut(self, box_zyx: tuple[int, int, int, int, int, int]) -> Crop:
+        """Return the voxels of a box of the volume; a photograph stays one, no other drawing does."""
+        keeps = self.drawing is not None and self.drawing.kind == "picture"
+        return dataclasses.replace(self, box_zyx=box_zyx, drawing=self.drawing if keeps else None)
 
     def uri(self) -> str:
         """Return the string form; `parse_uri` is its inverse."""
@@ -187,6 +230,8 @@ class Crop:
             marks["blank"] = "1"
         if self.change:
             marks["change"] = self.change
+        if self.drawing is not None:
+            marks["drawing"] = self.drawing.mark()
         return f"{self.volume.path}#{urlencode(marks, safe=',')}"
 
     @classmethod
@@ -203,6 +248,7 @@ class Crop:
         try:
             volume = VolumeRef.from_marks(path, marks)
             box = tuple(int(edge) for edge in marks["box"].split(",")) if "box" in marks else None
+            drawing = Drawing.parse(marks["drawing"]) if "drawing" in marks else None
         except ValueError as cause:
             raise ValueError(f"not a crop: {uri!r} ({cause}); write it with Crop.uri()") from cause
         return cls(
@@ -210,6 +256,7 @@ class Crop:
             box_zyx=cast(Any, box),
             blank="blank" in marks,
             change=cast(Any, marks.get("change", "")),
+            drawing=drawing,
         )
 
 

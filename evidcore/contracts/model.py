@@ -80,11 +80,15 @@ class EncoderInput:
     windows: tuple[tuple[float, float], ...]  # (low, high) in HU, one channel each, mapped to -1..1
     # no window at all: one channel, scaled by the volume's percentiles; the only way for arbitrary intensity
     any_depth: bool = False  # z may differ from size_zyx[0]
+    multiple_px: int | None = None  # y and x may be any multiples of this; None: as in size_zyx
+    colours: bool = (
+        False  # of an encoder without windows: photographs in red, green and blue, all else thrice
+    )
 
     @property
     def channels(self) -> int:
         """Number of channels the encoder is given."""
-        return max(1, len(self.windows))
+        return 3 if self.colours else max(1, len(self.windows))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import io
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,14 +12,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from evidcore.case import Crop, VolumeRef
+from evidcore.case import Crop, Drawing
 from evidcore.errors import EvidError
+from evidcore.formats import Volume
 from evidcore.page.cases import Known
 from evidcore.page.markup import Html, data_block, join, tag
 
 Plane = npt.NDArray[np.uint8]
 WINDOWS_HU = {"lung": (-1350.0, 150.0), "mediastinum": (-160.0, 240.0), "bone": (-500.0, 1300.0)}
+AXIAL_SIDES = (("left", "R"), ("right", "L"), ("top", "A"), ("bottom", "P"))
+FILM_SIDES = {
+    "y": (("left", "R"), ("right", "L"), ("top", "S"), ("bottom", "I")),
+    "x": (("left", "A"), ("right", "P"), ("top", "S"), ("bottom", "I")),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +42,7 @@ class Slices:
     windows: Mapping[str, tuple[str, ...]]  # data URIs
     outlines: Mapping[str, Mapping[int, str]]  # by mask name: position in `z` -> SVG path in pixels
     areas: Mapping[str, tuple[int, ...]]  # by mask name: voxels on each of `z`
+    sides: tuple[tuple[str, str], ...] = AXIAL_SIDES  # of the body, by edge
 
     def block(self) -> dict[str, Any]:
         """Return the form that the script reads."""
@@ -178,7 +187,11 @@ def _grey(plane: npt.NDArray[np.float32], low: float, high: float) -> Plane:
 
 
 def _data_uri(plane: Plane) -> str:
-    return "data:image/png;base64," + base64.b64encode(png(plane)).decode("ascii")
+    return _png_uri(png(plane))
+
+
+def _png_uri(content: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 
 def _runs(line: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -188,7 +201,14 @@ def _runs(line: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 _MOST_OUTLINES = 6  # more colours cannot be told apart
 _SMALL_BYTES = 300_000  # not worth making coarser
-_BODY_SIDES = (("left", "R"), ("right", "L"), ("top", "A"), ("bottom", "P"))
+WORDS = {
+    "slices": "The prompt showed these slices, one behind the other.",
+    "tiles": "The prompt showed these slices in one picture.",
+    "mean": "The prompt showed this projection: the mean along each ray.",
+    "attenuation": "The prompt showed this projection: the X-rays that are absorbed.",
+    "picture": "The prompt showed this picture.",
+}
+Shown = tuple[str, Drawing | None]  # a volume's path, and what was made of it
 _OUTLINE_SWITCH = tag(
     "label", tag("input", type="checkbox", class_="outline", checked=True), tag("span", "outlines")
 )
@@ -204,12 +224,14 @@ class Gallery:
     def __init__(self, budget_bytes: int) -> None:
         self._left = budget_bytes
         self._viewers = 0
-        self._volumes: dict[str, tuple[str, Slices]] = {}  # path -> (element id, slices)
-        self._thumbnails: dict[str, Html] = {}
-        self._faults: dict[str, str] = {}
+        self._volumes: dict[Shown, tuple[str, Slices]] = {}  # -> (element id, slices)
+        self._thumbnails: dict[Shown, Html] = {}
+        self._faults: dict[Shown, str] = {}
 
     def viewer(self, uris: Sequence[str], known: Known | None, finding: str | None = None) -> Html:
         """Return the slice viewer of the first crop's volume; a sentence where nothing can be shown.
+
+        Where pictures were drawn of the volume it shows these, one viewer for each way of drawing.
 
         Args:
             uris: what the prompt showed.
@@ -219,24 +241,30 @@ class Gallery:
         crops = _crops(uris)
         if isinstance(crops, str):
             return _nothing(crops)
-        path = crops[0].volume.path
         if crops[0].blank:
             return _nothing("Every voxel of this volume is air.")
-        if path not in self._volumes and path not in self._faults:
+        same = [crop for crop in crops if crop.volume.path == crops[0].volume.path]
+        drawn_alike = {_key(crop): crop for crop in reversed(same)}
+        return join(self._figure(crop, known, finding, crops) for crop in reversed(drawn_alike.values()))
+
+    def _figure(self, crop: Crop, known: Known | None, finding: str | None, crops: Sequence[Crop]) -> Html:
+        key = _key(crop)
+        if key not in self._volumes and key not in self._faults:
             try:
-                drawn = self._drawn(crops[0].volume, known)
+                drawn = self._drawn(crop, known)
             except (EvidError, OSError) as cause:
-                self._faults[path] = f"The volume cannot be shown: {cause}"
+                self._faults[key] = f"The volume cannot be shown: {cause}"
             else:
                 if drawn is None:
-                    self._faults[path] = "Left out to keep this page small."
+                    self._faults[key] = "Left out to keep this page small."
                 else:
-                    self._volumes[path] = (f"volume-{len(self._volumes)}", drawn)
-        if path in self._faults:
-            return _nothing(self._faults[path])
-        name, drawn = self._volumes[path]
+                    self._volumes[key] = (f"volume-{len(self._volumes)}", drawn)
+        if key in self._faults:
+            return _nothing(self._faults[key])
+        name, drawn = self._volumes[key]
         self._viewers += 1
-        return viewer_figure(self._viewers, name, drawn, drawn.start(finding), _shown(crops))
+        note = _shown(crops) if crop.drawing is None else WORDS[crop.drawing.kind]
+        return viewer_figure(self._viewers, name, drawn, drawn.start(finding), note)
 
     def thumbnail(self, uris: Sequence[str]) -> Html:
         """Return one slice of the first crop's volume, small."""
@@ -245,22 +273,22 @@ class Gallery:
             return _nothing(crops, small=True)
         if crops[0].blank:
             return _nothing("air only", small=True)
-        path = crops[0].volume.path
-        if path not in self._thumbnails:
+        key = _key(crops[0])
+        if key not in self._thumbnails:
             try:
-                self._thumbnails[path] = self._small(crops[0].volume)
+                self._thumbnails[key] = self._small(crops[0])
             except (EvidError, OSError) as cause:
-                self._thumbnails[path] = _nothing(f"The volume cannot be shown: {cause}", small=True)
-        return self._thumbnails[path]
+                self._thumbnails[key] = _nothing(f"The volume cannot be shown: {cause}", small=True)
+        return self._thumbnails[key]
 
     def blocks(self) -> Html:
         """Return the data of every volume that a viewer uses."""
         return join(data_block(drawn.block(), id=name) for name, drawn in self._volumes.values())
 
-    def _drawn(self, ref: VolumeRef, known: Known | None) -> Slices | None:
+    def _drawn(self, crop: Crop, known: Known | None) -> Slices | None:
         from evidcore import volume
 
-        read = volume.read(ref)
+        read = volume.read(crop.volume)
         masks = {}
         if known is not None:
             present = set(known.case.present())
@@ -268,14 +296,17 @@ class Gallery:
             for name in wanted[:_MOST_OUTLINES]:
                 masks[name] = volume.read_mask(known.case.masks[name], read)
         for most_slices, most_pixels in ((48, 192), (24, 128), (12, 96)):
-            drawn = render(
-                read.array,
-                read.spacing_mm_zyx,
-                is_hu=ref.intensity == "hu",
-                masks=masks,
-                most_slices=most_slices,
-                most_pixels=most_pixels,
-            )
+            if crop.drawing is not None:
+                drawn = drawn_pictures(crop, read, masks, 4 * most_pixels)
+            else:
+                drawn = render(
+                    read.array,
+                    read.spacing_mm_zyx,
+                    is_hu=crop.volume.intensity == "hu",
+                    masks=masks,
+                    most_slices=most_slices,
+                    most_pixels=most_pixels,
+                )
             # a quarter of what is left: later volumes must find room too
             if drawn.bytes_written() <= max(self._left / 4, _SMALL_BYTES):
                 break
@@ -284,16 +315,20 @@ class Gallery:
         self._left -= drawn.bytes_written()
         return drawn
 
-    def _small(self, ref: VolumeRef) -> Html:
-        if ref.path in self._volumes:
-            drawn = self._volumes[ref.path][1]
+    def _small(self, crop: Crop) -> Html:
+        if _key(crop) in self._volumes:
+            drawn = self._volumes[_key(crop)][1]
         else:
             from evidcore import volume
 
-            read = volume.read(ref)
-            middle = read.array.shape[0] // 2
-            plane = read.array[middle : middle + 1]
-            drawn = render(plane, read.spacing_mm_zyx, is_hu=ref.intensity == "hu", masks={}, most_pixels=96)
+            read = volume.read(crop.volume)
+            if crop.drawing is not None:
+                drawn = drawn_pictures(crop, read, {}, 96)
+            else:
+                middle = read.array.shape[0] // 2
+                plane = read.array[middle : middle + 1]
+                is_hu = crop.volume.intensity == "hu"
+                drawn = render(plane, read.spacing_mm_zyx, is_hu=is_hu, masks={}, most_pixels=96)
         picture = next(iter(drawn.windows.values()))[drawn.start()]
         return tag(
             "img",
@@ -302,6 +337,51 @@ class Gallery:
             src=picture,
             style=f"aspect-ratio:{drawn.aspect:.4f}",
         )
+
+
+def drawn_pictures(
+    crop: Crop, read: Volume, masks: Mapping[str, npt.NDArray[np.bool_]], most_pixels: int
+) -> Slices:
+    """Render the pictures that are drawn of a whole volume, with outlines of its masks where they lie.
+
+    Args:
+        crop: how it is drawn.
+        read: its volume.
+        masks: masks on the volume's grid, by name.
+        most_pixels: longer edges are averaged down to this.
+    """
+    from evidcore.volume.drawing import draw, photograph
+
+    assert crop.drawing is not None
+    whole = dataclasses.replace(crop, box_zyx=None)
+    drawn = draw(whole, read.array, read.geometry)
+    is_film = crop.drawing.axis != ""
+    of_masks = whole
+    if is_film:  # a mask has no HU
+        of_masks = dataclasses.replace(whole, drawing=dataclasses.replace(crop.drawing, kind="mean"))
+    rendered = render(
+        drawn.array,
+        drawn.spacing_mm_zyx,
+        is_hu=crop.volume.intensity == "hu" and drawn.window is None,
+        masks={name: draw(of_masks, mask, read.geometry).array > 0 for name, mask in masks.items()},
+        most_pixels=most_pixels,
+    )
+    if crop.drawing.kind == "slices":
+        indices = tuple(crop.drawing.slices[place] for place in rendered.z)
+        rendered = dataclasses.replace(rendered, z=indices, depth=read.array.shape[0])
+    photo = photograph(whole, in_colours=True)
+    if photo is not None:
+        size = (rendered.width_px, rendered.height_px)
+        held = io.BytesIO()
+        Image.fromarray(photo).resize(size, Image.Resampling.BICUBIC).save(held, format="PNG")
+        rendered = dataclasses.replace(rendered, windows={"colours": (_png_uri(held.getvalue()),)})
+    is_axial = crop.drawing.kind == "slices"
+    sides = AXIAL_SIDES if is_axial else FILM_SIDES.get(crop.drawing.axis, ())
+    return dataclasses.replace(rendered, sides=sides)
+
+
+def _key(crop: Crop) -> Shown:
+    return crop.volume.path, crop.drawing
 
 
 def _crops(uris: Sequence[str]) -> list[Crop] | str:
@@ -362,7 +442,7 @@ def viewer_figure(number: int, name: str, drawn: Slices, start: int, note: str) 
         "div",
         tag("img", src=drawn.windows[window][start], alt=f"Axial {source}, {window}", draggable="false"),
         tag("svg", *outlines, viewBox=grid, preserveAspectRatio="none", aria_hidden="true"),
-        *(tag("span", letter, class_=f"side {side}", aria_hidden="true") for side, letter in _BODY_SIDES),
+        *(tag("span", letter, class_=f"side {side}", aria_hidden="true") for side, letter in drawn.sides),
         class_="screen",
         style=f"aspect-ratio:{drawn.aspect:.4f}",
     )

@@ -41,7 +41,7 @@ def check_encoder(encoder: Encoder, *, depths: Sequence[int] = (), seed: int = 0
     generator = torch.Generator().manual_seed(seed)
     for depth in (declared.size_zyx[0], *depths):
         size = (depth, *declared.size_zyx[1:])
-        volumes = torch.rand((3, len(declared.windows), *size), generator=generator) * 2 - 1
+        volumes = torch.rand((3, declared.channels, *size), generator=generator) * 2 - 1
         grid = encoder.grid(size)
         positive = len(grid) == 3 and all(isinstance(count, int) and count > 0 for count in grid)
         require(positive, encoder, "the grid is three positive integers", f"got {grid!r} for {size} voxels")

@@ -61,10 +61,12 @@ def _announced_size(view: View, part: VisualPart, encoder: EncoderInput) -> None
     require(size == view.size_zyx(part, encoder), view, clause, f"{size} at first, then another")
     positive = len(size) == 3 and all(isinstance(count, int) and count > 0 for count in size)
     require(positive, view, clause, f"got {size!r}")
-    fits = size[1:] == encoder.size_zyx[1:] and (encoder.any_depth or size[0] == encoder.size_zyx[0])
-    require(fits, view, clause, f"got {size}, the encoder takes {encoder.size_zyx}")
+    step = encoder.multiple_px
+    sides_fit = size[1:] == encoder.size_zyx[1:] or (step and not any(side % step for side in size[1:]))
+    fits = sides_fit and (encoder.any_depth or size[0] == encoder.size_zyx[0])
+    require(bool(fits), view, clause, f"got {size}, the encoder takes {encoder.size_zyx}")
     pixels = prepare(part.crop, encoder, size)
-    expected = (len(encoder.windows), *size)
+    expected = (encoder.channels, *size)
     require(tuple(pixels.shape) == expected, view, clause, f"got {tuple(pixels.shape)}, announced {expected}")
 
 

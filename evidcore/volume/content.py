@@ -60,14 +60,19 @@ def content_hash(path: str) -> str:
 def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> int:
     """Return the key of what `prepare` gives for the same arguments: 63 bits, to fit an int64 tensor.
 
-    A blank crop looks the same whatever volume it stands for, and has the same key.
+    A blank crop looks the same whatever volume it stands for, and has the same key if it is drawn alike.
     """
+    declared = dataclasses.asdict(spec) | {"size_zyx": size_zyx or spec.size_zyx, "any_depth": None}
+    del declared["multiple_px"]  # it says which sizes may be asked for, as any_depth does
+    if not spec.colours:
+        del declared["colours"]
     settings = {
         "preparation": PREPARATION,
         "reading": READING,
-        "spec": dataclasses.asdict(spec) | {"size_zyx": size_zyx or spec.size_zyx, "any_depth": None},
+        "spec": declared,
         "blank": crop.blank,
         **({"change": crop.change} if crop.change else {}),
+        **({"drawing": crop.drawing.mark()} if crop.drawing else {}),
         "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
         "box_zyx": None if crop.blank else crop.box_zyx,
         "file": None if crop.blank else content_hash(crop.volume.path),
@@ -85,7 +90,8 @@ def volume_key(ref: VolumeRef) -> str:
 
 def shown_key(crop: Crop) -> str:
     """Return the key of what a crop shows, whatever encoder sees it and wherever the file lies."""
-    text = json.dumps([volume_key(crop.volume), crop.box_zyx, crop.blank, crop.change])
+    drawn = [crop.drawing.mark()] if crop.drawing else []
+    text = json.dumps([volume_key(crop.volume), crop.box_zyx, crop.blank, crop.change, *drawn])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -89,6 +89,17 @@ def _greys(path: str, as_stored: tuple[str, ...] = GREYS) -> Array:
         raise _unreadable(path, cause) from cause
 
 
+def colours(path: str, *, in_colours: bool = True) -> Array | None:
+    """Return a picture of 8 bits, uint8: (y, x, red green blue), or its luminance, (y, x); else None."""
+    try:
+        with _opened(path) as picture:
+            if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
+                return None
+            return np.asarray(picture.convert("RGB" if in_colours else "L"))
+    except MISTAKES as cause:
+        raise _unreadable(path, cause) from cause
+
+
 def _opened(path: str) -> Image.Image:
     try:
         return Image.open(path)

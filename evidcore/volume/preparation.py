@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
@@ -23,9 +24,12 @@ from evidcore.formats import Array, Geometry, Volume
 from evidcore.volume.cache import cache_root, shared_quota, touch
 from evidcore.volume.cached_volume import PERCENTILES, SUFFIX, Damaged, open_array, volume_cache, write_array
 from evidcore.volume.content import content_key, shown_key
+from evidcore.volume.drawing import draw, photograph
 from evidcore.volume.reading import AIR_HU
 
 log = logging.getLogger(__name__)
+
+PHOTOGRAPH = (0.0, 255.0)  # black and white
 
 
 def get_input(crop: Crop, spec: EncoderInput, size_zyx: Grid) -> Array | None:
@@ -72,7 +76,7 @@ def _entry(key: int) -> Path:
 def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Float[Tensor, "channel z y x"]:
     """Return what an encoder is given for `crop`.
 
-    1. The crop's box is cut out of the volume.
+    1. The crop's box is cut out of the volume; where it has a `drawing`, pictures are made of it.
     2. With a declared spacing it is resampled to that spacing, then cut or filled with air around its centre;
        without, its whole field of view is resized. Both linear; where voxels are merged, all of them count
        (anti-aliasing), so that a small lesion fades but is never skipped.
@@ -81,6 +85,7 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
     Windows are HU, so a volume of arbitrary intensity is refused by an encoder that declares any. An encoder
     that declares none (`windows = ()`) takes both kinds: one channel, -1 at the 0.5th percentile of the whole
     volume and 1 at the 99.5th. A blank crop is air everywhere (-1000 HU; the low end without windows).
+    A photograph is resized as PIL does it, bicubic, whatever the declared spacing; 0 is at -1, 255 at 1.
 
     What `evid data prepare` has made is taken from the cache, the same bits. A box reads its slices alone.
 
@@ -100,23 +105,31 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
             f"or intensity = 'hu' on the dataset if the values are HU."
         )
     if crop.blank:
-        return _windowed(torch.full(size, AIR_HU if spec.windows else -1.0), spec.windows or ((-1.0, 1.0),))
+        is_film = crop.drawing is not None and crop.drawing.kind == "attenuation"  # which shows air black
+        if is_film or not spec.windows:
+            return torch.full((spec.channels, *size), -1.0)
+        return _windowed(torch.full(size, AIR_HU), spec.windows)
     held = None if crop.change else get_input(crop, spec, size)
     if held is not None:
         return torch.from_numpy(held.copy())
-    region, geometry = _region(crop)
-    windows = spec.windows or (_percentile_window(crop.volume),)
-    values = torch.from_numpy(region.astype(np.float32))
+    photo = photograph(crop, in_colours=spec.colours)
+    if photo is not None:
+        return _photograph(crop, photo, spec, size)
+    drawn = draw(crop, *_region(crop))
+    windows = spec.windows or (drawn.window or _percentile_window(crop.volume),)
+    if drawn.window is not None:
+        windows = (drawn.window,) * len(windows)
+    values = torch.from_numpy(drawn.array.astype(np.float32))
     if spec.spacing_mm_zyx is None:
         values = resize(values, size)
     else:
-        scale = zip(values.shape, geometry.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
+        scale = zip(values.shape, drawn.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
         z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
         values = _centred(resize(values, (z, y, x)), size, fill=AIR_HU if spec.windows else windows[0][0])
     if crop.change:
         rng = torch.Generator().manual_seed(content_key(crop, spec, size))
         values = _changed(values, crop.change, windows, rng)
-    return _windowed(values, windows)
+    return _windowed(values, windows).expand(spec.channels, *size)
 
 
 def show(crop: Crop) -> Volume:
@@ -125,28 +138,34 @@ def show(crop: Crop) -> Volume:
     HU are whole numbers, so that noise, air and scans of any file have one type; values of arbitrary
     intensity are float32, whole where the file's are. Air is -1000 HU, or the 0.5th percentile of the volume.
     A perturbed volume is moved by one of its own voxels; the noise, that of a noisy one too, is 1 % of the
-    range of its own values, 0.5th to 99.5th percentile.
+    range of its own values, 0.5th to 99.5th percentile. What is drawn lies nowhere in the body, and a film
+    of attenuation holds shares; of a photograph the luminance is shown.
 
     Raises:
         DataError: if the file cannot be used, or the box lies outside it.
     """
     region, whole = _region(crop)
-    is_hu = crop.volume.intensity == "hu"
-    window = _percentile_window(crop.volume) if crop.change or (crop.blank and not is_hu) else (0.0, 0.0)
-    values = torch.from_numpy(region.astype(np.float32))
+    drawn = draw(crop, region, whole)
+    is_hu = crop.volume.intensity == "hu" and drawn.window is None
+    window = drawn.window or (0.0, 0.0)
+    if drawn.window is None and (crop.change or (crop.blank and not is_hu)):
+        window = _percentile_window(crop.volume)
+    values = torch.from_numpy(drawn.array.astype(np.float32))
     if crop.blank:
         values = torch.full(values.shape, AIR_HU if is_hu else window[0])
     elif crop.change:
         rng = torch.Generator().manual_seed(int(shown_key(crop)[:15], 16))
         values = _changed(values, crop.change, [window], rng)
     array: Array = values.numpy()
-    if is_hu or region.dtype.kind == "i":
+    if is_hu or drawn.array.dtype.kind == "i":
         array = np.rint(array)
     if is_hu:
         limits = np.iinfo(np.int16)
         array = array.clip(limits.min, limits.max).astype(np.int16)
     affine = whole.affine.copy()
-    if crop.box_zyx is not None:
+    if drawn.array is not region:
+        affine = np.diag([*drawn.spacing_mm_zyx, 1.0])
+    elif crop.box_zyx is not None:
         affine[:, 3] = affine @ (*crop.box_zyx[::2], 1)
     z, y, x = array.shape
     geometry = Geometry(shape_zyx=(z, y, x), affine=affine)
@@ -189,6 +208,20 @@ def _region(crop: Crop) -> tuple[Array, Geometry]:
         return volume.array, volume.geometry
     cached = volume_cache.get_or_put(crop.volume)
     return cached.part(crop.box_zyx), cached.geometry
+
+
+def _photograph(crop: Crop, photo: Array, spec: EncoderInput, size_zyx: Grid) -> Tensor:
+    """Return a photograph at a size, (channel, z, y, x), -1 where it is black."""
+    resized = Image.fromarray(photo).resize(size_zyx[:0:-1], Image.Resampling.BICUBIC)
+    values = torch.from_numpy(np.array(resized, dtype=np.float32)).reshape(*size_zyx[1:], -1).movedim(-1, 0)
+    if crop.change:
+        seed = content_key(crop, spec, size_zyx)
+        planes = [
+            _changed(one[None], crop.change, [PHOTOGRAPH], torch.Generator().manual_seed(seed))
+            for one in values
+        ]
+        values = torch.cat(planes)
+    return _windowed(values[:, None], [PHOTOGRAPH])[0].expand(spec.channels, *size_zyx)
 
 
 def _windowed(values: Tensor, windows: Sequence[tuple[float, float]]) -> Tensor:

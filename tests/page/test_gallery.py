@@ -5,8 +5,11 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
+from PIL import Image
 
-from evidcore.page.gallery import outline, png, render
+from evidcore.case import Crop, Drawing, VolumeRef
+from evidcore.page.gallery import Gallery, drawn_pictures, outline, png, render
+from evidcore.volume import read
 
 
 def decoded(data: bytes) -> np.ndarray:
@@ -120,3 +123,70 @@ def test_viewer_starts_where_the_finding_is_largest():
     assert drawn.start("none of them") == 2
     assert list(drawn.outlines["small"]) == [6]
     assert render(np.zeros((9, 8, 8), np.int16), (1.0,) * 3, is_hu=True, masks={}).start() == 4
+
+
+@pytest.fixture
+def ref(tmp_path) -> VolumeRef:
+    """Three slices of one HU each, 4 mm apart; pixels of 2 x 1 mm."""
+    hu = np.array([-600, 150, -1350], np.int16)[:, None, None] * np.ones((1, 4, 5), np.int16)
+    np.save(tmp_path / "scan.npy", hu)
+    return VolumeRef(path=str(tmp_path / "scan.npy"), axes="SPL", spacing_mm_zyx=(4.0, 2.0, 1.0))
+
+
+def test_tiles_are_shown_as_the_prompt_did_with_outlines_on_their_tile(ref):
+    crop = Crop(volume=ref, drawing=Drawing(kind="tiles", slices=(0, 1), columns=2))
+    mask = np.zeros((3, 4, 5), bool)
+    mask[1, 2, 3] = True
+    drawn = drawn_pictures(crop, read(ref), {"it": mask}, 96)
+    assert picture(drawn.windows["lung"][0]).tolist() == [[130] * 5 + [255] * 5] * 4
+    on_tile = np.zeros((4, 10), bool)
+    on_tile[2, 8] = True
+    assert drawn.outlines["it"] == {0: outline(on_tile)}
+    assert drawn.sides == ()
+
+
+def test_listed_slices_keep_their_source_index(ref):
+    crop = Crop(volume=ref, drawing=Drawing(kind="slices", slices=(0, 2)))
+    drawn = drawn_pictures(crop, read(ref), {}, 96)
+    assert (drawn.z, drawn.depth) == ((0, 2), 3)
+    assert dict(drawn.sides) == {"left": "R", "right": "L", "top": "A", "bottom": "P"}
+
+
+@pytest.mark.parametrize(("axis", "left", "aspect"), [("y", "R", 5 / 12), ("x", "A", 8 / 12)])
+@pytest.mark.parametrize("rays", ["mean", "attenuation"])
+def test_projections_stand_upright_with_outlines_of_all_of_a_mask(ref, rays, axis, left, aspect):
+    mask = np.zeros((3, 4, 5), bool)
+    mask[2, 1, 1] = True  # the uppermost slice
+    drawn = drawn_pictures(
+        Crop(volume=ref, drawing=Drawing(kind=rays, axis=axis)), read(ref), {"it": mask}, 96
+    )
+    seen = np.zeros((3, 5 if axis == "y" else 4), bool)
+    seen[0, 1] = True
+    assert drawn.outlines["it"] == {0: outline(seen)}
+    assert (dict(drawn.sides)["left"], dict(drawn.sides)["top"]) == (left, "S")
+    assert drawn.aspect == pytest.approx(aspect)
+    shown = picture(next(iter(drawn.windows.values()))[0])
+    assert shown[0].max() == 0
+    assert shown[1].min() == 255  # 150 HU, in the middle
+
+
+def test_a_photograph_is_shown_in_its_colours(tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    Image.fromarray(values).save(tmp_path / "photo.png")
+    ref = VolumeRef(path=str(tmp_path / "photo.png"), intensity="arbitrary")
+    drawn = drawn_pictures(Crop(volume=ref, drawing=Drawing(kind="picture")), read(ref), {}, 96)
+    assert (picture(drawn.windows["colours"][0])[..., :3] == values).all()
+
+
+def test_every_way_of_drawing_a_volume_has_its_own_viewer(ref):
+    crops = [Crop(volume=ref, drawing=Drawing(kind="attenuation", axis=axis)) for axis in ("y", "x", "y")]
+    gallery = Gallery(budget_bytes=1_000_000)
+    shown = str(gallery.viewer([crop.uri() for crop in crops], None))
+    assert shown.count("<figure") == 2
+    assert "The prompt showed this projection: the X-rays that are absorbed." in shown
+    assert "volume-0" in shown
+    assert "volume-1" in shown
+    whole = str(gallery.viewer([Crop(volume=ref).uri()], None))
+    assert "volume-2" in whole
+    assert "projection" not in whole
+    assert str(gallery.thumbnail([crops[0].uri()])) != str(gallery.thumbnail([Crop(volume=ref).uri()]))

@@ -108,7 +108,7 @@ class Filler:
         return ("done", pixels.nbytes) if has_room else ("no_room", 0)
 
     def _input_bytes(self, size_zyx: Grid) -> int:
-        return 4 * math.prod(size_zyx) * max(1, len(self.spec.windows))
+        return 4 * math.prod(size_zyx) * self.spec.channels
 
 
 def fill(wanted: Iterable[Wanted], filler: Filler, *, processes: int) -> Iterator[Filled]:
