@@ -33,7 +33,7 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Crop, Finding, MaskRef, Score, Turn, VisualPart, VolumeRef
+from evidcore.case import Case, Crop, Finding, MaskRef, Score, Turn, VisualPart, VolumeRef
 from evidcore.contracts import KINDS, Dataset, EncoderInput, ImageQuestion, Policy
 from evidcore.formats import Geometry
 from evidcore.formats import Volume as ScanVolume
@@ -525,6 +525,17 @@ WRITTEN = {
 def conform_view(name, build, world):
     boxes = {(0, 0, 1000, 1000): (0.0, 1.0, 0.0, 1.0), (0, 500, 250, 1000): (0.5, 1.0, 0.0, 0.25)}
     outside = [(0, 0, 1001, 10), (-1, 0, 5, 5), (5, 5, 4, 4)]
+    if name == "montage":  # 3 rows of 4 tiles
+        boxes = {(250, 0, 500, 333): (0.0, 1.0, 0.0, 1.0), (0, 500, 125, 666): (0.5, 1.0, 0.0, 0.5)}
+        outside.append((200, 0, 300, 10))
+    if name == "image":
+        ref, _ = write_picture(
+            str(world.folder / "view.png"), np.arange(12 * 20, dtype=np.uint8).reshape(1, 12, 20)
+        )
+        photo = Case(id="photo", patient=None, volumes=(ref,))
+        spec = dataclasses.replace(SMALL, windows=(), multiple_px=28, colours=True)
+        testing.check_view(build(), photo, spec, boxes=boxes, outside=outside)
+        return
     for case in world.cases[:2]:
         testing.check_view(build(), case, SMALL, boxes=boxes, outside=outside)
 

@@ -1,0 +1,1 @@
+"""Views of volumes and photographs as pictures: montage, projection, video, image."""

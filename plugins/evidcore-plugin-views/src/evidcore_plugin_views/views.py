@@ -1,0 +1,191 @@
+"""Views `montage`, `drr`, `video` and `image`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from evidcore.builtin.views import spread
+from evidcore.case import Box, Case, Crop, Drawing, Part, TextPart, VisualPart
+from evidcore.contracts import EncoderInput, Grid, View
+from evidcore.errors import DataError, RecipeError
+from evidcore.geometry.boxes import ShownBox, is_slice
+from evidcore.registry.factory import Flat
+from evidcore.volume.reading import read_geometry
+from evidcore_plugin_views.picture_boxes import PICTURES, PictureBoxes, PictureOptions, depth_of, listed
+
+
+class Montage(View):
+    """Show axial slices of each volume, evenly spaced, side by side in one picture.
+
+    They run from inferior to superior, row by row; the text before names their source indices.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: Annotated[int, Ge(1)] = 3,
+        columns: Annotated[int, Ge(1)] = 4,
+        pictures: Annotated[PictureOptions, Flat] = PICTURES,
+    ) -> None:
+        """Set the tiles; a volume of fewer slices shows each of them in fewer rows."""
+        self.rows, self.columns = rows, columns
+        self.boxes = PictureBoxes("montage", pictures)
+
+    def render(self, case: Case) -> tuple[Part, ...]:
+        """Return a list of slices and their picture, volume after volume."""
+        parts: list[Part] = []
+        for number, ref in enumerate(case.volumes, start=1):
+            slices = tuple(spread(depth_of(ref), self.rows * self.columns))
+            columns = min(self.columns, len(slices))
+            drawing = Drawing(kind="tiles", slices=slices, columns=columns)
+            named = listed(slices, number=number, of=len(case.volumes))
+            parts += [
+                TextPart(text=f"{named}, in rows of {columns}:"),
+                VisualPart(crop=Crop(volume=ref, drawing=drawing)),
+            ]
+        return tuple(parts)
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Return the size of one picture."""
+        return self.boxes.size_zyx(part.crop, encoder)
+
+    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
+        """Return a box on a tile as voxels of its slice."""
+        return self.boxes.to_source(part.crop, box)
+
+    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+        """Return voxels of a slice as a box on its tile."""
+        return self.boxes.from_source(part.crop, box)
+
+
+class Drr(View):
+    """Show projections of each volume, as a radiograph would (digitally reconstructed radiographs).
+
+    No box on one has a slice, so none is taken back.
+    """
+
+    def __init__(
+        self,
+        *,
+        directions: tuple[Literal["front", "side"], ...] = ("front",),
+        rays: Literal["attenuation", "mean"] = "attenuation",
+        pictures: Annotated[PictureOptions, Flat] = PICTURES,
+    ) -> None:
+        """Set what is projected.
+
+        Args:
+            directions: "front" sums from front to back, "side" from right to left; a picture each.
+            rays: "attenuation" shows the share of X-rays that is absorbed, for volumes in HU; "mean" the mean
+                value along each ray, in the encoder's windows.
+            pictures: see `PictureOptions`.
+        """
+        if not directions or len(set(directions)) != len(directions):
+            raise RecipeError(
+                f"model.view.directions: must name 'front', 'side' or both, each once, got "
+                f"{list(directions)}."
+            )
+        self.directions, self.rays = directions, rays
+        self.boxes = PictureBoxes("drr", pictures)
+
+    def render(self, case: Case) -> tuple[Part, ...]:
+        """Return a tag and a picture for each direction, volume after volume."""
+        parts: list[Part] = []
+        for number, ref in enumerate(case.volumes, start=1):
+            volume_tag = f"volume {number}, " if len(case.volumes) > 1 else ""
+            for direction in self.directions:
+                drawing = Drawing(kind=self.rays, axis="y" if direction == "front" else "x")
+                parts += [
+                    TextPart(text=f"{volume_tag}projection from the {direction}:"),
+                    VisualPart(crop=Crop(volume=ref, drawing=drawing)),
+                ]
+        return tuple(parts)
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Return the size of one picture."""
+        return self.boxes.size_zyx(part.crop, encoder)
+
+    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
+        """Return None: a ray crosses every slice's neighbours alike."""
+        return None
+
+
+class Video(View):
+    """Show axial slices of each volume, evenly spaced, as the pictures of one visual part.
+
+    They run from inferior to superior; the text before names their source indices.
+    """
+
+    def __init__(
+        self, *, slices: Annotated[int, Ge(1)] = 16, pictures: Annotated[PictureOptions, Flat] = PICTURES
+    ) -> None:
+        """Set the number of slices per volume."""
+        self.slices = slices
+        self.boxes = PictureBoxes("video", pictures)
+
+    def render(self, case: Case) -> tuple[Part, ...]:
+        """Return a list of slices and all of them, volume after volume."""
+        parts: list[Part] = []
+        for number, ref in enumerate(case.volumes, start=1):
+            slices = tuple(spread(depth_of(ref), self.slices))
+            named = listed(slices, number=number, of=len(case.volumes))
+            crop = Crop(volume=ref, drawing=Drawing(kind="slices", slices=slices))
+            parts += [TextPart(text=f"{named}:"), VisualPart(crop=crop)]
+        return tuple(parts)
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Return the size of as many slices as the part shows."""
+        crop = part.crop
+        depth = crop.box_zyx[1] - crop.box_zyx[0] if crop.box_zyx else depth_of(crop.volume)
+        shown = len(crop.drawing.slices) if crop.drawing is not None else min(depth, self.slices)
+        return self.boxes.size_zyx(crop, encoder, shown)
+
+    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
+        """Return a box on one slice as voxels; None on several, among which it names none."""
+        return self.boxes.to_source(part.crop, box) if is_slice(part.crop) else None
+
+    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+        """Return voxels of one slice as a box on it; None on several."""
+        return self.boxes.from_source(part.crop, box) if is_slice(part.crop) else None
+
+
+class Image(View):
+    """Show each picture of a case as it is: in its own aspect and colours, where the encoder takes them."""
+
+    def __init__(self, *, pictures: Annotated[PictureOptions, Flat] = PICTURES) -> None:
+        """Take the options of pictures."""
+        self.boxes = PictureBoxes("image", pictures)
+
+    def render(self, case: Case) -> tuple[Part, ...]:
+        """Return one part per picture, tagged where there are several.
+
+        Raises:
+            DataError: if a volume of the case has several slices.
+        """
+        parts: list[Part] = []
+        for number, ref in enumerate(case.volumes, start=1):
+            depth, height, width = read_geometry(ref).shape_zyx
+            if depth != 1:
+                raise DataError(
+                    f"{ref.path}: view 'image' shows pictures of one slice, and this volume has {depth}. Use "
+                    f"view = {{ use = 'slices' }}, or 'montage'."
+                )
+            if len(case.volumes) > 1:
+                parts.append(TextPart(text=f"picture {number}:"))
+            box = (0, 1, 0, height, 0, width)
+            parts.append(VisualPart(crop=Crop(volume=ref, box_zyx=box, drawing=Drawing(kind="picture"))))
+        return tuple(parts)
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Return the size of one picture."""
+        return self.boxes.size_zyx(part.crop, encoder)
+
+    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
+        """Return a box on a picture as its pixels in the file."""
+        return self.boxes.to_source(part.crop, box)
+
+    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+        """Return pixels of the file as a box on the picture."""
+        return self.boxes.from_source(part.crop, box)
