@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from einops import rearrange
 from evidcore_plugin_encoders.native_vision import NativeMerger, NativeVision
+from PIL import Image
 from transformers import AutoModelForImageTextToText, Qwen2VLImageProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from evidcore.case import Prompt, VisualPart
+from evidcore.case import Case, Prompt, VisualPart, VolumeRef
 from evidcore.errors import RecipeError, RunError
 from evidcore.model import assemble
 from evidcore.model.generation import Sampling, continue_rows
@@ -18,6 +21,7 @@ from evidcore.testing import check_encoder, tiny_language, tiny_vision_language
 
 SIZES = {"qwen2_5_vl": 112, "qwen3_vl": 96}
 MERGER = {"use": "native-merger"}
+SLICES = {"use": "slices", "slices": 3}
 
 
 @pytest.fixture(scope="module", params=sorted(SIZES))
@@ -40,7 +44,7 @@ def table(kind):
     return {"use": "native-vision", "size": SIZES[kind], "windows": [[-1000, 400]]}
 
 
-def own(folder, table, bridge=MERGER):
+def own(folder, table, bridge=MERGER, view_table=SLICES):
     """Assemble the model from its folder, as a run does."""
     language, tokenizer = Pretrained(folder=str(folder)).load()
     encoder = factory.build(
@@ -49,7 +53,7 @@ def own(folder, table, bridge=MERGER):
     encoder.adopt(language)
     return assemble.assemble(
         language, tokenizer, encoder, encoder_table=table, bridge_table=bridge,
-        view_table={"use": "slices", "slices": 3},
+        view_table=view_table,
     )  # fmt: skip
 
 
@@ -222,6 +226,75 @@ def test_three_windows_are_three_colours(folder, table, kind):
         torch.testing.assert_close(alike, grey.eval()(shown).features)
 
 
+def photographs(tmp_path):
+    """Questions about coloured pictures of different aspects, larger and smaller than the model takes."""
+    rng = np.random.default_rng(3)
+    prompts = []
+    for number, (height, width) in enumerate([(60, 150), (130, 70), (20, 24)]):
+        path = tmp_path / f"{number}.{'jpg' if number else 'png'}"
+        coarse = rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
+        Image.fromarray(coarse).resize((width, height)).save(path)
+        ref = VolumeRef(path=str(path), intensity="arbitrary")
+        prompts.append(Case(id=str(number), patient=None, volumes=(ref,)))
+    return prompts
+
+
+def test_photographs_are_read_as_the_published_model_reads_them(folder, kind, stock, tmp_path):
+    step = 32 if kind == "qwen3_vl" else 28
+    bounds = {"least_pixels": 2 * step**2, "most_pixels": 8 * step**2}
+    table = {"use": "native-vision", "size": SIZES[kind], "windows": []}
+    view_table = {"use": "image", "multiple_px": step, **bounds}
+    model, processor = own(folder, table, view_table=view_table)
+    view = factory.build("view", view_table, given={}, where="view")
+    config = model.model.encoder.tower.config
+    published = Qwen2VLImageProcessorPil(
+        patch_size=config.patch_size, merge_size=config.spatial_merge_size,
+        min_pixels=bounds["least_pixels"], max_pixels=bounds["most_pixels"],
+        image_mean=model.model.encoder.mean.flatten().tolist(),
+        image_std=model.model.encoder.spread.flatten().tolist(),
+    )  # fmt: skip
+    cases = photographs(tmp_path)
+    sizes, greys = set(), []
+    for case in cases:
+        prompt = Prompt(id=case.id, case=case, task="test", parts=view.render(case))
+        encoded = processor.encode(prompt)
+        handle = processor.image_processor.handle(encoded.crops[0])
+        made = published(Image.open(case.volumes[0].path), return_tensors="pt")
+        grid = made["image_grid_thw"][0].tolist()
+        size = model.model.bank.size_zyx(handle)
+        assert [side // config.patch_size for side in size[1:]] == grid[1:]
+        pixels = model.model.bank.pixels([handle])
+        theirs = patches_as_pictures(made["pixel_values"], grid, config)
+        mean, spread = model.model.encoder.mean, model.model.encoder.spread
+        torch.testing.assert_close(((pixels[0, :, 0] + 1) / 2 - mean) / spread, theirs, rtol=0, atol=1e-5)
+        expected = stock_logits(stock, list(encoded.ids), made)
+        with torch.no_grad():
+            found = model(
+                input_ids=torch.tensor([encoded.ids]), pixel_values=torch.tensor([[handle]])
+            ).logits[0]
+            grey = pixels.mean(dim=1, keepdim=True).expand_as(pixels)
+            greys.append(
+                (model(input_ids=torch.tensor([encoded.ids]), pixel_values=grey).logits[0] - found)
+                .abs()
+                .max()
+            )
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+        sizes.add(size)
+    assert len(sizes) == 3
+    assert min(greys) > 1e-3  # the colours matter
+
+
+def patches_as_pictures(patches, grid, config):
+    """Return the pictures that a processor of Qwen-VL cut up, (colour, y, x); both frames are the same."""
+    merge = config.spatial_merge_size
+    whole = rearrange(
+        patches, "(y x m n) (c t p q) -> t c (y m p) (x n q)", y=grid[1] // merge, x=grid[2] // merge,
+        m=merge, n=merge, t=config.temporal_patch_size, p=config.patch_size, q=config.patch_size,
+    )  # fmt: skip
+    assert torch.equal(whole[0], whole[1])
+    return whole[0]
+
+
 def test_what_does_not_fit_is_refused(folder, kind, tmp_path):
     language, _ = Pretrained(folder=str(folder)).load()
     vision = assemble.vision_of(language.config)
@@ -242,8 +315,8 @@ def test_what_does_not_fit_is_refused(folder, kind, tmp_path):
         RecipeError, match=r"gives embeddings of 64 numbers, and the language model's have 32"
     ):
         NativeMerger(encoder.width, 32, (1, 3, 3), vision)
-    with pytest.raises(ValueError, match=r"the tower is built for slices of \(\d+, \d+\) pixels"):
-        encoder.grid((1, 56, 56))
+    with pytest.raises(ValueError, match=r"multiples of \d+ pixels \(y, x\), got \(50, 56\)"):
+        encoder.grid((1, 50, 56))
     text, _ = Pretrained(folder=str(tiny_language(tmp_path))).load()
     with pytest.raises(RunError, match=r"model.encoder: Qwen2ForCausalLM has no vision tower"):
         encoder.adopt(text)

@@ -73,13 +73,14 @@ class NativeVision(Encoder):
         Args:
             vision: the tower's configuration.
             size: height and width that a slice is resized to, in pixels: a multiple of 32 (Qwen3-VL) or 28
-                (Qwen2.5-VL). 256 pixels are 64 tokens of Qwen3-VL.
+                (Qwen2.5-VL). 256 pixels are 64 tokens of Qwen3-VL. A view may choose other multiples, as
+                `image` does to keep a picture's own aspect.
             slices: slices taken from a volume that is shown whole.
             windows: (low, high) in HU: one, shown in grey, or three, for red, green and blue; [] scales by
-                percentiles, for any intensity.
+                percentiles, for any intensity, and takes photographs in their colours.
         """
         super().__init__()
-        config = _config(vision, "model.encoder")
+        self.config = config = _config(vision, "model.encoder")
         self.side_pixels = config.patch_size * config.spatial_merge_size
         if size % self.side_pixels:
             low = max(1, size // self.side_pixels) * self.side_pixels
@@ -93,15 +94,19 @@ class NativeVision(Encoder):
                 "window, shown in grey, or three, for red, green and blue."
             )
         self.input = EncoderInput(
-            size_zyx=(slices, size, size), spacing_mm_zyx=None, windows=windows, any_depth=True
+            size_zyx=(slices, size, size),
+            spacing_mm_zyx=None,
+            windows=windows,
+            any_depth=True,
+            multiple_px=self.side_pixels,
+            colours=not windows,
         )
         square_width = config.hidden_size * config.spatial_merge_size**2
         deep = len(_deep_layers(config))
         self.width = square_width * (1 + deep)
-        self.places = PicturePlaces(config, size // config.patch_size)
-        self.tower = AutoModel.from_config(
-            config, dtype=torch.float32, attn_implementation=self.places.attention
-        )
+        self._places: dict[Grid, PicturePlaces] = {}  # by patch grid
+        attention = self.places(self.grid((1, size, size))).attention
+        self.tower = AutoModel.from_config(config, dtype=torch.float32, attn_implementation=attention)
         self.tower.merger = _Unmerged(square_width)
         if deep:
             self.tower.deepstack_merger_list = nn.ModuleList(_Unmerged(square_width) for _ in range(deep))
@@ -114,12 +119,20 @@ class NativeVision(Encoder):
     def grid(self, size_zyx: Grid) -> Grid:
         """Return one layer of squares per slice."""
         depth, height, width = size_zyx
-        if (height, width) != self.input.size_zyx[1:]:
+        if height % self.side_pixels or width % self.side_pixels:
             raise ValueError(
-                f"the tower is built for slices of {self.input.size_zyx[1:]} pixels (y, x), got "
+                f"the tower takes slices whose sides are multiples of {self.side_pixels} pixels (y, x), got "
                 f"{(height, width)}"
             )
         return (depth, height // self.side_pixels, width // self.side_pixels)
+
+    def places(self, grid_zyx: Grid) -> PicturePlaces:
+        """Return where the patches of one slice of a grid lie."""
+        grid = (1, *grid_zyx[1:])
+        if grid not in self._places:
+            merge = self.config.spatial_merge_size
+            self._places[grid] = PicturePlaces(self.config, merge * grid[1], merge * grid[2])
+        return self._places[grid]
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode each slice; features of inner layers stand behind those of the last one."""
@@ -137,7 +150,7 @@ class NativeVision(Encoder):
             m=config.spatial_merge_size,
             n=config.spatial_merge_size,
         )
-        output = self.tower(patches, **self.places.inputs(count * depth, patches.device))
+        output = self.tower(patches, **self.places(grid).inputs(count * depth, patches.device))
         layers = [output.pooler_output, *(getattr(output, "deepstack_features", None) or [])]
         features = torch.cat(layers, dim=-1).reshape(count, math.prod(grid), self.width)
         step = (1.0, float(self.side_pixels), float(self.side_pixels))

@@ -28,14 +28,15 @@ class PicturePlaces:
     and where all of a picture attends to all of it, the pictures are a batch.
     """
 
-    def __init__(self, config: Any, side: int) -> None:
-        """Work it out for a picture of `side` x `side` patches."""
+    def __init__(self, config: Any, rows: int, columns: int) -> None:
+        """Work it out for a picture of `rows` x `columns` patches."""
         merge = config.spatial_merge_size
-        self.side, self.squares = side, (side // merge) ** 2
+        self.grid = [1, rows, columns]
+        self.patches, self.squares = rows * columns, rows * columns // merge**2
         has_windows = config.model_type == "qwen2_5_vl_vision"
         self.attention = "sdpa" if has_windows else NAME
         with torch.device("cpu"):
-            grid = torch.tensor([[1, side, side]])
+            grid = torch.tensor([self.grid])
             self.rows = {"position_ids": get_vision_position_ids(grid, merge)}
             if has_windows:
                 self.order, edges = get_vision_window_index(
@@ -58,16 +59,16 @@ class PicturePlaces:
 
     def inputs(self, count: int, device: torch.device) -> dict[str, Any]:
         """Return what a tower takes beside the patches of `count` pictures."""
-        found: dict[str, Any] = {"grid_thw": torch.tensor([[1, self.side, self.side]] * count, device=device)}
+        found: dict[str, Any] = {"grid_thw": torch.tensor([self.grid] * count, device=device)}
         for name, rows in self.rows.items():
             found[name] = rows.repeat(count, 1).to(device)
         if self.attention == NAME:
-            return {**found, "cu_seqlens": _edges([count * self.side**2]), "pictures": count}
+            return {**found, "cu_seqlens": _edges([count * self.patches]), "pictures": count}
         first = self.squares * torch.arange(count).repeat_interleave(self.squares)
         return {
             **found,
             "window_index": (self.order.repeat(count) + first).to(device),
-            "cu_seqlens": _edges([self.side**2] * count),
+            "cu_seqlens": _edges([self.patches] * count),
             "cu_window_seqlens": _edges(self.windows * count),
         }
 
