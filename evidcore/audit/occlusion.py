@@ -22,8 +22,9 @@ from evidcore.contracts import Dataset
 from evidcore.evaluate.reference_lines import answer_place
 from evidcore.formats import Array, Mask, Volume
 from evidcore.geometry import body
-from evidcore.volume import cache_root, content_hash, file_hash, read, read_mask, save_volume
+from evidcore.volume import cache_root, content_hash, file_hash, read, read_geometry, read_mask, save_volume
 from evidcore.volume.content import volume_key
+from evidcore.volume.pictures import colours, save_picture
 
 SHELL_MM = 8.0  # around what is covered, whose noise the cover has
 SMOOTH_MM = 4.0
@@ -101,7 +102,8 @@ def _with_cover(ref: VolumeRef, masks: Sequence[MaskRef], elsewhere: bool) -> Vo
     code = [file_hash(__file__), file_hash(body.__file__)]  # changed code never meets volumes of the old one
     asked = json.dumps([code, volume_key(ref), named, elsewhere])
     key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
-    path = cache_root() / "occluded" / f"{key}.nii.gz"
+    is_picture = read_geometry(ref).shape_zyx[0] == 1  # which NIfTI cannot hold
+    path = cache_root() / "occluded" / f"{key}.{'png' if is_picture else 'nii.gz'}"
     if not path.exists():
         volume, rng = read(ref), np.random.default_rng(int(key, 16))
         region = np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks])
@@ -110,8 +112,22 @@ def _with_cover(ref: VolumeRef, masks: Sequence[MaskRef], elsewhere: bool) -> Vo
         place = _elsewhere(volume, region, rng) if elsewhere else region
         if place is None:
             return None
-        save_volume(dataclasses.replace(volume, array=cover(volume, place, rng)), path)
+        if is_picture:
+            save_picture(_covered_picture(ref, volume, place, int(key, 16)), path)
+        else:
+            save_volume(dataclasses.replace(volume, array=cover(volume, place, rng)), path)
     return VolumeRef(path=str(path), intensity=ref.intensity)
+
+
+def _covered_picture(ref: VolumeRef, volume: Volume, place: Mask, seed: int) -> Array:
+    """Return a picture with a place covered in each of its colours, (y, x) or (y, x, colour)."""
+    shown = colours(ref.path)
+    planes = volume.array if shown is None else np.moveaxis(shown, -1, 0)
+    covered = [  # noise of one seed: what is grey stays grey
+        cover(dataclasses.replace(volume, array=plane[None]), place, np.random.default_rng(seed))[0]
+        for plane in planes
+    ]
+    return covered[0] if shown is None else np.stack(covered, axis=-1)
 
 
 def cover(volume: Volume, region: Mask, rng: np.random.Generator) -> Array:
@@ -141,7 +157,7 @@ def cover(volume: Volume, region: Mask, rng: np.random.Generator) -> Array:
     values = smooth[inside] + rng.normal(0, noise, int(inside.sum()))
     values = np.clip(values, held[~inside].min(), held[~inside].max())
     covered = volume.array.copy()
-    covered[box][inside] = np.rint(values) if covered.dtype.kind == "i" else values
+    covered[box][inside] = np.rint(values) if covered.dtype.kind in "iu" else values
     return covered
 
 

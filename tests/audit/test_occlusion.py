@@ -5,11 +5,23 @@ import tracemalloc
 import nibabel
 import numpy as np
 import pytest
+from PIL import Image
 
 from evidcore.audit.occlusion import Occluded, OccludedElsewhere, _elsewhere, cover
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
-from evidcore.case import Case, Finding, MaskRef, Prompt, Question, TextPart, VisualPart, VolumeRef
+from evidcore.case import (
+    Case,
+    Crop,
+    Drawing,
+    Finding,
+    MaskRef,
+    Prompt,
+    Question,
+    TextPart,
+    VisualPart,
+    VolumeRef,
+)
 from evidcore.formats import Geometry, Volume
 from evidcore.volume import read, read_mask
 
@@ -159,3 +171,42 @@ def test_a_mask_on_a_turned_file_is_covered_on_its_own_grid(case):
     assert volume.array[mask].mean() == pytest.approx(600, abs=3)
     covered = cover(volume, mask, np.random.default_rng(0))
     assert covered[mask].mean() < 30
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "I;16"])
+@pytest.mark.parametrize("condition", [Occluded(), OccludedElsewhere()])
+def test_a_picture_is_covered_and_keeps_its_colours(tmp_path, mode, condition):
+    rng = np.random.default_rng(5)
+    base = np.array([90, 30, 160] if mode == "RGB" else [120])
+    values = base + rng.integers(-4, 5, (60, 80, base.size))
+    values[20:30, 50:64] = 250 - base
+    wide = values[..., 0] * 100 if mode == "I;16" else values.squeeze()
+    own = Image.fromarray(wide.astype(np.uint16 if mode == "I;16" else np.uint8))
+    assert own.mode == mode
+    own.save(tmp_path / "photo.png")
+    mask = np.zeros((60, 80), np.uint8)
+    mask[20:30, 50:64] = 1
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    ref = VolumeRef(path=str(tmp_path / "photo.png"), intensity="arbitrary")
+    masks = {"spot": MaskRef(path=str(tmp_path / "mask.png"))}
+    photo = Case(id="photo", patient=None, volumes=(ref,), masks=masks)
+    crop = Crop(volume=ref, box_zyx=(0, 1, 0, 60, 0, 80), drawing=Drawing(kind="picture"))
+    prompt = Prompt(
+        id="q", case=photo, task="t", parts=(VisualPart(crop=crop),), reference={"masks": ["spot"]}
+    )
+    [shown] = condition.show([prompt], seed=0, dataset=None)
+    [changed] = shown.crops()
+    assert changed.drawing == crop.drawing
+    assert read(changed.volume).shape_zyx == (1, 60, 80)
+    before, after = (np.asarray(Image.open(one.volume.path)).astype(int) for one in (crop, changed))
+    after = after if mode != "L" else after[..., 0]
+    moved = (before != after).reshape(60, 80, -1).any(axis=-1)
+    if isinstance(condition, Occluded):
+        assert moved[20:30, 50:64].mean() > 0.9
+        assert not moved[mask == 0].any()
+        scale = 100 if mode == "I;16" else 1
+        inside = after[20:30, 50:64].reshape(140, -1)
+        np.testing.assert_allclose(inside.mean(axis=0), base * scale, atol=2 * scale)
+    else:
+        assert not moved[mask == 1].any()
+        assert 50 < moved.sum() <= 140
