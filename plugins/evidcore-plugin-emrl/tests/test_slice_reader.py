@@ -10,7 +10,7 @@ from evidcore_plugin_emrl.reading_figures import measure_reader, shortfalls
 from evidcore_plugin_emrl.slice_reader import NOTHING, SliceReader
 
 from evidcore.builtin.labelers import NegationRules
-from evidcore.case import Crop
+from evidcore.case import Crop, Drawing
 from evidcore.contracts import Fittable, ImageQuestion
 from evidcore.errors import DataError
 from evidcore.testing import check_fit, check_reader
@@ -152,6 +152,12 @@ def test_weights_of_another_network_are_refused_with_both(fitted, tmp_path):
         SliceReader(**{**SMALL, "channels": (8, 16)}).load(folder)
     with pytest.raises(DataError, match=r"reader.json: there is no such file"):
         SliceReader(**SMALL).load(tmp_path)
+
+
+def test_what_is_drawn_of_slices_is_refused(fitted, discs):
+    crop = crop_of(discs[0], drawing=Drawing(kind="mean", axis="y"))
+    with pytest.raises(DataError, match=r"reads whole slices, and what is drawn of them is 'mean-y'"):
+        fitted[0].pixels(crop)
 
 
 def test_a_part_of_a_slice_is_refused_with_its_box(fitted, discs):

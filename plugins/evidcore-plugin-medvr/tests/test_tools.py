@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_medvr.tools import CropTool, Measure, Zoom
+from evidcore_plugin_views.views import Drr, Montage, Video
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
@@ -52,6 +53,32 @@ def test_a_zoom_needs_no_slice_where_one_is_shown(case):
     named, bare = ({"slice": 6, "box": [0, 0, 500, 800]}, {"box": [0, 0, 500, 800]})
     asked = prompt(case, Slices(slices=1))
     assert tool(named, asked) == tool(bare, asked)
+
+
+def test_a_box_on_a_montage_names_its_slice(case):
+    view = Montage(rows=1, columns=2)  # slices 3 and 9
+    asked = prompt(case, view)
+    tag, shown = CropTool(view)({"box": [500, 0, 750, 1000]}, asked)
+    assert tag == TextPart(text="slice 9, closer:")
+    assert shown == VisualPart(crop=Crop(volume=case.volumes[0], box_zyx=(9, 10, 0, 20, 0, 20)))
+    assert CropTool(view)({"slice": 9, "box": [500, 0, 750, 1000]}, asked) == (tag, shown)
+    with pytest.raises(ValueError, match=r"\[500, 0, 750, 1000\] lies on slice 9, got 3"):
+        CropTool(view)({"slice": 3, "box": [500, 0, 750, 1000]}, asked)
+    with pytest.raises(ValueError, match="lies on several slices of the picture"):
+        CropTool(view)({"box": [0, 0, 1000, 1000]}, asked)
+    with pytest.raises(ValueError, match=r"missing: \['box'\]"):
+        CropTool(view)({"slice": 3}, asked)
+    assert Measure(view)({"from": [0, 0], "to": [250, 0]}, asked) == (TextPart(text="40.0 mm"),)
+    with pytest.raises(ValueError, match="the points must lie on one slice, got 3 and 9"):
+        Measure(view)({"from": [0, 0], "to": [750, 0]}, asked)
+
+
+def test_a_slice_of_a_video_is_looked_at_alone_and_nothing_of_a_projection(case):
+    asked = prompt(case, Video(slices=4))
+    _, shown = CropTool(Video(slices=4), slab_slices=2)({"slice": 6, "box": [0, 0, 500, 1000]}, asked)
+    assert shown == VisualPart(crop=Crop(volume=case.volumes[0], box_zyx=(5, 7, 0, 20, 0, 20)))
+    with pytest.raises(ValueError, match="boxes have no meaning in a projection"):
+        CropTool(Drr())({"slice": 6, "box": [0, 0, 500, 1000]}, prompt(case, Drr()))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from evidcore_plugin_text_metrics.endpoint_reader import INSTRUCTION, EndpointRe
 from evidcore_plugin_text_metrics.testing import Reply, chat_server
 from PIL import Image
 
-from evidcore.case import Crop
+from evidcore.case import Crop, Drawing
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import DataError, RecipeError, RunError
 from evidcore.testing import volume_case
@@ -85,6 +85,12 @@ def test_every_slice_of_every_crop_is_a_picture_in_order(volume):
     assert len(shown) == 4
     assert (shown[1] == shown[3]).all()
     assert (shown[0] != shown[1]).any()
+
+
+def test_what_is_drawn_of_several_slices_is_refused(volume):
+    crop = Crop(volume=volume, drawing=Drawing(kind="tiles", slices=(1, 2), columns=2))
+    with pytest.raises(DataError, match=r"endpoint-reader sends slices, .* is 'tiles-2,1,2'"):
+        reader("https://host.example/v1")([ask(crop)])
 
 
 def test_no_name_path_or_id_is_sent(volume):

@@ -126,6 +126,11 @@ class SliceReader(Reader):
             DataError: if the crop shows a part of its slices, or its file cannot be used.
         """
         depth, height, width = read_geometry(crop.volume).shape_zyx
+        if crop.drawing is not None and crop.drawing.kind != "picture":
+            raise DataError(
+                f"{crop.volume.path}: slice-reader reads whole slices, and what is drawn of them is "
+                f"{crop.drawing.mark()!r}. Ask about the slice."
+            )
         if crop.box_zyx is not None:
             first, stop, y0, y1, x0, x1 = crop.box_zyx
             if (y0, y1, x0, x1) != (0, height, 0, width):

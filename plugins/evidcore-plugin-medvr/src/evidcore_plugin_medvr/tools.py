@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
@@ -49,13 +48,18 @@ class CropTool(Tool):
         """Return a tag and the crop of what the prompt shows."""
         source, flat = _shown_slice(arguments, self.schema, prompt)
         box = _on_slice(self.view, flat, _numbers(arguments, "box", 4))
+        if arguments.get("slice", box.z) != box.z:
+            raise ValueError(
+                f"the box {list(arguments['box'])!r} lies on slice {box.z}, got {arguments['slice']!r}"
+            )
         if min(box.y1 - box.y0, box.x1 - box.x0) < self.smallest_side:
             raise ValueError(
                 f"the box {list(arguments['box'])!r} is too small: {box.x1 - box.x0} x {box.y1 - box.y0} "
                 f"{self.unit}; each side needs at least {self.smallest_side}"
             )
-        start, stop = (box.z, box.z + 1) if is_slice(source) else self._slab(source, box.z)
-        crop = dataclasses.replace(source, box_zyx=(start, stop, box.y0, box.y1, box.x0, box.x1))
+        is_flat = is_slice(source) or _is_tiled(source)
+        start, stop = (box.z, box.z + 1) if is_flat else self._slab(source, box.z)
+        crop = source.cut((start, stop, box.y0, box.y1, box.x0, box.x1))
         return TextPart(text=f"slice {box.z}, closer:"), VisualPart(crop=crop)
 
     def _slab(self, source: Crop, z: int) -> tuple[int, int]:
@@ -153,6 +157,8 @@ class Measure(Tool):
         """Return the distance as text."""
         source, flat = _shown_slice(arguments, self.schema, prompt)
         ends = [_on_slice(self.view, flat, _numbers(arguments, name, 2) * 2) for name in ("from", "to")]
+        if ends[0].z != ends[1].z:
+            raise ValueError(f"the points must lie on one slice, got {ends[0].z} and {ends[1].z}")
         _, step_y_mm, step_x_mm = read_geometry(source.volume).spacing_mm_zyx
         distance_mm = math.hypot((ends[1].y0 - ends[0].y0) * step_y_mm, (ends[1].x0 - ends[0].x0) * step_x_mm)
         return (TextPart(text=f"{distance_mm:.1f} mm"),)
@@ -161,16 +167,24 @@ class Measure(Tool):
 def _shown_slice(
     arguments: Mapping[str, Any], schema: Mapping[str, Any], prompt: Prompt
 ) -> tuple[Crop, Crop]:
-    """Return the crop of the prompt that shows the named slice, and that slice of it alone."""
+    """Return the crop of the prompt that shows the named slice, and that slice of it alone.
+
+    Where slices are tiles of one picture, the box alone names one: the picture is returned twice.
+    """
+    tiled = all(map(_is_tiled, prompt.crops()))
     unknown = [name for name in arguments if name not in schema["properties"]]
-    absent = [name for name in (*schema["required"], "slice") if name not in arguments]
+    wanted = [*schema["required"], "slice"] if not tiled else set(schema["required"]) - {"slice"}
+    absent = [name for name in wanted if name not in arguments]
     if unknown or absent:
         raise ValueError(f"takes {', '.join(schema['properties'])}; unknown: {unknown}, missing: {absent}")
-    z, number = _whole(arguments, "slice"), _whole(arguments, "volume") if "volume" in arguments else 1
+    number = _whole(arguments, "volume") if "volume" in arguments else 1
     volumes = list(dict.fromkeys(crop.volume for crop in prompt.crops()))
     if not 1 <= number <= len(volumes):
         raise ValueError(f"volume {number} is not shown; shown: 1 to {len(volumes)}")
     crops = [crop for crop in prompt.crops() if crop.volume == volumes[number - 1]]
+    if tiled:
+        return crops[0], crops[0]
+    z = _whole(arguments, "slice")
     holding = [crop for crop in crops if _depth(crop)[0] <= z < _depth(crop)[1]]
     if not holding:
         shown = ", ".join(_range_text(*_depth(crop)) for crop in crops)
@@ -178,7 +192,9 @@ def _shown_slice(
     source = min(holding, key=lambda crop: _depth(crop)[1] - _depth(crop)[0])
     _, height, width = read_geometry(source.volume).shape_zyx
     y0, y1, x0, x1 = source.box_zyx[2:] if source.box_zyx else (0, height, 0, width)
-    return source, dataclasses.replace(source, box_zyx=(z, z + 1, y0, y1, x0, x1))
+    if source.drawing is not None and source.drawing.axis:
+        raise ValueError("boxes have no meaning in a projection")
+    return source, source.cut((z, z + 1, y0, y1, x0, x1))
 
 
 def _on_slice(view: View, flat: Crop, box: Sequence[float]) -> Box:
@@ -186,6 +202,10 @@ def _on_slice(view: View, flat: Crop, box: Sequence[float]) -> Box:
     if found is None:
         raise ValueError("boxes have no meaning in what is shown")
     return found
+
+
+def _is_tiled(crop: Crop) -> bool:
+    return crop.drawing is not None and crop.drawing.kind == "tiles"
 
 
 def _depth(crop: Crop) -> tuple[int, int]:

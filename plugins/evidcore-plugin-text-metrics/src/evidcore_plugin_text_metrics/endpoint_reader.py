@@ -90,6 +90,11 @@ class EndpointReader(Reader):
     def _pictures(self, crop: Crop) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
         geometry = read_geometry(crop.volume)
         shape = geometry.shape_zyx
+        if crop.drawing is not None and crop.drawing.kind != "picture":
+            raise DataError(
+                f"{crop.volume.path}: endpoint-reader sends slices, and what is drawn of them is "
+                f"{crop.drawing.mark()!r}. Ask about the slices, or use view = {{ use = 'slices' }}."
+            )
         if crop.box_zyx is not None:
             starts, stops = crop.box_zyx[::2], crop.box_zyx[1::2]
             shape = (stops[0] - starts[0], stops[1] - starts[1], stops[2] - starts[2])
