@@ -205,7 +205,7 @@ WORDS = {
     "slices": "The prompt showed these slices, one behind the other.",
     "tiles": "The prompt showed these slices in one picture.",
     "mean": "The prompt showed this projection: the mean along each ray.",
-    "attenuation": "The prompt showed this projection: the X-rays that are absorbed.",
+    "attenuation": "The prompt showed this projection: the attenuation along each ray.",
     "picture": "The prompt showed this picture.",
 }
 Shown = tuple[str, Drawing | None]  # a volume's path, and what was made of it

@@ -3,7 +3,8 @@
 - `slices`: the axial slices that it lists, one behind the other;
 - `tiles`: the axial slices that it lists in one picture, row by row, air in tiles that are left over;
 - `mean`: along each ray, the mean value;
-- `attenuation`: along each ray, the share of X-rays that is absorbed, as on a film; air is 0, white is 1;
+- `attenuation`: along each ray, the sum of attenuation, as a digital detector shows it: air is black, the
+  99.5th percentile of the picture white;
 - `picture`: a photograph as it is, in its colours; anything else than a file of 8 bits as without a drawing.
 
 Rays run along y, which gives a view from the front, or along x, from the patient's right. Superior is above.
@@ -22,6 +23,7 @@ from evidcore.volume.files import format_of
 from evidcore.volume.pictures import Picture, colours
 
 WATER_PER_MM = 0.0206  # attenuation at 60 keV: 0.2059 cm2/g, Hubbell & Seltzer 1995, NISTIR 5632, table 4
+WHITE_PERCENTILE = 99.5
 AXES = {"y": 1, "x": 2}
 
 
@@ -46,7 +48,7 @@ def draw(crop: Crop, region: Array, geometry: Geometry) -> Drawn:
     if drawing.kind in ("slices", "tiles"):
         chosen = _chosen(crop, drawing, region)
         return Drawn(_tiled(chosen, drawing.columns) if drawing.columns else chosen, spacing, None)
-    axis = AXES[drawing.axis]
+    axis, window = AXES[drawing.axis], None
     if drawing.kind == "attenuation":
         if crop.volume.intensity != "hu":
             raise DataError(
@@ -54,11 +56,12 @@ def draw(crop: Crop, region: Array, geometry: Geometry) -> Drawn:
                 f"{crop.volume.intensity!r}. Draw the mean, or set intensity = 'hu' if the values are HU."
             )
         water = np.maximum(1 + region.astype(np.float32) / 1000, 0)
-        film = 1 - np.exp(-WATER_PER_MM * spacing[axis] * water.sum(axis=axis))
+        film = WATER_PER_MM * spacing[axis] * water.sum(axis=axis)
+        window = (0.0, max(float(np.percentile(film, WHITE_PERCENTILE)), 1e-6))
     else:
         film = region.mean(axis=axis, dtype=np.float32)
     step = (spacing[axis] * region.shape[axis], spacing[0], spacing[3 - axis])
-    return Drawn(film[None, ::-1], step, (0.0, 1.0) if drawing.kind == "attenuation" else None)
+    return Drawn(film[None, ::-1], step, window)
 
 
 def photograph(crop: Crop, *, in_colours: bool) -> Array | None:

@@ -183,7 +183,7 @@ def test_every_way_of_drawing_a_volume_has_its_own_viewer(ref):
     gallery = Gallery(budget_bytes=1_000_000)
     shown = str(gallery.viewer([crop.uri() for crop in crops], None))
     assert shown.count("<figure") == 2
-    assert "The prompt showed this projection: the X-rays that are absorbed." in shown
+    assert "The prompt showed this projection: the attenuation along each ray." in shown
     assert "volume-0" in shown
     assert "volume-1" in shown
     whole = str(gallery.viewer([Crop(volume=ref).uri()], None))

@@ -253,6 +253,8 @@ def test_what_cannot_be_shown_is_refused_by_name(case, picture):
         Montage(pictures=options(boxes="pixels")).size_zyx(part, FIXED)
     with pytest.raises(RecipeError, match=r"multiple_px: the encoder's tokens are 28 pixels wide, got 32"):
         Montage(pictures=options(multiple_px=32)).size_zyx(part, ANY)
+    thin = VisualPart(crop=part.crop.cut((0, 1, 0, 16, 0, 20)).cut((0, 1, 3, 4, 0, 20)))
+    assert Montage().size_zyx(thin, ANY) == (1, 28, 252)
     with pytest.raises(RecipeError, match=r"view.most_pixels: .*least_pixels = 3136 .*28 pixels, got 3000"):
         options(most_pixels=3000)
     for directions in ((), ("front", "front")):

@@ -213,7 +213,10 @@ class PictureBoxes:
             round(count * step / finest)
             for count, step in zip((shown.height, shown.width), shown.spacing_mm, strict=True)
         )
-        return fitted(height, width, self.options)
+        try:
+            return fitted(height, width, self.options)
+        except DataError as cause:
+            raise DataError(f"{shown.crop.volume.path}: {cause}") from cause
 
 
 def depth_of(ref: VolumeRef) -> int:

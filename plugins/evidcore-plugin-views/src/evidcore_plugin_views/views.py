@@ -78,8 +78,8 @@ class Drr(View):
 
         Args:
             directions: "front" sums from front to back, "side" from right to left; a picture each.
-            rays: "attenuation" shows the share of X-rays that is absorbed, for volumes in HU; "mean" the mean
-                value along each ray, in the encoder's windows.
+            rays: "attenuation" shows its sum along each ray, as a digital detector does, for volumes in HU;
+                "mean" the mean value, in the encoder's windows, which must be wide.
             pictures: see `PictureOptions`.
         """
         if not directions or len(set(directions)) != len(directions):
