@@ -9,6 +9,8 @@ from evidcore_plugin_views.views import Drr, Montage, Video
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
+from evidcore.errors import RecipeError
+from evidcore.registry import factory
 from evidcore.testing.checks_tool import check_tool
 from evidcore.testing.data import volume_case
 
@@ -93,6 +95,19 @@ def test_a_slice_of_a_video_is_looked_at_alone_and_nothing_of_a_projection(case)
 def test_a_zoom_out_of_its_bounds_is_refused_by_name(case, options, box, message):
     with pytest.raises(ValueError, match=message):
         Zoom(Slices(slices=1), **options)({"box": box}, prompt(case, Slices(slices=1)))
+
+
+def test_a_zoom_shows_4_voxels_at_least_and_less_is_refused_by_name(case):
+    def built(smallest_side):
+        table = {"use": "zoom", "smallest_side": smallest_side}
+        return factory.build("tool", table, given={"view": Slices(slices=1)}, where="tools[0]")
+
+    _, part = built(4)({"box": [0, 0, 100, 200]}, prompt(case, Slices(slices=1)))
+    assert part.crop.box_zyx == (6, 7, 0, 4, 0, 4)
+    with pytest.raises(
+        RecipeError, match=r"tools\[0\]\.smallest_side: must be greater than or equal to 4, got 3"
+    ):
+        built(3)
 
 
 def test_a_slice_is_cropped_on_its_own(case):

@@ -99,7 +99,7 @@ class Zoom(CropTool):
         view: View,
         *,
         slab_slices: Annotated[int, Ge(1)] = 16,
-        smallest_side: Annotated[int, Ge(1)] = 31,
+        smallest_side: Annotated[int, Ge(SMALLEST_CROP_VOXELS)] = 31,
         largest_aspect: Annotated[float, Ge(1)] = 100.0,
     ) -> None:
         """Set the bounds.
@@ -111,7 +111,7 @@ class Zoom(CropTool):
             largest_aspect: how many times longer the other side may be.
         """
         super().__init__(view, slab_slices=slab_slices)
-        self.smallest_side = max(smallest_side, SMALLEST_CROP_VOXELS)
+        self.smallest_side = smallest_side
         self.largest_aspect = largest_aspect
 
     def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
