@@ -60,6 +60,7 @@ Tables = Mapping[str, Sequence[Mapping[str, Any]]]
 OPTIONS: Mapping[str, Tables] = {
     "task": {
         "choice": [{}, {"think": False}],
+        "free-text": [{}, {"think": False}],
         "reasoning-segmentation": [{"ask": "masks"}, {"ask": "masks", "think": False}],
         "report-evidence": [{}, {"think": True, "order": "evidence-first"}, {"cite": "finding"}],
         "zoom-choice": [{"tool": {"use": "zoom"}}],

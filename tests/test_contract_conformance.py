@@ -18,6 +18,7 @@ from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_emrl.policy_reader import PolicyReader
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
+from evidcore_plugin_medvr.free_text import FreeText
 from evidcore_plugin_medvr.tools import CropTool, Zoom
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_plugin_tables.folder import Folder
@@ -135,7 +136,9 @@ CALLS = {
 }
 GARBAGE = {
     "choice": ["<think>a</think><answer>Q</answer>", "B"],
+    "free-text": ["lung nodule", "<think>a</think><answer></answer>"],
     "report": ["7 7 7"],
+    "slice-findings": ["7 7 7", "<report>A nodule.</report>"],
     "report-evidence": [
         "No nodule.",
         "<report>A nodule.</report><evidence>here</evidence>",
@@ -444,6 +447,17 @@ def answers_with_slices(world):
     return good, bad
 
 
+def answers_in_a_few_words(world):
+    """The right option's words, and others."""
+    task, good, bad = FreeText(), [], []
+    for group, case in enumerate(world.cases):
+        (prompt,) = task.prompts(case, Volume(), 0)
+        gold, _ = task.gold(prompt)
+        good += testing.answer_group(task, prompt, [gold, gold], group)
+        bad += testing.answer_group(task, prompt, ["<think>a</think><answer>nothing</answer>", "no"], group)
+    return good, bad
+
+
 def answers_that_looked(world):
     """Right answers that looked at the same box, and wrong ones that did."""
     good, bad = answers_to_questions(world)
@@ -457,6 +471,7 @@ def answers_that_looked(world):
 
 ANSWERS = {
     "zoom-consensus": answers_that_looked,
+    "free-text-accuracy": answers_in_a_few_words,
     "cross-view": answers_with_slices,
     "consistent-evidence": answers_with_slices,
     "report-findings": answers_about_reports,
@@ -546,6 +561,7 @@ def conform_task(name, build, world):
 
 TASKS = {
     "choice": {"use": "choice"},
+    "free-text": {"use": "free-text"},
     "report": {"use": "report"},
     "report-evidence": {"use": "report-evidence"},
     "segmentation": {"use": "reasoning-segmentation", "ask": "masks"},

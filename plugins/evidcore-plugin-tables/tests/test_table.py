@@ -260,6 +260,25 @@ def test_free_text_is_refused_by_name_or_left_out_with_their_number(home, caplog
     assert "left out, free text without options: 1 of the questions" in caplog.text
 
 
+def test_free_text_may_be_kept_beside_the_choices(home):
+    bare = {"A": "", "B": "", "C": "", "D": ""}
+    home.csv(changed(0, **bare, answer=" the liver "))
+    [first, *others] = [
+        case
+        for split in ("train", "validation", "test")
+        for case in home.dataset(free_text="keep").cases(split)
+    ]
+    assert first.notes == {
+        "open_questions": ({"id": "q0", "text": ROWS[0]["question"], "answers": ["the liver"]},)
+    }
+    assert "q0" not in [question.id for question in first.questions]
+    assert [case.notes for case in others] == [{}] * len(others)
+    home.csv(changed(0, **bare, answer=" "))
+    assert "column 'answer' is empty. Write the answer, or drop the row." in refusal(
+        home.dataset(free_text="keep")
+    )
+
+
 def test_all_mistakes_come_at_once(home):
     home.csv([row | {"answer": "H"} for row in ROWS])
     assert refusal(home.dataset()).count("got 'H'") == 4

@@ -18,7 +18,7 @@ from evidcore.errors import DataError, RecipeError
 from evidcore.registry.factory import Flat
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_cases import CaseColumns, Gathered, Splitting
-from evidcore_plugin_tables.table_questions import QuestionColumns, question_of, written
+from evidcore_plugin_tables.table_questions import QuestionColumns, open_question, question_of, written
 from evidcore_plugin_tables.table_records import read_records
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Table(Dataset):
         path: str,
         table: str = "questions.csv",
         intensity: Intensity = "arbitrary",
-        free_text: Literal["stop", "skip"] = "stop",
+        free_text: Literal["stop", "skip", "keep"] = "stop",
         columns: Annotated[CaseColumns, Flat],
         asked: Annotated[QuestionColumns, Flat],
         splitting: Annotated[Splitting, Flat],
@@ -75,7 +75,8 @@ class Table(Dataset):
             table: the table in it.
             intensity: "hu" where the volumes are CT in Hounsfield units; pictures are arbitrary in any case.
             free_text: what to do about a question without options, whose answer is free text and cannot be
-                judged: "stop" raises, "skip" leaves it out and logs how many there are.
+                judged by a letter: "stop" raises, "skip" leaves it out and logs how many there are, "keep"
+                gives it in `case.notes["open_questions"]`, for task `free-text` and others that read it.
             columns: see `CaseColumns`.
             asked: see `QuestionColumns`.
             splitting: see `Splitting`.
@@ -162,11 +163,15 @@ class Table(Dataset):
                     gathered.questions[image].append(question)
                 elif self.free_text == "skip":
                     skipped += 1
+                elif self.free_text == "keep":
+                    gathered.questions.setdefault(image, [])
+                    gathered.open_questions[image].append(open_question(record, self.asked, identity, where))
                 else:
                     answer = shown(written(record[self.asked.answer_column]))
                     raise DataError(
-                        f"{where}: has no options, so its answer is free text, got {answer}; only choices "
-                        f'can be judged. Give it options, or set free_text = "skip" on the dataset.'
+                        f"{where}: has no options, so its answer is free text, got {answer}; no letter "
+                        f'judges it. Give it options, or set free_text = "skip" on the dataset, or "keep" '
+                        "for a task that asks open questions."
                     )
             except DataError as mistake:
                 unusable.append(str(mistake))

@@ -84,6 +84,7 @@ class Gathered:
         self.columns = columns
         self.splitting = splitting
         self.questions: dict[str, list[Question]] = collections.defaultdict(list)  # by image
+        self.open_questions: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
         self.clashes: list[str] = []  # patients that are in two splits: a message each
         self._cases: dict[str, Case] = {}
         self._splits: dict[str, Split] = {}
@@ -93,10 +94,16 @@ class Gathered:
     def with_questions(self) -> list[tuple[Case, Split]]:
         """Return the cases that `questions` has an entry for, in the order of the table."""
         return [
-            (dataclasses.replace(case, questions=tuple(self.questions[name])), self._splits[name])
+            (self._with_own(case), self._splits[name])
             for name, case in self._cases.items()
             if name in self.questions
         ]
+
+    def _with_own(self, case: Case) -> Case:
+        questions, kept = tuple(self.questions[case.id]), self.open_questions.get(case.id)
+        return dataclasses.replace(
+            case, questions=questions, notes={"open_questions": tuple(kept)} if kept else {}
+        )
 
     def take(self, record: Record, place: str) -> tuple[str, str, str]:
         """Enter the case of a record; return the question's id, the image, and what errors call the place.

@@ -77,6 +77,20 @@ def question_of(record: Record, columns: QuestionColumns, identity: str, where: 
     return Question(id=identity, text=text, options=options, answer=answer, kind=kind or None)
 
 
+def open_question(record: Record, columns: QuestionColumns, identity: str, where: str) -> dict[str, Any]:
+    """Return the question of a record without options, as `case.notes["open_questions"]` holds it.
+
+    Raises:
+        DataError: if it has no answer.
+    """
+    answer = written(record[columns.answer_column])
+    if not answer:
+        raise DataError(
+            f"{where}: column {columns.answer_column!r} is empty. Write the answer, or drop the row."
+        )
+    return {"id": identity, "text": written(record[columns.question_column]), "answers": [answer]}
+
+
 def written(value: Any) -> str:
     """Return a cell as text; JSON's null is an empty one."""
     return "" if value is None else str(value).strip()

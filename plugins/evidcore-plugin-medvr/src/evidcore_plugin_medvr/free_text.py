@@ -1,0 +1,212 @@
+"""Questions that are answered in a few words: task, evaluation and reward.
+
+What is right stands in `prompt.reference["answers"]`, a list of texts of which any will do, and what was said
+in `Answer.value`: a task of one's own that fills both is measured and paid like `free-text`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from evidcore.case import Answer, Case, Prompt, Rollout, Score, Span, TextPart, Verdict
+from evidcore.contracts import Answers, Asking, Blind, Evaluation, Policy, Reward, Scored, Task, View
+from evidcore.evaluate.answered import batches
+from evidcore.evaluate.figured import figured
+from evidcore.text.sentences import words
+from evidcore.text.tags import inside, shortened, tag_fault
+
+OPEN_QUESTIONS = "open_questions"  # the case's note that holds those without options
+ARTICLES = frozenset({"a", "an", "the"})
+UNITS = {"exact_match": "rate", "token_f1": "score"}
+_ASKED_SHORT = {True: "Think, then answer in a few words.", False: "Answer in a few words."}
+_ASKED_RULES = {
+    True: (
+        "Reason step by step inside exactly one <think> </think> pair. Then answer in a few words inside "
+        "exactly one <answer> </answer> pair, and write nothing outside these two."
+    ),
+    False: "Answer in a few words inside exactly one <answer> </answer> pair, and write nothing outside it.",
+}
+
+
+class FreeText(Task):
+    """Ask a case's questions without their options; the answer is a few words.
+
+    Asked are the questions that came with a case, whose right options are then right answers, and those
+    without options in `case.notes["open_questions"]`: objects with `id`, `text` and the list `answers`, as
+    data set `table` gives them with `free_text = "keep"`. The seed changes nothing.
+
+    Args:
+        think: ask for `<think>…</think>` before the answer.
+        rules: spell the answer format out in the prompt, for models that were not trained on it.
+
+    Source:
+        Jiang et al. 2026, MedVR, arXiv:2604.08203, is measured on VQA-RAD, SLAKE and PathVQA. Format and
+        words are ours.
+    """
+
+    evaluation = "free-text"
+    takes_free_questions = True
+
+    def __init__(self, *, think: bool = True, rules: bool = False) -> None:
+        self.think = think
+        self.rules = rules
+
+    def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
+        """Ask each question once."""
+        given = [
+            (
+                one.id,
+                one.text,
+                [one.options[place] for place in dict.fromkeys((one.answer, *one.true_options))],
+            )
+            for one in case.questions
+        ]
+        kept = [(one["id"], one["text"], list(one["answers"])) for one in case.notes.get(OPEN_QUESTIONS, ())]
+        return self._asked(case, view, [*given, *kept])
+
+    def ask(self, case: Case, view: View) -> Sequence[Prompt]:
+        """Ask what someone put; nobody knows the answer."""
+        return self._asked(case, view, [(one.id, one.text, []) for one in case.questions])
+
+    def _asked(self, case: Case, view: View, questions: Sequence[tuple[str, str, list[str]]]) -> list[Prompt]:
+        shown = view.render(case) if questions else ()
+        how = (_ASKED_RULES if self.rules else _ASKED_SHORT)[self.think]
+        return [
+            Prompt(
+                id=f"{case.id}:{identity}",
+                case=case,
+                task="free-text",
+                parts=(*shown, TextPart(text=f"{text}\n{how}")),
+                reference={"question": text, "answers": answers},
+            )
+            for identity, text, answers in questions
+        ]
+
+    def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
+        """Return the first right answer in its tags."""
+        right = prompt.reference["answers"][0]
+        thought = f"<think>It is {right}.</think>" if self.think else ""
+        return f"{thought}<answer>{right}</answer>", ()
+
+    def parse(self, prompt: Prompt, completion: str) -> Answer:
+        """Read what stands between the tags, under the strict format."""
+        fault = tag_fault(completion, think=self.think)
+        said = inside(completion, "answer") or ""
+        if fault is None and not said:
+            fault = f"the answer is {shortened(said)!r}, expected a few words"
+        think = inside(completion, "think")
+        return Answer(text=completion, malformed=fault, think=think, value=None if fault else said)
+
+
+class FreeTextAccuracy(Reward):
+    """How far a short answer is a right one. Other tasks are not applicable, malformed answers earn 0.
+
+    Compared are words without case, punctuation and articles.
+
+    Args:
+        match: "exact" pays 1 for all words of a right answer in their order and no other; "token-f1" the F1
+            of the words that the answer shares with the right one that is nearest.
+
+    Source:
+        Jiang et al. 2026, MedVR, arXiv:2604.08203, pays 1 or 0 for the answer; how free text is compared is
+        not published. Normalisation as for SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250).
+    """
+
+    judges = frozenset({"correctness"})
+
+    def __init__(self, *, match: Literal["exact", "token-f1"] = "exact") -> None:
+        self.match = match
+
+    def __call__(
+        self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
+    ) -> list[Score | None]:
+        """Judge each answer by itself."""
+        return [self._judge(rollout) for rollout in rollouts]
+
+    def _judge(self, rollout: Rollout) -> Score | None:
+        right, said = rollout.prompt.reference.get("answers"), rollout.answer.value
+        if not right:
+            return None
+        if rollout.answer.malformed is not None or not isinstance(said, str):
+            return Score(value=0.0, reason=rollout.answer.malformed or "no answer was read")
+        found = agreement(said, right)
+        value = found["exact_match" if self.match == "exact" else "token_f1"]
+        return Score(value=value, parts=found, reason=f"answered {shortened(said)!r}, right is {right[0]!r}")
+
+
+class FreeTextEvaluation(Evaluation[Answer]):
+    """Exact match and token F1 of short answers, beside the answer that is most frequent in training."""
+
+    headline = "exact_match"
+    beside = ("token_f1",)
+
+    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
+        """Ask for a few words."""
+        return [
+            task.parse(prompt, text)
+            for some in batches(prompts, asking.prompts_per_batch)
+            for prompt, text in zip(
+                some, policy.generate(some, max_new_tokens=asking.max_new_tokens), strict=True
+            )
+        ]
+
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+        """Hold the answers against the right ones; a malformed one is wrong."""
+        return [figured(name, given, [*map(_figures, given.prompts, given.said)], UNITS) for given in answers]
+
+    def references(
+        self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
+    ) -> Blind | None:
+        """Return what it scores to say each time what is right most often in training."""
+        counts = collections.Counter(answers[0] for one in training() if (answers := _right(one)))
+        if not counts:
+            return None
+        usual = min(counts, key=lambda answer: (-counts[answer], answer))
+        [scored] = self.score(
+            [Answers(prompts, [Answer(text=usual, value=usual)] * len(prompts))], task, name
+        )
+        rows = tuple(
+            dataclasses.replace(
+                row, metric=f"training_mode_{row.metric}", is_headline=False, note=f"says {usual!r} each time"
+            )
+            for row in scored.rows()
+        )
+        return Blind(
+            values=scored.values(self.headline), rule="the most frequent answer in training",
+            label="training_mode", rows=rows, figures={"training_mode": rows[0].value},
+        )  # fmt: skip
+
+
+def agreement(said: str, right: Sequence[str]) -> dict[str, float]:
+    """Return exact match and token F1 of an answer with the right one that is nearest."""
+    pairs = [(_normal(said), _normal(answer)) for answer in right]
+    return {
+        "exact_match": max(float(ours == theirs) for ours, theirs in pairs),
+        "token_f1": max(_f1(ours, theirs) for ours, theirs in pairs),
+    }
+
+
+def _right(prompt: Prompt) -> list[str]:
+    return list(prompt.reference.get("answers", ()))
+
+
+def _figures(prompt: Prompt, answer: Answer) -> dict[str, float]:
+    right = _right(prompt)
+    if not right:
+        return {}
+    is_read = answer.malformed is None and isinstance(answer.value, str)
+    return agreement(str(answer.value), right) if is_read else dict.fromkeys(UNITS, 0.0)
+
+
+def _normal(text: str) -> list[str]:
+    """Return the words that are compared; a text without any stands for itself."""
+    said = words(text)
+    return [word for word in said if word not in ARTICLES] or said or [text.strip()]
+
+
+def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
+    shared = collections.Counter(ours) & collections.Counter(theirs)
+    return 2 * shared.total() / (len(ours) + len(theirs))

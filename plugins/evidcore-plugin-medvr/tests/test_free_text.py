@@ -1,0 +1,170 @@
+"""Short free-text answers: what is asked, read, measured and paid."""
+
+import dataclasses
+
+import pytest
+from evidcore_plugin_medvr.free_text import FreeText, FreeTextAccuracy, FreeTextEvaluation, agreement
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Volume
+from evidcore.case import Answer, Prompt, Question, Rollout, Score, TextPart
+from evidcore.contracts import Answers
+from evidcore.testing.checks_evaluation import check_evaluation
+from evidcore.testing.checks_reward import answer_group, check_reward
+from evidcore.testing.checks_task import check_task
+from evidcore.testing.data import volume_case
+
+OPEN = {"id": "o1", "text": "Where is the nodule?", "answers": ["right lung", "in the lung on the right"]}
+
+
+@pytest.fixture
+def case(tmp_path):
+    return dataclasses.replace(volume_case(tmp_path, 0), notes={"open_questions": (OPEN,)})
+
+
+def prompts(case, **options):
+    return FreeText(**options).prompts(case, Volume(), 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"think": False}, {"rules": True}])
+def test_it_keeps_the_contract_of_a_task(case, options):
+    garbage = ["right lung", "<think>a</think><answer> </answer>", "<think>a</think><answer>b</answer> c"]
+    check_task(FreeText(**options), Volume(), [case], garbage=garbage)
+
+
+def test_questions_are_asked_without_their_options_and_open_ones_behind_them(case):
+    closed, opened = prompts(case, think=False)
+    words = [part.text for one in (closed, opened) for part in one.parts if isinstance(part, TextPart)]
+    assert words == [
+        "Which finding is present?\nAnswer in a few words.", "Where is the nodule?\nAnswer in a few words.",
+    ]  # fmt: skip
+    assert closed.reference == {"question": "Which finding is present?", "answers": ["lung nodule"]}
+    assert (opened.id, opened.task, opened.reference["answers"]) == (
+        "case-0:o1",
+        "free-text",
+        OPEN["answers"],
+    )
+
+
+def test_every_option_that_holds_is_a_right_answer_the_key_first(case):
+    asked = Question(id="q", text="?", options=("a", "b", "c"), answer=2, true_options=(0, 2))
+    [prompt] = prompts(dataclasses.replace(case, questions=(asked,), notes={}))
+    assert prompt.reference["answers"] == ["c", "a"]
+
+
+def test_a_case_without_questions_is_not_asked_about(case):
+    assert prompts(dataclasses.replace(case, questions=(), notes={})) == []
+
+
+def test_of_a_question_that_someone_put_no_answer_is_known(case):
+    put = dataclasses.replace(
+        case, questions=(Question(id="q", text="Why?", options=(), answer=0),), notes={}
+    )
+    [prompt] = FreeText().ask(put, Volume())
+    assert prompt.reference == {"question": "Why?", "answers": []}
+    [rollout] = answer_group(FreeText(think=False), prompt, ["<answer>so</answer>"])
+    assert FreeTextAccuracy()([rollout], {}) == [None]
+
+
+def test_what_stands_between_the_tags_is_read_as_written(case):
+    _, prompt = prompts(case)
+    answer = FreeText().parse(prompt, "<think>hm</think>\n<answer> The Right lung. </answer>")
+    assert (answer.malformed, answer.value, answer.think) == (None, "The Right lung.", "hm")
+    empty = FreeText().parse(prompt, "<think>hm</think><answer></answer>")
+    assert (empty.malformed, empty.value) == ("the answer is '', expected a few words", None)
+    loose = FreeText().parse(prompt, "<answer>right lung</answer>")
+    assert (loose.malformed, loose.value) == ("no <think>", None)
+
+
+@pytest.mark.parametrize(
+    ("said", "right", "exact", "f1"),
+    [
+        ("right lung", ["right lung"], 1.0, 1.0),
+        ("The Right  lung.", ["right lung"], 1.0, 1.0),
+        ("lung right", ["right lung"], 0.0, 1.0),  # the same words in another order
+        ("left lung", ["right lung"], 0.0, 0.5),
+        ("lung", ["right lung"], 0.0, 2 / 3),
+        ("right right lung", ["right lung"], 0.0, 0.8),  # 2 * 2 / (3 + 2)
+        ("in the lung", ["right lung", "in lung"], 1.0, 1.0),  # the nearest counts
+        ("lung lung lung lung", ["lung"], 0.0, 0.4),
+        ("5.5 cm", ["55 cm"], 0.0, 0.5),
+        ("the", ["a"], 0.0, 0.0),  # articles alone stand for themselves
+        ("A", ["a"], 1.0, 1.0),
+        ("+", ["+"], 1.0, 1.0),
+        ("+", ["-"], 0.0, 0.0),
+        ("Größe", ["größe"], 1.0, 1.0),
+    ],
+)
+def test_agreement_by_hand(said, right, exact, f1):
+    assert agreement(said, right) == pytest.approx({"exact_match": exact, "token_f1": f1})
+
+
+@pytest.mark.parametrize(("match", "paid"), [("exact", [1.0, 0.0, 0.0]), ("token-f1", [1.0, 0.5, 0.0])])
+def test_an_answer_is_paid_by_what_it_shares_and_a_malformed_one_nothing(case, match, paid):
+    task, (_, prompt) = FreeText(think=False), prompts(case, think=False)
+    texts = ["<answer>right lung</answer>", "<answer>left lung</answer>", "right lung"]
+    scores = FreeTextAccuracy(match=match)(answer_group(task, prompt, texts), {})
+    assert [one.value for one in scores] == paid
+    assert scores[1].parts == {"exact_match": 0.0, "token_f1": 0.5}
+    assert scores[1].reason == "answered 'left lung', right is 'right lung'"
+    assert scores[2].reason == "no tags, expected <answer></answer>"
+
+
+def test_a_task_of_ones_own_is_paid_by_answers_and_value(case):
+    prompt = Prompt(id="p", case=case, task="mine", parts=(), reference={"answers": ["two"]})
+
+    def paid(value, malformed=None):
+        answer = Answer(text="", value=value, malformed=malformed)
+        [score] = FreeTextAccuracy()([Rollout(prompt=prompt, group=0, text="", answer=answer)], {})
+        return score
+
+    assert paid("two").value == 1.0
+    assert paid("two", malformed="too loud") == Score(value=0.0, reason="too loud")
+    assert paid(2) == Score(value=0.0, reason="no answer was read")
+
+
+def test_other_tasks_are_not_applicable(case):
+    task = Choice()
+    (prompt,) = task.prompts(case, Volume(), 0)
+    assert FreeTextAccuracy()(answer_group(task, prompt, [task.gold(prompt)[0]]), {}) == [None]
+
+
+@pytest.mark.parametrize("match", ["exact", "token-f1"])
+def test_it_keeps_the_contract_of_a_reward(case, match):
+    task, (_, prompt) = FreeText(), prompts(case)
+    gold, _ = task.gold(prompt)
+    good = answer_group(task, prompt, [gold] * 2)
+    bad = answer_group(task, prompt, ["<think>a</think><answer>no</answer>", "right lung"])
+    check_reward(FreeTextAccuracy(match=match), good, bad)
+
+
+def test_it_keeps_the_contract_of_an_evaluation(tmp_path):
+    task = FreeText()
+    cases = [volume_case(tmp_path, seed) for seed in range(4)]
+    check_evaluation(
+        FreeTextEvaluation(), task, [one for each in cases for one in task.prompts(each, Volume(), 0)]
+    )
+
+
+def answered(case, texts):
+    task, (closed, _) = FreeText(think=False), prompts(case, think=False)
+    given = Answers([closed] * len(texts), [task.parse(closed, text) for text in texts])
+    [scored] = FreeTextEvaluation().score([given], task, "free-text")
+    return {row.metric: row.value for row in scored.rows()}
+
+
+def test_exact_match_and_f1_are_means_over_questions_and_malformed_counts_0(case):
+    texts = ["<answer>lung nodule</answer>", "<answer>nodule</answer>", "lung nodule"]
+    assert answered(case, texts) == pytest.approx({"exact_match": 1 / 3, "token_f1": (1 + 2 / 3 + 0) / 3})
+
+
+def test_beside_stands_the_answer_that_is_most_frequent_in_training(tmp_path):
+    task = FreeText()
+    asked = [
+        one for seed in (0, 1, 2, 4) for one in task.prompts(volume_case(tmp_path, seed), Volume(), 0)
+    ]  # a nodule in three of four
+    blind = FreeTextEvaluation().references(asked, lambda: asked, task, "free-text")
+    assert blind.values == (1.0, 0.0, 1.0, 1.0)
+    assert blind.rows[0].note == "says 'lung nodule' each time"
+    assert blind.figures == {"training_mode": 0.75}
+    assert FreeTextEvaluation().references(asked, list, task, "free-text") is None
