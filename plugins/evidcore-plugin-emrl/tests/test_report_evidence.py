@@ -216,6 +216,7 @@ def test_key_slice_reads_what_the_task_writes(sick, asked):
     [
         ('{"slice": 99}', "'slice' is slice 99, which was not shown; shown are 0, 1, 2, 3, 4, 5"),
         ('{"slice": -1}', "'slice' is slice -1, which was not shown"),
+        (f'{{"slice": {"9" * 900}}}', f"'slice' is slice {'9' * 40}…, which was not shown"),
         ('{"slice": "two"}', "'slice' is \"two\", expected the number of a slice"),
         ('{"slice": 2.0}', "'slice' is 2.0, expected the number of a slice"),
         ('{"slice": true}', "'slice' is true, expected"),

@@ -195,11 +195,12 @@ class ReportEvidence(Task):
         if not keys or (self.cite == "report" and keys != [SLICE]):
             return {}, f"the evidence is {shortened(said)!r}, expected {FORMS[self.cite]} or {NOTHING}"
         for name, z in value.items():
+            who = repr(shortened(name))
             if isinstance(z, bool) or not isinstance(z, int):
-                return {}, f"{name!r} is {shortened(json.dumps(z))}, expected the number of a slice"
+                return {}, f"{who} is {shortened(json.dumps(z))}, expected the number of a slice"
             if z not in shown:
-                listed = ", ".join(map(str, shown))
-                return {}, f"{name!r} is slice {z}, which was not shown; shown are {shortened(listed, 80)}"
+                named, listed = shortened(str(z)), shortened(", ".join(map(str, shown)), 80)
+                return {}, f"{who} is slice {named}, which was not shown; shown are {listed}"
         return dict(value), None
 
     def _form(self) -> str:
