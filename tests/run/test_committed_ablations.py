@@ -91,11 +91,22 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     assert [(one["use"], one["weight"]) for one in four] == [
         ("evidence-format", 0.25), ("key-slice", 0.25), ("box-overlap", 0.25), ("volume-consistency", 0.25),
     ]  # fmt: skip
-    assert [one["use"] for one in grpo(recipe("emrl", "text")).reward] == ["format", "report-findings"]
-    assert grpo(recipe("emrl", "slice")).reward[2]["bind"] == "slice"
-    format_, seen = grpo(recipe("emrl", "finding")).reward  # in place of the text's reward
-    assert (format_["use"], seen["use"], seen["bind"]) == ("format", "cross-view", "finding")
-    assert grpo(recipe("emrl", "key-slice")).reward[2]["use"] == "key-slice"
+    rewards = {
+        arm: [one["use"] for one in grpo(recipe("emrl", arm)).reward]
+        for arm in ("text", "slice", "finding", "key-slice")
+    }
+    report = ["format", "report-findings", "consistent-evidence"]
+    assert rewards == {
+        "text": report,
+        "slice": [*report, "cross-view"],
+        "finding": ["format", "cross-view", "consistent-evidence"],  # in place of the text's reward
+        "key-slice": [*report, "key-slice"],
+    }
+    bound = {
+        arm: next(one["bind"] for one in grpo(recipe("emrl", arm)).reward if one["use"] == "cross-view")
+        for arm in ("slice", "finding")
+    }
+    assert bound == {"slice": "slice", "finding": "finding"}
     cold = recipe("medvol_cold_start", "steps-2800").stages[1]
     assert (cold.kind, cold.steps) == ("sft", 2800)
     assert recipe("medvol_cold_start", "steps-1400").stages[1].steps == 1400
