@@ -30,7 +30,8 @@ NAMES = (
     "plan_memory",
     "propagation",
 )  # as on the page
-ELSEWHERE = ("gpu_step",)  # measured on a GPU by benchmarks/gpu.sh, shown where its result was kept
+# gpu_step runs on a GPU by benchmarks/gpu.sh, crop_step beside another checkout; shown where their results were kept
+ELSEWHERE = ("gpu_step", "crop_step")
 HEAD = """\
 # Benchmarks
 
