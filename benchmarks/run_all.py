@@ -30,7 +30,7 @@ NAMES = (
     "plan_memory",
     "propagation",
 )  # as on the page
-# gpu_step runs on a GPU by benchmarks/gpu.sh, crop_step beside another checkout; shown where their results were kept
+# on a GPU by benchmarks/gpu.sh, and beside another checkout; shown where their results were kept
 ELSEWHERE = ("gpu_step", "crop_step")
 HEAD = """\
 # Benchmarks

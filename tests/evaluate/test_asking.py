@@ -102,7 +102,9 @@ def test_choices_without_options_are_refused(asking):
 
 
 def test_a_task_without_an_evaluation_is_refused_with_what_is_installed(asking):
-    said = r"line 18, stage.evaluate.data\[0\]: task 'silent' names no evaluation, .* Installed: choice, .*report"
+    said = (
+        r"line 18, stage.evaluate.data\[0\]: task 'silent' names no evaluation.* Installed: choice, .*report"
+    )
     with pytest.raises(RecipeError, match=said):
         asking("silent")
     stage, context = asking("silent", ('task = "silent",', 'task = "silent", evaluation = "report",'))
