@@ -222,6 +222,7 @@ def test_a_malformed_answer_keeps_its_lenient_letter_and_its_thoughts():
         (f"answer{' ' * 100_000}z", None),
         (f"The answer is{' ' * 100_000}B", "B"),
         (f"The answer is{' ' * 100_000}lung nodule", "B"),
+        ("The answer is\n lung nodule", "B"),
         (f"option{' ' * 100_000}:{' ' * 100_000}(B)", "B"),
     ],
 )

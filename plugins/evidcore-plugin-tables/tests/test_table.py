@@ -262,17 +262,22 @@ def test_free_text_is_refused_by_name_or_left_out_with_their_number(home, caplog
 
 def test_free_text_may_be_kept_beside_the_choices(home):
     bare = {"A": "", "B": "", "C": "", "D": ""}
-    home.csv(changed(0, **bare, answer=" the liver "))
-    [first, *others] = [
-        case
+    rows = changed(0, **bare, answer=" the liver ")
+    rows[2] = rows[2] | {**bare, "answer": "native"}  # the only question about its image
+    home.csv(rows)
+    dataset = home.dataset(free_text="keep")
+    kept = [
+        (case.id, [one.id for one in case.questions], case.notes)
         for split in ("train", "validation", "test")
-        for case in home.dataset(free_text="keep").cases(split)
+        for case in dataset.cases(split)
     ]
-    assert first.notes == {
-        "open_questions": ({"id": "q0", "text": ROWS[0]["question"], "answers": ["the liver"]},)
-    }
-    assert "q0" not in [question.id for question in first.questions]
-    assert [case.notes for case in others] == [{}] * len(others)
+    liver = {"id": "q0", "text": "Which organ is largest?", "answers": ["the liver"]}
+    phase = {"id": "q2", "text": "Which phase?", "answers": ["native"]}
+    assert kept == [
+        ("a.nii.gz", ["q1"], {"open_questions": (liver,)}),
+        ("b.nii.gz", [], {"open_questions": (phase,)}),
+        ("a.nii.gz; c.nii.gz", ["q3"], {}),
+    ]
     home.csv(changed(0, **bare, answer=" "))
     assert "column 'answer' is empty. Write the answer, or drop the row." in refusal(
         home.dataset(free_text="keep")
