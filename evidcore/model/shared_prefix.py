@@ -241,10 +241,8 @@ class KeyMemory:
         """Return how many tokens of `content` are known, but its last, and the keys and values of a row."""
         best: tuple[int, Tensor | None] = (0, None)
         for other, keys in self._kept[prompt].rows:
-            pairs = enumerate(zip(content[:-1], other, strict=False))
-            same = next(
-                (place for place, (one, two) in pairs if one != two), min(len(content) - 1, len(other))
-            )
+            most = min(len(content) - 1, len(other))
+            same = next((place for place in range(most) if content[place] != other[place]), most)
             if same > best[0]:
                 best = same, keys
         return best
