@@ -114,8 +114,7 @@ class ReportFindings(Reward):
         """Judge each answer by itself; equal reports are read once."""
         early = [self._without_reading(rollout) for rollout in rollouts]
         open_places = [place for place, verdict in enumerate(early) if verdict is None]
-        texts = list(dict.fromkeys(rollouts[place].answer.report or "" for place in open_places))
-        read = dict(zip(texts, self.labeler.read(texts), strict=True))
+        read = self.labeler.read_once(rollouts[place].answer.report or "" for place in open_places)
         verdicts: list[Score | Unscored | None] = list(early)
         for place in open_places:
             found = read[rollouts[place].answer.report or ""]

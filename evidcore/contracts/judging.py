@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -220,6 +220,11 @@ class Labeler(ABC):
         One that waits for others to answer may read them all at once.
         """
         return [self._or_unread(text) for text in texts]
+
+    def read_once(self, texts: Iterable[str]) -> dict[str, tuple[Finding, ...] | Unread]:
+        """Return by text its findings, or why it could not be read; equal ones are read once."""
+        each = list(dict.fromkeys(texts))
+        return dict(zip(each, self.read(each), strict=True))
 
     def _or_unread(self, text: str) -> tuple[Finding, ...] | Unread:
         try:

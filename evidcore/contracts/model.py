@@ -81,9 +81,8 @@ class EncoderInput:
     # no window at all: one channel, scaled by the volume's percentiles; the only way for arbitrary intensity
     any_depth: bool = False  # z may differ from size_zyx[0]
     multiple_px: int | None = None  # y and x may be any multiples of this; None: as in size_zyx
-    colours: bool = (
-        False  # of an encoder without windows: photographs in red, green and blue, all else thrice
-    )
+    # of an encoder without windows: photographs in red, green and blue, all else thrice
+    colours: bool = False
 
     @property
     def channels(self) -> int:

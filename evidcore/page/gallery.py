@@ -355,9 +355,8 @@ def drawn_pictures(
     assert crop.drawing is not None
     whole = dataclasses.replace(crop, box_zyx=None)
     drawn = draw(whole, read.array, read.geometry)
-    is_film = crop.drawing.axis != ""
     of_masks = whole
-    if is_film:  # a mask has no HU
+    if crop.drawing.axis:  # a mask has no HU
         of_masks = dataclasses.replace(whole, drawing=dataclasses.replace(crop.drawing, kind="mean"))
     rendered = render(
         drawn.array,
@@ -375,8 +374,7 @@ def drawn_pictures(
         held = io.BytesIO()
         Image.fromarray(photo).resize(size, Image.Resampling.BICUBIC).save(held, format="PNG")
         rendered = dataclasses.replace(rendered, windows={"colours": (_png_uri(held.getvalue()),)})
-    is_axial = crop.drawing.kind == "slices"
-    sides = AXIAL_SIDES if is_axial else FILM_SIDES.get(crop.drawing.axis, ())
+    sides = AXIAL_SIDES if crop.drawing.kind == "slices" else FILM_SIDES.get(crop.drawing.axis, ())
     return dataclasses.replace(rendered, sides=sides)
 
 

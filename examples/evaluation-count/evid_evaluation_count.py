@@ -20,7 +20,7 @@ from evidcore.contracts import (
     Task,
     View,
 )
-from evidcore.evaluate.answered import batches
+from evidcore.evaluate.answered import answered
 from evidcore.evaluate.bootstrap import mean_interval, paired_interval
 from evidcore.evaluate.figured import figured
 from evidcore.evaluate.reference_lines import row
@@ -66,13 +66,7 @@ class Count(Evaluation[Answer]):
 
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
         """Ask for numbers."""
-        return [
-            task.parse(prompt, text)
-            for some in batches(prompts, asking.prompts_per_batch)
-            for prompt, text in zip(
-                some, policy.generate(some, max_new_tokens=asking.max_new_tokens), strict=True
-            )
-        ]
+        return answered(policy, prompts, task, asking, "number")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Hold the numbers against the right ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from evidcore.builtin.labelers import NegationRules, Vocabulary
-from evidcore.case import Evidence, Rollout, Score, Unscored, Verdict
+from evidcore.case import Evidence, Finding, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Labeler, Reward, Unread
 from evidcore.text.agreement import affirmed
 
@@ -38,20 +38,30 @@ class ConsistentEvidence(Reward):
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
         """Judge each answer by itself; equal reports are read once."""
-        texts = list(dict.fromkeys(one.answer.report or "" for one in rollouts))
-        read = dict(zip(texts, self.labeler.read(texts), strict=True))
-        verdicts: list[Score | Unscored | None] = []
-        for rollout in rollouts:
-            answer, findings = rollout.answer, read[rollout.answer.report or ""]
-            if not {"shown", "targets"} <= rollout.prompt.reference.keys():
-                verdicts.append(None)
-            elif answer.malformed is not None or answer.evidence is None:
-                verdicts.append(Score(value=0.0, reason=answer.malformed or "no evidence"))
-            elif isinstance(findings, Unread):
-                verdicts.append(Unscored(kind="failed", reason=str(findings)))
-            else:
-                verdicts.append(_compare(answer.evidence, {*affirmed(findings)}))
-        return verdicts
+        read = self.labeler.read_once(one.answer.report or "" for one in rollouts if _is_formed(one))
+        return [_judge(rollout, read) for rollout in rollouts]
+
+
+def _judge(rollout: Rollout, read: Mapping[str, Sequence[Finding] | Unread]) -> Score | Unscored | None:
+    answer = rollout.answer
+    if not _is_asked(rollout):
+        return None
+    if not _is_formed(rollout):
+        return Score(value=0.0, reason=answer.malformed or "no evidence")
+    findings = read[answer.report or ""]
+    if isinstance(findings, Unread):
+        return Unscored(kind="failed", reason=str(findings))
+    assert answer.evidence is not None  # it is formed
+    return _compare(answer.evidence, {*affirmed(findings)})
+
+
+def _is_asked(rollout: Rollout) -> bool:
+    return {"shown", "targets"} <= rollout.prompt.reference.keys()
+
+
+def _is_formed(rollout: Rollout) -> bool:
+    answer = rollout.answer
+    return _is_asked(rollout) and answer.malformed is None and answer.evidence is not None
 
 
 def _compare(evidence: Evidence, said: Set[str]) -> Score:

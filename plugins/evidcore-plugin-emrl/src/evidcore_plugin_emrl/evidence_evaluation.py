@@ -147,8 +147,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Read the reports, equal ones once, and measure them."""
-        texts = list(dict.fromkeys(one.report or "" for given in answers for one in given.said))
-        read = dict(zip(texts, self.labeler.read(texts), strict=True))
+        read = self.labeler.read_once(one.report or "" for given in answers for one in given.said)
         return [
             self._score(given, [read[one.report or ""] for one in given.said], task, name)
             for given in answers
@@ -203,8 +202,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
     def _told(self, prompts: Sequence[Prompt], task: Task) -> dict[str, dict[str, set[str]]]:
         """Return the details that the gold report tells as the case does, by prompt and finding."""
         reports = [task.parse(prompt, task.gold(prompt)[0]).report or "" for prompt in prompts]
-        texts = list(dict.fromkeys(reports))
-        read = dict(zip(texts, self.labeler.read(texts), strict=True))
+        read = self.labeler.read_once(reports)
         told: dict[str, dict[str, set[str]]] = {}
         for prompt, report in zip(prompts, reports, strict=True):
             gold = read[report]

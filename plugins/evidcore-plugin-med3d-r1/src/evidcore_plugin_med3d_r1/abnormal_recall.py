@@ -40,7 +40,7 @@ class AbnormalRecall(Metric):
     def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
         """Return for each report the sentences found and looked for, over all places and by decile."""
         references = [text.reference if reference_of(text) is not None else None for text in texts]
-        read = self._read([
+        read = self.labeler.read_once([
             *(text.text for text in texts),
             *(report.text for report in references if report is not None),
         ])
@@ -67,10 +67,6 @@ class AbnormalRecall(Metric):
             said += f"; {self._counts[None]} more affirm no finding that the labeler knows"
         by_decile = {_decile(index): f"{self._counts[index]} abnormal sentences" for index in range(DECILES)}
         return {"abnormal_recall": said, _LATE_MINUS_EARLY: "second half of reports minus first"} | by_decile
-
-    def _read(self, texts: Sequence[str]) -> dict[str, tuple[Finding, ...] | Unread]:
-        every = list(dict.fromkeys(texts))
-        return dict(zip(every, self.labeler.read(every), strict=True))
 
     def _sentences(
         self, report: Report, known: Sequence[Finding], said: Sequence[Finding]

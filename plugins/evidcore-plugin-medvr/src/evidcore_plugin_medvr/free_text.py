@@ -13,7 +13,7 @@ from typing import Literal
 
 from evidcore.case import Answer, Case, Prompt, Rollout, Score, Span, TextPart, Verdict
 from evidcore.contracts import Answers, Asking, Blind, Evaluation, Policy, Reward, Scored, Task, View
-from evidcore.evaluate.answered import batches
+from evidcore.evaluate.answered import answered
 from evidcore.evaluate.figured import figured
 from evidcore.text.sentences import words
 from evidcore.text.tags import inside, shortened, tag_fault
@@ -145,13 +145,7 @@ class FreeTextEvaluation(Evaluation[Answer]):
 
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
         """Ask for a few words."""
-        return [
-            task.parse(prompt, text)
-            for some in batches(prompts, asking.prompts_per_batch)
-            for prompt, text in zip(
-                some, policy.generate(some, max_new_tokens=asking.max_new_tokens), strict=True
-            )
-        ]
+        return answered(policy, prompts, task, asking, "question")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Hold the answers against the right ones; a malformed one is wrong."""

@@ -17,7 +17,25 @@ from evidcore.volume.reading import read_geometry
 from evidcore_plugin_views.picture_boxes import PICTURES, PictureBoxes, PictureOptions, depth_of, listed
 
 
-class Montage(View):
+class _Pictures(View):
+    """Shows one picture a part; `boxes` says how large it is and where boxes on it lie."""
+
+    boxes: PictureBoxes
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Return the size of one picture."""
+        return self.boxes.size_zyx(part.crop, encoder)
+
+    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
+        """Return a box on a picture as voxels of the slice that it lies on."""
+        return self.boxes.to_source(part.crop, box)
+
+    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+        """Return voxels of a slice as a box on the picture."""
+        return self.boxes.from_source(part.crop, box)
+
+
+class Montage(_Pictures):
     """Show axial slices of each volume, evenly spaced, side by side in one picture.
 
     They run from inferior to superior, row by row; the text before names their source indices.
@@ -47,18 +65,6 @@ class Montage(View):
                 VisualPart(crop=Crop(volume=ref, drawing=drawing)),
             ]
         return tuple(parts)
-
-    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
-        """Return the size of one picture."""
-        return self.boxes.size_zyx(part.crop, encoder)
-
-    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
-        """Return a box on a tile as voxels of its slice."""
-        return self.boxes.to_source(part.crop, box)
-
-    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
-        """Return voxels of a slice as a box on its tile."""
-        return self.boxes.from_source(part.crop, box)
 
 
 class Drr(View):
@@ -151,7 +157,7 @@ class Video(View):
         return self.boxes.from_source(part.crop, box) if is_slice(part.crop) else None
 
 
-class Image(View):
+class Image(_Pictures):
     """Show each picture of a case as it is: in its own aspect and colours, where the encoder takes them."""
 
     def __init__(self, *, pictures: Annotated[PictureOptions, Flat] = PICTURES) -> None:
@@ -177,15 +183,3 @@ class Image(View):
             box = (0, 1, 0, height, 0, width)
             parts.append(VisualPart(crop=Crop(volume=ref, box_zyx=box, drawing=Drawing(kind="picture"))))
         return tuple(parts)
-
-    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
-        """Return the size of one picture."""
-        return self.boxes.size_zyx(part.crop, encoder)
-
-    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
-        """Return a box on a picture as its pixels in the file."""
-        return self.boxes.to_source(part.crop, box)
-
-    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
-        """Return pixels of the file as a box on the picture."""
-        return self.boxes.from_source(part.crop, box)
