@@ -104,6 +104,7 @@ OPTIONS = {
     "volume-consistency": {"segmenter": {"use": "region-growing"}},
     "zoom": {"smallest_side": 4},
     "zoom-choice": {"tool": {"use": "zoom"}},
+    "zoom-onto": {"tool": {"use": "zoom"}},
     "zoom-consensus": {"success": "choice-accuracy"},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
     "m3d-seg": {"path": "published/m3d-seg", "codes": ["0004"]},
@@ -185,7 +186,11 @@ class World:
                 "cache_folder": self.folder / "cache",
             },
             "scorer": {"recipe_folder": self.folder},
-            "metric": {"recipe_folder": self.folder, "labeler": NegationRules()},
+            "metric": {
+                "recipe_folder": self.folder,
+                "cache_folder": self.folder / "cache",
+                "labeler": NegationRules(),
+            },
             "segmenter": {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"},
             "bridge": {"width": 24, "text_width": 32, "grid_zyx": (4, 2, 2)},
             "task": {

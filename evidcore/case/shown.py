@@ -120,6 +120,15 @@ class Turn:
         """Return the pixels that the tools showed."""
         return tuple(part.crop for part in self.reply if isinstance(part, VisualPart))
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the turn as lines of rollouts and answers hold it."""
+        return {
+            "text": self.text,
+            "actions": [dataclasses.asdict(action) for action in self.actions],
+            "reply": written(self.reply),
+            "crops": [crop.uri() for crop in self.crops],
+        }
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rollout:

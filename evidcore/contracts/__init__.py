@@ -41,6 +41,7 @@ from evidcore.contracts.judging import (
 )
 from evidcore.contracts.model import (
     Bridge,
+    Completion,
     Corpus,
     Encoder,
     EncoderInput,
@@ -99,6 +100,7 @@ __all__ = [
     "BoxPrompt",
     "Bridge",
     "Checked",
+    "Completion",
     "Condition",
     "Corpus",
     "Dataset",

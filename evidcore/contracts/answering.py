@@ -132,7 +132,11 @@ class RolloutStrategy(ABC):
 
 
 class Tool(ABC):
-    """Something the model may call while it answers. Core gives: `view`, whose box convention is spoken."""
+    """Something the model may call while it answers.
+
+    Core gives: `view`, whose box convention is spoken; to tools of a stage also `encoder_input`, so that
+    parameter needs a default.
+    """
 
     name: ClassVar[str]
     description: ClassVar[str]

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float
 
-from evidcore.case import Case, Crop, Finding, Report, Rollout, Score, Unscored, Verdict
+from evidcore.case import Case, Crop, Finding, Report, Rollout, Score, Turn, Unscored, Verdict
 from evidcore.errors import DataError
 
-TextKind = Literal["report", "think"]
+TextKind = Literal["report", "think", "turns"]
 Judged = Literal["format", "correctness", "report", "evidence"]
 Outcome = Literal["fine", "note", "alarm", "not applicable"]
 
@@ -43,6 +43,8 @@ class Written:
     asked: str  # the prompt as text
     text: str  # empty where the answer held none
     reference: Report | None  # with labelled sentences where they are known
+    turns: tuple[Turn, ...] = ()  # before it, to which tools replied; of texts that are read as "turns"
+    shown: tuple[Crop, ...] = ()  # by the prompt; of these too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ class Metric(ABC):
     """
 
     unit: ClassVar[Literal["rate", "score", "plain"]] = "score"  # written 41.2 %, 0.412, or as it is
-    reads: ClassVar[frozenset[TextKind]] = frozenset({"report"})  # "think": what was thought before a choice
+    reads: ClassVar[frozenset[TextKind]] = frozenset({"report"})  # "think", "turns": before a choice
 
     def ready(self) -> None:
         """Raise if anything is missing that measuring will need; asked before anything is trained.

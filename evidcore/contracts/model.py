@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from evidcore.case import Case, Prompt, Span
+from evidcore.case import Case, Prompt, Span, Turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +202,14 @@ class Reweighter(ABC):
         """
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a policy wrote to a prompt."""
+
+    text: str  # its last turn, without special tokens
+    turns: tuple[Turn, ...] = ()  # those before, to which tools replied
+
+
 class Policy(ABC):
     """A model that answers prompts: what evaluation, audits and re-querying rewards see of it."""
 
@@ -210,6 +218,13 @@ class Policy(ABC):
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
         """Return one completion per prompt, without special tokens; temperature 0 is greedy."""
+
+    def complete(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[Completion]:
+        """Return what `generate` does with the turns before it; there are none where no tool is called."""
+        texts = self.generate(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
+        return [Completion(text=text) for text in texts]
 
     @abstractmethod
     def log_likelihoods(

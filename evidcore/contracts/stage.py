@@ -13,7 +13,7 @@ from evidcore.case import Case, Prompt, Split
 from evidcore.contracts.answering import RolloutStrategy, Task
 from evidcore.contracts.data import Dataset, View
 from evidcore.contracts.evaluating import StageResult
-from evidcore.contracts.model import Language, Policy
+from evidcore.contracts.model import EncoderInput, Language, Policy
 from evidcore.recipe.shape import DataUse, Surroundings, marked_kind
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ class StageContext(ABC):
     @abstractmethod
     def language(self) -> Language:
         """Return where the language model comes from."""
+
+    @property
+    @abstractmethod
+    def encoder_input(self) -> EncoderInput:
+        """Return what the encoder takes; no weights are read."""
 
     @abstractmethod
     def encoder(self) -> Any:

@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from evidcore.case import Prompt
+from evidcore.case import Prompt, Turn
 from evidcore.contracts import (
     Answers,
     Asking,
@@ -65,6 +65,20 @@ def measure_thinking(
     return measure(metrics, texts, "think")
 
 
+def measure_turns(
+    metrics: Iterable[NamedMetric], prompts: Sequence[Prompt], turns: Sequence[Sequence[Turn]]
+) -> Measurement:
+    """Measure what was called and looked at before answers, by those of the metrics that read "turns"."""
+    texts = [
+        Written(
+            case=prompt.case, asked=prompt.written(), text="", reference=None, turns=tuple(own),
+            shown=prompt.crops(),
+        )
+        for prompt, own in zip(prompts, turns, strict=True)
+    ]  # fmt: skip
+    return measure(metrics, texts, "turns")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceAnswer(Answered):
     """One question answered: a line of `answers/<stage>.jsonl`."""
@@ -76,6 +90,7 @@ class ChoiceAnswer(Answered):
     verdict_log_likelihood_choice: str | None
     answer: str  # the right letter
     finding: str  # what it stands for
+    turns: tuple[Turn, ...]  # before the last
     images: tuple[str, ...]
 
     @property
@@ -85,16 +100,19 @@ class ChoiceAnswer(Answered):
 
     def line(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {**dataclasses.asdict(self), "images": list(self.images), "correct": self.correct}
+        turns = [turn.to_json() for turn in self.turns]
+        own = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        own |= {"images": list(self.images), "correct": self.correct, "turns": turns}
+        return own if turns else {key: value for key, value in own.items() if key != "turns"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceResult(Scored):
-    """All answers to one task's questions, and what metrics say of the thinking before them."""
+    """All answers to one task's questions, and what metrics say of thinking and turns before them."""
 
     name: str
     answers: tuple[ChoiceAnswer, ...]
-    thinking: Measurement
+    measured: Measurement
 
     @property
     def clusters(self) -> tuple[str, ...]:
@@ -122,11 +140,11 @@ class ChoiceResult(Scored):
         return self.correct(ACCURACIES[metric])
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return a line for each answer, with the figures of its thinking."""
-        return self.thinking.beside([answer.line() for answer in self.answers])
+        """Return a line for each answer, with the figures of what stands before it."""
+        return self.measured.beside([answer.line() for answer in self.answers])
 
     def rows(self) -> list[Row]:
-        """Return accuracies, format, strict accuracy by finding, then what metrics say of the thinking."""
+        """Return accuracies, format, strict accuracy by finding, then what metrics say of the rest."""
         note = unknown_patients(answer.patient for answer in self.answers)
         found = [
             row(
@@ -146,7 +164,7 @@ class ChoiceResult(Scored):
             here = [answer for answer in self.answers if answer.finding == finding]
             interval = mean_interval([float(one.correct) for one in here], [one.cluster for one in here])
             found.append(row(self.name, f"strict_accuracy/{finding}", interval))
-        return found + self.thinking.rows(self.name, self.clusters)
+        return found + self.measured.rows(self.name, self.clusters)
 
 
 ACCURACIES = {
@@ -166,7 +184,8 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
     Args:
         rescue: similarity for the rescue reading.
         labeler: given to metrics that ask for one.
-        metric: measure what was thought before an answer; those that read "think" are used.
+        metric: measure what was thought and looked at before an answer; used are those that read "think" or
+            "turns".
     """
 
     headline = "strict_accuracy"
@@ -208,11 +227,12 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
             raise ValueError(wrong)
         answers: list[ChoiceAnswer] = []
         for batch in batches(prompts, asking.prompts_per_batch):
-            texts = policy.generate(batch, max_new_tokens=asking.max_new_tokens)
+            written = policy.complete(batch, max_new_tokens=asking.max_new_tokens)
             direct, verdict = (
                 ([None] * len(batch),) * 2 if asking.headline_only else _likeliest(policy, batch, task)
             )
-            for prompt, text, bare, full in zip(batch, texts, direct, verdict, strict=True):
+            for prompt, one, bare, full in zip(batch, written, direct, verdict, strict=True):
+                text = one.text
                 read = task.parse(prompt, text)
                 answers.append(
                     ChoiceAnswer(
@@ -226,6 +246,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
                         verdict_log_likelihood_choice=full,
                         answer=prompt.reference["letter"],
                         finding=prompt.reference["finding"],
+                        turns=one.turns,
                         images=tuple(crop.uri() for crop in prompt.crops()),
                     )
                 )
@@ -237,9 +258,8 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
             ChoiceResult(
                 name=name,
                 answers=tuple(dataclasses.replace(one, condition=given.condition) for one in given.said),
-                thinking=measure_thinking(
-                    self.metrics, given.prompts, [one.text for one in given.said], task
-                ),
+                measured=measure_thinking(self.metrics, given.prompts, [one.text for one in given.said], task)
+                | measure_turns(self.metrics, given.prompts, [one.turns for one in given.said]),
             )
             for given in answers
         ]

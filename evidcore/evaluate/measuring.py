@@ -43,6 +43,14 @@ class TextFigures:
         rest = {"remarks": dict(self.remarks), "unscored": dict(self.unscored)}
         return {"figures": named} | {key: value for key, value in rest.items() if value}
 
+    def __or__(self, other: TextFigures) -> TextFigures:
+        """Return the figures of both."""
+        return TextFigures(
+            figures={**self.figures, **other.figures},
+            remarks={**self.remarks, **other.remarks},
+            unscored={**self.unscored, **other.unscored},
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measurement:
@@ -52,6 +60,14 @@ class Measurement:
     units: Mapping[str, str]  # by figure
     notes: Mapping[str, str]  # by figure
     sources: Mapping[str, str]  # by figure, the metric that gave it
+
+    def __or__(self, other: Measurement) -> Measurement:
+        """Return what both say of the same texts."""
+        return Measurement(
+            texts=tuple(one | two for one, two in zip(self.texts, other.texts, strict=True)),
+            units={**self.units, **other.units}, notes={**self.notes, **other.notes},
+            sources={**self.sources, **other.sources},
+        )  # fmt: skip
 
     def beside(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return lines of answers with the figures of their texts; as they are where nothing was measured."""

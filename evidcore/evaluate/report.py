@@ -88,7 +88,7 @@ class ReportResult(Scored):
     def lines(self) -> list[dict[str, Any]]:
         """Return what `answers/<stage>.jsonl` holds of each report, its figures with it."""
         return [
-            answer.line() | _merged(first, second).line()
+            answer.line() | (first | second).line()
             for answer, first, second in zip(
                 self.answers, self.findings.texts, self.measured.texts, strict=True
             )
@@ -264,14 +264,6 @@ def _f1_of(answer: ReportAnswer) -> float:
 def _f1(counts: tuple[int, int, int]) -> Sums:
     true, extra, missed = counts
     return Sums("ratio", (2.0 * true, 2.0 * true + extra + missed))
-
-
-def _merged(first: TextFigures, second: TextFigures) -> TextFigures:
-    return TextFigures(
-        figures={**first.figures, **second.figures},
-        remarks={**first.remarks, **second.remarks},
-        unscored={**first.unscored, **second.unscored},
-    )
 
 
 def _with(known: dict[str, State], state: State) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evidcore.case import Prompt
-from evidcore.contracts import Policy
+from evidcore.contracts import Completion, Policy
 
 
 class Sealed(Policy):
@@ -20,6 +20,12 @@ class Sealed(Policy):
     ) -> list[str]:
         """Return what the policy writes."""
         return self._policy.generate(_sealed(prompts), max_new_tokens=max_new_tokens, temperature=temperature)
+
+    def complete(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[Completion]:
+        """Return what the policy writes, with its turns."""
+        return self._policy.complete(_sealed(prompts), max_new_tokens=max_new_tokens, temperature=temperature)
 
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]

@@ -16,6 +16,7 @@ from typing import Any
 
 from evidcore.case import Prompt
 from evidcore.compute.processes import processes
+from evidcore.contracts import Completion
 from evidcore.model.policy import VLMPolicy
 
 
@@ -87,6 +88,13 @@ class SharedPolicy(VLMPolicy):
         """Return one completion per prompt."""
         settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         return self._dealt("generate", [prompts], settings)
+
+    def complete(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[Completion]:
+        """Return one completion per prompt, with its turns."""
+        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        return self._dealt("complete", [prompts], settings)
 
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]

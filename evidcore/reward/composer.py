@@ -23,7 +23,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Prompt, Rollout, Score, Turn, Unscored, Verdict, written
+from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict
 from evidcore.compute.clock import Clock
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
@@ -368,7 +368,7 @@ def record(
                     "text": rollouts[index].text,
                     "total": totals[index],
                     "malformed": rollouts[index].answer.malformed,
-                    "turns": [_turn(turn) for turn in rollouts[index].turns],
+                    "turns": [turn.to_json() for turn in rollouts[index].turns],
                     "parent": rollouts[index].parent,
                     "rewards": {
                         name: _line(judgement.verdicts[name][index], judgement.counted[name][index])
@@ -410,15 +410,6 @@ def figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _dead(groups: Sequence[Sequence[float]]) -> float:
     """Return the share of groups whose members all have one value."""
     return sum(max(group) - min(group) < EQUAL for group in groups) / len(groups)
-
-
-def _turn(turn: Turn) -> dict[str, Any]:
-    return {
-        "text": turn.text,
-        "actions": [dataclasses.asdict(action) for action in turn.actions],
-        "reply": written(turn.reply),
-        "crops": [crop.uri() for crop in turn.crops],
-    }
 
 
 def _line(verdict: Verdict, counted: float) -> dict[str, Any]:

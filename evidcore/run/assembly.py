@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Case, Prompt, Split, TextPart
-from evidcore.contracts import Corpus, Dataset, Language, Policy, Task, View
+from evidcore.contracts import Completion, Corpus, Dataset, Language, Policy, Task, View
 from evidcore.errors import ContractError, DataError, RunError
 from evidcore.recipe import DataUse, Recipe
 from evidcore.registry import blame, factory
@@ -37,6 +37,12 @@ class BoundPolicy(Policy):
     ) -> list[str]:
         """Ask the model of the stage."""
         return self._bound().generate(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
+
+    def complete(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[Completion]:
+        """Ask the model of the stage."""
+        return self._bound().complete(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
 
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
@@ -178,7 +184,7 @@ class Assembly:
             for case in self.cases(use)[:_COUNTED_CASES]:
                 found.append(str(case.notes.get("impression", "")))
                 for prompt in task.prompts(case, self.view, 1):
-                    found.append(task.gold(prompt)[0])
+                    found += [*(turn.text for turn in task.gold_turns(prompt)), task.gold(prompt)[0]]
                     found += [part.text for part in prompt.parts if isinstance(part, TextPart)]
         return found
 

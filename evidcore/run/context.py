@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from evidcore.case import Case, Prompt, Split
-from evidcore.contracts import Announce, Dataset, Encoder, Language, Policy, StageContext
+from evidcore.contracts import Announce, Dataset, Encoder, EncoderInput, Language, Policy, StageContext
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.shared_policy import Opener
@@ -82,6 +82,12 @@ class Context(StageContext):
     def language(self) -> Language:
         """Return where the language model comes from."""
         return self._assembly.language
+
+    @property
+    def encoder_input(self) -> EncoderInput:
+        """Return what the encoder takes."""
+        with torch.device("meta"):
+            return models.encoder(self._assembly, StageOutputs()).input
 
     def encoder(self) -> Encoder:
         """Return a new encoder, fitted where a stage before did that."""

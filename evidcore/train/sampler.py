@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from evidcore.case import Action, Crop, Episode, Part, Prompt, Reply
-from evidcore.contracts import RolloutStrategy, Sampler
+from evidcore.contracts import Completion, RolloutStrategy, Sampler
 from evidcore.errors import ContractError
 from evidcore.model.generation import Continuation, Sampling, continue_rows
 from evidcore.model.parts import evaluating
@@ -273,6 +273,13 @@ class RolloutPolicy(VLMPolicy):
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
         """Return what is written in each answer's last turn."""
+        found = self.complete(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
+        return [one.text for one in found]
+
+    def complete(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[Completion]:
+        """Return what is written in each answer's last turn, and the turns before it."""
         sampler = PolicySampler(
             self.model,
             self.processor,
@@ -282,11 +289,11 @@ class RolloutPolicy(VLMPolicy):
             strategy=self.strategy,
             rows_per_pass=self.prompts_per_pass,
         )
-        texts = [""] * len(prompts)
+        found: dict[int, Completion] = {}
         lengths = [len(sampler.encoded(prompt).ids) for prompt in prompts]
         for batch in self._batches(lengths):
             with evaluating(self.model), torch.no_grad():
                 episodes = run_strategy(self.strategy, sampler, [prompts[place] for place in batch], 1)
             for place, episode in zip(batch, episodes, strict=True):
-                texts[place] = sampler.text(episode)
-        return texts
+                found[place] = Completion(text=sampler.text(episode), turns=sampler.past_turns(episode))
+        return [found[place] for place in range(len(prompts))]

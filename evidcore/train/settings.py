@@ -123,8 +123,10 @@ class TrainingStage(TrainingKeys, Stage):
         """Return how answers come about, with its tools."""
         if self.rollout is None:
             return None
+        given = {"encoder_input": context.encoder_input} if self.tools else {}
         tools = [
-            context.component("tool", table, f"tools[{index}]") for index, table in enumerate(self.tools)
+            context.component("tool", table, f"tools[{index}]", **given)
+            for index, table in enumerate(self.tools)
         ]
         found: RolloutStrategy = context.component("rollout", self.rollout, "rollout", tools=tools)
         return found

@@ -4,9 +4,9 @@ import pytest
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Question, Report, VolumeRef
-from evidcore.contracts import Measured, Metric
-from evidcore.evaluate.choice import measure_thinking
+from evidcore.case import Case, Question, Report, TextPart, Turn, VolumeRef
+from evidcore.contracts import Answers, Asking, Completion, Measured, Metric, Policy
+from evidcore.evaluate.choice import ChoiceEvaluation, measure_thinking
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.registry.factory import build
 
@@ -67,3 +67,42 @@ def test_a_scorer_says_how_well_thoughts_agree_with_reports():
     found = measure_thinking([NamedMetric(metric=metric, name="scorer")], [prompt] * 2, answers, Choice())
     (row,) = found.rows("choice", ["p", "p"])
     assert (row.metric, row.value, row.unit) == ("findings_f1", 0.5, "score")
+
+
+class Calls(Metric):
+    """Counts turns before the last."""
+
+    unit = "plain"
+    reads = frozenset({"turns"})
+
+    def __call__(self, texts):
+        return [Measured(figures={"calls": float(len(one.turns))}) for one in texts]
+
+
+def test_turns_before_an_answer_are_measured_and_kept_with_it(offered, metric):
+    offered("evid-calls", "[evidcore.metric]\ncalls = evid_calls:Calls\n", Calls=Calls)
+    calls = build("metric", {"use": "calls"}, given={}, where="test")
+    (prompt,) = Choice().prompts(CASE, Volume(), 0)
+    turn = Turn(text="look", actions=(), reply=(TextPart(text="there"),))
+
+    class Looks(Policy):
+        def generate(self, prompts, **options):
+            raise AssertionError("the turns would be lost")
+
+        def complete(self, prompts, **options):
+            text = "<think>it shows</think><answer>A</answer>"
+            return [Completion(text=text, turns=(turn,) * number) for number, _ in enumerate(prompts)]
+
+        def log_likelihoods(self, prompts, completions):
+            return [[0.0] * len(some) for some in completions]
+
+    evaluation = ChoiceEvaluation(rescue=None, labeler=None, metric=(calls, metric))
+    prompts = [prompt, prompt]
+    said = evaluation.answer(Looks(), prompts, Choice(), Asking(max_new_tokens=8, headline_only=True))
+    [scored] = evaluation.score([Answers(prompts, said)], Choice(), "choice")
+    rows = {row.metric: row.value for row in scored.rows()}
+    assert (rows["calls"], rows["words"]) == (0.5, 2.0)
+    bare, looked = scored.lines()
+    assert "turns" not in bare
+    assert looked["turns"] == [{"text": "look", "actions": [], "reply": "there", "crops": []}]
+    assert (looked["figures"]["calls"], looked["figures"]["words"]) == (1.0, 2.0)

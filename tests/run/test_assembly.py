@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evidcore.case import Case, Finding, Question, VolumeRef
-from evidcore.contracts import Dataset, Reward
+from evidcore.contracts import Completion, Dataset, Reward
 from evidcore.errors import ContractError, DataError, RunError
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import DataUse, load
@@ -225,6 +225,7 @@ def test_the_policy_at_the_start_is_opened_when_it_is_asked_and_anew_for_each_st
         torch.manual_seed(1)
         for _ in range(2):
             assert found.start_policy.generate([], max_new_tokens=1) == [str(number)]
+            assert found.start_policy.complete([], max_new_tokens=1) == [Completion(text=str(number))]
         after = torch.rand(1)
         torch.manual_seed(1)
         assert after == torch.rand(1)

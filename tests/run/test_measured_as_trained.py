@@ -75,6 +75,9 @@ def test_a_policy_is_measured_with_the_rollout_that_trained_it(looking):
     lines = [json.loads(line) for line in asked]
     assert {crop.volume.path for _, crop in sealed} == {line["images"][0].partition("#")[0] for line in lines}
     assert not any("CLOSER" in line["text"] for line in lines)
+    assert [line["turns"][0]["reply"] for line in lines] == ["CLOSER<image>"] * len(lines)
+    before = (answers / "02-evaluate.jsonl").read_text().splitlines()
+    assert not any("turns" in json.loads(line) for line in before)  # nothing was called
     recipe = load(looking.path / "resolved.toml")
     context = Context(Assembly(recipe), "05-evaluate", before=final_outputs(looking, recipe))
     policy = context.policy()

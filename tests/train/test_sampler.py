@@ -466,6 +466,10 @@ def test_a_policy_that_is_measured_looks_at_what_it_is_shown(bench, parts):
     for shown, crop in strategy.shown:
         assert (crop.volume, crop.blank) == (shown.volume, shown.blank)
     assert all("closer" not in text for text in texts)
+    found = policy.complete(swapped, max_new_tokens=60, temperature=1.0)
+    assert [one.text for one in found] == texts
+    for one, (_, crop) in zip(found, strategy.shown[len(swapped) :], strict=True):
+        assert [turn.crops for turn in one.turns] == [(crop,)]
 
 
 def test_a_strategy_that_drops_an_answer_is_named_where_it_is_measured(parts):

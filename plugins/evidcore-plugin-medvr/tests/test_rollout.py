@@ -95,6 +95,15 @@ def test_tools_may_go_by_other_words(language, prompts):
     assert own.actions[0].error.startswith("no tool is called 'look'. Tools: image_zoom_in_tool")
 
 
+def test_a_model_that_has_learnt_its_tools_need_not_be_told_and_calls_all_the_same(language, prompts):
+    tool = Look()
+    strategy = ToolCall([tool], told=False)
+    assert strategy.functions == ()
+    [episode] = strategy(scripted(language, [call(slice=3), "<answer>A</answer>"], 400), prompts[:1], 1)
+    assert tool.asked == [{"slice": 3}]
+    assert episode.actions[0].error is None
+
+
 def test_a_word_that_no_tool_has_cannot_be_spelt_otherwise():
     with pytest.raises(ValueError, match=r"spelling: no tool and no argument is called 'slize'\. Did you"):
         ToolCall([Look()], spelling={"slize": "z"})

@@ -13,6 +13,7 @@ from evidcore.errors import RecipeError
 from evidcore.registry import factory
 from evidcore.testing.checks_tool import check_tool
 from evidcore.testing.data import volume_case
+from evidcore.testing.fixtures import evid as evid
 
 SIZE = (12, 20, 40)  # of 5 x 2 x 2 mm
 
@@ -207,3 +208,52 @@ def test_four_voxels_are_enough_to_look_closer(case):
 def test_a_slice_beyond_a_whole_volume_is_named_with_the_range(case):
     with pytest.raises(ValueError, match="slice 12 is not shown; shown: 0 to 11"):
         Measure(Volume())({"slice": 12, "from": [0, 0], "to": [1, 1]}, prompt(case, Volume()))
+
+
+RECIPE = """
+schema = 1
+name = "zoomed"
+
+[dataset.slices]
+use = "phantom-slices"
+train_cases = 4
+validation_cases = 0
+test_cases = 0
+
+[task.zoom]
+use = "zoom-choice"
+tool = { use = "zoom" }
+
+[model]
+language = { use = "tiny" }
+view = { use = "slices", slices = 1 }
+encoder = { use = "vit3d", size_zyx = [1, 64, 64], patch_zyx = [1, 8, 8], spacing_mm_zyx = [3.0, 0.8, 0.8] }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{ dataset = "slices", task = "zoom" }]
+rollout = { use = "tool-call" }
+tools = [{ use = "zoom" }]
+steps = 1
+rows_per_step = 2
+learning_rate = 1e-3
+"""
+
+
+def test_an_encoder_with_a_spacing_of_its_own_shows_no_crop_larger_so_check_refuses_zoom(
+    evid, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "zoomed.toml"
+    file.write_text(RECIPE, encoding="utf-8")
+    said = evid("check", file, exit_code=2).stderr
+    assert "zoom: the encoder shows everything at a spacing of 3 x 0.8 x 0.8 mm" in said
+    assert "Leave out its spacing_mm_zyx, or use tool 'crop'." in said
+    for old, new in (
+        (", spacing_mm_zyx = [3.0, 0.8, 0.8]", ""),
+        ('tools = [{ use = "zoom" }]', 'tools = [{ use = "crop" }]'),
+    ):
+        file.write_text(RECIPE.replace(old, new), encoding="utf-8")
+        evid("check", file)

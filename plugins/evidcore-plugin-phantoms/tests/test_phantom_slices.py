@@ -72,6 +72,7 @@ def averaged(plane):
 def test_it_keeps_the_contract_of_a_dataset(slices):
     check_dataset(slices(), other=slices(seed=18))
     check_dataset(slices(annotated=False), other=slices())
+    check_dataset(slices(cut_px=(48, 256)))
 
 
 def test_a_volume_is_one_slice_stored_twice(cases):
@@ -257,7 +258,7 @@ def test_more_cases_begin_with_the_same_ones(slices, cases):
 @pytest.mark.parametrize(
     "changed",
     [{"train_cases": 7}, {"validation_cases": 6}, {"test_cases": 25}, {"seed": 18},
-     {"radius_px": (4.0, 4.5)}, {"annotated": False}],
+     {"radius_px": (4.0, 4.5)}, {"annotated": False}, {"cut_px": (48, 512)}, {"cut_px": (512, 512)}],
 )  # fmt: skip
 def test_every_option_changes_the_fingerprint(slices, changed, tmp_path):
     elsewhere = PhantomSlices(tmp_path, **slices.keywords)
@@ -284,6 +285,27 @@ def test_changed_anatomy_changes_the_fingerprint(slices):
 def test_a_radius_that_would_leak_is_refused_with_its_value(tmp_path, radius_px, says):
     with pytest.raises(RecipeError, match=rf"phantom-slices: radius_px must be .*{says}"):
         built(tmp_path, radius_px=radius_px)
+
+
+@pytest.mark.parametrize("cut_px", [[16, 64], [64, 32], [64, 513], [64], [64, 64, 64]])
+def test_a_cut_that_is_no_square_of_the_slice_is_refused(tmp_path, cut_px):
+    with pytest.raises(RecipeError, match="cut_px"):
+        built(tmp_path, cut_px=cut_px)
+
+
+def test_what_is_cut_out_is_a_part_of_the_slice_with_its_lesion_and_has_any_scale(slices, cases):
+    sides = []
+    for whole, part in zip(cases, slices(cut_px=(48, 256)).cases("test"), strict=True):
+        assert (part.questions, part.findings) == (whole.questions, whole.findings)
+        shown, full = read(part.volumes[0]).array[0], read(whole.volumes[0]).array[0]
+        assert shown.shape[0] == shown.shape[1]
+        sides.append(len(shown))
+        wanted, lesion = lesion_of(whole), lesion_of(part)
+        assert lesion.sum() == wanted.sum()
+        y, x = (wanted.nonzero()[axis].min() - lesion.nonzero()[axis].min() for axis in (0, 1))
+        assert np.array_equal(full[y : y + len(shown), x : x + len(shown)], shown)
+        assert set(part.masks) >= {part.present()[0]}
+    assert 48 <= min(sides) < 80 < 160 < max(sides) <= 256
 
 
 def test_a_count_below_zero_is_refused(tmp_path):

@@ -216,6 +216,16 @@ def test_a_metric_that_is_no_row_is_named_with_the_nearest(copied):
     assert "has no row called 'choise'. Did you mean 'choice'? It has: choice." in shown
 
 
+def test_any_evaluation_s_own_reference_lines_stand_beside_its_accuracies(copied):
+    for run in copied.runs:
+        file = run / "results" / "04-evaluate.json"
+        text = json.dumps({**json.loads(file.read_text()), "reference_lines": {"choice": {"by_rote": 0.2}}})
+        file.unlink()  # it may be a link into the store
+        file.write_text(text, encoding="utf-8")
+    assert "| by rote | 20.0 |" in copied.evid("bridges.toml").stdout
+    assert {row["line"] for row in read(copied.home)["reference_lines"]} == {"by_rote"}
+
+
 def test_unknown_arms_and_seeds_are_named(done):
     shown = done.evid("bridges.toml", "--only", "alinment", exit_code=2).stderr
     assert "no arm is called 'alinment'. Did you mean 'alignment'? Arms: projection, alignment." in shown

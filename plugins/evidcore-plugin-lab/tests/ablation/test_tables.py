@@ -33,7 +33,8 @@ FOUND = {
     ],
     "effects": [], "missing": ["shut/seed-6"], "accepted": [], "failed": [],
     "reference_lines": [
-        {"line": "uniform_chance", **METRIC, "value": 0.25}
+        {"line": "uniform_chance", **METRIC, "value": 0.25},
+        {"line": "blind_grounded_accuracy", **METRIC, "value": 0.125},
     ],
     "cells": [{"arm": "shut", "seed": 1, "run": "x", "seconds": 90.0}],
     "made_with": {
@@ -49,6 +50,7 @@ def test_markdown_says_figures_in_their_units():
     assert "| shut (reference) | 40.0 [35.0, 45.0] | 0.123 |" in text
     assert r"| open\|wide | 50.0 [45.0, 55.0] | 0.200 [0.100, 0.300] |" in text
     assert "| one option at random | 25.0 |  |" in text
+    assert "| blind grounded accuracy | 12.5 |  |" in text
     assert "| +10.0 | +2.0 to +18.0 | +9.0 to +11.0 | *< 0.001 | 8.1 |" in text
     assert "| +0.077 | too few patients | +0.067 to +0.087 |  |  |" in text
     assert "- right & strict, %: after `03-evaluate`, 90 answers about 40 patients" in text

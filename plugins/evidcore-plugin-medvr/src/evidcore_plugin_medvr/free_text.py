@@ -65,13 +65,14 @@ class FreeText(Task):
             for one in case.questions
         ]
         kept = [(one["id"], one["text"], list(one["answers"])) for one in case.notes.get(OPEN_QUESTIONS, ())]
-        return self._asked(case, view, [*given, *kept])
+        return self.put(case, view, [*given, *kept])
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:
         """Ask what someone put; nobody knows the answer."""
-        return self._asked(case, view, [(one.id, one.text, []) for one in case.questions])
+        return self.put(case, view, [(one.id, one.text, []) for one in case.questions])
 
-    def _asked(self, case: Case, view: View, questions: Sequence[tuple[str, str, list[str]]]) -> list[Prompt]:
+    def put(self, case: Case, view: View, questions: Sequence[tuple[str, str, list[str]]]) -> list[Prompt]:
+        """Return a prompt for each question, which has an id, a text and its right answers."""
         shown = view.render(case) if questions else ()
         how = (_ASKED_RULES if self.rules else _ASKED_SHORT)[self.think]
         return [

@@ -35,6 +35,7 @@ class EntropyRegrounding(ToolCall):
         tools: as for `tool-call`.
         calls: as for `tool-call`.
         spelling: as for `tool-call`.
+        told: as for `tool-call`.
         base_share: share of a group's answers that is sampled from the prompt; at least one is.
         base_probability: P(fork) where the coordinates are as unsure as the beginning.
         gamma: how much it grows with dH; 0 forks at random.
@@ -56,6 +57,7 @@ class EntropyRegrounding(ToolCall):
         *,
         calls: Annotated[int, Ge(0)] = 2,
         spelling: Mapping[str, str] | None = None,
+        told: bool = True,
         base_share: Annotated[float, Ge(0), Le(1)] = 0.5,
         base_probability: Annotated[float, Ge(0), Le(1)] = 0.5,
         gamma: Annotated[float, Ge(0)] = 0.5,
@@ -64,7 +66,7 @@ class EntropyRegrounding(ToolCall):
         window_tokens: Annotated[int, Ge(0)] = 8,
         normalize: bool = True,
     ) -> None:
-        super().__init__(tools, calls=calls, spelling=spelling)
+        super().__init__(tools, calls=calls, spelling=spelling, told=told)
         self.base_share, self.base_probability, self.gamma, self.gate = (
             base_share,
             base_probability,

@@ -35,6 +35,7 @@ class ToolCall(RolloutStrategy):
         *,
         calls: Annotated[int, Ge(0)] = 2,
         spelling: Mapping[str, str] | None = None,
+        told: bool = True,
     ) -> None:
         """Take the tools.
 
@@ -44,11 +45,13 @@ class ToolCall(RolloutStrategy):
             spelling: other words for names of tools and of their arguments, such as
                 `{ crop = "image_zoom_in_tool", box = "bbox_2d" }` for models that learnt these. Actions and
                 tools' errors have the tools' own.
+            told: tell the model its tools. False where it has learnt by SFT to call them: what it is told
+                takes some 150 tokens a tool.
         """
         self.spelling = dict(spelling or {})
         self.tools: Mapping[str, Tool] = {self._spelt(tool.name): tool for tool in tools}
         self.calls = calls
-        self.functions = tuple(self._function(tool) for tool in tools)
+        self.functions = tuple(self._function(tool) for tool in tools) if told else ()
         known = {name for tool in tools for name in (tool.name, *tool.schema.get("properties", {}))}
         for word in self.spelling:
             if word not in known:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from evidcore.case import Box, Crop, Part, Prompt, TextPart, VisualPart
-from evidcore.contracts import Tool, View
+from evidcore.contracts import EncoderInput, Tool, View
+from evidcore.errors import RecipeError
 from evidcore.geometry.boxes import is_slice
 from evidcore.volume.reading import read_geometry
 
@@ -97,6 +98,7 @@ class Zoom(CropTool):
     def __init__(
         self,
         view: View,
+        encoder_input: EncoderInput | None = None,
         *,
         slab_slices: Annotated[int, Ge(1)] = 16,
         smallest_side: Annotated[int, Ge(SMALLEST_CROP_VOXELS)] = 31,
@@ -106,10 +108,20 @@ class Zoom(CropTool):
 
         Args:
             view: whose box convention is spoken.
+            encoder_input: what the encoder takes, where that is known.
             slab_slices: how many slices are shown around the named one where a whole volume was.
             smallest_side: voxels that the shorter side of a box needs.
             largest_aspect: how many times longer the other side may be.
+
+        Raises:
+            RecipeError: if the encoder resamples to a spacing of its own, so that a crop is shown no larger.
         """
+        if encoder_input is not None and encoder_input.spacing_mm_zyx is not None:
+            steps = " x ".join(f"{step:g}" for step in encoder_input.spacing_mm_zyx)
+            raise RecipeError(
+                f"zoom: the encoder shows everything at a spacing of {steps} mm, so a crop is shown no "
+                "larger than before. Leave out its spacing_mm_zyx, or use tool 'crop'."
+            )
         super().__init__(view, slab_slices=slab_slices)
         self.smallest_side = smallest_side
         self.largest_aspect = largest_aspect

@@ -23,7 +23,6 @@ from evidcore_plugin_lab.ablation.definition import Ablation, Metric
 
 Row = dict[str, Any]
 INTERVALS = "95 % intervals of a t over seeds and patients"
-LINES = ("uniform_chance", "prior_only", "perfect_perception")
 
 
 def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str] = ()) -> dict[str, Any]:
@@ -130,12 +129,12 @@ class _Measured:
             for cell in cells.values()
             if (lines := _result(cell, self.metric).get("reference_lines", {}).get(self.metric.name))
         ]
-        for line in LINES if known else ():
-            values = [lines[line] for lines in known if lines[line] is not None]
+        for line in dict.fromkeys(name for lines in known for name in lines):
+            values = [lines[line] for lines in known if lines.get(line) is not None]
             mean = sum(values) / len(values) if values else None
             yield {
                 "line": line, "stage": self.metric.stage, "name": self.metric.name,
-                "metric": self.metric.metric, "unit": None, "value": mean,
+                "metric": self.metric.metric, "unit": self.unit, "value": mean,
             }  # fmt: skip
 
     @functools.cached_property

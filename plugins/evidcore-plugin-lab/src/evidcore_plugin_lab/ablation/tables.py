@@ -136,7 +136,8 @@ def _headline(found: Found) -> Table:
     count = len(rows)
     for line in dict.fromkeys(row["line"] for row in found["reference_lines"]):
         own = [_row(found["reference_lines"], metric, line=line) for metric in metrics]
-        rows.append([_LINES[line], *("" if row is None else _figure(row, row["value"]) for row in own)])
+        figures = ["" if row is None else _figure(row, row["value"]) for row in own]
+        rows.append([_LINES.get(line, line.replace("_", " ")), *figures])
     return Table("Arms", ["arm", *(_title(metric) for metric in metrics)], rows, rule=count)
 
 

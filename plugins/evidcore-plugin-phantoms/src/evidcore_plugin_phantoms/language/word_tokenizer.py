@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (  # ChatML as Qwen2-VL writes it, without its default system tu
 )
 # An option's letter with its bracket, a tag, a word or a number with the space before it, one white
 # space, one sign.
-_PIECES = r"\p{Lu}\)|</?\p{L}+>| ?\p{L}+| ?\p{N}+|\s|[^\s\p{L}\p{N}]"
+_PIECES = r"\p{Lu}\)|</?[\p{L}_]+>| ?\p{L}+| ?\p{N}+|\s|[^\s\p{L}\p{N}]"
 
 
 def build_tokenizer(

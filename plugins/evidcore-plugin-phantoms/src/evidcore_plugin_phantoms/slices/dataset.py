@@ -13,7 +13,7 @@ from evidcore.errors import RecipeError
 from evidcore_plugin_phantoms.abdomen.scene import label_of
 from evidcore_plugin_phantoms.dataset import Phantoms
 from evidcore_plugin_phantoms.slices.patterns import FINDING_OF, LARGEST_PX, PATTERNS, SMALLEST_PX
-from evidcore_plugin_phantoms.slices.slice_scene import LETTER, ORDER, Population
+from evidcore_plugin_phantoms.slices.slice_scene import LETTER, ORDER, SIZE_PX, SMALLEST_CUT_PX, Population
 
 STEM = "Which pattern does the lesion have?"
 
@@ -42,6 +42,7 @@ class PhantomSlices(Phantoms[Population]):
         test_cases: Annotated[int, Ge(0)] = 300,
         seed: Annotated[int, Ge(0)] = 17,
         radius_px: tuple[float, float] = (SMALLEST_PX, LARGEST_PX),
+        cut_px: tuple[()] | tuple[int, int] = (),
         annotated: bool = True,
     ) -> None:
         """Describe the set; nothing is drawn before cases are asked for.
@@ -53,11 +54,14 @@ class PhantomSlices(Phantoms[Population]):
             test_cases: patients to measure on.
             seed: every seed is another population.
             radius_px: the least and the largest radius of a lesion, within 4 to 5 pixels.
+            cut_px: the least and the largest side of squares that are cut out of the slices around their
+                lesions, which lie anywhere in them: pictures of all scales, as an encoder learns from that
+                is to read overviews and crops. Empty: whole slices.
             annotated: training cases have findings and masks. Without, they have the slice and the question
                 alone; the other splits, all slices and all questions stay as they are.
 
         Raises:
-            RecipeError: if a radius is out of its range; names it.
+            RecipeError: if a radius or a side is out of its range; names it.
         """
         least, most = radius_px
         if not SMALLEST_PX <= least <= most <= LARGEST_PX:
@@ -66,7 +70,12 @@ class PhantomSlices(Phantoms[Population]):
                 f"to {LARGEST_PX:g} pixels, got {list(radius_px)!r}. The pattern of a larger lesion can be "
                 f"told where the slice is reduced 8 times; that of a smaller one cannot be drawn."
             )
-        population = Population(seed=seed, prior_strength=0.0, radius_px=radius_px)
+        if cut_px and not SMALLEST_CUT_PX <= cut_px[0] <= cut_px[1] <= SIZE_PX:
+            raise RecipeError(
+                f"{self.folder_name}: cut_px must be empty or two numbers that do not fall, from "
+                f"{SMALLEST_CUT_PX} to {SIZE_PX} pixels, got {list(cut_px)!r}."
+            )
+        population = Population(seed=seed, prior_strength=0.0, radius_px=radius_px, cut_px=cut_px or None)
         counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
         super().__init__(cache_folder, population, counts)
         self._annotated = annotated

@@ -27,10 +27,12 @@ HEIGHT_MM = (24.0, 60.0)  # above the middle of the abdomen: through the liver, 
 HOSTS = ("liver", "spleen", "left kidney", "right kidney", "pancreas")
 CONTRAST_HU = (30.0, 50.0)  # by how much a lesion is darker than its organ, averaged over its disc
 BORDER_PX = 8  # between a lesion and the border of its organ: an average over 8 x 8 pixels holds one of them
+CUT_MARGIN_PX = 8  # between a lesion's middle and the edge of what is cut out around it
+SMALLEST_CUT_PX = 32
 BLUR_PX = 0.6  # standard deviation
 NOISE_HU = 15.0
 # streams of a phantom, and of a group of as many phantoms as there are patterns
-ANATOMY, LESION, NOISE, OTHER, PATTERN, LETTER, ORDER = range(7)
+ANATOMY, LESION, NOISE, OTHER, PATTERN, LETTER, ORDER, CUT = range(8)
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]
 Labels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -64,12 +66,14 @@ class Population(drawing.Population):
     """The options that decide what a slice looks like."""
 
     radius_px: tuple[float, float]
+    cut_px: tuple[int, int] | None = None
     anatomy: str = ANATOMY_SOURCE  # changed code never meets slices of the old one
 
     @property
     def case_mb(self) -> float:
         """Return what a case takes on disk, in MB."""
-        return SLICES * SIZE_PX**2 * 2.1e-6
+        _, most = self.cut_px or (SIZE_PX, SIZE_PX)
+        return SLICES * most**2 * 2.1e-6
 
     def pattern(self, split: str, number: int) -> str:
         """Return a case's pattern: among each four cases of a split, from the first on, every one."""
@@ -90,7 +94,11 @@ class Population(drawing.Population):
         lesion = draw_lesion(self.stream(split, number, LESION), organs, self.radius_px)
         region = add(hu, lesion, pattern)
         ndimage.gaussian_filter(hu, BLUR_PX, output=hu)
+        size_mm = longest_mm(region[None].astype(np.bool_), SPACING_MM_ZYX)
         scanned = drawing.noisy(hu, NOISE_HU, self.stream(split, number, NOISE))
+        if self.cut_px is not None:
+            part = draw_cut(self.stream(split, number, CUT), lesion.centre_yx, self.cut_px)
+            scanned, organs, region = scanned[part], organs[part], region[part]
         return drawing.Drawn(
             hu=np.repeat(scanned[None], SLICES, axis=0),
             spacing_mm_zyx=SPACING_MM_ZYX,
@@ -102,7 +110,7 @@ class Population(drawing.Population):
                 "pattern": pattern,
                 "organ": lesion.organ,
                 "side": side_of(lesion.organ),
-                "size_mm": longest_mm(region[None].astype(np.bool_), SPACING_MM_ZYX),
+                "size_mm": size_mm,
                 "organs": [organ for organ in scene.ORGANS if (organs == label_of(organ)).any()],
             },
         )
@@ -149,6 +157,25 @@ def draw_lesion(rng: np.random.Generator, organs: Labels, radius_px: tuple[float
                 sum_hu=-contrast_hu * np.pi * radius**2,
             )
     raise ValueError(f"no organ has a pixel {reach_px:.1f} pixels inside its border, looked in {HOSTS}")
+
+
+def draw_cut(
+    rng: np.random.Generator, centre_yx: tuple[int, int], side_px: tuple[int, int]
+) -> tuple[slice, slice]:
+    """Draw a square around a lesion, which lies anywhere in it and not at its edge.
+
+    Args:
+        rng: the cut's own stream.
+        centre_yx: of the lesion.
+        side_px: the least and the largest side; its logarithm is uniform between them.
+    """
+    least, most = side_px
+    side = min(round(least * (most / least) ** rng.random()), most)
+    places = rng.integers(CUT_MARGIN_PX, side - CUT_MARGIN_PX, 2)
+    starts = [
+        int(np.clip(at - place, 0, SIZE_PX - side)) for at, place in zip(centre_yx, places, strict=True)
+    ]
+    return slice(starts[0], starts[0] + side), slice(starts[1], starts[1] + side)
 
 
 def add(hu: Plane, lesion: Lesion, pattern: str) -> Labels:

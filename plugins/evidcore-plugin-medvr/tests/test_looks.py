@@ -1,0 +1,85 @@
+"""Metric `looks`: valid calls, how much of a lesion was shown, and IoU with the square around it."""
+
+import pytest
+from evidcore_plugin_medvr.looks import Looks
+from evidcore_plugin_medvr.tools import Zoom
+from evidcore_plugin_medvr.zoom_choice import ZoomChoice
+from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+
+from evidcore.builtin.views import Slices
+from evidcore.case import Action, TextPart, Turn
+from evidcore.contracts import Written
+from evidcore.testing import check_metric
+
+VIEW = Slices(slices=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def case(folder):
+    return next(iter(PhantomSlices(folder, train_cases=2, validation_cases=0, test_cases=0).cases("train")))
+
+
+@pytest.fixture
+def gold(case, folder):
+    """Give the prompt and the turn that looks at the lesion's square."""
+    task = ZoomChoice(VIEW, folder, tool=Zoom(VIEW), boxes="findings", smallest_side=0.125)
+    [prompt] = task.prompts(case, VIEW, 0)
+    return prompt, task.gold_turns(prompt)[0]
+
+
+def text(prompt, *turns):
+    return Written(
+        case=prompt.case, asked=prompt.written(), text="", reference=None, turns=turns, shown=prompt.crops()
+    )
+
+
+def turn(prompt, box):
+    arguments = {"slice": prompt.crops()[0].box_zyx[0], "box": box}
+    return Turn(
+        text="", actions=(Action(tool="zoom", arguments=arguments),), reply=Zoom(VIEW)(arguments, prompt)
+    )
+
+
+def test_it_keeps_the_contract_of_a_metric(folder):
+    check_metric(Looks(folder))
+
+
+def test_the_square_itself_is_the_best_look_there_is(gold, folder):
+    prompt, looked = gold
+    [found] = Looks(folder)([text(prompt, looked)])
+    assert found.figures == {"valid_calls": 1.0, "zoom_cover": 1.0, "zoom_iou": 1.0}
+
+
+def test_the_whole_slice_covers_the_lesion_and_points_at_nothing(gold, folder):
+    prompt, _ = gold
+    [found] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 1000, 1000]))])
+    assert found.figures["zoom_cover"] == 1.0
+    assert found.figures["zoom_iou"] == pytest.approx(1 / 64)
+
+
+def test_boxes_of_several_calls_are_united(gold, folder):
+    prompt, looked = gold
+    [found] = Looks(folder)([text(prompt, looked, looked, turn(prompt, [0, 0, 1000, 1000]))])
+    assert found.figures["zoom_iou"] == pytest.approx(1 / 64)
+
+
+def test_who_calls_nothing_or_wrongly_has_looked_nowhere(gold, folder):
+    prompt, _ = gold
+    wrong = Turn(
+        text="", actions=(Action(tool="zoom", arguments={}, error="no"),), reply=(TextPart(text="error"),)
+    )
+    for turns in ((), (wrong,)):
+        [found] = Looks(folder)([text(prompt, *turns)])
+        assert found.figures == {"valid_calls": 0.0, "zoom_cover": 0.0, "zoom_iou": 0.0}
+
+
+def test_a_case_without_masks_has_calls_alone(folder):
+    phantoms = PhantomSlices(folder, train_cases=2, validation_cases=0, test_cases=0, annotated=False)
+    [prompt] = ZoomChoice(VIEW, folder, tool=Zoom(VIEW)).prompts(next(iter(phantoms.cases("train"))), VIEW, 0)
+    [found] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 500, 500]))])
+    assert found.figures == {"valid_calls": 1.0}

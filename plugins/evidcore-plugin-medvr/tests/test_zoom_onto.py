@@ -1,0 +1,69 @@
+"""Task `zoom-onto`: what is asked for, the square around it, and what is refused."""
+
+import pytest
+from evidcore_plugin_medvr.tools import Zoom
+from evidcore_plugin_medvr.zoom_onto import ZoomOnto
+from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+
+from evidcore.builtin.views import Slices, Volume
+from evidcore.errors import DataError
+from evidcore.testing import check_task
+from evidcore.volume import read, read_mask
+
+VIEW = Slices(slices=1)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    phantoms = PhantomSlices(
+        tmp_path_factory.mktemp("cache"), train_cases=6, validation_cases=0, test_cases=0
+    )
+    return list(phantoms.cases("train"))
+
+
+@pytest.fixture
+def task(tmp_path):
+    def make(**options):
+        return ZoomOnto(VIEW, tmp_path, tool=Zoom(VIEW), **options)
+
+    return make
+
+
+def test_it_keeps_the_contract_of_a_task(task, cases):
+    check_task(task(), VIEW, cases, garbage=["", "<answer></answer>"])
+
+
+def test_every_structure_is_asked_for_and_its_square_holds_it(task, cases):
+    onto = task(asked_per_case=0)
+    for case in cases:
+        prompts = onto.prompts(case, VIEW, 0)
+        names = [prompt.reference["answers"][0] for prompt in prompts]
+        assert names == [name for name in case.masks if name not in case.present()]
+        for name, prompt in zip(names, prompts, strict=True):
+            assert f"Look closer at the {name}." in prompt.written()
+            assert onto.parse(prompt, onto.gold(prompt)[0]).value == name
+            [turn] = onto.gold_turns(prompt)
+            z0, _, y0, y1, x0, x1 = turn.crops[0].box_zyx
+            mask = read_mask(case.masks[name], like=read(case.volumes[0]))[z0]
+            assert mask[y0:y1, x0:x1].sum() >= 0.99 * mask.sum()  # coordinates are rounded
+            assert abs((y1 - y0) - (x1 - x0)) <= 2
+
+
+def test_the_seed_draws_what_is_asked_for(task, cases):
+    onto = task()
+    drawn = {onto.prompts(cases[0], VIEW, seed)[0].id for seed in range(30)}
+    assert len(drawn) > 2
+    assert all(len(onto.prompts(cases[0], VIEW, seed)) == 1 for seed in range(5))
+
+
+def test_named_structures_alone_are_asked_for_findings_too(task, cases):
+    for case in cases:
+        [finding] = case.present()
+        onto = task(structures=("liver", finding), asked_per_case=0)
+        asked = {prompt.reference["answers"][0] for prompt in onto.prompts(case, VIEW, 0)}
+        assert asked == {"liver", finding} & set(case.masks)
+
+
+def test_a_whole_volume_has_no_slice_to_point_at(task, cases):
+    with pytest.raises(DataError, match=r"zoom-onto: prompt '.*' shows no single slice"):
+        task().prompts(cases[0], Volume(), 0)
