@@ -104,7 +104,7 @@ OPTIONS = {
     "volume-consistency": {"segmenter": {"use": "region-growing"}},
     "zoom": {"smallest_side": 4},
     "zoom-choice": {"tool": {"use": "zoom"}},
-    "zoom-onto": {"tool": {"use": "zoom"}},
+    "zoom-onto": {"tool": {"use": "zoom"}, "structures": list(FINDINGS)},
     "zoom-consensus": {"success": "choice-accuracy"},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
     "m3d-seg": {"path": "published/m3d-seg", "codes": ["0004"]},
