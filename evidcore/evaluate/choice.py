@@ -100,10 +100,9 @@ class ChoiceAnswer(Answered):
 
     def line(self) -> dict[str, Any]:
         """Return the JSON form."""
-        turns = [turn.to_json() for turn in self.turns]
         own = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        own |= {"images": list(self.images), "correct": self.correct, "turns": turns}
-        return own if turns else {key: value for key, value in own.items() if key != "turns"}
+        own |= {"turns": [turn.to_json() for turn in turns]} if (turns := own.pop("turns")) else {}
+        return {**own, "images": list(self.images), "correct": self.correct}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from evidcore.case import Case, Crop, Prompt, VisualPart
+from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.contracts import StageContext, Task, View
 from evidcore.errors import DataError
 from evidcore.recipe.shape import DataUse
@@ -120,6 +120,12 @@ class PromptSource:
         raise DataError(
             f"task {item.name!r} asks nothing about any of its {len(cases)} cases in epoch {epoch}."
         )
+
+
+def texts_of(prompt: Prompt, task: Task) -> list[str]:
+    """Return what a prompt and its gold answer say, turn by turn: vocabularies are counted in it."""
+    turns = [turn.text for turn in task.gold_turns(prompt)]
+    return [*(part.text for part in prompt.parts if isinstance(part, TextPart)), *turns, task.gold(prompt)[0]]
 
 
 def seed_of(text: str) -> int:

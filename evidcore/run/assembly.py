@@ -9,9 +9,10 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Case, Prompt, Split, TextPart
+from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Completion, Corpus, Dataset, Language, Policy, Task, View
 from evidcore.errors import ContractError, DataError, RunError
+from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
 from evidcore.registry import blame, factory
 from evidcore.registry.factory import offer_of
@@ -184,8 +185,7 @@ class Assembly:
             for case in self.cases(use)[:_COUNTED_CASES]:
                 found.append(str(case.notes.get("impression", "")))
                 for prompt in task.prompts(case, self.view, 1):
-                    found += [*(turn.text for turn in task.gold_turns(prompt)), task.gold(prompt)[0]]
-                    found += [part.text for part in prompt.parts if isinstance(part, TextPart)]
+                    found += texts_of(prompt, task)
         return found
 
 

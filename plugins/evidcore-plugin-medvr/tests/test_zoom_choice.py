@@ -17,14 +17,6 @@ from evidcore.volume import read, read_mask
 VIEW = Slices(slices=1)
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    phantoms = PhantomSlices(
-        tmp_path_factory.mktemp("cache"), train_cases=6, validation_cases=0, test_cases=0
-    )
-    return list(phantoms.cases("train"))
-
-
 @pytest.fixture
 def task(tmp_path):
     def make(**options):

@@ -3,7 +3,6 @@
 import pytest
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_onto import ZoomOnto
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.errors import DataError
@@ -11,14 +10,6 @@ from evidcore.testing import check_task
 from evidcore.volume import read, read_mask
 
 VIEW = Slices(slices=1)
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    phantoms = PhantomSlices(
-        tmp_path_factory.mktemp("cache"), train_cases=6, validation_cases=0, test_cases=0
-    )
-    return list(phantoms.cases("train"))
 
 
 @pytest.fixture

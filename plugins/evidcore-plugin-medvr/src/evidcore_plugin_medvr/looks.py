@@ -12,9 +12,8 @@ from annotated_types import Gt, Le
 
 from evidcore.case import Case, Crop
 from evidcore.contracts import Measured, Metric, Written
-from evidcore.geometry.target import gold_slice, measure
 from evidcore.volume import read, read_mask
-from evidcore_plugin_medvr.zoom_choice import RULE, square
+from evidcore_plugin_medvr.pointing import square_around
 
 
 class Looks(Metric):
@@ -53,19 +52,15 @@ class Looks(Metric):
         figures = {"valid_calls": float(is_valid)}
         case = text.case
         names = [name for name in case.present() if name in case.masks]
-        if names and case.volumes:
-            found = measure(case, names, RULE, self._cache_folder)
-            planes = {z for crop in text.shown if crop.box_zyx for z in range(*crop.box_zyx[:2])}
-            z = gold_slice(found.areas, planes, 1)
-            if z is not None:
-                inside = _inside(case, names, z)
-                height, width = inside.shape
-                box = square(found.boxes[z], z, (height, width), self.smallest_side)
-                wanted = np.zeros_like(inside)
-                wanted[box.y0 : box.y1, box.x0 : box.x1] = True
-                shown = _shown([crop for turn in text.turns for crop in turn.crops], z, inside.shape)
-                figures["zoom_cover"] = float((shown & inside).sum() / inside.sum())
-                figures["zoom_iou"] = float((shown & wanted).sum() / (shown | wanted).sum())
+        planes = {z for crop in text.shown if crop.box_zyx for z in range(*crop.box_zyx[:2])}
+        box = square_around(case, names, planes, self.smallest_side, self._cache_folder)
+        if box is not None:
+            inside = _inside(case, names, box.z)
+            wanted = np.zeros_like(inside)
+            wanted[box.y0 : box.y1, box.x0 : box.x1] = True
+            shown = _shown([crop for turn in text.turns for crop in turn.crops], box.z, inside.shape)
+            figures["zoom_cover"] = float((shown & inside).sum() / inside.sum())
+            figures["zoom_iou"] = float((shown & wanted).sum() / (shown | wanted).sum())
         return Measured(figures=figures)
 
 

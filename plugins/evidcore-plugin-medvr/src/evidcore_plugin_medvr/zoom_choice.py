@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,15 +11,11 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from evidcore.builtin.choice import Choice
-from evidcore.case import Action, Box, Case, Prompt, Turn, VisualPart
+from evidcore.case import Box, Case, Prompt, Turn, VisualPart
 from evidcore.contracts import Tool, View
 from evidcore.errors import DataError
-from evidcore.geometry.boxes import is_slice
-from evidcore.geometry.target import Rule, gold_slice, measure
 from evidcore.volume.reading import read_geometry
-from evidcore_plugin_medvr.rollout import CLOSE, OPEN
-
-RULE = Rule(parts=(), smallest_part=0.0)
+from evidcore_plugin_medvr.pointing import called, shown_slices, square_around
 
 
 class ZoomChoice(Choice):
@@ -105,82 +100,7 @@ class ZoomChoice(Choice):
     def _anywhere(self, prompt: Prompt, parts: Mapping[int, VisualPart]) -> Box:
         rng = random.Random(f"zoom-choice/{prompt.reference['boxes_seed']}/{prompt.id}")
         z = rng.choice(sorted(parts))
-        height, width = _size_yx(parts[z])
+        _, height, width = read_geometry(parts[z].crop.volume).shape_zyx
         side = round(rng.uniform(self.smallest_side, self.largest_side) * min(height, width))
         y0, x0 = rng.randint(0, height - side), rng.randint(0, width - side)
         return Box(z=z, y0=y0, y1=y0 + side, x0=x0, x1=x0 + side)
-
-
-def shown_slices(prompt: Prompt, task: str) -> dict[int, VisualPart]:
-    """Return the single slices that a prompt shows, by their number.
-
-    Raises:
-        DataError: if it shows none; names the prompt and `task`.
-    """
-    parts = {
-        part.crop.box_zyx[0]: part
-        for part in prompt.parts
-        if isinstance(part, VisualPart) and is_slice(part.crop) and part.crop.box_zyx is not None
-    }
-    if not parts:
-        raise DataError(
-            f"{task}: prompt {prompt.id!r} shows no single slice, and a box lies on one. Use "
-            "view = { use = 'slices' }."
-        )
-    return parts
-
-
-def square_around(
-    case: Case,
-    names: Sequence[str],
-    parts: Mapping[int, VisualPart],
-    smallest_side: float,
-    cache_folder: Path,
-) -> Box | None:
-    """Return the smallest square around what some masks show on the slice that shows most of them.
-
-    Args:
-        case: whose masks.
-        names: of the masks, together.
-        parts: the slices that are shown.
-        smallest_side: of the square, as a share of the shorter side of the slice.
-        cache_folder: keeps what was measured of masks.
-
-    Returns:
-        The square, moved into the slice; None where no shown slice shows any of the masks.
-    """
-    found = measure(case, names, RULE, cache_folder) if names else None
-    z = None if found is None else gold_slice(found.areas, parts, 1)
-    if found is None or z is None:
-        return None
-    return square(found.boxes[z], z, _size_yx(parts[z]), smallest_side)
-
-
-def square(boxes: Sequence[Box], z: int, size_yx: tuple[int, int], smallest_side: float) -> Box:
-    """Return the smallest square around boxes on a slice, moved into it, of at least a share of its side."""
-    height, width = size_yx
-    y0, y1 = min(one.y0 for one in boxes), max(one.y1 for one in boxes)
-    x0, x1 = min(one.x0 for one in boxes), max(one.x1 for one in boxes)
-    least = round(smallest_side * min(height, width))
-    side = min(max(y1 - y0, x1 - x0, least), height, width)
-    y0 = min(max(0, (y0 + y1 - side) // 2), height - side)
-    x0 = min(max(0, (x0 + x1 - side) // 2), width - side)
-    return Box(z=z, y0=y0, y1=y0 + side, x0=x0, x1=x0 + side)
-
-
-def called(tool: Tool, view: View, part: VisualPart, box: Box, prompt: Prompt, step: int) -> Turn:
-    """Return the turn in which `tool` is called with a box of a shown slice, and what it shows.
-
-    Coordinates are rounded down to multiples of `step`.
-    """
-    shown = view.from_source(part, box)
-    assert shown is not None  # a single slice has a box convention
-    arguments = {"slice": box.z, "box": [round(edge) // step * step for edge in shown]}
-    call = json.dumps({"name": tool.name, "arguments": arguments})
-    action = Action(tool=tool.name, arguments=arguments)
-    return Turn(text=f"{OPEN}{call}{CLOSE}", actions=(action,), reply=tool(arguments, prompt))
-
-
-def _size_yx(part: VisualPart) -> tuple[int, int]:
-    _, height, width = read_geometry(part.crop.volume).shape_zyx
-    return height, width

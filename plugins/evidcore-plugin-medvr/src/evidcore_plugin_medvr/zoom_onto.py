@@ -14,7 +14,7 @@ from evidcore.case import Box, Case, Prompt, Turn
 from evidcore.contracts import Tool, View
 from evidcore.errors import DataError
 from evidcore_plugin_medvr.free_text import FreeText
-from evidcore_plugin_medvr.zoom_choice import called, shown_slices, square_around
+from evidcore_plugin_medvr.pointing import called, shown_slices, square_around
 
 
 class ZoomOnto(FreeText):
@@ -56,8 +56,8 @@ class ZoomOnto(FreeText):
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask for some of the structures, once each."""
         findings = {finding.name for finding in case.findings}
-        names = [name for name in case.masks if name in self.structures or not self.structures]
-        names = [name for name in names if name in self.structures or name not in findings]
+        wanted = self.structures or case.masks.keys() - findings
+        names = [name for name in case.masks if name in wanted]
         if self.asked_per_case:
             rng = random.Random(f"zoom-onto/{seed}/{case.id}")
             names = rng.sample(names, min(self.asked_per_case, len(names)))

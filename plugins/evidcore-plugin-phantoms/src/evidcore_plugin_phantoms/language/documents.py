@@ -18,6 +18,7 @@ from evidcore.contracts import Task, View
 from evidcore.errors import DataError
 from evidcore.model.processor import IMAGE_TOKEN
 from evidcore.model.template import Turns, read_turns
+from evidcore.prompts.rows import texts_of
 from evidcore.volume import read, read_mask
 
 _FILLER = "."
@@ -191,6 +192,5 @@ def vocabulary_texts(cases: Sequence[Case], tasks: Mapping[str, Task], view: Vie
     for case in cases:
         for task in tasks.values():
             for prompt in task.prompts(case, view, 1):
-                texts.append(task.gold(prompt)[0])
-                texts += [part.text for part in prompt.parts if not isinstance(part, VisualPart)]
+                texts += texts_of(prompt, task)
     return [*texts, "user\n", "assistant\n"]
