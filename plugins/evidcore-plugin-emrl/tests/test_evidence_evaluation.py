@@ -5,7 +5,7 @@ import json
 
 import pytest
 from disc_cases import disc_case
-from evidcore_plugin_emrl.blind_reports import best_answers
+from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 
 from evidcore.builtin.views import Slices
@@ -199,15 +199,43 @@ def test_the_best_blind_rule_learns_what_training_reports_say_and_where(cases, w
     blind = evaluation.references(prompts, lambda: training, task, "it")
     assert blind.rule == "the most frequent report and its usual slice"
     assert blind.values == (1 / 2, 1.0, 0.0, 0.0)  # a cyst on slice 2, whatever is there
-    assert blind.figures == {"blind_grounded_accuracy": pytest.approx(3 / 8)}
+    assert blind.figures == {
+        "blind_grounded_accuracy": pytest.approx(3 / 8),
+        "usual_slice_evidence_hit_rate": 1.0,  # all lesions lie where the training scans have theirs
+    }
     assert {row.metric for row in blind.rows} == {
-        f"blind_{name}"
-        for name in ("grounded_accuracy", "hallucination_rate", "omission_rate", "evidence_hit_rate")
+        *(
+            f"blind_{name}"
+            for name in ("grounded_accuracy", "hallucination_rate", "omission_rate", "evidence_hit_rate")
+        ),
+        "usual_slice_evidence_hit_rate",
     }
     _, said = best_answers(prompts, [training[8]] * 5, tmp_path / "cache")
     assert (said[0].findings, said[0].evidence) == ((), None)  # healthy is most frequent
     with pytest.raises(ValueError, match="there are none"):
         best_answers(prompts, [], tmp_path / "cache")
+
+
+def test_usual_slices_go_where_training_scans_show_the_findings_most_often(tmp_path):
+    def at(number, cyst, stone=None):
+        where = {"cyst": {z: CYST[1] for z in cyst}, "stone": {z: STONE[3] for z in stone or ()}}
+        return disc_case(tmp_path, number, ["cyst"] if stone is None else ["cyst", "stone"], where=where)
+
+    def usual(*asked, **options):
+        task = ReportEvidence(tmp_path / "cache", **options)
+        training = [at(0, [1]), at(1, [4]), at(2, [3, 4]), at(3, [2], [0]), at(4, [5], [0])]
+        prompts = [
+            [prompt for case in some for prompt in task.prompts(case, Slices(slices=6), 0)]
+            for some in (asked, training)
+        ]
+        return usual_slices(*prompts, tmp_path / "cache")
+
+    cyst, both, healthy = at(5, [1]), at(6, [1], [2]), disc_case(tmp_path, 7, [], where={})
+    said = usual(cyst, both, healthy)
+    assert [one and one.slice for one in said] == [4, 0, None]  # 2 of 5 cysts on slice 4, both stones on 0
+    assert usual(both, cite="finding")[0].slices == {"cyst": 4, "stone": 0}
+    seldom = disc_case(tmp_path, 8, ["gas"], where={"gas": {1: CYST[1]}}, kinds={"gas": 0.0})
+    assert usual(seldom) == [None]  # no training scan has any
 
 
 def test_words_that_tell_are_known_to_the_blind_rule(cases, world, tmp_path):

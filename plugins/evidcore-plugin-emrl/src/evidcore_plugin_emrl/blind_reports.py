@@ -2,20 +2,25 @@
 
 A rule affirms a set of findings and cites the slice at the usual height: the median of the gold slices, as a
 share of those that are shown. The rule is taken that is best about training patients it has not learnt from.
+
+`usual_slices` is the harder rival of a slice: it is told the right report, and cites where training scans
+with those findings most often show one.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evidcore.case import Evidence, Finding, Prompt, TextPart
 from evidcore.evaluate.reference_lines import cluster_of, folds
 from evidcore_plugin_emrl.evidence_figures import Seen, seen
 
+_HEIGHTS = tuple((index + 0.5) / 64 for index in range(64))  # from the first slice shown to the last
 MOST_FINDINGS = 5  # that a rule affirms, beside the most frequent report, which has any number
 
 
@@ -98,6 +103,46 @@ def best_answers(
     best = max(RULES, key=lambda rule: scores[rule])
     fitted = _Fitted(known, best, cites_each)
     return best, [fitted.says(_words(prompt), _shown(prompt)) for prompt in prompts]
+
+
+def usual_slices(
+    prompts: Sequence[Prompt], training: Sequence[Prompt], cache_folder: Path
+) -> list[Evidence | None]:
+    """Return the slices that training scans most often show the findings of each case on.
+
+    The volume of a prompt is not looked at, but which findings it has is told. Where one slice is cited for a
+    report, it is the one on which any of them is likeliest seen, taken as independent of each other, and the
+    first of slices alike. None for a healthy scan, and where training has none of its findings.
+
+    Args:
+        prompts: what is asked.
+        training: training questions of the same task.
+        cache_folder: keeps what was measured of masks.
+    """
+    hits: dict[str, list[list[bool]]] = {}  # by finding and training scan, by height
+    for one in training:
+        known, shown = seen(one, cache_folder), _shown(one)
+        for name, areas in known.areas.items():
+            hits.setdefault(name, []).append([areas.get(_at(at, shown), 0) > 0 for at in _HEIGHTS])
+    rates = {
+        name: [sum(column) / len(column) for column in zip(*some, strict=True)] for name, some in hits.items()
+    }
+    return [_likeliest(seen(prompt, cache_folder), _shown(prompt), rates) for prompt in prompts]
+
+
+def _likeliest(known: Seen, shown: Sequence[int], rates: Mapping[str, Sequence[float]]) -> Evidence | None:
+    """Return the heights at which findings are likeliest seen, as slices of a scan."""
+
+    def best(names: Sequence[str]) -> int:
+        missed = [math.prod(1 - rates[name][index] for name in names) for index in range(len(_HEIGHTS))]
+        return _at(_HEIGHTS[missed.index(min(missed))], shown)
+
+    names = [name for name in known.present if name in rates]
+    if not names:
+        return None
+    if known.cites_each:
+        return Evidence(slices={name: best([name]) for name in names})
+    return Evidence(slice=best(names))
 
 
 class _Fitted:

@@ -50,9 +50,10 @@ from evidcore.evaluate.pooling import Figure
 from evidcore.evaluate.reference_lines import row
 from evidcore.evaluate.report import report_refusal
 from evidcore.text.agreement import affirmed, compare_details
-from evidcore_plugin_emrl.blind_reports import best_answers
+from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
 
+USUAL_HITS = "usual_slice_evidence_hit_rate"  # what a right report earns that did not look where
 SHOWN = (HEADLINE, "hallucination_rate", "omission_rate", "evidence_hit_rate", CEILING)  # at a glance
 Read = tuple[Finding, ...] | Unread
 
@@ -156,8 +157,16 @@ class EvidenceEvaluation(Evaluation[Answer]):
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
     ) -> Blind:
-        """Return what the best rule scores that reads words alone, chosen on training patients."""
+        """Return what the best rule scores that reads words alone, chosen on training patients.
+
+        Beside it stands what right reports would hit with the usual slice of their findings.
+        """
         rule, said = best_answers(prompts, training(), self.cache_folder)
+        usual = usual_slices(prompts, training(), self.cache_folder)
+        right = [prompt.case.findings for prompt in prompts]
+        told = self._score(
+            Answers(prompts, [Answer(text="", evidence=one) for one in usual]), right, task, name
+        )
         given = Answers(prompts, [Answer(text="", evidence=one.evidence) for one in said])
         scored = self._score(given, [one.findings for one in said], task, name)
         rows = tuple(
@@ -165,9 +174,16 @@ class EvidenceEvaluation(Evaluation[Answer]):
             for one in scored.rows()
             if one.metric in SHOWN and one.metric != CEILING
         )
+        hits = next(one for one in told.rows() if one.metric == "evidence_hit_rate")
+        hits = dataclasses.replace(
+            hits,
+            metric=USUAL_HITS,
+            note="the right report with the usual slice of its findings",
+            is_headline=False,
+        )
         return Blind(
-            values=scored.values(HEADLINE), rule=rule.name, label="blind_rule", rows=rows,
-            figures={"blind_grounded_accuracy": rows[0].value},
+            values=scored.values(HEADLINE), rule=rule.name, label="blind_rule", rows=(*rows, hits),
+            figures={"blind_grounded_accuracy": rows[0].value, USUAL_HITS: hits.value},
         )  # fmt: skip
 
     def _score(self, given: Answers[Answer], read: Sequence[Read], task: Task, name: str) -> EvidenceResult:
