@@ -6,6 +6,7 @@ Models are built without weights: what their parts weigh, and what each stage tr
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 from transformers import AutoModel
 
 from evidcore.case import Prompt, TextPart, VisualPart
-from evidcore.contracts import Bridge, Encoder, Grid, Stage, Workload
+from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, StageContext, Workload
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
@@ -233,18 +234,20 @@ def dry_run(recipe: Recipe) -> DryRun:
         processor = None if tokenizer is None else models.processor(assembly, tokenizer, encoder)
     except EvidError as cause:
         wrong.append(str(cause))
+    strategy = None
     for index, stage in enumerate(recipe.stages):
         name = recipe.stage_name(index)
         context = Context(assembly, name)
         try:
             stage.check(context)
+            strategy = answering(stage, strategy, context)
         except EvidError as cause:
             wrong.append(str(cause))
         for where, use in _entries(stage, name):
             if use.dataset in absent:
                 continue
             try:
-                seen = _entry(assembly, encoder, processor, name, use)
+                seen = _entry(assembly, encoder, processor, name, use, strategy)
                 found.append(seen)
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
@@ -317,8 +320,18 @@ def _stage_weights(recipe: Recipe, made: Shapes) -> Iterator[StageWeights]:
             yield StageWeights(stage=recipe.stage_name(index), trained=trained, frozen=frozen)
 
 
+def answering(stage: Stage, before: RolloutStrategy | None, context: StageContext) -> RolloutStrategy | None:
+    """Return how a stage's answers come about: one that trains no policy asks as the last that did."""
+    return stage.strategy(context) if stage.output == "model" else before
+
+
 def _entry(
-    assembly: Assembly, encoder: Encoder, processor: VolumeProcessor | None, stage: str, use: DataUse
+    assembly: Assembly,
+    encoder: Encoder,
+    processor: VolumeProcessor | None,
+    stage: str,
+    use: DataUse,
+    strategy: RolloutStrategy | None,
 ) -> CheckedData:
     cases = assembly.cases(use)
     first, prompts = cases[0], []
@@ -337,7 +350,7 @@ def _entry(
             with torch.device("meta"):
                 image_tokens += models.bridge(assembly, encoder, width).tokens(encoder.grid(size))
     prompt_tokens, answer_tokens, text = (
-        _count(assembly, use, prompts[0], processor, image_tokens) if prompts else (None, None, "")
+        _count(assembly, use, prompts[0], processor, image_tokens, strategy) if prompts else (None, None, "")
     )
     return CheckedData(
         stage=stage, dataset=use.dataset, task=use.task, split=use.split, cases=len(cases),
@@ -356,7 +369,12 @@ def _asked(assembly: Assembly, use: DataUse) -> Iterator[Prompt]:
 
 
 def _count(
-    assembly: Assembly, use: DataUse, prompt: Prompt, processor: VolumeProcessor | None, image_tokens: int
+    assembly: Assembly,
+    use: DataUse,
+    prompt: Prompt,
+    processor: VolumeProcessor | None,
+    image_tokens: int,
+    strategy: RolloutStrategy | None,
 ) -> tuple[int | None, int | None, str]:
     """Return prompt tokens, answer tokens, and the prompt as text."""
     task = assembly.tasks[use.task]
@@ -366,23 +384,33 @@ def _count(
     if malformed is not None:
         raise ContractError(f"{offer_of(task)}: its own gold answer {gold!r} is malformed: {malformed}.")
     if processor is None:
-        written, answer = estimated_tokens(assembly, prompt, gold)
+        written, answer = estimated_tokens(assembly, prompt, gold, strategy)
         return None if written is None else written + image_tokens, answer, ""
-    tokens, answer = counted_tokens(prompt, gold, processor)
-    return tokens, answer, re.sub(f"({re.escape(processor.image_token)})+", r"\1", processor.write(prompt))
+    tokens, answer = counted_tokens(prompt, gold, processor, strategy)
+    text = processor.write(prompt, processor.opening_of(strategy))
+    return tokens, answer, re.sub(f"({re.escape(processor.image_token)})+", r"\1", text)
 
 
-def counted_tokens(prompt: Prompt, gold: str, processor: VolumeProcessor) -> tuple[int, int]:
-    """Return the tokens of a prompt, visual ones included, and of its answer, as the run writes them."""
-    return len(processor.encode(prompt).ids), len(processor.encode_answer(gold).ids)
+def counted_tokens(
+    prompt: Prompt, gold: str, processor: VolumeProcessor, strategy: RolloutStrategy | None
+) -> tuple[int, int]:
+    """Return the tokens of a prompt and of its answer, as the run writes them.
+
+    Visual tokens and the functions that a strategy tells of are counted in.
+    """
+    asked = processor.encode(prompt, processor.opening_of(strategy))
+    return len(asked.ids), len(processor.encode_answer(gold).ids)
 
 
-def estimated_tokens(assembly: Assembly, prompt: Prompt, gold: str) -> tuple[int | None, int | None]:
+def estimated_tokens(
+    assembly: Assembly, prompt: Prompt, gold: str, strategy: RolloutStrategy | None
+) -> tuple[int | None, int | None]:
     """Estimate the text tokens of a prompt and of its answer, None where the vocabulary is not known."""
     known = shipped().get(assembly.recipe.model.language.get("id", ""))
     if known is None or known.chat_tokens is None:
         return None, None
     written = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
+    written += "".join(json.dumps(function) for function in (strategy.functions if strategy else ()))
     around = 2 * len(prompt.crops())  # the tokens before and after each image's
     return known.chat_tokens + around + known.text_tokens(written), known.text_tokens(gold) + 1
 

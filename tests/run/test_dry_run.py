@@ -100,6 +100,26 @@ def test_qwen_writes_its_own_system_turn_in_the_prompt_that_check_shows(evid, re
     assert rows[-1]["prompt"].endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
+@pytest.mark.parametrize("template", ["qwen2_5", "gemma"])  # the first one writes tools itself
+def test_the_tools_that_a_model_is_told_are_shown_and_counted_from_its_stage_on(evid, recipe_of, template):
+    recipe = recipe_of(template)
+    tools = ["--set", 'stage.grpo.rollout={use="tool-call"}', "--set", 'stage.grpo.tools=[{use="crop"}]']
+
+    def seen(*changes):
+        found = json.loads(evid("check", recipe, "--json", *changes).stdout)["data"]
+        rows = {row["stage"]: row for row in found}
+        found = json.loads(evid("plan", recipe, "--json", *changes).stdout)["stages"]
+        return rows, {one["stage"]: one["lengths"] and one["lengths"]["prompt_tokens"] for one in found}
+
+    (bare, planned), (told, planned_told) = seen(), seen(*tools)
+    assert told["02-sft"] == bare["02-sft"]
+    for stage in ("03-grpo", "04-evaluate"):
+        assert '"crop"' in told[stage]["prompt"]
+        more = told[stage]["prompt_tokens"] - bare[stage]["prompt_tokens"]
+        assert more > 50
+        assert planned_told[stage] - planned[stage] == more
+
+
 @pytest.mark.parametrize("command", ["check", "plan", "run"])
 def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, recipe_of, command):
     failed = evid(command, recipe_of("qwen3_6"), exit_code=2)

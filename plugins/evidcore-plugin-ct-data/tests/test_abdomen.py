@@ -9,6 +9,7 @@ from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS, ORGANS
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
 from evidcore_plugin_ct_data.walk import Selection
 
+from evidcore.errors import NotHere
 from evidcore.testing.checks_dataset import check_dataset
 from evidcore.volume import read, read_mask
 
@@ -91,7 +92,7 @@ def test_kits_without_masks_says_that_they_come_with_the_clone(kits):
 def test_a_folder_without_kits_is_named(tmp_path):
     dataset = Kits23(tmp_path, tmp_path, path="none", selection=Selection())
     with pytest.raises(
-        Exception, match=r"none: holds no folders case_00000 and so on\. Clone github.com/neheller"
+        NotHere, match=r"none: holds no folders case_00000 and so on\. Clone github.com/neheller"
     ):
         list(dataset.cases("train"))
 

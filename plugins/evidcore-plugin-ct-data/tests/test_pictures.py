@@ -90,11 +90,12 @@ def test_an_entry_that_names_no_picture_is_refused(omni):
 
 
 def test_a_folder_without_questions_is_named(omni):
-    told = omni.refusal(path="nowhere")
-    assert (
-        "nowhere/QA_information: holds no Open-access folder with .json files. Unpack OmniMedVQA.zip there"
-        in told
+    assert "nowhere: there is no such folder, so the set is not on this machine" in omni.refusal(
+        path="nowhere"
     )
+    (omni.set / "empty").mkdir()
+    told = omni.refusal(path=str(omni.set / "empty"))
+    assert "QA_information: holds no Open-access folder with .json files. Unpack OmniMedVQA.zip there" in told
 
 
 OPTIONS = {"A": "Nodule", "B": " cyst ", "C": "", "D": "CYST."}

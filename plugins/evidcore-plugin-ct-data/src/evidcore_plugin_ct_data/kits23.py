@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Lt
 
 from evidcore.case import Case, Finding, MaskRef, Split, VolumeRef
-from evidcore.errors import DataError
+from evidcore.errors import DataError, NotHere
 from evidcore.registry.factory import Flat
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
@@ -109,7 +109,7 @@ class Kits23(PublishedSet):
         root = self._given / self._root
         folders = sorted(root.glob("case_*")) if root.is_dir() else []
         if not folders:
-            raise DataError(
+            raise (DataError if self._given.is_dir() else NotHere)(
                 f"{root}: holds no folders case_00000 and so on. Clone github.com/neheller/kits23 there, or "
                 f"correct path on the dataset."
             )

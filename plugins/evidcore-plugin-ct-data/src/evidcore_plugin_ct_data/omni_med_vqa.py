@@ -97,7 +97,7 @@ class OmniMedVqa(PublishedSet):
         found = {
             path.stem: (f"{self._root}{QUESTIONS}/{folder}/{path.name}", path)
             for folder in self._folders
-            for path in sorted(self._files.path(f"{self._root}{QUESTIONS}/{folder}").glob("*.json"))
+            for path in sorted(self._files.table(f"{self._root}{QUESTIONS}/{folder}").glob("*.json"))
         }
         if not found:
             raise DataError(

@@ -35,6 +35,7 @@ class ZoomChoice(Choice):
         largest_side: of a box; those around findings are of the smallest that holds them.
         step: coordinates are rounded down to multiples of this, so that a small vocabulary holds them.
         think: as of `choice`, in the last turn.
+        thought: as of `choice`.
         questions_per_case: as of `choice`.
         training_questions: as of `choice`.
         permute: as of `choice`.
@@ -55,12 +56,14 @@ class ZoomChoice(Choice):
         largest_side: Annotated[float, Gt(0), Le(1)] = 0.5,
         step: Annotated[int, Ge(1)] = 1,
         think: bool = False,
+        thought: Literal["verdicts", "answer"] = "verdicts",
         questions_per_case: Annotated[int, Ge(0)] = 1,
         training_questions: Literal["drawn", "given"] = "given",
         permute: bool = True,
     ) -> None:
         super().__init__(
             think=think,
+            thought=thought,
             questions_per_case=questions_per_case,
             training_questions=training_questions,
             permute=permute,

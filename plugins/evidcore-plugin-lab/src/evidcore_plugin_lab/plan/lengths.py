@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from evidcore.case import Prompt, VisualPart
-from evidcore.contracts import Stage
+from evidcore.contracts import RolloutStrategy, Stage
 from evidcore.errors import NotHere
 from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse
@@ -36,28 +36,39 @@ class Lengths:
     replayed: Lengths | None = None  # of the rows that a grpo stage replays, with their gold answers
 
 
-def lengths(assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, stage: Stage) -> Lengths:
-    """Return the longest lengths over a stage's data entries.
+def lengths(
+    assembly: Assembly,
+    made: Shapes,
+    processor: VolumeProcessor | None,
+    stage: Stage,
+    strategy: RolloutStrategy | None,
+) -> Lengths:
+    """Return the longest lengths over a stage's data entries; what tools answer is not counted.
 
     Args:
         assembly: of the recipe.
         made: its shapes.
         processor: it writes the prompts; None where the tokenizer is not here.
         stage: one that trains or asks.
+        strategy: how its answers come about.
     """
-    longest = _longest(assembly, made, processor, stage.data)
+    longest = _longest(assembly, made, processor, stage.data, strategy)
     written, replay = stage.longest_answer, stage.workload().replay
     return dataclasses.replace(
         longest,
         answer_tokens=longest.answer_tokens if written is None else written,
-        replayed=_longest(assembly, made, processor, replay) if replay else None,
+        replayed=_longest(assembly, made, processor, replay, None) if replay else None,
     )
 
 
 def _longest(
-    assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, data: Sequence[DataUse]
+    assembly: Assembly,
+    made: Shapes,
+    processor: VolumeProcessor | None,
+    data: Sequence[DataUse],
+    strategy: RolloutStrategy | None,
 ) -> Lengths:
-    found = [_of(assembly, made, processor, use) for use in data if use.task]
+    found = [_of(assembly, made, processor, use, strategy) for use in data if use.task]
     return Lengths(
         prompt_tokens=max(one.prompt_tokens for one in found),
         answer_tokens=max(one.answer_tokens for one in found),
@@ -66,7 +77,13 @@ def _longest(
     )
 
 
-def _of(assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, use: DataUse) -> Lengths:
+def _of(
+    assembly: Assembly,
+    made: Shapes,
+    processor: VolumeProcessor | None,
+    use: DataUse,
+    strategy: RolloutStrategy | None,
+) -> Lengths:
     task = assembly.tasks[use.task]
     try:
         cases = assembly.cases(use)
@@ -74,7 +91,7 @@ def _of(assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, use
         cases = []
     prompts = (prompt for case in cases for prompt in task.prompts(case, assembly.view, 0))
     asked = list(itertools.islice(prompts, LOOKED_AT))
-    seen = [_row(assembly, made, processor, prompt, task.gold(prompt)[0]) for prompt in asked]
+    seen = [_row(assembly, made, processor, prompt, task.gold(prompt)[0], strategy) for prompt in asked]
     known = [row for row in seen if row is not None]
     if not known:
         tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if assembly.view.tags_slices else 0
@@ -93,12 +110,17 @@ def _of(assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, use
 
 
 def _row(
-    assembly: Assembly, made: Shapes, processor: VolumeProcessor | None, prompt: Prompt, gold: str
+    assembly: Assembly,
+    made: Shapes,
+    processor: VolumeProcessor | None,
+    prompt: Prompt,
+    gold: str,
+    strategy: RolloutStrategy | None,
 ) -> tuple[int, int] | None:
     """Return the tokens of a prompt and of its answer, None where nothing is known of the vocabulary."""
     if processor is not None:
-        return counted_tokens(prompt, gold, processor)
-    text, answer = estimated_tokens(assembly, prompt, gold)
+        return counted_tokens(prompt, gold, processor, strategy)
+    text, answer = estimated_tokens(assembly, prompt, gold, strategy)
     if text is None or answer is None:
         return None
     visual = 0

@@ -11,7 +11,8 @@ from evidcore.recipe import Recipe
 from evidcore.registry import card
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
-from evidcore.run.dry_run import shapes
+from evidcore.run.context import Context
+from evidcore.run.dry_run import answering, shapes
 from evidcore.run.lock import used
 from evidcore.run.record import read_lines
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
@@ -62,13 +63,14 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
     cards: dict[str, Mapping[str, Any]] = {
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
     }
-    stages = []
+    stages, strategy = [], None
     for index, stage in enumerate(recipe.stages):
         name, load = recipe.stage_name(index), stage.workload()
+        strategy = answering(stage, strategy, Context(assembly, name))
         asks = all(use.task for use in stage.data) and (load.trains_whole_model or not load.train)
         rows = None
         if asks and made.text is not None:
-            rows = lengths(assembly, made, processor, stage)
+            rows = lengths(assembly, made, processor, stage, strategy)
         expected = (
             None if throughput is None or rows is None else throughput.seconds(stage.kind, load, made, rows)
         )

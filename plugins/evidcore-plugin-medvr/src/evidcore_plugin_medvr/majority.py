@@ -1,0 +1,135 @@
+"""Evaluation `majority-choice`: of several sampled answers to a choice question the most frequent counts."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+from annotated_types import Ge, Gt
+
+from evidcore.case import Prompt
+from evidcore.contracts import Answers, Asking, Completion, Labeler, Metric, Policy, Scored, Scorer, Task
+from evidcore.evaluate.choice import ChoiceAnswer, ChoiceEvaluation, ChoiceResult
+from evidcore.evaluate.measuring import Measurement, TextFigures
+
+UNITS = {"sample_accuracy": "rate", "agreement": "rate"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VotedAnswer(ChoiceAnswer):
+    """The answer that most samples gave, with the letter of each; None for one out of its format."""
+
+    votes: tuple[str | None, ...]
+
+
+class MajorityChoice(ChoiceEvaluation):
+    """As `choice`, of the answer that most of several samples give.
+
+    Samples out of their format have no vote. Of letters with equally many votes the one drawn first counts;
+    where none has any, the first sample stands. What is measured of thinking and turns is of the first sample
+    that chose the winner. Beside it: `sample_accuracy`, the share of samples that are right, and `agreement`,
+    the share that chose what won. Lines keep the votes; data set `sometimes-right` goes by them.
+
+    Args:
+        samples: answers to a question.
+        temperature: of sampling.
+        rescue: as of `choice`.
+        labeler: as of `choice`.
+        metric: as of `choice`.
+
+    Source:
+        Jiang et al. 2026, MedVR, arXiv:2604.08203, shows accuracy over numbers of sampled trajectories.
+        Majority voting is that of Wang et al. 2022, Self-Consistency, arXiv:2203.11171.
+    """
+
+    def __init__(
+        self,
+        *,
+        samples: Annotated[int, Ge(1)] = 8,
+        temperature: Annotated[float, Gt(0)] = 1.0,
+        rescue: Scorer = {"use": "token-f1"},  # type: ignore[assignment]  # noqa: B006  # a recipe's table
+        labeler: Labeler = {"use": "negation-rules"},  # type: ignore[assignment]  # noqa: B006
+        metric: tuple[Metric, ...] = (),
+    ) -> None:
+        super().__init__(rescue=rescue, labeler=labeler, metric=metric)
+        self.samples, self.temperature = samples, temperature
+
+    def answer(
+        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking
+    ) -> list[ChoiceAnswer]:
+        """Sample the answers, and read those that won as `choice` reads answers."""
+        voting = _Voting(policy, task, self.samples, self.temperature)
+        won = super().answer(voting, prompts, task, asking)
+        return [
+            VotedAnswer(
+                **{field.name: getattr(one, field.name) for field in dataclasses.fields(one)}, votes=votes
+            )
+            for one, votes in zip(won, voting.votes, strict=True)
+        ]
+
+    def score(self, answers: Sequence[Answers[ChoiceAnswer]], task: Task, name: str) -> list[Scored]:
+        """Count right answers and right samples."""
+        scored = cast(list[ChoiceResult], super().score(answers, task, name))
+        return [
+            dataclasses.replace(
+                one, measured=_counted(cast(Sequence[VotedAnswer], one.answers)) | one.measured
+            )
+            for one in scored
+        ]
+
+
+class _Voting(Policy):
+    """A policy that answers as most of its samples do; it keeps the votes on what it was asked, in order."""
+
+    def __init__(self, policy: Policy, task: Task, samples: int, temperature: float) -> None:
+        self._policy, self._task, self._samples, self._temperature = policy, task, samples, temperature
+        self.votes: list[tuple[str | None, ...]] = []
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return the texts of the answers that won."""
+        return [one.text for one in self.complete(prompts, max_new_tokens=max_new_tokens)]
+
+    def complete(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[Completion]:
+        """Return the answers that won; the temperature of the votes is its own."""
+        # what is drawn follows from a prompt's id: each sample needs one
+        drawn = [
+            dataclasses.replace(prompt, id=f"{prompt.id}/sample-{number}")
+            for prompt in prompts
+            for number in range(self._samples)
+        ]
+        said = self._policy.complete(drawn, max_new_tokens=max_new_tokens, temperature=self._temperature)
+        won = []
+        for start, prompt in zip(range(0, len(said), self._samples), prompts, strict=True):
+            own = said[start : start + self._samples]
+            votes = tuple(self._task.parse(prompt, one.text).choice for one in own)
+            counts = collections.Counter(vote for vote in votes if vote is not None)
+            first = votes.index(counts.most_common(1)[0][0]) if counts else 0
+            won.append(own[first])
+            self.votes.append(votes)
+        return won
+
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Return those of the policy."""
+        return self._policy.log_likelihoods(prompts, completions)
+
+
+def _counted(answers: Sequence[VotedAnswer]) -> Measurement:
+    """Return what the samples of each question say."""
+    texts = tuple(
+        TextFigures(
+            figures={
+                "sample_accuracy": one.votes.count(one.answer) / len(one.votes),
+                "agreement": one.votes.count(one.choice) / len(one.votes) if one.choice else 0.0,
+            }
+        )
+        for one in answers
+    )
+    return Measurement(texts=texts, units=UNITS, notes={}, sources={name: name for name in UNITS})

@@ -1,0 +1,121 @@
+"""Data set `sometimes-right`: questions of another one that a model answers neither always nor never."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+
+from evidcore.case import Case, Split, VolumeRef
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError
+
+log = logging.getLogger(__name__)
+
+
+class SometimesRight(Dataset):
+    """Cases of another data set whose questions were answered right in some of several samples.
+
+    A group of answers that are all right, or all wrong, teaches GRPO nothing. Which questions are left is
+    told by a file of answers that evaluation `majority-choice` wrote over the train split: of that split the
+    others are dropped, also those that it did not ask, and cases that have no question left. Other splits
+    stay.
+
+    Source:
+        Jiang et al. 2026, MedVR, arXiv:2604.08203, trains on 36,000 questions filtered from OmniMedVQA. The
+        rule is not published; this one is usual where rewards can be checked.
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        *,
+        source: Dataset,
+        answers: str,
+        least: Annotated[float, Ge(0), Le(1)] = 0.0,
+        most: Annotated[float, Ge(0), Le(1)] = 1.0,
+    ) -> None:
+        """Take the source; nothing is read before cases are asked for.
+
+        Args:
+            recipe_folder: relative paths start there.
+            source: the data set whose questions are chosen from.
+            answers: `answers/….jsonl` of a run; an exact path, or one relative to the recipe.
+            least: questions stay where the share of right samples is above this.
+            most: and below this.
+        """
+        self.source, self.least, self.most = source, least, most
+        self._path = recipe_folder / answers
+        self.findings = source.findings
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases that have a question left, with those that are left.
+
+        Raises:
+            DataError: if the answers cannot be read, have no votes, or leave no question.
+        """
+        if split != "train":
+            yield from self.source.cases(split)
+            return
+        rates = self._rates()
+        asked = kept = 0
+        for case in self.source.cases(split):
+            some = tuple(
+                one
+                for one in case.questions
+                if self.least < rates.get((case.id, one.id), self.least) < self.most
+            )
+            asked, kept = asked + len(case.questions), kept + len(some)
+            if some:
+                yield dataclasses.replace(case, questions=some)
+        if not kept:
+            raise DataError(
+                f"sometimes-right: {self._path} leaves none of the {asked} training questions: none was "
+                f"answered right in more than {self.least:g} and less than {self.most:g} of its samples. Ask "
+                "the train split with evaluation 'majority-choice', or widen least and most."
+            )
+        log.info("sometimes-right: %d of %d training questions are left", kept, asked)
+
+    def listed(self, split: Split) -> Iterable[Case]:
+        """Yield every case of the source."""
+        return self.source.listed(split)
+
+    def unlisted(self) -> Iterable[str]:
+        """Say what the source cannot read."""
+        return self.source.unlisted()
+
+    def fingerprint(self) -> str:
+        """Hash the source's fingerprint, the bounds and which questions stay between them."""
+        rates = sorted([*key, self.least < rate < self.most] for key, rate in self._rates().items())
+        text = json.dumps([self.source.fingerprint(), rates]).encode()
+        return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+    def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
+        """Return what the source returns."""
+        return self.source.without(case, finding)
+
+    def _rates(self) -> dict[tuple[str, str], float]:
+        """Return the share of right samples by case and question."""
+        try:
+            lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as cause:
+            raise DataError(f"sometimes-right: {self._path} cannot be read as answers: {cause}") from cause
+        return dict(self._rate(number, line) for number, line in enumerate(lines, start=1))
+
+    def _rate(self, number: int, line: Mapping[str, Any]) -> tuple[tuple[str, str], float]:
+        try:
+            votes, case = list(line["votes"]), str(line["case_id"])
+            return (case, str(line["prompt_id"]).removeprefix(f"{case}:")), votes.count(line["answer"]) / len(
+                votes
+            )
+        except (KeyError, TypeError, ZeroDivisionError) as cause:
+            raise DataError(
+                f"sometimes-right: line {number} of {self._path} has no votes. Let evaluation "
+                "'majority-choice' write the answers."
+            ) from cause

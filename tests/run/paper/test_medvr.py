@@ -1,0 +1,88 @@
+"""MedVR's recipe at the paper's size: what `check` and `plan` say of it; and run in small."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from evidcore_plugin_ct_data.miniatures import write
+
+from evidcore.model.architecture import shipped
+from evidcore.recipe import load
+from evidcore.testing.models import tiny_vision_language
+from evidcore.train.grpo import Grpo
+
+RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "medvr.toml"
+
+
+def test_check_counts_tokens_and_parameters_and_names_what_is_missing(checked):
+    assert checked["visual_tokens"] == 16 * 16
+    published = shipped()["Qwen/Qwen2.5-VL-7B-Instruct"].weights_bytes
+    assert 2 * sum(checked["parameters"].values()) == published
+    missing = "\n".join(checked["unchecked"])
+    for name in ("dataset.pictures", "model.language"):
+        assert name in missing
+
+
+def test_the_settings_are_those_of_the_paper_where_it_tells_them():
+    recipe = load(RECIPE)
+    (grpo,) = (stage for stage in recipe.stages if isinstance(stage, Grpo))
+    assert (grpo.answers_per_prompt, grpo.steps) == (16, 64)
+    assert (grpo.rollout["use"], grpo.rollout["gamma"], grpo.rollout["calls"]) == (
+        "entropy-regrounding",
+        0.5,
+        5,
+    )
+    assert [reward["use"] for reward in grpo.reward] == [
+        "format-penalty",
+        "choice-accuracy",
+        "zoom-consensus",
+    ]
+    assert not any(stage.kind == "sft" for stage in recipe.stages)  # rewards alone
+
+
+SIZES = {
+    "dataset.pictures.path": '"set/OmniMedVQA"',
+    "model.language": '{ folder = "language" }',
+    "model.encoder.size": "56",
+    "stage.evaluate[0].max_new_tokens": "112",
+    "stage.grpo.steps": "2",
+    "stage.grpo.prompts_per_step": "2",
+    "stage.grpo.answers_per_prompt": "4",
+    "stage.grpo.max_new_tokens": "112",
+    "stage.grpo.learning_rate": "1e-3",
+    "stage.evaluate[1].max_new_tokens": "112",
+    "stage.audit.max_new_tokens": "112",
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The recipe beside a miniature of its data set and a tiny Qwen2.5-VL."""
+    folder = tmp_path_factory.mktemp("small")
+    shutil.copy(RECIPE, folder / RECIPE.name)
+    write("omni-med-vqa", folder / "set")
+    tiny_vision_language(folder / "language", "qwen2_5_vl")
+    return folder
+
+
+def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
+    assert found["unchecked"] == []
+    told = {
+        row["stage"]: "zoom" in row["prompt"] for row in found["data"]
+    }  # from the stage that trains with it on
+    assert told == {"01-evaluate": False, "02-grpo": True, "03-evaluate": True, "04-audit": True}
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_from_end_to_end_in_small(evid, small, changes):
+    chance = ["--set", 'stage.grpo.reward[0]={use="random"}']  # a model that knows nothing earns nothing else
+    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
+    folder = Path(json.loads(evid("run", *words).stdout)["run"])
+    assert json.loads((folder / "results" / "02-grpo.json").read_text())["figures"]["steps"] == 2
+    lines = (folder / "rollouts" / "02-grpo.jsonl").read_text().splitlines()
+    groups = [json.loads(line) for line in lines]
+    rewards = {name for group in groups for one in group["rollouts"] for name in one["rewards"]}
+    assert rewards == {"random", "choice-accuracy", "zoom-consensus"}
+    assert {len(group["rollouts"]) for group in groups} == {4}
