@@ -1,0 +1,73 @@
+"""Condition `blurred`: the same slices without what only a closer look shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from evidcore.case import Prompt, VolumeRef
+from evidcore.contracts import Condition, Dataset
+from evidcore.formats import Array
+from evidcore.volume import cache_root, file_hash, read, save_volume
+from evidcore.volume.content import volume_key
+
+
+class Blurred(Condition):
+    """Show slices whose squares of pixels are each filled with their mean: zooming in shows nothing more.
+
+    An overview that is reduced as many times is what it was. A policy that answers by what it sees in a crop
+    must lose there; one that answers by the overview, or by knowing, does not. Each volume is written once
+    into the cache folder.
+
+    Args:
+        times: pixels of a square, each way.
+    """
+
+    says = "own slices without what only a closer look shows"
+    role = "removed"
+
+    def __init__(self, *, times: Annotated[int, Ge(2)] = 8) -> None:
+        self.times = times
+
+    def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
+        """Return every question over blurred volumes."""
+        return [
+            prompt.showing([
+                dataclasses.replace(crop, volume=_blurred(crop.volume, self.times)) for crop in prompt.crops()
+            ])
+            for prompt in prompts
+        ]
+
+
+def squares(voxels: Array, times: int) -> Array:
+    """Return voxels (z, y, x) with each square of a slice filled with its mean, in the same type.
+
+    Squares at the lower and right edges are as large as what is left.
+    """
+    filled = voxels.astype(np.float64)
+    for axis in (1, 2):
+        starts = np.arange(0, voxels.shape[axis], times)
+        sizes = np.diff([*starts, voxels.shape[axis]])
+        sums = np.add.reduceat(filled, starts, axis=axis)
+        means = sums / np.expand_dims(sizes, [other for other in range(3) if other != axis])
+        filled = np.repeat(means, sizes, axis=axis)
+    return (filled if np.issubdtype(voxels.dtype, np.floating) else filled.round()).astype(voxels.dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _blurred(ref: VolumeRef, times: int) -> VolumeRef:
+    """Return a volume in the cache."""
+    asked = json.dumps([file_hash(__file__), volume_key(ref), times])
+    key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
+    path = cache_root() / "blurred" / f"{key}.nii.gz"
+    if not path.exists():
+        volume = read(ref)
+        save_volume(dataclasses.replace(volume, array=squares(volume.array, times)), path)
+    return VolumeRef(path=str(path), intensity=ref.intensity)

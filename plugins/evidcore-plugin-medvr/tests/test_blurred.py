@@ -1,0 +1,33 @@
+"""Condition `blurred`: an overview stays, and a closer look shows nothing more."""
+
+import numpy as np
+import pytest
+from evidcore_plugin_medvr.blurred import Blurred, squares
+from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Slices
+from evidcore.testing.checks_evaluation import check_condition
+from evidcore.volume import read
+
+
+def test_each_square_has_its_mean_also_at_the_edges():
+    voxels = np.arange(30, dtype=np.int16).reshape(1, 5, 6)
+    found = squares(voxels, 4)
+    assert found[0, :4, :4].tolist() == [[round(voxels[0, :4, :4].mean())] * 4] * 4
+    assert found[0, 4, 4:].tolist() == [round(voxels[0, 4, 4:].mean())] * 2
+    assert (found.dtype, found.shape) == (np.int16, (1, 5, 6))
+    assert squares(voxels.astype(np.float32), 4).mean() == pytest.approx(voxels.mean())
+
+
+def test_an_overview_stays_and_the_pattern_goes(tmp_path):
+    dataset = PhantomSlices(tmp_path, train_cases=4, validation_cases=0, test_cases=0)
+    cases = list(dataset.cases("train"))
+    prompts = [prompt for case in cases for prompt in Choice().prompts(case, Slices(slices=1), 0)]
+    check_condition(Blurred(), prompts, dataset)
+    for prompt, shown in zip(prompts, Blurred().show(prompts, seed=0, dataset=None), strict=True):
+        own, blurred = (read(one.crops()[0].volume).array.astype(float) for one in (prompt, shown))
+        reduced = [array.reshape(2, 64, 8, 64, 8).mean(axis=(2, 4)) for array in (own, blurred)]
+        np.testing.assert_allclose(*reduced, atol=0.5)
+        assert np.ptp(blurred[:, :8, :8]) == 0
+        assert shown.crops()[0].box_zyx == prompt.crops()[0].box_zyx
