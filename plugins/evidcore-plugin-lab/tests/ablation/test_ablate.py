@@ -161,6 +161,7 @@ def test_what_is_kept_holds_no_answer_and_no_path_of_this_machine(copied):
     for file in files:
         assert str(copied.folder) not in file.read_text(encoding="utf-8"), file
     assert text == markdown(read(kept))
+    assert read(kept)["command"] == "evid ablate bridges.toml"
     copied.evid("bridges.toml", "--keep", "kept")  # replaces what it wrote
     (copied.folder / "mine").mkdir()
     (copied.folder / "mine" / "notes.txt").write_text("mine")

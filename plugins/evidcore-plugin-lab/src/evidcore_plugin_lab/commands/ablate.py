@@ -70,7 +70,9 @@ def ablate(
     except KeyboardInterrupt:
         click.echo(f"\ninterrupted. Go on with: {command}", err=True)
         click.get_current_context().exit(130)
-    _write_up(folder, passed, command, kept, as_json)
+    # what is kept says nothing of where runs lie on this machine
+    again = _command(Path(file.name) if file.is_absolute() else file, Path("runs"), workers=1)
+    _write_up(folder, passed, command, again, kept, as_json)
     if passed.failures:
         click.get_current_context().exit(2)
 
@@ -91,22 +93,23 @@ def _go(folder: AblationFolder, command: str, as_json: bool, **chosen: Any) -> P
     return go(folder, watch=watch, tell=tell, command=command, **chosen)
 
 
-def _write_up(folder: AblationFolder, passed: Passed, command: str, kept: Path | None, as_json: bool) -> None:
+def _write_up(
+    folder: AblationFolder, passed: Passed, command: str, again: str, kept: Path | None, as_json: bool
+) -> None:
     from evidcore.run import processes
     from evidcore_plugin_lab.ablation import keep, markdown, outcome, write_up
 
     if not processes().is_first:
         return
     failed = [{"cell": failure.cell, "message": failure.message} for failure in passed.failures]
-    made_by = command + (f" --keep {shlex.quote(str(kept))}" if kept is not None else "")
     found = {
-        "command": made_by,
+        "command": command,
         **outcome(folder.ablation, passed.counted, accepted=passed.accepted),
         "failed": failed,
     }
     write_up(folder.path, found)
     if kept is not None:
-        keep(kept, found, folder.ablation.text, passed.counted)
+        keep(kept, {**found, "command": again}, folder.ablation.text, passed.counted)
     if as_json:
         click.echo(json.dumps({"folder": str(folder.path), **found}, indent=1))
     else:
