@@ -64,6 +64,7 @@ OPTIONS: Mapping[str, Tables] = {
         "reasoning-segmentation": [{"ask": "masks"}, {"ask": "masks", "think": False}],
         "report-evidence": [{}, {"think": True, "order": "evidence-first"}, {"cite": "finding"}],
         "zoom-choice": [{"tool": {"use": "zoom"}}],
+        "zoom-free-text": [{"tool": {"use": "zoom"}}],
         "zoom-onto": [{"tool": {"use": "zoom"}, "structures": list(FINDINGS)}],
     },
     "reward": {

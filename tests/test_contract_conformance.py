@@ -59,6 +59,10 @@ OPTIONS = {
     "folder": {"path": "."},
     "table": {"path": ".", "option_columns": ["A", "B"]},
     "mask-questions": {"source": {"use": "folder", "path": "."}, "midline": "grid"},
+    "sometimes-right": {
+        "source": {"use": "table", "path": ".", "option_columns": ["A", "B"]},
+        "answers": "answers.jsonl",
+    },
     "implant": {"source": {"use": "folder", "path": "."}, "kinds": ["stone"], "prevalence": 1.0},
     "vit3d": {"size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24},
     "timm-slices": {"size": 32, "slices": 2},
@@ -104,6 +108,7 @@ OPTIONS = {
     "volume-consistency": {"segmenter": {"use": "region-growing"}},
     "zoom": {"smallest_side": 4},
     "zoom-choice": {"tool": {"use": "zoom"}},
+    "zoom-free-text": {"tool": {"use": "zoom"}},
     "zoom-onto": {"tool": {"use": "zoom"}, "structures": list(FINDINGS)},
     "zoom-consensus": {"success": "choice-accuracy"},
     **{name: {"path": f"published/{name}"} for name in WRITERS},
@@ -128,6 +133,7 @@ OTHERS = {
     "table": {"intensity": "hu"},
     "mask-questions": {"seed": 18},
     "implant": {"seed": 18},
+    "sometimes-right": {"most": 0.4},
 }
 UNTRAINED = {"medsam2"}  # its weights are seeded here: it finds something, and not what was asked for
 CALLS = {
@@ -233,6 +239,13 @@ def world(tmp_path_factory):
                 "no",
                 "B",
             ])
+    given = {"recipe_folder": folder, "cache_folder": folder / "cache"}
+    source = factory.build("dataset", OPTIONS["table"] | {"use": "table"}, given=given, where="test")
+    with (folder / "answers.jsonl").open("w") as file:
+        for votes, case in zip(("BA", "ABAA"), source.cases("train"), strict=True):
+            asked = f"{case.id}:{case.questions[0].id}"
+            line = {"case_id": case.id, "prompt_id": asked, "answer": "B", "votes": [*votes]}
+            file.write(json.dumps(line) + "\n")
     return World(folder, cases, testing.tiny_language(folder / "language"))
 
 
@@ -567,6 +580,7 @@ def conform_task(name, build, world):
 TASKS = {
     "choice": {"use": "choice"},
     "free-text": {"use": "free-text"},
+    "majority-choice": {"use": "choice"},
     "report": {"use": "report"},
     "report-evidence": {"use": "report-evidence"},
     "segmentation": {"use": "reasoning-segmentation", "ask": "masks"},

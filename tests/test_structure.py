@@ -57,7 +57,7 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 31_200
+MOST_LINES = 31_195
 MOST_MODULES = 189
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 3060

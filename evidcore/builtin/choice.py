@@ -48,7 +48,6 @@ class Choice(Task):
         training_questions: "drawn" as above; "given" asks in training too what came with the case.
         permute: shuffle the options of questions that came with the case (drawn ones always are).
         rules: spell the answer format out in the prompt, for models that were not trained on it.
-        thought: what gold answers think: "verdicts" on every option, or the right options alone ("answer").
 
     Source:
         Lai et al. 2026, Med3D-R1, arXiv:2602.01200 (MMVQA: one true abnormality, three random distractors).
@@ -66,9 +65,8 @@ class Choice(Task):
         training_questions: Literal["drawn", "given"] = "drawn",
         permute: bool = False,
         rules: bool = False,
-        thought: Literal["verdicts", "answer"] = "verdicts",
     ) -> None:
-        self.think, self.thought = think, thought
+        self.think = think
         self.distractors = distractors
         self.options_per_question = options_per_question
         self.questions_per_case = questions_per_case
@@ -138,14 +136,11 @@ class Choice(Task):
         return "\n".join([question.text, *options, asked])
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
-        """Return the right letter, after what is thought where thinking is asked for."""
+        """Return the right letter, after a verdict on each option where thinking is asked for."""
         answer = f"<answer>{prompt.reference['letter']}</answer>"
         if not self.think:
             return answer, ()
         true = set(prompt.reference["true_options"])
-        if self.thought == "answer":
-            right = [option for i, option in enumerate(prompt.reference["options"]) if i in true]
-            return f"<think>{', '.join(right)}</think>{answer}", ()
         holds, fails = prompt.reference["verdicts"]
         verdicts = [
             f"{LETTERS[i]} {option} {holds if i in true else fails}."

@@ -70,15 +70,6 @@ def test_gold_goes_through_the_options_and_ends_with_the_letter():
     assert Choice(think=False).gold(prompt) == ("<answer>B</answer>", ())
 
 
-def test_gold_may_think_the_true_options_alone():
-    task = Choice(thought="answer")
-    (prompt,) = asked(task, seed=0, questions=(QUESTION,))
-    assert task.gold(prompt) == ("<think>lung nodule</think><answer>B</answer>", ())
-    assert task.parse(prompt, task.gold(prompt)[0]).malformed is None
-    several = dataclasses.replace(prompt, reference={**prompt.reference, "true_options": [0, 1]})
-    assert task.gold(several)[0] == "<think>emphysema, lung nodule</think><answer>B</answer>"
-
-
 def test_gold_of_random_distractors_tells_every_true_option():
     task = Choice(distractors="random", options_per_question=6)
     (prompt,) = asked(task, present=("lung nodule", "emphysema"))

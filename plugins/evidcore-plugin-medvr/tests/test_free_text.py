@@ -3,12 +3,22 @@
 import dataclasses
 
 import pytest
-from evidcore_plugin_medvr.free_text import FreeText, FreeTextAccuracy, FreeTextEvaluation, agreement
+from evidcore_plugin_medvr.free_text import (
+    FreeText,
+    FreeTextAccuracy,
+    FreeTextEvaluation,
+    Replied,
+    agreement,
+)
+from evidcore_plugin_medvr.tools import Zoom
+from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomFreeText
+from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.views import Volume
+from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Answer, Prompt, Question, Rollout, Score, TextPart
-from evidcore.contracts import Answers
+from evidcore.contracts import Answers, Asking, Completion, Policy
+from evidcore.registry.factory import build
 from evidcore.testing.checks_evaluation import check_evaluation
 from evidcore.testing.checks_reward import answer_group, check_reward
 from evidcore.testing.checks_task import check_task
@@ -148,7 +158,8 @@ def test_it_keeps_the_contract_of_an_evaluation(tmp_path):
 
 def answered(case, texts):
     task, (closed, _) = FreeText(think=False), prompts(case, think=False)
-    given = Answers([closed] * len(texts), [task.parse(closed, text) for text in texts])
+    said = [Replied(answer=task.parse(closed, text)) for text in texts]
+    given = Answers([closed] * len(texts), said)
     [scored] = FreeTextEvaluation().score([given], task, "free-text")
     return {row.metric: row.value for row in scored.rows()}
 
@@ -168,3 +179,40 @@ def test_beside_stands_the_answer_that_is_most_frequent_in_training(tmp_path):
     assert blind.rows[0].note == "says 'lung nodule' each time"
     assert blind.figures == {"training_mode": 0.75}
     assert FreeTextEvaluation().references(asked, list, task, "free-text") is None
+
+
+def test_metrics_of_turns_measure_where_a_short_answer_looked(tmp_path):
+    view = Slices(slices=1)
+    phantoms = PhantomSlices(tmp_path, train_cases=2, validation_cases=0, test_cases=0)
+    task = ZoomFreeText(
+        view, tmp_path, tool=Zoom(view), look=FirstLook(boxes="findings", smallest_side=0.125)
+    )
+    prompts = [prompt for case in phantoms.cases("train") for prompt in task.prompts(case, view, 0)]
+
+    class Looking(Policy):
+        """Looks at the lesion of the first slice, and nowhere on the second."""
+
+        def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+            return [one.text for one in self.complete(prompts, max_new_tokens=max_new_tokens)]
+
+        def complete(self, prompts, *, max_new_tokens, temperature=0.0):
+            first, second = prompts
+            return [
+                Completion(text=task.gold(first)[0], turns=tuple(task.gold_turns(first))),
+                Completion(text=task.gold(second)[0]),
+            ]
+
+        def log_likelihoods(self, prompts, completions):
+            raise NotImplementedError("nothing is weighed")
+
+    table = {"use": "free-text", "metric": [{"use": "looks"}]}
+    evaluation = build("evaluation", table, given={"cache_folder": tmp_path}, where="test")
+    said = evaluation.answer(Looking(), prompts, task, Asking(max_new_tokens=8))
+    [scored] = evaluation.score([Answers(prompts, said)], task, "zoom")
+    rows = {row.metric: row.value for row in scored.rows()}
+    assert rows == {
+        "exact_match": 1.0, "token_f1": 1.0, "valid_calls": 0.5, "zoom_cover": 0.5, "zoom_iou": 0.5,
+    }  # fmt: skip
+    first, second = scored.lines()
+    assert first["turns"][0]["actions"][0]["tool"] == "zoom"
+    assert "turns" not in second

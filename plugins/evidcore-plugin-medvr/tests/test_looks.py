@@ -3,7 +3,7 @@
 import pytest
 from evidcore_plugin_medvr.looks import Looks
 from evidcore_plugin_medvr.tools import Zoom
-from evidcore_plugin_medvr.zoom_choice import ZoomChoice
+from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 
 from evidcore.builtin.views import Slices
@@ -27,7 +27,7 @@ def case(folder):
 @pytest.fixture
 def gold(case, folder):
     """Give the prompt and the turn that looks at the lesion's square."""
-    task = ZoomChoice(VIEW, folder, tool=Zoom(VIEW), boxes="findings", smallest_side=0.125)
+    task = ZoomChoice(VIEW, folder, tool=Zoom(VIEW), look=FirstLook(boxes="findings", smallest_side=0.125))
     [prompt] = task.prompts(case, VIEW, 0)
     return prompt, task.gold_turns(prompt)[0]
 

@@ -8,7 +8,7 @@ from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_medvr.consensus import ZoomConsensus
 from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.tools import Zoom
-from evidcore_plugin_medvr.zoom_choice import ZoomChoice
+from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -109,7 +109,7 @@ def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays(tmp_path):
     cases = list(phantoms.cases("train"))
     zoom = Zoom(view)
     # the whole slice each time: a tiny model learns to spell one call
-    asking = ZoomChoice(view, tmp_path / "c", tool=zoom, smallest_side=1.0)
+    asking = ZoomChoice(view, tmp_path / "c", tool=zoom, look=FirstLook(smallest_side=1.0))
     strategy = EntropyRegrounding([zoom], calls=1, base_probability=1.0, gate=False)
     source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
     settings = SftSettings(train=("bridge", "language"), steps=160, learning_rate=1e-2, rows_per_step=4)
@@ -146,7 +146,7 @@ def trained(folder, *, annotated):
     cases = list(phantoms.cases("train"))
     assert all(bool(case.masks) == bool(case.findings) == annotated for case in cases)
     zoom = Zoom(view)
-    asking = ZoomChoice(view, folder / "c", tool=zoom, smallest_side=0.3, largest_side=0.6)
+    asking = ZoomChoice(view, folder / "c", tool=zoom, look=FirstLook(smallest_side=0.3, largest_side=0.6))
     strategy = EntropyRegrounding([zoom], calls=1, base_probability=1.0, gate=False)
     source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
     settings = SftSettings(train=("bridge", "language"), steps=8, learning_rate=1e-2, rows_per_step=4)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from evidcore.case import Answer, Case, Prompt, Rollout, Score, Span, TextPart, Verdict
-from evidcore.contracts import Answers, Asking, Blind, Evaluation, Policy, Reward, Scored, Task, View
-from evidcore.evaluate.answered import answered
-from evidcore.evaluate.figured import figured
+from evidcore.case import Answer, Case, Prompt, Rollout, Score, Span, TextPart, Turn, Verdict
+from evidcore.contracts import Answers, Asking, Blind, Evaluation, Metric, Policy, Reward, Scored, Task, View
+from evidcore.evaluate.answered import batches
+from evidcore.evaluate.choice import measure_turns
+from evidcore.evaluate.figured import Figured, figured
+from evidcore.evaluate.measuring import named_metrics
 from evidcore.text.sentences import words
 from evidcore.text.tags import inside, shortened, tag_fault
 
@@ -138,19 +140,58 @@ class FreeTextAccuracy(Reward):
         return Score(value=value, parts=found, reason=f"answered {shortened(said)!r}, right is {right[0]!r}")
 
 
-class FreeTextEvaluation(Evaluation[Answer]):
-    """Exact match and token F1 of short answers, beside the answer that is most frequent in training."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replied:
+    """An answer, and the turns before it."""
+
+    answer: Answer
+    turns: tuple[Turn, ...] = ()
+
+
+class FreeTextEvaluation(Evaluation[Replied]):
+    """Exact match and token F1 of short answers, beside the answer that is most frequent in training.
+
+    Args:
+        metric: measure what was called and looked at before an answer; used are those that read "turns".
+    """
 
     headline = "exact_match"
     beside = ("token_f1",)
 
-    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
-        """Ask for a few words."""
-        return answered(policy, prompts, task, asking, "question")
+    def __init__(self, *, metric: tuple[Metric, ...] = ()) -> None:
+        self.metrics = named_metrics(metric)
 
-    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Replied]:
+        """Ask for a few words.
+
+        Raises:
+            ValueError: if there are no prompts.
+        """
+        if not prompts:
+            raise ValueError("there is no question to evaluate")
+        said: list[Replied] = []
+        for batch in batches(prompts, asking.prompts_per_batch):
+            written = policy.complete(batch, max_new_tokens=asking.max_new_tokens)
+            said += [
+                Replied(answer=task.parse(prompt, one.text), turns=one.turns)
+                for prompt, one in zip(batch, written, strict=True)
+            ]
+        return said
+
+    def score(self, answers: Sequence[Answers[Replied]], task: Task, name: str) -> list[Scored]:
         """Hold the answers against the right ones; a malformed one is wrong."""
-        return [figured(name, given, [*map(_figures, given.prompts, given.said)], UNITS) for given in answers]
+        return [self._score(given, name) for given in answers]
+
+    def _score(self, given: Answers[Replied], name: str) -> FreeTextResult:
+        said = [one.answer for one in given.said]
+        turns = [one.turns for one in given.said]
+        plain = figured(
+            name, Answers(given.prompts, said, given.condition), [*map(_figures, given.prompts, said)], UNITS
+        )
+        measured = plain.measured | measure_turns(self.metrics, given.prompts, turns)
+        return FreeTextResult(
+            name=name, given=plain.given, figures=plain.figures, measured=measured, turns=turns
+        )
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
@@ -160,9 +201,8 @@ class FreeTextEvaluation(Evaluation[Answer]):
         if not counts:
             return None
         usual = min(counts, key=lambda answer: (-counts[answer], answer))
-        [scored] = self.score(
-            [Answers(prompts, [Answer(text=usual, value=usual)] * len(prompts))], task, name
-        )
+        said = Replied(answer=Answer(text=usual, value=usual))
+        scored = FreeTextEvaluation()._score(Answers(prompts, [said] * len(prompts)), name)
         rows = tuple(
             dataclasses.replace(
                 row, metric=f"training_mode_{row.metric}", is_headline=False, note=f"says {usual!r} each time"
@@ -173,6 +213,20 @@ class FreeTextEvaluation(Evaluation[Answer]):
             values=scored.values(self.headline), rule="the most frequent answer in training",
             label="training_mode", rows=rows, figures={"training_mode": rows[0].value},
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FreeTextResult(Figured):
+    """Answers with their figures, and the turns before each."""
+
+    turns: Sequence[Sequence[Turn]]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return a line for each answer, with the turns before it where there are any."""
+        return [
+            {**line, "turns": [turn.to_json() for turn in turns]} if turns else line
+            for line, turns in zip(super().lines(), self.turns, strict=True)
+        ]
 
 
 def agreement(said: str, right: Sequence[str]) -> dict[str, float]:

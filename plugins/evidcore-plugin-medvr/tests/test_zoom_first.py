@@ -1,11 +1,11 @@
-"""Task `zoom-choice`: gold answers that look closer first, where boxes lie, and what is refused."""
+"""Tasks `zoom-choice` and `zoom-free-text`: looks before answers, where boxes lie, and what is refused."""
 
 import json
 
 import pytest
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import Zoom
-from evidcore_plugin_medvr.zoom_choice import ZoomChoice
+from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice, ZoomFreeText
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 
 from evidcore.builtin.views import Slices, Volume
@@ -20,7 +20,7 @@ VIEW = Slices(slices=1)
 @pytest.fixture
 def task(tmp_path):
     def make(**options):
-        return ZoomChoice(VIEW, tmp_path, tool=Zoom(VIEW), **options)
+        return ZoomChoice(VIEW, tmp_path, tool=Zoom(VIEW), look=FirstLook(**options))
 
     return make
 
@@ -28,6 +28,15 @@ def task(tmp_path):
 @pytest.mark.parametrize("boxes", ["random", "findings"])
 def test_it_keeps_the_contract_of_a_task(task, cases, boxes):
     check_task(task(boxes=boxes), VIEW, cases, garbage=["", "<answer>Z</answer>"])
+
+
+def test_the_same_looks_stand_before_free_text(tmp_path, cases):
+    task = ZoomFreeText(VIEW, tmp_path, tool=Zoom(VIEW), look=FirstLook(boxes="findings"))
+    check_task(task, VIEW, cases, garbage=["", "<answer></answer>"])
+    [prompt] = task.prompts(cases[0], VIEW, 3)
+    assert (prompt.task, "A)" in prompt.words()) == ("zoom-free-text", False)
+    assert task.gold(prompt)[0] == f"<answer>{prompt.reference['answers'][0]}</answer>"
+    assert len(task.gold_turns(prompt)) == 1
 
 
 def test_gold_calls_are_calls_that_a_rollout_carries_out(task, cases):
