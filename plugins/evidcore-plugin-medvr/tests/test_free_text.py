@@ -62,6 +62,13 @@ def test_every_option_that_holds_is_a_right_answer_the_key_first(case):
     assert prompt.reference["answers"] == ["c", "a"]
 
 
+def test_a_question_about_a_finding_names_it_so_that_twins_can_be_shown(case):
+    about = dataclasses.replace(case.questions[0], kind="lung nodule")
+    closed, opened = prompts(dataclasses.replace(case, questions=(about,)))
+    assert closed.reference["finding"] == "lung nodule"
+    assert "finding" not in opened.reference
+
+
 def test_a_case_without_questions_is_not_asked_about(case):
     assert prompts(dataclasses.replace(case, questions=(), notes={})) == []
 

@@ -67,7 +67,13 @@ class FreeText(Task):
             for one in case.questions
         ]
         kept = [(one["id"], one["text"], list(one["answers"])) for one in case.notes.get(OPEN_QUESTIONS, ())]
-        return self.put(case, view, [*given, *kept])
+        kinds = {one.id: one.kind for one in case.questions if one.kind}  # what twins are without
+        return [
+            dataclasses.replace(one, reference={**one.reference, "finding": kinds[identity]})
+            if (identity := one.id.removeprefix(f"{case.id}:")) in kinds
+            else one
+            for one in self.put(case, view, [*given, *kept])
+        ]
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:
         """Ask what someone put; nobody knows the answer."""
