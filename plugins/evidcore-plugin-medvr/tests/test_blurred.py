@@ -1,12 +1,15 @@
 """Condition `blurred`: an overview stays, and a closer look shows nothing more."""
 
 import numpy as np
+import PIL.Image
 import pytest
 from evidcore_plugin_medvr.blurred import Blurred, squares
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_views.views import Image
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
+from evidcore.case import Case, Question, VolumeRef
 from evidcore.testing.checks_evaluation import check_condition
 from evidcore.volume import read
 
@@ -31,3 +34,22 @@ def test_an_overview_stays_and_the_pattern_goes(tmp_path):
         np.testing.assert_allclose(*reduced, atol=0.5)
         assert np.ptp(blurred[:, :8, :8]) == 0
         assert shown.crops()[0].box_zyx == prompt.crops()[0].box_zyx
+
+
+@pytest.mark.parametrize("shape", [(20, 30), (20, 30, 3)])
+def test_photographs_keep_their_size_and_colours(tmp_path, shape):
+    pixels = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
+    PIL.Image.fromarray(pixels).save(tmp_path / "photo.png")
+    ref = VolumeRef(path=str(tmp_path / "photo.png"), intensity="arbitrary")
+    case = Case(
+        id="case", patient=None, volumes=(ref,),
+        questions=(Question(id="q", text="?", options=("a", "b"), answer=0),),
+    )  # fmt: skip
+    prompts = Choice(training_questions="given").prompts(case, Image(), 0)
+    [shown] = Blurred(times=4).show(prompts, seed=0, dataset=None)
+    [blurred] = shown.crops()
+    found = np.asarray(PIL.Image.open(blurred.volume.path).convert("RGB"))
+    pixels = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=-1)
+    assert found.shape == pixels.shape
+    assert np.ptp(found[:4, :4], axis=(0, 1)).max() == 0
+    np.testing.assert_allclose(found[:4, :4].mean(axis=(0, 1)), pixels[:4, :4].mean(axis=(0, 1)), atol=0.5)

@@ -15,8 +15,9 @@ from annotated_types import Ge
 from evidcore.case import Prompt, VolumeRef
 from evidcore.contracts import Condition, Dataset
 from evidcore.formats import Array
-from evidcore.volume import cache_root, file_hash, read, save_volume
+from evidcore.volume import cache_root, file_hash, read, read_geometry, save_volume
 from evidcore.volume.content import volume_key
+from evidcore.volume.pictures import colours, save_picture
 
 
 class Blurred(Condition):
@@ -66,8 +67,16 @@ def _blurred(ref: VolumeRef, times: int) -> VolumeRef:
     """Return a volume in the cache."""
     asked = json.dumps([file_hash(__file__), volume_key(ref), times])
     key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
-    path = cache_root() / "blurred" / f"{key}.nii.gz"
-    if not path.exists():
-        volume = read(ref)
+    is_picture = read_geometry(ref).shape_zyx[0] == 1  # which NIfTI cannot hold
+    path = cache_root() / "blurred" / f"{key}.{'png' if is_picture else 'nii.gz'}"
+    if path.exists():
+        return VolumeRef(path=str(path), intensity=ref.intensity)
+    volume = read(ref)
+    if is_picture:
+        shown = colours(ref.path)  # (y, x, colour)
+        planes = volume.array if shown is None else np.moveaxis(shown, -1, 0)
+        filled = squares(planes, times)
+        save_picture(filled[0] if shown is None else np.moveaxis(filled, 0, -1), path)
+    else:
         save_volume(dataclasses.replace(volume, array=squares(volume.array, times)), path)
     return VolumeRef(path=str(path), intensity=ref.intensity)

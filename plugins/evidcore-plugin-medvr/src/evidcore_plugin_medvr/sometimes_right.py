@@ -60,6 +60,7 @@ class SometimesRight(Dataset):
         Raises:
             DataError: if the answers cannot be read, have no votes, or leave no question.
         """
+        self.left_out = self.source.left_out  # by split, filled as its cases are walked over
         if split != "train":
             yield from self.source.cases(split)
             return
