@@ -102,7 +102,8 @@ def test_a_case_has_one_lesion_inside_an_organ_and_far_from_its_border(cases):
 def test_the_masks_of_organs_are_named_as_in_the_abdomen_and_the_lesion_belongs_to_its_organ(cases, abdomen):
     organs = next(iter(abdomen().cases("test"))).masks.keys()
     for case in cases:
-        assert set(case.masks) - set(case.present()) <= set(organs)
+        assert set(case.masks) - set(case.present()) <= {*organs, "lesion"}
+        assert case.masks["lesion"] == case.masks[case.present()[0]]
         assert set(case.present()) <= set(case.masks)
 
 

@@ -18,7 +18,9 @@ from evidcore_plugin_medvr.pointing import called, shown_slices, square_around
 
 
 class ZoomOnto(FreeText):
-    """Ask for a closer look at structures that a shown slice shows; the answer names the structure.
+    """Ask for a closer look at structures that a shown slice shows; the answer names what is there.
+
+    That is the structure, or the finding whose mask is the same: of a "lesion" which one it is.
 
     The gold answer calls the tool with the smallest square around the structure, then answers. Published
     models have learnt such grounding from pictures of all kinds; one that is trained from nothing learns it
@@ -61,7 +63,12 @@ class ZoomOnto(FreeText):
         if self.asked_per_case:
             rng = random.Random(f"zoom-onto/{seed}/{case.id}")
             names = rng.sample(names, min(self.asked_per_case, len(names)))
-        asked = self.put(case, view, [(name, f"Look closer at the {name}.", [name]) for name in names])
+        seen = {case.masks[name]: name for name in case.masks if name in findings}
+        asked = self.put(
+            case,
+            view,
+            [(name, f"Look closer at the {name}.", [seen.get(case.masks[name], name)]) for name in names],
+        )
         return [dataclasses.replace(one, task="zoom-onto") for one in asked if self._square(one) is not None]
 
     def gold_turns(self, prompt: Prompt) -> Sequence[Turn]:

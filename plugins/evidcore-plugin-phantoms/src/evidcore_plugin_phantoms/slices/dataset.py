@@ -15,6 +15,7 @@ from evidcore_plugin_phantoms.dataset import Phantoms
 from evidcore_plugin_phantoms.slices.patterns import FINDING_OF, LARGEST_PX, PATTERNS, SMALLEST_PX
 from evidcore_plugin_phantoms.slices.slice_scene import LETTER, ORDER, SIZE_PX, SMALLEST_CUT_PX, Population
 
+LESION = "lesion"  # its mask, whatever its pattern
 STEM = "Which pattern does the lesion have?"
 
 
@@ -25,9 +26,9 @@ class PhantomSlices(Phantoms[Population]):
     `view = { use = "slices", slices = 1 }` shows it once. The lesion is solid, a ring, stripes or dots;
     each changes the slice by the same sum of HU and as far out, so that an overview of 64 x 64 pixels shows
     where the lesion is, and not what it is. Each pattern is as frequent as the others in every organ, and no
-    text tells it. Masks are the organs, the lesion included ("liver"), and the lesion's disc under the name
-    of the finding ("ring lesion"). `without` gives the same slice with the lesion in another pattern. The
-    patients of the splits are drawn from separate random streams, so they are disjoint.
+    text tells it. Masks are the organs, the lesion included ("liver"), and the lesion's disc, as "lesion" and
+    under the name of the finding ("ring lesion"). `without` gives the same slice with the lesion in another
+    pattern. The patients of the splits are drawn from separate random streams, so they are disjoint.
     """
 
     findings = tuple(FINDING_OF.values())
@@ -127,7 +128,7 @@ def _findings(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def _masks(path: str, facts: Mapping[str, Any]) -> dict[str, MaskRef]:
-    """Return the masks by name: the organs that the slice shows, then the lesion."""
+    """Return the masks by name: the organs that the slice shows, then the lesion, and as what it is."""
     masks = {organ: MaskRef(path=path, key="organs", label=label_of(organ)) for organ in facts["organs"]}
-    masks[FINDING_OF[facts["pattern"]]] = MaskRef(path=path, key="lesion")
-    return masks
+    lesion = MaskRef(path=path, key="lesion")
+    return masks | {LESION: lesion, FINDING_OF[facts["pattern"]]: lesion}
