@@ -3,13 +3,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, encode, fit_encoder, probe
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
-from evidcore_plugin_encoders.objectives import Contrastive, Labels, Masks, Zones, known_entropy, pooled
+from evidcore_plugin_encoders.objectives import (
+    Contrastive,
+    Labels,
+    Masks,
+    Places,
+    Zones,
+    known_entropy,
+    pooled,
+)
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.chest import PhantomChest
 
@@ -250,7 +259,7 @@ def test_the_text_tower_reads_sentences_not_their_order():
     assert not torch.allclose(one, other, atol=1e-2)
 
 
-@pytest.mark.parametrize("objective", ["contrastive", "labels", "zones", "masks"])
+@pytest.mark.parametrize("objective", ["contrastive", "labels", "zones", "masks", "places"])
 def test_each_objective_is_learned(train, validation, tmp_path, objective):
     options = {"steps": 21, "cases_per_step": 6, "shift_voxels": 0}  # the same six cases in each step
     model, log = fit(train[:6], validation, tmp_path, supervision=(objective,), **options)
@@ -258,6 +267,22 @@ def test_each_objective_is_learned(train, validation, tmp_path, objective):
     learned = {name for name in log[0] if not name.endswith("_s")}
     assert learned == {"step", "loss", "learning_rate", f"loss_{objective}"}
     assert not model.training
+
+
+def test_places_is_the_cross_entropy_over_the_patches_of_the_cases_that_show_a_finding():
+    head = Places(width=2, grid=(1, 1, 2), findings=2).double()
+    torch.nn.init.ones_(head.linear.weight)
+    features = torch.tensor([[[1.0, 0.0], [0.0, 2.0]], [[3.0, 1.0], [0.0, 5.0]]], dtype=torch.double)
+    shares = torch.tensor([[[255, 0], [0, 0]], [[10, 30], [0, 0]]], dtype=torch.uint8)
+    known = SimpleNamespace(patches=shares)
+    assert torch.equal(head(features, known), torch.log(torch.tensor(2.0, dtype=torch.double)))  # all alike
+    with torch.no_grad():
+        head.linear.weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.0]]))
+    logits = head.linear(head.norm(features))[..., 0]
+    by_hand = (
+        -(logits[0].log_softmax(0)[0] + (logits[1].log_softmax(0) * torch.tensor([0.25, 0.75])).sum()) / 2
+    )
+    assert torch.allclose(head(features, known), by_hand)
 
 
 def test_a_fit_is_the_same_every_time_and_differs_by_seed(train, validation, tmp_path):

@@ -48,15 +48,20 @@ class EncoderFit:
         cases_per_step: cases per update.
         supervision: the objectives, added up. "contrastive" matches volumes and reports (CLIP; Med3D-R1's
             way); "labels" asks for each finding and its side; "zones" for findings by height and side;
-            "masks" for findings by patch. The last two need masks.
-        structures: masks of what is no finding, as organs, that "masks" asks for by patch too.
+            "masks" for findings by patch; "places" for the patch that shows a finding among all of a case's.
+            The last three need masks.
+        structures: masks of what is no finding, as organs, that "masks" and "places" ask for too.
         shift_voxels: training volumes are shifted by up to this many voxels along y and x.
     """
 
     steps: Annotated[int, Ge(1)] = 1000
     learning_rate: Annotated[float, Gt(0)] = 3e-3
     cases_per_step: Annotated[int, Ge(2)] = 16
-    supervision: tuple[Literal["contrastive", "labels", "zones", "masks"], ...] = ("labels", "zones", "masks")
+    supervision: tuple[Literal["contrastive", "labels", "zones", "masks", "places"], ...] = (
+        "labels",
+        "zones",
+        "masks",
+    )
     structures: tuple[str, ...] = ()
     shift_voxels: Annotated[int, Ge(0), Le(16)] = 2
 
@@ -100,10 +105,12 @@ def fit_encoder(
             f"none, the first is {silent[0]}. Leave them out, or train by other supervision."
         )
     names = finding_names(train)
-    if structures and "masks" not in supervision:
-        raise DataError('encoder: structures are asked for by supervision = ["masks"], which is not there.')
+    if structures and not {"masks", "places"} & set(supervision):
+        raise DataError(
+            'encoder: structures are asked for by supervision = ["masks"] or ["places"], which are not there.'
+        )
     _refuse_unmasked(structures, names, train)
-    masks = bool({"zones", "masks"} & set(supervision))
+    masks = bool({"zones", "masks", "places"} & set(supervision))
     clock = clock_for(next(encoder.parameters()).device)
     with clock.part("data"):
         known = read_targets(train, encoder, names, masks=masks, structures=structures, told=_telling(log))

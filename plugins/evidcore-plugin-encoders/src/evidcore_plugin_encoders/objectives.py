@@ -115,6 +115,27 @@ class Masks(nn.Module):
         return (missed + invented).mean() + verdict
 
 
+class Places(nn.Module):
+    """Which of a case's patches shows a finding, against all the others.
+
+    "masks" weighs patches one by one, and where every case has the finding no verdict keeps false alarms in
+    check. Here they share one probability, so that a small sign must stand out from all that is like it.
+    """
+
+    def __init__(self, width: int, grid: Grid, findings: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.linear = nn.Linear(width, findings, bias=False)
+
+    def forward(self, features: Features, known: Targets) -> Tensor:
+        """Return the cross-entropy with the share of the finding that lies in each patch."""
+        log_shares = self.linear(self.norm(features)).log_softmax(dim=1).transpose(1, 2)
+        share = known.patches.float()  # (case, finding, patch)
+        total = share.sum(-1, keepdim=True)
+        loss: Tensor = -(share / total.clamp(min=1) * log_shares).sum(-1)
+        return loss.sum() / (total > 0).sum().clamp(min=1)
+
+
 class Contrastive(nn.Module):
     """Match each volume with its own report among those of the step.
 
@@ -167,6 +188,7 @@ OBJECTIVES: dict[str, tuple[type[nn.Module], float]] = {  # with weight
     "labels": (Labels, 1.0),
     "zones": (Zones, 2.0),
     "masks": (Masks, 1.0),
+    "places": (Places, 1.0),
 }
 
 
