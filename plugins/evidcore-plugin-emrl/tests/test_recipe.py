@@ -175,4 +175,7 @@ def test_reports_with_evidence_are_measured_and_audited_in_a_run(recipe, tmp_pat
     )
     assert {row["metric"] for row in measured["rows"]} >= {"grounded_accuracy", "blind_grounded_accuracy"}
     assert "own_minus_blind" in {row["metric"] for row in audited["rows"]}
-    assert measured["reference_lines"]["report-evidence"].keys() == {"blind_grounded_accuracy"}
+    assert measured["reference_lines"]["report-evidence"].keys() == {
+        "blind_grounded_accuracy",
+        "usual_slice_evidence_hit_rate",
+    }
