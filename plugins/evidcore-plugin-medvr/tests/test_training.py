@@ -100,43 +100,8 @@ def slices_vlm(folder):
     )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays(tmp_path):
-    torch.set_num_threads(1)
-    model, processor = slices_vlm(tiny_language(tmp_path / "language"))
-    view = Slices(slices=1)
-    phantoms = PhantomSlices(tmp_path / "c", train_cases=8, validation_cases=0, test_cases=0)
-    cases = list(phantoms.cases("train"))
-    zoom = Zoom(view)
-    # the whole slice each time: a tiny model learns to spell one call
-    asking = ZoomChoice(view, tmp_path / "c", tool=zoom, look=FirstLook(smallest_side=1.0))
-    strategy = EntropyRegrounding([zoom], calls=1, base_probability=1.0, gate=False)
-    source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
-    settings = SftSettings(train=("bridge", "language"), steps=160, learning_rate=1e-2, rows_per_step=4)
-    sft(model, processor, source, settings, tmp_path / "sft", seed=1, announce=Silent(), strategy=strategy)
-    settings = GrpoSettings(
-        train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,
-        max_new_tokens=140, temperature=0.3, reward_time_limit_s=0.0, trl={"beta": 0.01},
-    )  # fmt: skip
-    rewards = [
-        NamedReward(name="letters", reward=Letters()),
-        NamedReward(name="consensus", reward=ZoomConsensus(success="letters")),
-    ]
-    heard = Heard()
-    grpo(
-        model, processor, source, rewards, settings, tmp_path / "grpo", seed=1, announce=heard,
-        strategy=strategy,
-    )  # fmt: skip
-    looked = [one for one in heard.rollouts if one["turns"] and one["turns"][0]["crops"]]
-    assert looked
-    assert any(one["parent"] is not None for one in heard.rollouts)
-    assert {one["rewards"]["consensus"]["value"] for one in looked if one["rewards"]["letters"]["value"]} == {
-        1.0
-    }
-
-
-def trained(folder, *, annotated):
-    """Return the weights and rollouts of a short cold start and GRPO with all of MedVR's parts."""
+def trained(folder, look, *, sft_steps, annotated=True, **options):
+    """Return the model and rollouts of a cold start and GRPO with all of MedVR's parts."""
     torch.set_num_threads(1)
     model, processor = slices_vlm(tiny_language(folder / "language"))
     view = Slices(slices=1)
@@ -146,14 +111,14 @@ def trained(folder, *, annotated):
     cases = list(phantoms.cases("train"))
     assert all(bool(case.masks) == bool(case.findings) == annotated for case in cases)
     zoom = Zoom(view)
-    asking = ZoomChoice(view, folder / "c", tool=zoom, look=FirstLook(smallest_side=0.3, largest_side=0.6))
+    asking = ZoomChoice(view, folder / "c", tool=zoom, look=look)
     strategy = EntropyRegrounding([zoom], calls=1, base_probability=1.0, gate=False)
     source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
-    settings = SftSettings(train=("bridge", "language"), steps=8, learning_rate=1e-2, rows_per_step=4)
+    settings = SftSettings(train=("bridge", "language"), steps=sft_steps, learning_rate=1e-2, rows_per_step=4)
     sft(model, processor, source, settings, folder / "sft", seed=1, announce=Silent(), strategy=strategy)
     settings = GrpoSettings(
-        train=("bridge", "language"), steps=2, learning_rate=1e-2, prompts_per_step=2, answers_per_prompt=4,
-        max_new_tokens=60, temperature=1.0, reward_time_limit_s=0.0, trl={"beta": 0.01},
+        train=("bridge", "language"), prompts_per_step=2, answers_per_prompt=4, reward_time_limit_s=0.0,
+        trl={"beta": 0.01}, **options,
     )  # fmt: skip
     rewards = [
         NamedReward(name="letters", reward=Letters()),
@@ -164,16 +129,39 @@ def trained(folder, *, annotated):
         model, processor, source, rewards, settings, folder / "grpo", seed=1, announce=heard,
         strategy=strategy,
     )  # fmt: skip
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}, heard.rollouts
+    return model, heard.rollouts
+
+
+@pytest.mark.slow
+def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays(tmp_path):
+    # the whole slice each time: a tiny model learns to spell one call
+    _, rollouts = trained(
+        tmp_path, FirstLook(smallest_side=1.0), sft_steps=160,
+        steps=1, learning_rate=1e-3, max_new_tokens=140, temperature=0.3,
+    )  # fmt: skip
+    looked = [one for one in rollouts if one["turns"] and one["turns"][0]["crops"]]
+    assert looked
+    assert any(one["parent"] is not None for one in rollouts)
+    assert {one["rewards"]["consensus"]["value"] for one in looked if one["rewards"]["letters"]["value"]} == {
+        1.0
+    }
 
 
 @pytest.mark.slow
 def test_without_masks_and_findings_in_training_everything_comes_out_bit_for_bit_the_same(tmp_path):
-    with_masks, rollouts = trained(tmp_path / "told", annotated=True)
-    without, others = trained(tmp_path / "bare", annotated=False)
-    start = slices_vlm(tiny_language(tmp_path / "language"))[0].state_dict()
-    assert any(not torch.equal(start[name], with_masks[name]) for name in start)  # it has learnt
-    assert all(torch.equal(with_masks[name], without[name]) for name in start)
+    (with_masks, rollouts), (without, others) = (
+        trained(
+            tmp_path / name, FirstLook(smallest_side=0.3, largest_side=0.6), sft_steps=8, annotated=annotated,
+            steps=2, learning_rate=1e-2, max_new_tokens=60, temperature=1.0,
+        )
+        for name, annotated in (("told", True), ("bare", False))
+    )  # fmt: skip
+    start, told, bare = (
+        model.state_dict()
+        for model in (slices_vlm(tiny_language(tmp_path / "language"))[0], with_masks, without)
+    )
+    assert any(not torch.equal(start[name], told[name]) for name in start)  # it has learnt
+    assert all(torch.equal(told[name], bare[name]) for name in start)
     assert [(one["text"], one["total"]) for one in rollouts] == [
         (one["text"], one["total"]) for one in others
     ]

@@ -69,9 +69,8 @@ def small(tmp_path_factory):
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
     found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
     assert found["unchecked"] == []
-    told = {
-        row["stage"]: "zoom" in row["prompt"] for row in found["data"]
-    }  # from the stage that trains with it on
+    # from the stage that trains with it on
+    told = {row["stage"]: "zoom" in row["prompt"] for row in found["data"]}
     assert told == {"01-evaluate": False, "02-grpo": True, "03-evaluate": True, "04-audit": True}
 
 

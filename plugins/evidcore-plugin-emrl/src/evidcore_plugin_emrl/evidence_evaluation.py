@@ -161,8 +161,9 @@ class EvidenceEvaluation(Evaluation[Answer]):
 
         Beside it stands what right reports would hit with the usual slice of their findings.
         """
-        rule, said = best_answers(prompts, training(), self.cache_folder)
-        usual = usual_slices(prompts, training(), self.cache_folder)
+        learnt = training()
+        rule, said = best_answers(prompts, learnt, self.cache_folder)
+        usual = usual_slices(prompts, learnt, self.cache_folder)
         right = [prompt.case.findings for prompt in prompts]
         told = self._score(
             Answers(prompts, [Answer(text="", evidence=one) for one in usual]), right, task, name

@@ -67,12 +67,11 @@ class FreeText(Task):
             for one in case.questions
         ]
         kept = [(one["id"], one["text"], list(one["answers"])) for one in case.notes.get(OPEN_QUESTIONS, ())]
-        kinds = {one.id: one.kind for one in case.questions if one.kind}  # what twins are without
+        asked = self.put(case, view, [*given, *kept])
+        kinds = [*(one.kind for one in case.questions), *[None] * len(kept)]  # what twins are without
         return [
-            dataclasses.replace(one, reference={**one.reference, "finding": kinds[identity]})
-            if (identity := one.id.removeprefix(f"{case.id}:")) in kinds
-            else one
-            for one in self.put(case, view, [*given, *kept])
+            dataclasses.replace(one, reference={**one.reference, "finding": kind}) if kind else one
+            for one, kind in zip(asked, kinds, strict=True)
         ]
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:

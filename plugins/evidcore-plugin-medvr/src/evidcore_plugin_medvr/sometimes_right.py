@@ -112,9 +112,8 @@ class SometimesRight(Dataset):
     def _rate(self, number: int, line: Mapping[str, Any]) -> tuple[tuple[str, str], float]:
         try:
             votes, case = list(line["votes"]), str(line["case_id"])
-            return (case, str(line["prompt_id"]).removeprefix(f"{case}:")), votes.count(line["answer"]) / len(
-                votes
-            )
+            question = str(line["prompt_id"]).removeprefix(f"{case}:")
+            return (case, question), votes.count(line["answer"]) / len(votes)
         except (KeyError, TypeError, ZeroDivisionError) as cause:
             raise DataError(
                 f"sometimes-right: line {number} of {self._path} has no votes. Let evaluation "
