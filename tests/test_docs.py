@@ -104,14 +104,14 @@ def test_a_part_of_a_recipe_names_components_that_exist(block):
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):
     """A folder to work in and the environment of someone who has followed the tutorial."""
-    site, cache = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("cache")
+    site = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
     copy = tmp_path_factory.mktemp("copy")
     for file in (ROOT / "examples" / "reward-laterality").iterdir():
         if file.is_file():
             (copy / file.name).write_bytes(file.read_bytes())
     subprocess.run([*pip, "--no-build-isolation", "--target", site, copy], check=True)
-    return tmp_path_factory.mktemp("desk"), {"PYTHONPATH": str(site), "EVID_CACHE": str(cache)}
+    return tmp_path_factory.mktemp("desk"), {"PYTHONPATH": str(site)}
 
 
 RUN = [

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModel
 
 from evidcore.case import Prompt, TextPart, VisualPart
-from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, StageContext, Workload
+from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Workload
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
@@ -234,13 +234,12 @@ def dry_run(recipe: Recipe) -> DryRun:
         processor = None if tokenizer is None else models.processor(assembly, tokenizer, encoder)
     except EvidError as cause:
         wrong.append(str(cause))
-    strategy = None
-    for index, stage in enumerate(recipe.stages):
-        name = recipe.stage_name(index)
+    for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
+        name, strategy = recipe.stage_name(index), None
         context = Context(assembly, name)
         try:
             stage.check(context)
-            strategy = answering(stage, strategy, context)
+            strategy = None if trained_by is None else trained_by.strategy(context)
         except EvidError as cause:
             wrong.append(str(cause))
         for where, use in _entries(stage, name):
@@ -320,9 +319,14 @@ def _stage_weights(recipe: Recipe, made: Shapes) -> Iterator[StageWeights]:
             yield StageWeights(stage=recipe.stage_name(index), trained=trained, frozen=frozen)
 
 
-def answering(stage: Stage, before: RolloutStrategy | None, context: StageContext) -> RolloutStrategy | None:
-    """Return how a stage's answers come about: one that trains no policy asks as the last that did."""
-    return stage.strategy(context) if stage.output == "model" else before
+def answering(recipe: Recipe) -> list[Stage | None]:
+    """Return for each stage the one as which answers come about: itself, or the last trained before it."""
+    last: dict[str, Stage | None] = {}  # by arm, which begins where the recipe's own line stands
+    found = []
+    for stage in recipe.stages:
+        found.append(stage if stage.output == "model" else last.get(stage.arm, last.get("")))
+        last[stage.arm] = found[-1]
+    return found
 
 
 def _entry(
@@ -394,10 +398,7 @@ def _count(
 def counted_tokens(
     prompt: Prompt, gold: str, processor: VolumeProcessor, strategy: RolloutStrategy | None
 ) -> tuple[int, int]:
-    """Return the tokens of a prompt and of its answer, as the run writes them.
-
-    Visual tokens and the functions that a strategy tells of are counted in.
-    """
+    """Return the tokens of a prompt, with visual ones and what a strategy tells, and of its answer."""
     asked = processor.encode(prompt, processor.opening_of(strategy))
     return len(asked.ids), len(processor.encode_answer(gold).ids)
 

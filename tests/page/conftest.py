@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import random
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,17 +137,8 @@ def started(root: Path) -> FakeRun:
 
 
 @pytest.fixture(scope="session")
-def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Split, list[Case]]]:
-    """The cases of the fake run's data set, drawn into a cache of their own."""
-    before = os.environ.get("EVID_CACHE")
-    os.environ["EVID_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield draw()
-    os.environ.pop("EVID_CACHE")
-    if before is not None:
-        os.environ["EVID_CACHE"] = before
-
-
-def draw() -> dict[Split, list[Case]]:
+def phantoms() -> dict[Split, list[Case]]:
+    """The cases of the fake run's data set."""
     table = tomllib.loads(RESOLVED)["dataset"]["chest"]
     dataset = build("dataset", table, given={"cache_folder": cache_root()}, where="dataset.chest")
     return {split: list(dataset.cases(split)) for split in ("train", "test")}

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trl
@@ -13,7 +14,7 @@ from transformers import AutoTokenizer
 from evidcore.recipe import load
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
-from evidcore.run.dry_run import dry_run
+from evidcore.run.dry_run import answering, dry_run
 from evidcore.run.model import StageOutputs
 from evidcore.testing.models import tiny_language
 
@@ -98,6 +99,18 @@ def test_qwen_writes_its_own_system_turn_in_the_prompt_that_check_shows(evid, re
         "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
     )
     assert rows[-1]["prompt"].endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_an_arm_says_nothing_of_how_the_own_line_answers():
+    sft, grpo, longer = (SimpleNamespace(output="model", arm=arm) for arm in ("", "", "longer"))
+    fit, asked, asked_longer = (
+        SimpleNamespace(output=output, arm=arm)
+        for output, arm in (("encoder", ""), (None, ""), (None, "longer"))
+    )
+    stages = [fit, asked, sft, longer, asked_longer, asked, grpo, asked_longer, asked]
+    assert answering(SimpleNamespace(stages=stages)) == [
+        None, None, sft, longer, longer, sft, grpo, longer, grpo,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("template", ["qwen2_5", "gemma"])  # the first one writes tools itself

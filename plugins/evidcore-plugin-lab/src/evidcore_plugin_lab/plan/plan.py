@@ -63,10 +63,10 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
     cards: dict[str, Mapping[str, Any]] = {
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
     }
-    stages, strategy = [], None
-    for index, stage in enumerate(recipe.stages):
+    stages = []
+    for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
         name, load = recipe.stage_name(index), stage.workload()
-        strategy = answering(stage, strategy, Context(assembly, name))
+        strategy = None if trained_by is None else trained_by.strategy(Context(assembly, name))
         asks = all(use.task for use in stage.data) and (load.trains_whole_model or not load.train)
         rows = None
         if asks and made.text is not None:
