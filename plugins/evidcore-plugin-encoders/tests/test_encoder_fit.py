@@ -14,7 +14,7 @@ from evidcore_plugin_encoders.objectives import (
     Contrastive,
     Labels,
     Masks,
-    Places,
+    Voxels,
     Zones,
     known_entropy,
     pooled,
@@ -48,14 +48,14 @@ def validation(dataset):
     return list(dataset.cases("validation"))
 
 
-def encoder():
+def encoder(**options):
     torch.manual_seed(0)
-    return ViT3D(**SMALL)
+    return ViT3D(**(SMALL | options))
 
 
-def fit(train, validation, folder, *, supervision=("labels",), structures=(), seed=3, **changes):
+def fit(train, validation, folder, *, supervision=("labels",), structures=(), seed=3, model=None, **changes):
     log = []
-    model = encoder()
+    model = model or encoder()
     options = EncoderFit(supervision=supervision, structures=structures, **(OPTIONS | changes))
     fit_encoder(model, train, validation, folder, seed, log.append, options)
     return model, log
@@ -68,6 +68,7 @@ def targets(names=("a",), cases=2, **changed):
         "findings": torch.zeros(cases, findings, dtype=torch.int8),
         "sides": torch.zeros(cases, 2, findings, dtype=torch.int8),
         "patches": torch.zeros(cases, findings, 512, dtype=torch.uint8),
+        "voxels": torch.zeros(cases, findings, 0, 0, 0, dtype=torch.uint8),
         "unmasked": torch.zeros(cases, findings, dtype=torch.bool),
         "reports": ("x",) * cases,
         "names": tuple(names),
@@ -259,30 +260,53 @@ def test_the_text_tower_reads_sentences_not_their_order():
     assert not torch.allclose(one, other, atol=1e-2)
 
 
-@pytest.mark.parametrize("objective", ["contrastive", "labels", "zones", "masks", "places"])
+@pytest.mark.parametrize("objective", ["contrastive", "labels", "zones", "masks", "voxels"])
 def test_each_objective_is_learned(train, validation, tmp_path, objective):
     options = {"steps": 21, "cases_per_step": 6, "shift_voxels": 0}  # the same six cases in each step
-    model, log = fit(train[:6], validation, tmp_path, supervision=(objective,), **options)
+    fine = {"fine_channels": 12} if objective == "voxels" else {}
+    model, log = fit(
+        train[:6], validation, tmp_path, supervision=(objective,), model=encoder(**fine), **options
+    )
     assert log[-1]["loss"] < 0.9 * log[0]["loss"]
     learned = {name for name in log[0] if not name.endswith("_s")}
     assert learned == {"step", "loss", "learning_rate", f"loss_{objective}"}
     assert not model.training
 
 
-def test_places_is_the_cross_entropy_over_the_patches_of_the_cases_that_show_a_finding():
-    head = Places(width=2, grid=(1, 1, 2), findings=2).double()
-    torch.nn.init.ones_(head.linear.weight)
+def test_voxels_is_the_cross_entropy_over_the_voxels_of_the_cases_that_show_a_finding():
+    head = Voxels(width=2, grid=(1, 1, 1), findings=2).double()
     features = torch.tensor([[[1.0, 0.0], [0.0, 2.0]], [[3.0, 1.0], [0.0, 5.0]]], dtype=torch.double)
     shares = torch.tensor([[[255, 0], [0, 0]], [[10, 30], [0, 0]]], dtype=torch.uint8)
-    known = SimpleNamespace(patches=shares)
-    assert torch.equal(head(features, known), torch.log(torch.tensor(2.0, dtype=torch.double)))  # all alike
+    known = SimpleNamespace(voxels=shares[:, :, None, None])
     with torch.no_grad():
         head.linear.weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.0]]))
-    logits = head.linear(head.norm(features))[..., 0]
-    by_hand = (
-        -(logits[0].log_softmax(0)[0] + (logits[1].log_softmax(0) * torch.tensor([0.25, 0.75])).sum()) / 2
-    )
-    assert torch.allclose(head(features, known), by_hand)
+    one, two = (torch.tensor([1.0, -2.0]).log_softmax(0), torch.tensor([2.0, -5.0]).log_softmax(0))
+    by_hand = -(one[0] + 0.25 * two[0] + 0.75 * two[1]) / 2
+    assert torch.allclose(head(features, known), by_hand.double())
+
+
+def test_voxels_say_what_patches_say_and_move_with_the_pixels(train):
+    cases = [case for case in train if case.masks][:3]
+    names, model = finding_names(cases), encoder()
+    plain = read_targets(cases, model, names, masks=True)
+    known = read_targets(cases, model, names, masks=True, voxels=True)
+    assert torch.equal(known.patches, plain.patches)
+    assert known.voxels.shape == (len(cases), len(names), 16, 32, 32)
+    stay = known.shifted((0, 0), (4, 4, 4))
+    assert torch.equal(stay.volumes, known.volumes)
+    assert ((stay.patches > 0) == (known.patches > 0)).all()
+    assert (stay.patches.int() - known.patches.int()).abs().max() <= 1  # shares of voxels are rounded up
+    moved = known.shifted((8, -8), (4, 4, 4))  # by a whole patch
+    for one, two in ((moved.volumes, known.volumes), (moved.voxels, known.voxels)):
+        assert torch.equal(one, two.roll((8, -8), (-2, -1)))
+    patches = stay.patches.reshape(len(cases), len(names), 4, 4, 4)
+    assert torch.equal(moved.patches, patches.roll((1, -1), (-2, -1)).flatten(2))
+    assert torch.equal(plain.shifted((8, -8), (4, 4, 4)).patches, plain.patches)
+
+
+def test_voxels_are_asked_of_an_encoder_that_has_them(train, validation, tmp_path):
+    with pytest.raises(DataError, match="asks maps at full resolution, and this encoder makes none"):
+        fit(train, validation, tmp_path, supervision=("voxels",))
 
 
 def test_a_fit_is_the_same_every_time_and_differs_by_seed(train, validation, tmp_path):

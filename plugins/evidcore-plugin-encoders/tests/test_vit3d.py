@@ -11,10 +11,13 @@ from evidcore.testing.checks_model import check_encoder
 TINY = {"size_zyx": (8, 16, 16), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}
 
 
-@pytest.fixture(params=["patch", "convolution"])
+STEMS = [("patch", 0), ("convolution", 0), ("patch", 4), ("convolution", 4)]  # with channels of fine maps
+
+
+@pytest.fixture(params=STEMS)
 def tiny(request):
     torch.manual_seed(0)
-    return ViT3D(**TINY, stem=request.param).eval()
+    return ViT3D(**TINY, stem=request.param[0], fine_channels=request.param[1]).eval()
 
 
 def volumes(count=2, size=(8, 16, 16), seed=0):
@@ -103,20 +106,40 @@ def test_another_size_interpolates_the_positions(tiny):
     assert patches.centres_mm.mean(0).tolist() == pytest.approx([0, 0, 0])
 
 
-@pytest.mark.parametrize("stem", ["patch", "convolution"])
-def test_with_patches_one_slice_high_it_encodes_each_slice_alone(stem):
+@pytest.mark.parametrize(("stem", "fine_channels"), STEMS)
+def test_with_patches_one_slice_high_it_encodes_each_slice_alone(stem, fine_channels):
     torch.manual_seed(0)
-    encoder = ViT3D(**(TINY | {"size_zyx": (4, 16, 16), "patch_zyx": (1, 8, 8)}), stem=stem).eval()
+    size = TINY | {"size_zyx": (4, 16, 16), "patch_zyx": (1, 8, 8)}
+    encoder = ViT3D(**size, stem=stem, fine_channels=fine_channels).eval()
     assert encoder.input.any_depth
     check_encoder(encoder, depths=(1, 7))
     whole = volumes(size=(4, 16, 16))
     apart = [encoder(whole[:, :, z : z + 1]).features for z in range(4)]
     assert torch.allclose(encoder(whole).features, torch.cat(apart, dim=1), atol=1e-6)
+    features, fine = encoder.maps(whole)
+    assert torch.equal(features, encoder(whole).features)
+    assert fine.shape == (2, fine_channels, 4, 16, 16)
+    of_third = encoder.maps(whole[:, :, 2:3])[1]
+    assert torch.allclose(fine[:, :, 2:3], of_third, atol=1e-6)
+
+
+def test_fine_maps_see_a_voxel_where_it_is():
+    torch.manual_seed(0)
+    encoder = ViT3D(**TINY, fine_channels=4).eval()
+    volume = volumes(count=1)
+    other = volume.clone()
+    other[0, :, 5, 3, 9] += 1
+    changed = (encoder.maps(volume)[1] - encoder.maps(other)[1]).abs().amax((0, 1)) > 0
+    z, y, x = changed.nonzero().T
+    assert z.min() >= 2
+    assert (y.max(), x.min()) == (7, 5)  # four voxels to each side: 5, 3 and 3 wide
+    assert changed[5, 3, 9]
 
 
 def test_weights_come_back_from_a_folder(tiny, tmp_path):
     save_file(tiny.state_dict(), tmp_path / "weights.safetensors")
-    other = ViT3D(**TINY, stem="patch" if isinstance(tiny.stem, torch.nn.Conv3d) else "convolution").eval()
+    stem = "patch" if isinstance(tiny.stem, torch.nn.Conv3d) else "convolution"
+    other = ViT3D(**TINY, stem=stem, fine_channels=tiny.fine_channels).eval()
     assert not torch.equal(other(volumes()).features, tiny(volumes()).features)
     other.load(tmp_path)
     assert torch.equal(other(volumes()).features, tiny(volumes()).features)

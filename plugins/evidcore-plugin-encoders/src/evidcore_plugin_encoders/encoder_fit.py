@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Encoder, FitLog, Grid
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
-from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
+from evidcore_plugin_encoders.objectives import BY_MASKS, BY_STRUCTURE, HALVES, OBJECTIVES, pooled
 
 Values = Float[np.ndarray[Any, Any], "case ..."]
 
@@ -48,16 +48,16 @@ class EncoderFit:
         cases_per_step: cases per update.
         supervision: the objectives, added up. "contrastive" matches volumes and reports (CLIP; Med3D-R1's
             way); "labels" asks for each finding and its side; "zones" for findings by height and side;
-            "masks" for findings by patch; "places" for the patch that shows a finding among all of a case's.
-            The last three need masks.
-        structures: masks of what is no finding, as organs, that "masks" and "places" ask for too.
+            "masks" for findings by patch; "voxels" for the voxels that show a finding among all of a case's,
+            of an encoder with maps at full resolution. The last three need masks.
+        structures: masks of what is no finding, as organs, that "masks" and "voxels" ask for too.
         shift_voxels: training volumes are shifted by up to this many voxels along y and x.
     """
 
     steps: Annotated[int, Ge(1)] = 1000
     learning_rate: Annotated[float, Gt(0)] = 3e-3
     cases_per_step: Annotated[int, Ge(2)] = 16
-    supervision: tuple[Literal["contrastive", "labels", "zones", "masks", "places"], ...] = (
+    supervision: tuple[Literal["contrastive", "labels", "zones", "masks", "voxels"], ...] = (
         "labels",
         "zones",
         "masks",
@@ -105,22 +105,32 @@ def fit_encoder(
             f"none, the first is {silent[0]}. Leave them out, or train by other supervision."
         )
     names = finding_names(train)
-    if structures and not {"masks", "places"} & set(supervision):
+    if structures and not BY_STRUCTURE & set(supervision):
         raise DataError(
-            'encoder: structures are asked for by supervision = ["masks"] or ["places"], which are not there.'
+            'encoder: structures are asked for by supervision = ["masks"] or ["voxels"], which are not there.'
         )
     _refuse_unmasked(structures, names, train)
-    masks = bool({"zones", "masks", "places"} & set(supervision))
+    masks, voxels = bool(BY_MASKS & set(supervision)), "voxels" in supervision
+    if voxels and not _fine_channels(encoder):
+        raise DataError(
+            'encoder: supervision = ["voxels"] asks maps at full resolution, and this encoder makes none. '
+            "Give vit3d fine_channels, or leave it out."
+        )
     clock = clock_for(next(encoder.parameters()).device)
     with clock.part("data"):
-        known = read_targets(train, encoder, names, masks=masks, structures=structures, told=_telling(log))
+        known = read_targets(
+            train, encoder, names, masks=masks, voxels=voxels, structures=structures, told=_telling(log)
+        )
         held_out = read_targets(validation, encoder, names, masks=False, structures=structures)
     device = next(encoder.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         grid = encoder.grid(encoder.input.size_zyx)
         heads = nn.ModuleDict({
-            name: OBJECTIVES[name][0](encoder.width, grid, len(known.names)) for name in supervision
+            name: OBJECTIVES[name][0](
+                _fine_channels(encoder) if name == "voxels" else encoder.width, grid, len(known.names)
+            )
+            for name in supervision
         }).to(device)
         _train(encoder, heads, known, seed, log, clock, options)
     probes = probe(encoder, known, held_out)
@@ -175,6 +185,7 @@ def _train(
     options: EncoderFit,
 ) -> None:
     steps, shift_voxels = options.steps, options.shift_voxels
+    grid = encoder.grid(encoder.input.size_zyx)
     device = next(encoder.parameters()).device
     parameters = [*encoder.parameters(), *heads.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=options.learning_rate, weight_decay=0.02)
@@ -188,14 +199,14 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
         with clock.part("data"):
-            batch = known.batch(rows, device)
-            shift = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
-            # Masks stay where they are: a shift by a quarter of a patch hardly changes which patches show a
-            # sign.
-            pixels = torch.roll(batch.pixels(), shift, dims=(3, 4))
+            y, x = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
+            batch = known.batch(rows, device).shifted((y, x), grid)
         with clock.part("forward_backward"):
-            features = encoder(pixels).features
-            losses = {name: OBJECTIVES[name][1] * head(features, batch) for name, head in heads.items()}
+            features, voxels = _features(encoder, batch, "voxels" in heads)
+            losses = {
+                name: OBJECTIVES[name][1] * head(voxels if name == "voxels" else features, batch)
+                for name, head in heads.items()
+            }
             loss = torch.stack(list(losses.values())).sum()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -212,6 +223,28 @@ def _train(
                 **clock.lap(),
             })
     encoder.eval()
+
+
+@runtime_checkable
+class FineMaps(Protocol):
+    """An encoder that has features of voxels too."""
+
+    fine_channels: int  # 0: it has none
+
+    def maps(self, volumes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of patches, (case, patch, width), and of voxels, (case, channel, z, y, x)."""
+
+
+def _fine_channels(encoder: Encoder) -> int:
+    return encoder.fine_channels if isinstance(encoder, FineMaps) else 0
+
+
+def _features(encoder: Encoder, batch: Targets, by_voxel: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the features of patches and, where these are asked for, of voxels: (case, voxel, channel)."""
+    if by_voxel and isinstance(encoder, FineMaps):
+        features, fine = encoder.maps(batch.pixels())
+        return features, fine.flatten(2).transpose(1, 2)
+    return encoder(batch.pixels()).features, None
 
 
 def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> Iterator[Int[Tensor, " case"]]:

@@ -28,14 +28,15 @@ class Targets:
 
     `findings` is 1 present, 0 absent, -1 unknown. `sides` says the same of each finding in the right and in
     the left half of the body. `patches` is the share of a patch's voxels that show the finding, times 255;
-    it is empty where masks were not asked for. A finding that is present without a mask is marked in
-    `unmasked`.
+    it is empty where masks were not asked for; so is `voxels`, the same of each voxel, where these were not.
+    A finding that is present without a mask is marked in `unmasked`.
     """
 
     volumes: UInt8[Tensor, "case channel z y x"]  # -1..1 as 0..255
     findings: Int[Tensor, "case finding"]
     sides: Int[Tensor, "case side finding"]
     patches: UInt8[Tensor, "case finding patch"]
+    voxels: UInt8[Tensor, "case finding z y x"]
     unmasked: Bool[Tensor, "case finding"]
     reports: tuple[str, ...]
     names: tuple[str, ...]
@@ -47,9 +48,24 @@ class Targets:
             findings=self.findings[rows].to(device),
             sides=self.sides[rows].to(device),
             patches=self.patches[rows].to(device),
+            voxels=self.voxels[rows].to(device),
             unmasked=self.unmasked[rows].to(device),
             reports=tuple(self.reports[row] for row in rows.tolist()),
             names=self.names,
+        )
+
+    def shifted(self, by_yx: tuple[int, int], grid: Grid) -> Targets:
+        """Return the cases moved by whole voxels; what leaves on one side comes in on the other.
+
+        Without `voxels` the patches stay where they are: a shift by a quarter of a patch hardly changes which
+        patches show a sign.
+        """
+        moved = dataclasses.replace(self, volumes=self.volumes.roll(by_yx, (3, 4)))
+        if not self.voxels.numel():
+            return moved
+        voxels = self.voxels.roll(by_yx, (3, 4))
+        return dataclasses.replace(
+            moved, voxels=voxels, patches=_bytes(_by_patch(voxels.float() / 255, grid))
         )
 
     def pixels(self) -> Float[Tensor, "case channel z y x"]:
@@ -68,6 +84,7 @@ def read_targets(
     names: tuple[str, ...],
     *,
     masks: bool,
+    voxels: bool = False,
     structures: tuple[str, ...] = (),
     told: Callable[[int, int], None] = lambda done, count: None,
 ) -> Targets:
@@ -78,6 +95,7 @@ def read_targets(
         encoder: says what volumes and patches are like.
         names: the findings, in the order of the columns.
         masks: read these too.
+        voxels: keep what they show of each voxel, which takes a byte for each voxel, finding and case.
         structures: masks of what is no finding, as organs; columns after the findings. Of a case without
             such a mask nothing is known.
         told: called after each case with how many are read, of how many.
@@ -97,9 +115,16 @@ def read_targets(
         )
     volumes = torch.empty((count, max(1, len(spec.windows)), *spec.size_zyx), dtype=torch.uint8)
     shares = torch.zeros((count, len(names), patches if masks else 0), dtype=torch.uint8)
+    fine = torch.zeros((count, len(names), *(spec.size_zyx if voxels else (0, 0, 0))), dtype=torch.uint8)
     unmasked = torch.zeros((count, len(names)), dtype=torch.bool)
     findings = torch.full((count, len(names)), -1, dtype=torch.int8)
     sides = torch.full((count, 2, len(names)), -1, dtype=torch.int8)
+
+    def keep(row: int, place: int, mask: Mask, volume: Volume) -> None:
+        inside = _as_prepared(mask, volume, spec)
+        shares[row, place] = _bytes(_by_patch(inside, grid))
+        if voxels:
+            fine[row, place] = _bytes(functional.adaptive_avg_pool3d(inside[None], spec.size_zyx)[0])
 
     def fill(row: int) -> None:
         try:
@@ -121,7 +146,7 @@ def read_targets(
                 unmasked[row, place] = ref is None
                 if ref is not None and volume is not None:
                     findings[row, place] = 1
-                    shares[row, place] = _patch_shares(read_mask(ref, volume), volume, spec, grid)
+                    keep(row, place, read_mask(ref, volume), volume)
         for finding in case.findings:
             place = names.index(finding.name) if finding.name in names else -1
             if place < 0 or finding.state == "uncertain":
@@ -130,8 +155,7 @@ def read_targets(
             sides[row, :, place] = _sides(finding.state == "present", finding.side)
             if masks and finding.state == "present":
                 if volume is not None and finding.name in case.masks:
-                    mask = read_mask(case.masks[finding.name], volume)
-                    shares[row, place] = _patch_shares(mask, volume, spec, grid)
+                    keep(row, place, read_mask(case.masks[finding.name], volume), volume)
                 else:
                     unmasked[row, place] = True
 
@@ -143,6 +167,7 @@ def read_targets(
         findings=findings,
         sides=sides,
         patches=shares,
+        voxels=fine,
         unmasked=unmasked,
         reports=reports,
         names=names,
@@ -158,16 +183,26 @@ def _sides(present: bool, side: str | None) -> Tensor:
     return torch.tensor([int(side in ("right", "both")), int(side in ("left", "both"))], dtype=torch.int8)
 
 
-def _patch_shares(inside: Mask, volume: Volume, spec: EncoderInput, grid: Grid) -> UInt8[Tensor, " patch"]:
-    """Return which share of each patch shows a finding, in 0..255; a share above 0 never becomes 0."""
+def _as_prepared(inside: Mask, volume: Volume, spec: EncoderInput) -> Float[Tensor, "z y x"]:
+    """Return a mask on the grid that volumes are prepared to, or on its own where those are resized whole."""
     mask = torch.from_numpy(inside).float()
-    if spec.spacing_mm_zyx is not None:
-        scale = zip(mask.shape, volume.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
-        z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
-        mask = resize(mask, (z, y, x))
-        pads: list[int] = []
-        for held, wanted in zip(mask.shape, spec.size_zyx, strict=True):
-            pads = [(wanted - held) // 2, wanted - held - (wanted - held) // 2, *pads]
-        mask = functional.pad(mask, pads)
-    share = functional.adaptive_avg_pool3d(mask[None, None], grid).flatten()
-    return (share * 255).ceil().to(torch.uint8)
+    if spec.spacing_mm_zyx is None:
+        return mask
+    scale = zip(mask.shape, volume.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
+    z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
+    mask = resize(mask, (z, y, x))
+    pads: list[int] = []
+    for held, wanted in zip(mask.shape, spec.size_zyx, strict=True):
+        pads = [(wanted - held) // 2, wanted - held - (wanted - held) // 2, *pads]
+    return functional.pad(mask, pads)
+
+
+def _by_patch(inside: Float[Tensor, "*batch z y x"], grid: Grid) -> Float[Tensor, "*batch patch"]:
+    """Return which share of each patch is inside."""
+    pooled = functional.adaptive_avg_pool3d(inside.reshape(-1, 1, *inside.shape[-3:]), grid)
+    return pooled.reshape(*inside.shape[:-3], -1)
+
+
+def _bytes(shares: Tensor) -> Tensor:
+    """Return shares in 0..255; one above 0 never becomes 0."""
+    return (shares * 255).ceil().to(torch.uint8)

@@ -1,4 +1,4 @@
-"""What an encoder can be asked during training: findings, sides, zones, patches, the matching report."""
+"""What an encoder can be asked during training: findings, sides, zones, patches, voxels, its report."""
 
 from __future__ import annotations
 
@@ -115,22 +115,22 @@ class Masks(nn.Module):
         return (missed + invented).mean() + verdict
 
 
-class Places(nn.Module):
-    """Which of a case's patches shows a finding, against all the others.
+class Voxels(nn.Module):
+    """Which of a case's voxels shows a finding, against all the others.
 
-    "masks" weighs patches one by one, and where every case has the finding no verdict keeps false alarms in
-    check. Here they share one probability, so that a small sign must stand out from all that is like it.
+    A sign of one or two voxels among many that look alike is never found by "masks", since its patch looks
+    like any other until something tells the voxel. Here all voxels share one probability, so that it must
+    stand out from every one of them.
     """
 
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
         self.linear = nn.Linear(width, findings, bias=False)
 
-    def forward(self, features: Features, known: Targets) -> Tensor:
-        """Return the cross-entropy with the share of the finding that lies in each patch."""
-        log_shares = self.linear(self.norm(features)).log_softmax(dim=1).transpose(1, 2)
-        share = known.patches.float()  # (case, finding, patch)
+    def forward(self, features: Float[Tensor, "case voxel channel"], known: Targets) -> Tensor:
+        """Return the cross-entropy with the share of the finding that lies in each voxel."""
+        log_shares = self.linear(features).log_softmax(dim=1).transpose(1, 2)
+        share = known.voxels.float().flatten(2)  # (case, finding, voxel)
         total = share.sum(-1, keepdim=True)
         loss: Tensor = -(share / total.clamp(min=1) * log_shares).sum(-1)
         return loss.sum() / (total > 0).sum().clamp(min=1)
@@ -188,8 +188,10 @@ OBJECTIVES: dict[str, tuple[type[nn.Module], float]] = {  # with weight
     "labels": (Labels, 1.0),
     "zones": (Zones, 2.0),
     "masks": (Masks, 1.0),
-    "places": (Places, 1.0),
+    "voxels": (Voxels, 1.0),
 }
+BY_MASKS = {"zones", "masks", "voxels"}  # what learns from masks
+BY_STRUCTURE = {"masks", "voxels"}  # what can be asked of a structure, which is in every case
 
 
 def known_entropy(logits: Tensor, states: Tensor) -> Tensor:
