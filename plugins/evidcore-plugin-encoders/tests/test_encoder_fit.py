@@ -302,6 +302,10 @@ def test_voxels_say_what_patches_say_and_move_with_the_pixels(train):
     patches = stay.patches.reshape(len(cases), len(names), 4, 4, 4)
     assert torch.equal(moved.patches, patches.roll((1, -1), (-2, -1)).flatten(2))
     assert torch.equal(plain.shifted((8, -8), (4, 4, 4)).patches, plain.patches)
+    some = read_targets(cases, model, names[:-1], masks=True, voxels=True, structures=names[-1:])
+    assert torch.equal(some.voxels, known.voxels[:, :-1])
+    moved_some = some.shifted((8, -8), (4, 4, 4)).patches
+    assert torch.equal(moved_some, torch.cat([moved.patches[:, :-1], some.patches[:, -1:]], dim=1))
 
 
 def test_voxels_are_asked_of_an_encoder_that_has_them(train, validation, tmp_path):

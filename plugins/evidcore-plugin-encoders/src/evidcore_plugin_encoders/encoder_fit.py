@@ -28,7 +28,7 @@ from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Encoder, FitLog, Grid
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
-from evidcore_plugin_encoders.objectives import BY_MASKS, BY_STRUCTURE, HALVES, OBJECTIVES, pooled
+from evidcore_plugin_encoders.objectives import BY_MASKS, HALVES, OBJECTIVES, pooled
 
 Values = Float[np.ndarray[Any, Any], "case ..."]
 
@@ -50,7 +50,7 @@ class EncoderFit:
             way); "labels" asks for each finding and its side; "zones" for findings by height and side;
             "masks" for findings by patch; "voxels" for the voxels that show a finding among all of a case's,
             of an encoder with maps at full resolution. The last three need masks.
-        structures: masks of what is no finding, as organs, that "masks" and "voxels" ask for too.
+        structures: masks of what is no finding, as organs, that "masks" asks for too.
         shift_voxels: training volumes are shifted by up to this many voxels along y and x.
     """
 
@@ -105,10 +105,8 @@ def fit_encoder(
             f"none, the first is {silent[0]}. Leave them out, or train by other supervision."
         )
     names = finding_names(train)
-    if structures and not BY_STRUCTURE & set(supervision):
-        raise DataError(
-            'encoder: structures are asked for by supervision = ["masks"] or ["voxels"], which are not there.'
-        )
+    if structures and "masks" not in supervision:
+        raise DataError('encoder: structures are asked for by supervision = ["masks"], which is not there.')
     _refuse_unmasked(structures, names, train)
     masks, voxels = bool(BY_MASKS & set(supervision)), "voxels" in supervision
     if voxels and not _fine_channels(encoder):
@@ -126,11 +124,10 @@ def fit_encoder(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         grid = encoder.grid(encoder.input.size_zyx)
+        by_patch = (encoder.width, grid, len(known.names))
+        by_voxel = (_fine_channels(encoder), grid, len(names))
         heads = nn.ModuleDict({
-            name: OBJECTIVES[name][0](
-                _fine_channels(encoder) if name == "voxels" else encoder.width, grid, len(known.names)
-            )
-            for name in supervision
+            name: OBJECTIVES[name][0](*(by_voxel if name == "voxels" else by_patch)) for name in supervision
         }).to(device)
         _train(encoder, heads, known, seed, log, clock, options)
     probes = probe(encoder, known, held_out)

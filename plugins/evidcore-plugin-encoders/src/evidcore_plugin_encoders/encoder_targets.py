@@ -27,16 +27,16 @@ class Targets:
     """Cases as tensors, one row each.
 
     `findings` is 1 present, 0 absent, -1 unknown. `sides` says the same of each finding in the right and in
-    the left half of the body. `patches` is the share of a patch's voxels that show the finding, times 255;
-    it is empty where masks were not asked for; so is `voxels`, the same of each voxel, where these were not.
-    A finding that is present without a mask is marked in `unmasked`.
+    the left half of the body. `patches` is the share of a patch's voxels that show the finding, times 255,
+    and `voxels` the same of each voxel, of findings and not of structures; both are empty where they were not
+    asked for. A finding that is present without a mask is marked in `unmasked`.
     """
 
     volumes: UInt8[Tensor, "case channel z y x"]  # -1..1 as 0..255
     findings: Int[Tensor, "case finding"]
     sides: Int[Tensor, "case side finding"]
     patches: UInt8[Tensor, "case finding patch"]
-    voxels: UInt8[Tensor, "case finding z y x"]
+    voxels: UInt8[Tensor, "case sign z y x"]
     unmasked: Bool[Tensor, "case finding"]
     reports: tuple[str, ...]
     names: tuple[str, ...]
@@ -57,16 +57,16 @@ class Targets:
     def shifted(self, by_yx: tuple[int, int], grid: Grid) -> Targets:
         """Return the cases moved by whole voxels; what leaves on one side comes in on the other.
 
-        Without `voxels` the patches stay where they are: a shift by a quarter of a patch hardly changes which
-        patches show a sign.
+        Patches of which no `voxels` are known stay where they are: a shift by a quarter of a patch hardly
+        changes which of them show what is larger.
         """
         moved = dataclasses.replace(self, volumes=self.volumes.roll(by_yx, (3, 4)))
         if not self.voxels.numel():
             return moved
         voxels = self.voxels.roll(by_yx, (3, 4))
-        return dataclasses.replace(
-            moved, voxels=voxels, patches=_bytes(_by_patch(voxels.float() / 255, grid))
-        )
+        patches = _bytes(_by_patch(voxels.float().div(255), grid))
+        patches = torch.cat([patches, self.patches[:, voxels.shape[1] :]], dim=1)
+        return dataclasses.replace(moved, voxels=voxels, patches=patches)
 
     def pixels(self) -> Float[Tensor, "case channel z y x"]:
         """Return the volumes as the encoder takes them."""
@@ -95,7 +95,7 @@ def read_targets(
         encoder: says what volumes and patches are like.
         names: the findings, in the order of the columns.
         masks: read these too.
-        voxels: keep what they show of each voxel, which takes a byte for each voxel, finding and case.
+        voxels: keep what those of findings show of each voxel: a byte for each voxel, finding and case.
         structures: masks of what is no finding, as organs; columns after the findings. Of a case without
             such a mask nothing is known.
         told: called after each case with how many are read, of how many.
@@ -115,7 +115,7 @@ def read_targets(
         )
     volumes = torch.empty((count, max(1, len(spec.windows)), *spec.size_zyx), dtype=torch.uint8)
     shares = torch.zeros((count, len(names), patches if masks else 0), dtype=torch.uint8)
-    fine = torch.zeros((count, len(names), *(spec.size_zyx if voxels else (0, 0, 0))), dtype=torch.uint8)
+    fine = torch.zeros((count, structures_from, *(spec.size_zyx if voxels else (0, 0, 0))), dtype=torch.uint8)
     unmasked = torch.zeros((count, len(names)), dtype=torch.bool)
     findings = torch.full((count, len(names)), -1, dtype=torch.int8)
     sides = torch.full((count, 2, len(names)), -1, dtype=torch.int8)
@@ -123,7 +123,7 @@ def read_targets(
     def keep(row: int, place: int, mask: Mask, volume: Volume) -> None:
         inside = _as_prepared(mask, volume, spec)
         shares[row, place] = _bytes(_by_patch(inside, grid))
-        if voxels:
+        if voxels and place < structures_from:
             fine[row, place] = _bytes(functional.adaptive_avg_pool3d(inside[None], spec.size_zyx)[0])
 
     def fill(row: int) -> None:

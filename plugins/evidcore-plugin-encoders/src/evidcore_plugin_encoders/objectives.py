@@ -191,7 +191,6 @@ OBJECTIVES: dict[str, tuple[type[nn.Module], float]] = {  # with weight
     "voxels": (Voxels, 1.0),
 }
 BY_MASKS = {"zones", "masks", "voxels"}  # what learns from masks
-BY_STRUCTURE = {"masks", "voxels"}  # what can be asked of a structure, which is in every case
 
 
 def known_entropy(logits: Tensor, states: Tensor) -> Tensor:
