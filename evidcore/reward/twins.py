@@ -82,7 +82,8 @@ def _named(prompt: Prompt, change: str) -> Prompt:
 
 
 def _rollout(task: Task, prompt: Prompt, text: str, group: int) -> Rollout:
-    return Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text))
+    looks = tuple(task.gold_turns(prompt))  # every twin has looked where the gold answer looks
+    return Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text), turns=looks)
 
 
 def _elsewhere(rows: Sequence[Row], golds: Sequence[str], place: int) -> list[str]:

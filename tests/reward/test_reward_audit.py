@@ -225,6 +225,7 @@ def test_what_the_start_policy_earns_is_judged_by_its_spread(groups, outcome):
 SMALL = {
     "med3d_r1": ("dataset.chest.train_cases=30",),
     "medvol_r1": ("dataset.abdomen.train_cases=8",),
+    "medvr": ("dataset.slices.train_cases=30",),
 }
 
 

@@ -26,7 +26,7 @@ def test_they_are_those_of_the_papers_tables(ablations):
         "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
         # other forms of what gained nothing, and what must win where the mechanism works at all
         "ram_attempts", "arw_control", "arw_rare", "consistency_control",
-        "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior",
+        "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior", "medvr",
     }  # fmt: skip
     arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
     assert len(arms["ram_arw"]) == 4
@@ -48,7 +48,7 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
 def test_all_arms_of_all_tables_share_both_fits(ablations):
     keys = [set(), set()]
     for one in ablations:
-        if one.name in {"arw_control", "arw_rare"} or one.name.startswith(("medvol", "emrl")):
+        if one.name in {"arw_control", "arw_rare"} or one.name.startswith(("medvol", "emrl", "medvr")):
             # other patients
             continue
         for arm in one.arms:
@@ -107,6 +107,15 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
         for arm in ("slice", "finding")
     }
     assert bound == {"slice": "slice", "finding": "finding"}
+    looks = {arm: grpo(recipe("medvr", arm)) for arm in ("text", "zoom", "evr", "cca", "all")}
+    assert {arm: (one.rollout["use"], len(one.tools), len(one.reward)) for arm, one in looks.items()} == {
+        "text": ("tool-call", 1, 2),
+        "zoom": ("tool-call", 1, 2),
+        "evr": ("entropy-regrounding", 1, 2),
+        "cca": ("tool-call", 1, 3),
+        "all": ("entropy-regrounding", 1, 3),
+    }
+    assert (looks["text"].rollout["calls"], looks["zoom"].rollout["calls"]) == (0, 1)
     cold = recipe("medvol_cold_start", "steps-2800").stages[1]
     assert (cold.kind, cold.steps) == ("sft", 2800)
     assert recipe("medvol_cold_start", "steps-1400").stages[1].steps == 1400
