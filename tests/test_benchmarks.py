@@ -399,6 +399,21 @@ def test_planted_policies_are_audited_over_boxes():
     assert "told to see 100.0 %" in looker
 
 
+@pytest.mark.slow
+def test_encoders_of_overviews_are_compared(tmp_path):
+    script, kept = ROOT / "benchmarks" / "overview_encoder.py", tmp_path / "kept.txt"
+    words = ["--train", "64", "--test", "16", "--steps", "2", "--keep", str(kept)]
+    subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=True)
+    _, _, *rows = kept.read_text(encoding="utf-8").splitlines()
+    names = [row.rpartition("  ")[0][:46].strip() for row in rows]
+    assert names == [
+        "the patch that most lesions lie in",
+        "halved at once, taught by patch",
+        "full resolution first, taught by patch",
+        "full resolution first, taught by voxel",
+    ]
+
+
 def test_an_interval_of_a_share_is_wilsons(benchmark):
     script = benchmark("zoom_bounds")
     for right, asked in ((0, 12), (7, 12), (570, 600), (600, 600)):
