@@ -22,41 +22,45 @@ from evidcore_plugin_encoders.encoder_fit import EncoderFit, encode
 from evidcore_plugin_encoders.encoder_targets import Targets, read_targets
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
-from scipy import stats
 from torch.nn import functional
+from zoom_bounds import table
 
 from evidcore.case import Case
 from evidcore.volume import cache_root
 
-Supervision = tuple[Literal["contrastive", "labels", "zones", "masks", "voxels"], ...]
-ENCODERS: dict[str, tuple[int, Supervision]] = {
-    "halved at once, taught by patch": (0, ("masks",)),
-    "full resolution first, taught by patch": (16, ("masks",)),
-    "full resolution first, taught by voxel": (16, ("voxels",)),
+ENCODERS: dict[str, tuple[int, Literal["masks", "voxels"]]] = {  # channels at full resolution, what teaches
+    "halved at once, taught by patch": (0, "masks"),
+    "full resolution first, taught by patch": (16, "masks"),
+    "full resolution first, taught by voxel": (16, "voxels"),
 }
 CASES_PER_STEP = 32
 
 
-def fitted(channels: int, supervision: Supervision, cases: Sequence[Case], steps: int, seed: int) -> ViT3D:
-    """Return an encoder that was trained on the slices of some cases."""
+def encoder_with(channels: int, seed: int) -> ViT3D:
+    """Return an untrained encoder of overviews."""
     torch.manual_seed(seed)
-    encoder = ViT3D(
+    return ViT3D(
         size_zyx=(1, 64, 64),
         patch_zyx=(1, 8, 8),
         windows=((-160.0, 240.0), (0.0, 150.0)),
         width=144,
         fine_channels=channels,
     )
+
+
+def fit(
+    encoder: ViT3D, taught_by: Literal["masks", "voxels"], cases: Sequence[Case], steps: int, seed: int
+) -> None:
+    """Train an encoder on the slices of some cases."""
     options = EncoderFit(
         steps=steps,
         cases_per_step=CASES_PER_STEP,
         learning_rate=4e-3,
-        supervision=supervision,
+        supervision=(taught_by,),
         shift_voxels=4,
     )
     folder = cache_root() / "overview-encoder"
     encoder.fit(cases, [], folder, seed, lambda figures: None, options=options)
-    return encoder
 
 
 def lesion_patch(known: Targets) -> torch.Tensor:
@@ -100,32 +104,28 @@ def main() -> None:
         cache_root(), seed=asked.seed, train_cases=asked.train, validation_cases=0, test_cases=asked.test
     )
     train, test = list(dataset.cases("train")), list(dataset.cases("test"))
+    learn, judge = (
+        read_targets(cases, encoder_with(0, asked.seed), dataset.findings, masks=True)
+        for cases in (train, test)
+    )
+    usual = int((lesion_patch(judge) == lesion_patch(learn).mode().values).sum())
+    rows = [("the patch that most lesions lie in", usual, len(test))]
+    for name, (channels, taught_by) in ENCODERS.items():
+        began = time.perf_counter()
+        encoder = encoder_with(channels, asked.seed)
+        fit(encoder, taught_by, train, asked.steps, asked.seed)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+        rows.append((name, found(encoder, learn, judge, asked.seed), len(test)))
     lines = [
         f"phantom numbers: phantom-slices, seed {asked.seed}, {asked.train} patients to fit on, {asked.test} "
         f"to ask about, {asked.steps} steps of {CASES_PER_STEP}; the lesion's patch found among 64, in %, "
         "95 % intervals by Wilson",
         "",
+        *table(rows),
     ]
-    for name, (channels, supervision) in ENCODERS.items():
-        began = time.perf_counter()
-        encoder = fitted(channels, supervision, train, asked.steps, asked.seed)
-        took_s = time.perf_counter() - began
-        learn, judge = (read_targets(cases, encoder, dataset.findings, masks=True) for cases in (train, test))
-        if len(lines) == 2:
-            usual = lesion_patch(learn).mode().values
-            right = int((lesion_patch(judge) == usual).sum())
-            lines.append(row("the patch that most lesions lie in", right, len(test)))
-        lines.append(row(name, found(encoder, learn, judge, asked.seed), len(test)))
-        print(f"{lines[-1]}   {took_s:.0f} s", flush=True)
     print("\n".join(lines))
     if asked.keep:
         asked.keep.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def row(name: str, right: int, asked: int) -> str:
-    """Return a line of the table."""
-    interval = stats.binomtest(right, asked).proportion_ci(method="wilson")
-    return f"{name:<46} {100 * right / asked:5.1f}   {100 * interval.low:.1f} to {100 * interval.high:.1f}"
 
 
 if __name__ == "__main__":
