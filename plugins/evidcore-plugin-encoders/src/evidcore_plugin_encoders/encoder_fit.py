@@ -28,7 +28,7 @@ from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Encoder, FitLog, Grid
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
-from evidcore_plugin_encoders.objectives import BY_MASKS, HALVES, OBJECTIVES, pooled
+from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
 
 Values = Float[np.ndarray[Any, Any], "case ..."]
 
@@ -108,7 +108,8 @@ def fit_encoder(
     if structures and "masks" not in supervision:
         raise DataError('encoder: structures are asked for by supervision = ["masks"], which is not there.')
     _refuse_unmasked(structures, names, train)
-    masks, voxels = bool(BY_MASKS & set(supervision)), "voxels" in supervision
+    masks = any(OBJECTIVES[name].needs_masks for name in supervision)
+    voxels = any(OBJECTIVES[name].of_voxels for name in supervision)
     if voxels and not _fine_channels(encoder):
         raise DataError(
             'encoder: supervision = ["voxels"] asks maps at full resolution, and this encoder makes none. '
@@ -127,7 +128,8 @@ def fit_encoder(
         by_patch = (encoder.width, grid, len(known.names))
         by_voxel = (_fine_channels(encoder), grid, len(names))
         heads = nn.ModuleDict({
-            name: OBJECTIVES[name][0](*(by_voxel if name == "voxels" else by_patch)) for name in supervision
+            name: OBJECTIVES[name](*(by_voxel if OBJECTIVES[name].of_voxels else by_patch))
+            for name in supervision
         }).to(device)
         _train(encoder, heads, known, seed, log, clock, options)
     probes = probe(encoder, known, held_out)
@@ -199,9 +201,9 @@ def _train(
             y, x = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
             batch = known.batch(rows, device).shifted((y, x), grid)
         with clock.part("forward_backward"):
-            features, voxels = _features(encoder, batch, "voxels" in heads)
+            patches, voxels = _features(encoder, batch)
             losses = {
-                name: OBJECTIVES[name][1] * head(voxels if name == "voxels" else features, batch)
+                name: OBJECTIVES[name].weight * head(voxels if OBJECTIVES[name].of_voxels else patches, batch)
                 for name, head in heads.items()
             }
             loss = torch.stack(list(losses.values())).sum()
@@ -236,9 +238,9 @@ def _fine_channels(encoder: Encoder) -> int:
     return encoder.fine_channels if isinstance(encoder, FineMaps) else 0
 
 
-def _features(encoder: Encoder, batch: Targets, by_voxel: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the features of patches and, where these are asked for, of voxels: (case, voxel, channel)."""
-    if by_voxel and isinstance(encoder, FineMaps):
+def _features(encoder: Encoder, batch: Targets) -> tuple[Tensor, Tensor | None]:
+    """Return features of patches, and of voxels, (case, voxel, channel), where targets of these are known."""
+    if batch.voxels.numel() and isinstance(encoder, FineMaps):
         features, fine = encoder.maps(batch.pixels())
         return features, fine.flatten(2).transpose(1, 2)
     return encoder(batch.pixels()).features, None

@@ -6,6 +6,7 @@ import itertools
 import re
 import zlib
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -46,11 +47,23 @@ class Questionnaire(nn.Module):
         return torch.as_tensor(logits.unflatten(0, zones.shape[:2]))
 
 
-class Labels(nn.Module):
+class Objective(nn.Module):
+    """A question to the features of a step's cases; calling it gives the loss."""
+
+    weight: ClassVar[float] = 1.0
+    needs_masks: ClassVar[bool] = False
+    of_voxels: ClassVar[bool] = False  # asked of voxels, about findings alone; else of patches
+
+    def __init__(self, width: int, grid: Grid, findings: int) -> None:
+        """Take the channels of what is asked, the grid of patches, and how many findings there are."""
+        super().__init__()
+
+
+class Labels(Objective):
     """Each finding anywhere, and on each side where the case tells it."""
 
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
-        super().__init__()
+        super().__init__(width, grid, findings)
         self.grid = grid
         self.anywhere = Questionnaire(width, findings, 0.2)
         self.by_side = Questionnaire(width, findings, 0.1)
@@ -65,11 +78,14 @@ class Labels(nn.Module):
         return loss
 
 
-class Zones(nn.Module):
+class Zones(Objective):
     """Each finding by height and side, as reports word it: "left upper zone"."""
 
+    weight = 2.0
+    needs_masks = True
+
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
-        super().__init__()
+        super().__init__(width, grid, findings)
         if grid[0] % HEIGHTS or grid[2] % HALVES:
             raise ValueError(f"zones need a grid whose z divides by {HEIGHTS} and x by {HALVES}, got {grid}")
         self.grid = grid
@@ -86,15 +102,17 @@ class Zones(nn.Module):
         return known_entropy(logits, seen.flatten(2).transpose(1, 2))
 
 
-class Masks(nn.Module):
+class Masks(Objective):
     """Each finding in each patch, and the patch that shows it most as the verdict on the case.
 
     Patches that show a trace of a finding are left out. The verdict of the best patch keeps the many empty
     patches in check: their average hardly notices the one false alarm that spoils a case.
     """
 
+    needs_masks = True
+
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
-        super().__init__()
+        super().__init__(width, grid, findings)
         self.norm = nn.LayerNorm(width)
         self.linear = nn.Linear(width, findings)
         nn.init.constant_(self.linear.bias, -3.0)
@@ -115,7 +133,7 @@ class Masks(nn.Module):
         return (missed + invented).mean() + verdict
 
 
-class Voxels(nn.Module):
+class Voxels(Objective):
     """Which of a case's voxels shows a finding, against all the others.
 
     A sign of one or two voxels among many that look alike is never found by "masks", since its patch looks
@@ -123,8 +141,11 @@ class Voxels(nn.Module):
     stand out from every one of them.
     """
 
+    needs_masks = True
+    of_voxels = True
+
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
-        super().__init__()
+        super().__init__(width, grid, findings)
         self.linear = nn.Linear(width, findings, bias=False)
 
     def forward(self, features: Float[Tensor, "case voxel channel"], known: Targets) -> Tensor:
@@ -136,7 +157,7 @@ class Voxels(nn.Module):
         return loss.sum() / (total > 0).sum().clamp(min=1)
 
 
-class Contrastive(nn.Module):
+class Contrastive(Objective):
     """Match each volume with its own report among those of the step.
 
     Source:
@@ -146,7 +167,7 @@ class Contrastive(nn.Module):
     WORDS = 8192
 
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
-        super().__init__()
+        super().__init__(width, grid, findings)
         self.grid = grid
         self.words = nn.EmbeddingBag(self.WORDS, 2 * width, mode="mean")
         self.sentence = nn.Sequential(
@@ -183,14 +204,13 @@ class Contrastive(nn.Module):
         return texts.index_add(0, torch.tensor(rows, device=device), sentences)
 
 
-OBJECTIVES: dict[str, tuple[type[nn.Module], float]] = {  # with weight
-    "contrastive": (Contrastive, 1.0),
-    "labels": (Labels, 1.0),
-    "zones": (Zones, 2.0),
-    "masks": (Masks, 1.0),
-    "voxels": (Voxels, 1.0),
+OBJECTIVES: dict[str, type[Objective]] = {
+    "contrastive": Contrastive,
+    "labels": Labels,
+    "zones": Zones,
+    "masks": Masks,
+    "voxels": Voxels,
 }
-BY_MASKS = {"zones", "masks", "voxels"}  # what learns from masks
 
 
 def known_entropy(logits: Tensor, states: Tensor) -> Tensor:
