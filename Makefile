@@ -6,6 +6,7 @@
 # make wheels   a wheel of the core and of every package, into dist/
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
+# make smollm2   SmolLM2-135M-Instruct for recipes/smollm2.toml: a download of 93 MB, and 541 MB on disk
 # make results   the demo over five seeds (about four hours on one core); RECIPE=medvol_r1: the other one (about five)
 # make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 45 minutes; medvol_r1: 60)
 PYTHON ?= python3
@@ -18,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else every process compiles torch and all el
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
 
-.PHONY: venv demo test test-all lint docs fuzz wheels bench gpu-carry results clean
+.PHONY: venv demo test test-all lint docs fuzz wheels bench gpu-carry smollm2 results clean
 
 venv: $(VENV)/.ready
 
@@ -63,6 +64,9 @@ bench: venv
 gpu-carry: venv
 	rm -rf gpu-carry
 	$(BIN)/python benchmarks/gpu_carry.py gpu-carry
+
+smollm2: venv
+	$(BIN)/python benchmarks/smollm2.py
 
 STUDY_of_med3d_r1 := phantom_learning
 STUDY_of_medvol_r1 := phantom_boxes

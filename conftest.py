@@ -1,11 +1,17 @@
-"""What a test run says at its end: what was not checked, and why."""
+"""What a test run says at its end, what was not checked and why; and Ctrl-C as Python has it."""
 
 from __future__ import annotations
 
 import collections
 import re
+import signal
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C as in a foreground: a shell has what it starts in the background ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

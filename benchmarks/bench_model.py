@@ -22,8 +22,8 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSet, PromptSource, Row
 from evidcore.registry import factory
+from evidcore.testing import tiny_tokenizer
 from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_tokenizer
 
 logging.disable_progress_bar()
 VIEW = {"use": "volume"}

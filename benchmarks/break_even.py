@@ -35,7 +35,7 @@ from evidcore.model.positions import counted
 from evidcore.model.shared_prefix import Prefix
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
-from evidcore.testing.models import tiny_tokenizer
+from evidcore.testing import tiny_tokenizer
 
 # tokens of a prompt, tokens of an answer, answers
 SCORED = (

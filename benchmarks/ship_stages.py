@@ -14,12 +14,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
 from evidcore.recipe import load
 from evidcore.run import open_run
-from evidcore.run.fitted import ship
+from evidcore.run.inputs import INPUTS
+
+
+def ship(stored: Path, folder: Path) -> None:
+    """Copy a finished stage into a folder that a recipe names: inputs, result, curve and weights.
+
+    Args:
+        stored: the stage's folder in a store.
+        folder: gets a folder of the same name.
+    """
+    place = folder / stored.name
+    place.mkdir(parents=True)
+    for name in (INPUTS, "result.json", "metrics.jsonl"):
+        shutil.copyfile(stored / name, place / name)
+    shutil.copytree(stored / "checkpoint", place / "checkpoint")
 
 
 def main() -> None:

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import difflib
 import errno
+import signal
 from collections.abc import Iterable
 
 
 class EvidError(Exception):
-    """A mistake someone can fix. The command line prints it without a traceback and exits 2."""
+    """A mistake someone can fix. The command line prints it without a traceback and exits 2.
+
+    Args:
+        message: what is wrong, without a word that may be of a patient: it is kept in STATUS.
+        quoting: the rest of the message, which may quote texts or what others' code said.
+    """
+
+    def __init__(self, message: str = "", quoting: str = "") -> None:
+        """Take both."""
+        super().__init__(message + quoting)
+        self.safe = message
+
+
+class Stopped(KeyboardInterrupt):
+    """This process was told to stop by a signal. A component that raises KeyboardInterrupt raises no such."""
+
+    def __init__(self, number: int) -> None:
+        """Take the signal's number."""
+        super().__init__(f"told to stop by {signal.Signals(number).name}")
+        self.exit_status = 128 + number
 
 
 class RecipeError(EvidError):
@@ -33,6 +53,13 @@ class NotHere(DataError):
 
 class RunError(EvidError):
     """A run cannot start, continue or be trusted. Names the run folder and what to do."""
+
+
+def printable(text: str, keep: str = "\n\t") -> str:
+    """Return a text with escapes in place of characters that move a terminal's cursor or cannot be seen."""
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def tells_full_disk(cause: BaseException) -> bool:

@@ -64,6 +64,7 @@ OPTIONS = {
         "answers": "answers.jsonl",
     },
     "implant": {"source": {"use": "folder", "path": "."}, "kinds": ["stone"], "prevalence": 1.0},
+    "hearsay": {"source": {"use": "folder", "path": "."}},
     "vit3d": {"size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24},
     "timm-slices": {"size": 32, "slices": 2},
     "native-vision": {"size": 96, "slices": 2},
@@ -133,6 +134,7 @@ OTHERS = {
     "table": {"intensity": "hu"},
     "mask-questions": {"seed": 18},
     "implant": {"seed": 18},
+    "hearsay": {"seed": 18},
     "sometimes-right": {"most": 0.4},
 }
 UNTRAINED = {"medsam2"}  # its weights are seeded here: it finds something, and not what was asked for

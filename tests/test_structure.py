@@ -57,10 +57,10 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 31_195
+MOST_LINES = 31_331
 MOST_MODULES = 189
 MOST_DEPENDENCIES = 23
-MOST_LINES_OF_A_ROOM = 3060
+MOST_LINES_OF_A_ROOM = 3115
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
     ("segmenters", "cli"),  # its command shares options and progress with the core's

@@ -242,7 +242,7 @@ def _over_donors(
     donors = {prompt.case.id: prompt for prompt in prompts}
     order = list(donors.values())
     random.Random(f"donors/{seed}").shuffle(order)
-    states = {donor.case.id: _states(donor.case) for donor in order}
+    states = {one.case.id: {item.name: item.state for item in one.case.findings} for one in order}
 
     def alter(prompt: Prompt) -> Prompt | None:
         finding, others = _asked(prompt), _others(prompt)
@@ -258,10 +258,6 @@ def _over_donors(
         return prompt.showing(fitting[apart.index(min(apart))].crops()) if fitting else None
 
     return alter
-
-
-def _states(case: Case) -> dict[str, str]:
-    return {finding.name: finding.state for finding in case.findings}
 
 
 def _of_another(

@@ -2,7 +2,7 @@
 
 It opens no file and reads the truth from the prompt's reference, as `reasoning-segmentation` and
 `report-evidence` write it: `shown`, the slices that were shown; `target`, whose `areas` are voxels by slice;
-or `targets`, such a target for each finding, where a report cites a slice a finding.
+or `targets`, one for each finding of a report.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class KeySlice(Reward):
             "global", on any slice of the volume, as the code's older variant; "shown", on the slices that
             were shown, so that 1 can always be reached.
         reach: slices to either side, with "local".
+        needs: "slice"; or "boxes", as the released code, which pays for no slice that is named without a box.
+            The slices of a report's findings need none.
 
     Source:
         Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
@@ -38,10 +40,13 @@ class KeySlice(Reward):
     declared = MappingProxyType({"malformed": "reads the slice as far as its task can, as the released code"})
 
     def __init__(
-        self, *, over: Literal["local", "global", "shown"] = "local", reach: Annotated[int, Ge(0)] = 5
+        self,
+        *,
+        over: Literal["local", "global", "shown"] = "local",
+        reach: Annotated[int, Ge(0)] = 5,
+        needs: Literal["slice", "boxes"] = "slice",
     ) -> None:
-        self.over = over
-        self.reach = reach
+        self.over, self.reach, self.needs = over, reach, needs
 
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
@@ -55,17 +60,15 @@ class KeySlice(Reward):
             cited = said.slices if said is not None else {}
             shares = {name: self._share(cited.get(name), one, reference) for name, one in targets.items()}
             told = "; ".join(f"{name}: {score.reason}" for name, score in shares.items())
-            value = sum(score.value for score in shares.values()) / len(shares)
-            return Score(
-                value=value, parts={name: score.value for name, score in shares.items()}, reason=told
-            )
+            values = {name: score.value for name, score in shares.items()}
+            return Score(value=sum(values.values()) / len(values), parts=values, reason=told)
         if reference.get("target") is None:
             reason = f"prompt {rollout.prompt.id!r} asks for no slice, or nobody knows the right one"
             return Unscored(kind="not-applicable", reason=reason)
-        z = said.slice if said is not None else None
-        if z is None:
-            return Score(value=0.0, reason=rollout.answer.malformed or "no slice is named")
-        return self._share(z, reference["target"], reference)
+        if said is None or said.slice is None or (self.needs == "boxes" and not said.boxes):
+            missing = "slice" if said is None or said.slice is None else "box"
+            return Score(value=0.0, reason=rollout.answer.malformed or f"no {missing} is named")
+        return self._share(said.slice, reference["target"], reference)
 
     def _share(self, z: int | None, target: Mapping[str, Any], reference: Mapping[str, Any]) -> Score:
         if z is None:
@@ -75,13 +78,11 @@ class KeySlice(Reward):
         largest, area = max((areas.get(at, 0) for at in among), default=0), areas.get(z, 0)
         if not area:
             return Score(value=0.0, reason=f"slice {z} does not show the target")
-        where = f"within {self.reach} slices" if self.over == "local" else f"of the {self.over} slices"
-        where = "on any slice" if self.over == "global" else where
-        return Score(
-            value=area / largest,
-            parts={"area_voxels": float(area), "largest_voxels": float(largest)},
-            reason=f"slice {z} shows {area} voxels of at most {largest} {where}",
-        )
+        wheres = {"local": f"within {self.reach} slices", "global": "on any slice"}
+        where = wheres.get(self.over, f"of the {self.over} slices")
+        parts = {"area_voxels": float(area), "largest_voxels": float(largest)}
+        told = f"slice {z} shows {area} voxels of at most {largest} {where}"
+        return Score(value=area / largest, parts=parts, reason=told)
 
     def _among(self, z: int, areas: Mapping[int, int], shown: Sequence[int]) -> Sequence[int]:
         if self.over == "local":

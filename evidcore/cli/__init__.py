@@ -7,16 +7,21 @@ commands are shown; another package's command shows its package, since listing r
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import sys
+import threading
 from typing import Any
 
 import click
 
 from evidcore import __version__
-from evidcore.errors import ContractError, EvidError, PluginError
+from evidcore.errors import ContractError, EvidError, PluginError, Stopped, printable
 from evidcore.registry import Offer, find, offers
 
 CORE = "evidcore"
+_PLACES = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}  # of files that are written
 
 
 class CommandGroup(click.Group):
@@ -62,23 +67,39 @@ class CommandGroup(click.Group):
 class _Evid(CommandGroup):
     """Turns what a person can fix into a message and exit status 2; anything else is our bug."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as a program; a reward's call that was left behind would abort the interpreter as that ends."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except SystemExit as end:
+            if any(one.name.startswith("reward ") for one in threading.enumerate()):
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(end.code if isinstance(end.code, int) else 0)
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         as_json = "--json" in ctx.args
         try:
             return super().invoke(ctx)
-        except EvidError as error:
+        except (EvidError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in _PLACES:
+                raise
+            said = str(error)
+            if isinstance(error, OSError):
+                said += ". Give a place that can be written and has room."
             if as_json:
-                click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": str(error)}}))
-            click.echo(click.style("error: ", fg="red") + str(error), err=True)
+                click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": said}}))
+            click.echo(click.style("error: ", fg="red") + printable(said), err=True)
             if isinstance(error, PluginError | ContractError) and error.__cause__ is not None:
                 import traceback
 
                 click.echo("".join(traceback.format_exception(error.__cause__)), err=True)
             ctx.exit(2)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             click.echo("interrupted", err=True)
-            ctx.exit(130)
+            ctx.exit(stop.exit_status if isinstance(stop, Stopped) else 130)
 
 
 main = _Evid(

@@ -12,9 +12,6 @@ import click
 from evidcore.cli import CommandGroup
 from evidcore.errors import RunError
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
 audit = CommandGroup(
     "audit",
     help="Ask whether a score is earned by the pixels, what a reward pays for, what a segmenter can give.",
@@ -38,7 +35,7 @@ audit = CommandGroup(
     "--fail-under", type=float, metavar="POINTS",
     help="Exit 1 where own minus the best that does not look is below, for any task.",
 )  # fmt: skip
-@_json
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def policy(
     target: Path,
     answers: Path | None,

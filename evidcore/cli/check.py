@@ -10,18 +10,14 @@ from pathlib import Path
 
 import click
 
-_recipe = click.argument("recipe", type=click.Path(path_type=Path))
-_set = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 @click.command()
-@_recipe
-@_set
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
 @click.option(
     "--resolved", is_flag=True, help="Only print the recipe with every default and where it came from."
 )
-@_json
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: bool) -> None:
     """Do everything but train: read the recipe, build its parts, read first cases, count tokens."""
     from evidcore.recipe import load, to_toml
@@ -52,6 +48,8 @@ def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: boo
             f"prompt {about}{row.prompt_tokens} tokens ({row.image_tokens} visual), "
             f"answer {about}{row.answer_tokens}"
         )
+        if row.prompt_tokens is None:
+            tokens = "tokens not known before the download"
         click.echo(
             f"{row.stage:20} {what:28} {row.cases} cases, {row.patients} patients"
             + (f"; {tokens}" if row.task else "")

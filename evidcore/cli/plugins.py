@@ -6,7 +6,7 @@ import json
 
 import click
 
-from evidcore.errors import PluginError, did_you_mean
+from evidcore.errors import PluginError, did_you_mean, printable
 from evidcore.registry import KIND_NAMES, Offer, broken, offers
 
 
@@ -27,11 +27,11 @@ def plugins(kind: str | None, load: bool, as_json: bool) -> None:
         return
     for offer, fault in rows:
         source = f"{offer.package} {offer.version}"
-        click.echo(f"{offer.kind:11} {offer.name:22} {source:34} {offer.target}")
+        click.echo(printable(f"{offer.kind:11} {offer.name:22} {source:34} {offer.target}"))
         if fault:
             click.echo(click.style(f"{'':11} broken: {fault}", fg="red"))
     for package, reason in unreadable.items():
-        click.echo(click.style(f"broken package {package}: {reason}", fg="red"))
+        click.echo(click.style(printable(f"broken package {package}: {reason}"), fg="red"))
     if not rows:
         click.echo(f"no {kind or 'component'} is installed")
 

@@ -1,4 +1,4 @@
-"""`evid run` and `evid resume`: train, measure, audit, and write the page."""
+"""`evid run`, `resume` and `page`: train, measure, audit, and write the page."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from typing import Any, Self
 
 import click
 
+from evidcore.errors import Stopped
 from evidcore.hooks import observe
+
+_run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
 
 @click.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@_run
 @click.option("--accept-changes", is_flag=True, help="Go on although code, data or versions have changed.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@_json
 def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
     """Go on with a run that was interrupted or failed. Needs only its folder."""
+    from evidcore.page.record import told_status
     from evidcore.run import open_run
 
+    told_status(open_run(folder).path)
     go(open_run(folder), as_json, accept_changes=accept_changes)
 
 
@@ -147,7 +153,16 @@ def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]
     yield say
 
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@click.command()
+@_run
+@click.option("--show-reports", is_flag=True, help="Put real patients' reports on the page too.")
+@_json
+def page(folder: Path, show_reports: bool, as_json: bool) -> None:
+    """Write a run's evidence page again: static, offline."""
+    from evidcore.page import write_page
+
+    path = write_page(folder, show_reports=show_reports)
+    click.echo(json.dumps({"page": str(path)}) if as_json else str(path))
 
 
 @click.command()
@@ -178,7 +193,6 @@ def run(
 
 def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None) -> None:
     """Run a run folder to its end, show its progress, write its page and print its results."""
-    from evidcore.cli.run import Progress
     from evidcore.cli.summary import ending, summary
     from evidcore.page import write_page
     from evidcore.run import processes
@@ -191,10 +205,12 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
     try:
         with Progress(folder.path, to_stderr=as_json) as progress:
             run_folder(folder, [progress], accept_changes=accept_changes, assembly=assembly)
-    except KeyboardInterrupt:
-        click.echo(f"\ninterrupted. Last checkpoint: {folder.last_checkpoint() or 'none yet'}", err=True)
+    except Stopped as stop:
+        click.echo(
+            f"\ninterrupted, {stop}. Last checkpoint: {folder.last_checkpoint() or 'none yet'}", err=True
+        )
         click.echo(f"Go on with: evid resume {folder.path}", err=True)
-        click.get_current_context().exit(130)
+        click.get_current_context().exit(stop.exit_status)
     page = write_page(folder.path)
     found = summary(folder)
     if as_json:

@@ -16,7 +16,7 @@ from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe import shape, trl_fields
 from evidcore.recipe.check import stage_class
 from evidcore.registry import KIND_NAMES, Offer, card, offers
-from evidcore.registry.factory import SERVICE_KINDS, Option, options, own_keys
+from evidcore.registry.factory import SERVICE_KINDS, Option, flat_forms, options, own_keys
 
 
 def recipe_schema() -> dict[str, Any]:
@@ -121,8 +121,6 @@ def _schema_option(option: Option) -> dict[str, Any]:
 def show(name: str | None, kind: str | None, schema: bool, as_json: bool) -> None:
     """Show a component: its package and card, its options with types, defaults and bounds, its docstring."""
     if schema:
-        from evidcore.cli.show import recipe_schema
-
         click.echo(json.dumps(recipe_schema(), indent=1))
         return
     if name is None:
@@ -164,7 +162,6 @@ def _named(name: str, kind: str | None) -> list[Offer]:
 
 def _shown(offer: Offer) -> dict[str, Any]:
     from evidcore.recipe.fitting import made_class
-    from evidcore.registry.factory import flat_forms, options
 
     factory = offer.load()
     made = made_class(factory)

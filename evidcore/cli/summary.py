@@ -51,16 +51,13 @@ def number(metric: str, value: float | None, unit: str | None = None) -> str:
         return "–"  # noqa: RUF001  an en dash is what it is
     if is_fraction(metric, unit):
         return f"{value:.3f}"
-    return f"{100 * value:+.1f}" if _is_difference(metric) else f"{100 * value:.1f} %"
+    is_difference = any(word in metric for word in ("margin", "minus", "change"))
+    return f"{100 * value:+.1f}" if is_difference else f"{100 * value:.1f} %"
 
 
 def is_fraction(metric: str, unit: str | None = None) -> bool:
     """Tell whether a figure is written with three digits behind the point; others are in percent."""
     return unit in ("score", "plain") or (unit is None and any(word in metric for word in _FRACTIONS))
-
-
-def _is_difference(metric: str) -> bool:
-    return "margin" in metric or "minus" in metric or "change" in metric
 
 
 def _interval(row: Row) -> str:

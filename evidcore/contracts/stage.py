@@ -82,7 +82,7 @@ class StageContext(ABC):
         """Return the cases of a data entry."""
 
     @abstractmethod
-    def prompts(self, use: DataUse, *, seed: int = 0, split: Split | None = None) -> list[Prompt]:
+    def prompts(self, use: DataUse, *, seed: int = 0) -> list[Prompt]:
         """Return everything that a data entry's task asks; seed 0 is evaluation's."""
 
     @abstractmethod
@@ -223,6 +223,14 @@ class Stage(ABC):
 
         Raises:
             EvidError: what is wrong, and what to type.
+        """
+        return
+
+    def try_step(self, where: str) -> None:
+        """Try its keys on stand-ins, as cheaply as can be; a dry run does so.
+
+        Raises:
+            RecipeError: what would end its first step.
         """
         return
 

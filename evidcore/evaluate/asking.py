@@ -18,7 +18,7 @@ from evidcore.evaluate.sealed import Sealed
 from evidcore.recipe import Recipe
 from evidcore.recipe.fitting import made_class
 from evidcore.recipe.shape import DataUse, Surroundings, Table
-from evidcore.registry import find, offers
+from evidcore.registry import blame, find, offers
 from evidcore.registry.factory import Option, offer_of, options
 
 
@@ -55,9 +55,9 @@ class AskingStage(Stage):
         for index, name in _named(table, around):
             here = (*at, "data", index)
             if not name:
-                task, listing = table["data"][index].get("task"), ", ".join(_installed())
-                text = f"task {task!r} names no evaluation, so its answers cannot be measured. Write"
-                yield here, f"{text} evaluation = '…' in this entry. Installed: {listing}."
+                listing = ", ".join(sorted({row.name for row in offers("evaluation")}))
+                text = f"task {table['data'][index].get('task')!r} names no evaluation, so its answers cannot"
+                yield here, f"{text} be measured. Write evaluation = '…' in this entry. Installed: {listing}."
                 continue
             try:
                 find("evaluation", name)
@@ -77,18 +77,8 @@ class AskingStage(Stage):
         return {"use": name, **{key: self.options[key] for key in known if key in self.options}}
 
     def evaluation(self, use: DataUse, context: StageContext) -> Evaluation[Any]:
-        """Return what measures a data entry.
-
-        Raises:
-            RecipeError: if neither the entry nor its task names an evaluation.
-        """
-        task = context.tasks[use.task]
-        name = use.evaluation or task.evaluation
-        if not name:
-            raise RecipeError(
-                f"{context.where}: task {use.task!r} ({offer_of(task)}) names no evaluation. Write "
-                f"evaluation = '…' in its data entry. Installed: {', '.join(_installed())}."
-            )
+        """Return what measures a data entry."""
+        name = use.evaluation or context.tasks[use.task].evaluation
         found: Evaluation[Any] = context.component("evaluation", self.table("evaluation", name), "evaluation")
         return found
 
@@ -146,9 +136,33 @@ class AskingStage(Stage):
         return found
 
 
+def learnt_from(use: DataUse, context: StageContext) -> Sequence[DataUse]:
+    """Return the entries that blind rules and probes learn from: the training cases of the entry's set.
+
+    For a set without any, for tests alone, they are those that the stages above train on with its task.
+    """
+    source, recipe = context.dataset(use.dataset), context.recipe
+    with blame(offer_of(source), f"listing the cases of {use.dataset}, train"):
+        listed = next(iter(source.cases("train")), None)
+    if listed is None:
+        names = [recipe.stage_name(place) for place in range(len(recipe.stages))]
+        here = names.index(context.where) if context.where in names else len(names)
+        arms = {"", *(stage.arm for stage in recipe.stages[here : here + 1])}
+        above = [one for stage in recipe.stages[:here] if stage.arm in arms for one in stage.data_uses()]
+        learnt = [one for one in dict.fromkeys(above) if one.task == use.task and one.split == "train"]
+        if learnt:
+            return learnt
+    return [dataclasses.replace(use, split="train", limit=0, patients=1.0)]
+
+
 def training(use: DataUse, context: StageContext) -> Callable[[], Sequence[Prompt]]:
     """Return what gives the questions about the training cases, from which blind rules learn."""
-    return lambda: training_prompts(lambda seed: context.prompts(use, seed=seed, split="train"))
+
+    def given() -> Sequence[Prompt]:
+        learnt = learnt_from(use, context)
+        return training_prompts(lambda seed: [p for x in learnt for p in context.prompts(x, seed=seed)])
+
+    return given
 
 
 def _named(table: Mapping[str, Any], around: Surroundings) -> list[tuple[int, str]]:
@@ -163,7 +177,3 @@ def _named(table: Mapping[str, Any], around: Surroundings) -> list[tuple[int, st
             task = made_class(find("task", str(component)).load())
             found.append((index, str(use.get("evaluation") or getattr(task, "evaluation", ""))))
     return found
-
-
-def _installed() -> list[str]:
-    return sorted({row.name for row in offers("evaluation")})

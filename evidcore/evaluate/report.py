@@ -107,15 +107,10 @@ class ReportResult(Scored):
         return [
             row(self.name, "format_rate", formed, note=note, is_headline=True),
             *main,
-            *(_glanced(item) for item in metrics if "/" not in item.metric),
+            *(dataclasses.replace(m, is_headline=m.unit == "rate") for m in metrics if "/" not in m.metric),
             *(item for item in by_finding if item not in main),
             *(item for item in metrics if "/" in item.metric),
         ]
-
-
-def _glanced(row: Row) -> Row:
-    """Return the row as shown at a glance where it is a rate: what reports recall."""
-    return dataclasses.replace(row, is_headline=row.unit == "rate")
 
 
 class ReportEvaluation(Evaluation[Answer]):

@@ -19,7 +19,7 @@ from torch import Tensor
 from evidcore.case import Case, Prompt, VisualPart
 from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts import Answers, Asking, Encoder, Policy, Row, StageContext, StageResult, View
-from evidcore.evaluate.asking import AskingStage, training
+from evidcore.evaluate.asking import AskingStage, learnt_from, training
 from evidcore.evaluate.bootstrap import Interval, mean_interval
 from evidcore.evaluate.reference_lines import answer_place, cluster_of, row
 from evidcore.evaluate.sealed import unsealed
@@ -211,6 +211,7 @@ class Evaluate(AskingStage):
             use = self.data[0]
             model = unsealed(policy).model.model  # type: ignore[attr-defined]  # a VLMPolicy
             pooled = encoder_features(model.encoder, context.view, model.bank)
-            probe = linear_probe(pooled, context.split(use.dataset, "train"), context.cases(use), asked)
+            learnt = [case for one in learnt_from(use, context) for case in context.cases(one)]
+            probe = linear_probe(pooled, learnt, context.cases(use), asked)
             rows += probe.rows()
         return StageResult(rows=tuple(rows), answers=tuple(answers), reference_lines=lines)

@@ -24,7 +24,7 @@ from evidcore.geometry.boxes import tight_box
 from evidcore.volume import content_hash, read, read_mask
 from evidcore.volume.cache import fetch, store
 
-MEASURING = 1  # raise whenever the same masks give other targets
+MEASURING = 2  # raise whenever the same masks give other targets
 PARTS: Mapping[str, int] = {"lung": 2, "lungs": 2, "kidney": 2, "kidneys": 2}  # MedVol-R1: up to two boxes
 SMALLEST_PART = 200 / 512**2  # of a slice's area: MedVol-R1's 200 pixels on its grid of 512 x 512
 RANKED_SLICES = 10  # MedVol-R1: the gold slice is the upper median of so many
@@ -36,7 +36,7 @@ Named = tuple[tuple[str, MaskRef], ...]
 class Rule:
     """How many boxes a mask gives on a slice."""
 
-    parts: tuple[tuple[str, int], ...]  # mask name -> most boxes; one for every other
+    parts: tuple[tuple[str, int], ...]  # mask name, in any case -> most boxes; one for every other
     smallest_part: float  # share of the slice's area that a part needs for a box of its own
 
 
@@ -135,12 +135,12 @@ def _measured(ref: VolumeRef, named: Named, rule: Rule) -> Target:
     _, height, width = volume.shape_zyx
     together = np.zeros(volume.shape_zyx, dtype=np.bool_)
     boxes: dict[int, dict[Box, None]] = {}
-    most = dict(rule.parts)
+    most = {name.lower(): count for name, count in rule.parts}
     for name, mask_ref in named:
         mask = read_mask(mask_ref, like=volume)
         together |= mask
         for z in np.flatnonzero(mask.any(axis=(1, 2))).tolist():
-            found = slice_boxes(mask[z], z, most.get(name, 1), rule.smallest_part * height * width)
+            found = slice_boxes(mask[z], z, most.get(name.lower(), 1), rule.smallest_part * height * width)
             boxes.setdefault(z, {}).update(dict.fromkeys(found))
     areas = together.sum(axis=(1, 2))
     return Target(

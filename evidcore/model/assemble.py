@@ -70,16 +70,9 @@ def assemble(
     bridge.adopt(language)
     bridge.set_anchor(language.get_input_embeddings().weight.detach())
     model = VolumeVLM(config, encoder=encoder, bridge=bridge, language=language)
-    images = VolumeImageProcessor(
-        encoder=encoder_table,
-        bridge=bridge_table,
-        view=view_table,
-        text_width=text.hidden_size,
-        vision=vision,
-    )
+    images = VolumeImageProcessor(encoder_table, bridge_table, view_table, text.hidden_size, vision)
     processor = VolumeProcessor(images, tokenizer)
-    view: View = factory.build("view", view_table, given={}, where="model.view")
-    _connect(model, processor, view, feature_folder)
+    _connect(model, processor, feature_folder)
     return model, processor
 
 
@@ -91,11 +84,13 @@ def vision_of(config: Any) -> dict[str, Any] | None:
     return {key: value for key, value in vision.to_diff_dict().items() if not key.startswith("_")}
 
 
-def save(model: VolumeVLM, processor: VolumeProcessor, folder: Path) -> None:
-    """Write model and processor to `folder`, in one move at the end."""
+def save(
+    model: VolumeVLM, processor: VolumeProcessor, folder: Path, weights: dict[str, torch.Tensor] | None = None
+) -> None:
+    """Write model and processor to `folder`, in one move at the end; `weights` are given where sharded."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial)
+    model.save_pretrained(partial, state_dict=weights)
     processor.save_pretrained(partial)
     if folder.exists():
         for item in partial.iterdir():
@@ -116,13 +111,13 @@ def load(folder: Path, *, feature_folder: Path | None = None) -> tuple[VolumeVLM
         raise RunError(f"{folder}: holds no model (config.json is missing); run the stage that writes it.")
     model = VolumeVLM.from_pretrained(folder)
     processor = VolumeProcessor.from_pretrained(folder)
-    view: View = factory.build("view", processor.image_processor.view, given={}, where="model.view")
-    _connect(model, processor, view, feature_folder)
+    _connect(model, processor, feature_folder)
     return model, processor
 
 
-def _connect(model: VolumeVLM, processor: VolumeProcessor, view: View, feature_folder: Path | None) -> None:
-    """Give both the same bank."""
+def _connect(model: VolumeVLM, processor: VolumeProcessor, feature_folder: Path | None) -> None:
+    """Give both the same bank, and the processor the model's parts."""
+    view: View = factory.build("view", processor.image_processor.view, given={}, where="model.view")
     model.train_only(())  # a stage thaws what it trains; until then the bank may keep the encoder's features
     model.eval()
     bank = FeatureBank(model.model.encoder.input, folder=feature_folder)

@@ -3,7 +3,8 @@
 A row's tokens depend on its prompt, the weights and its own seed: not on the other rows of the batch, the
 number of processes, or what was drawn before. So a resumed run draws what the uninterrupted one drew.
 
-Prompts, and what rows have written behind them, are computed once: see `shared_prefix`.
+Prompts, and what rows have written behind them, are computed once: see `shared_prefix`. Rows that are over
+leave, so answers of unequal lengths cost what is written.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers.generation.logits_process import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -33,6 +35,8 @@ from evidcore.model.shared_prefix import (
     using,
 )
 from evidcore.model.vlm import VolumeVLM
+
+LEAST_LEAVING = 0.25  # of the rows that are held must be over before these leave: what stays is copied
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,38 +102,54 @@ def continue_rows(
     decoder = _Decoder(model, prefixes, sampling.pad_id, limit, memory or KeyMemory(0))
     chooser = _Chooser(sampling, seeds, limit, model.device)
     ends = torch.tensor(sampling.end_ids, device=model.device)
-    done = torch.zeros(len(prefixes), dtype=torch.bool, device=model.device)
-    stopped = torch.zeros_like(done)
-    written: list[list[int]] = [[] for _ in prefixes]
-    tokens, chances, spreads = [], [], []
+    if forced is not None:
+        forced_counts = torch.tensor([len(one) for one in forced], device=model.device)
+        each = [torch.tensor(one, device=model.device) for one in forced]
+        forced_ids = pad_sequence(each, batch_first=True, padding_value=sampling.pad_id)
+    places = torch.arange(len(prefixes), device=model.device)  # of the rows that are held
+    counts = torch.zeros_like(places)  # of their tokens, where they are over
+    columns: list[list[Tensor]] = []  # by step: their tokens, chances and, where asked for, entropies
+    written: list[list[int]] = [[] for _ in prefixes]  # where `stops` is asked
+    found: dict[int, Continuation] = {}
+
+    def leave(some: Tensor) -> None:
+        """Take what rows have written, by their order among those that are held."""
+        kinds = [torch.stack(one, dim=1)[some].tolist() for one in zip(*columns, strict=True)]
+        lengths = counts[some].tolist()
+        for place, length, ids, *more in zip(places[some].tolist(), lengths, *kinds, strict=True):
+            ids = tuple(ids[:length])
+            chances, *spread = (tuple(one[:length]) for one in more)
+            found[place] = Continuation(ids, chances, ids[-1] in sampling.end_ids, *spread)
+        if memory is not None:
+            decoder.leave(some.tolist(), [found[place].ids for place in places[some].tolist()], memory)
+
     for step in range(limit):
-        required = None if forced is None else _column(forced, step, sampling.pad_id, model.device)
-        token, log_probs = chooser(decoder.logits.float(), step, required)
-        chances.append(log_probs.gather(-1, token[:, None]).squeeze(-1))
-        if entropies:
-            spreads.append(torch.special.entr(log_probs.exp()).sum(-1))
-        live = ~(done | stopped)
+        required = None if forced is None else forced_ids[places, step]
+        token, log_probs = chooser(decoder.logits.float(), step, places, required)
+        live = counts == 0
         token = token.masked_fill(~live, sampling.pad_id)
-        tokens.append(token)
-        done |= live & torch.isin(token, ends)
-        if stops is not None:
-            stopped |= _ask(stops, token, live & ~done, written)
+        columns.append([token, log_probs.gather(-1, token[:, None]).squeeze(-1)])
+        if entropies:
+            columns[-1].append(torch.special.entr(log_probs.exp()).sum(-1))
+        stopped = torch.isin(token, ends)
         if forced is not None:
-            stopped |= torch.tensor([step + 1 >= len(one) for one in forced], device=model.device)
-        if step + 1 == limit or bool((done | stopped).all()):
+            stopped = step + 1 >= forced_counts[places]
+        if stops is not None:
+            stopped |= _ask(stops, places, token, live & ~stopped, written)
+        counts = counts.masked_fill(live & (stopped | (step + 1 == limit)), step + 1)
+        over = counts > 0
+        count = int(over.sum())
+        if count == len(over):
             break
-        decoder.advance(token)
-    lengths = _lengths(torch.stack(tokens, 1), done, sampling, forced, written, stops)
-    columns = [
-        torch.stack(one, 1).tolist() if one else [()] * len(lengths) for one in (tokens, chances, spreads)
-    ]
-    found = [
-        Continuation(tuple(ids[:length]), tuple(values[:length]), ended, tuple(spread[:length]))
-        for length, ended, ids, values, spread in zip(lengths, done.tolist(), *columns, strict=True)
-    ]
-    if memory is not None:
-        decoder.leave([one.ids for one in found], memory)
-    return found
+        if count >= LEAST_LEAVING * len(over):
+            leave(over.nonzero()[:, 0])
+            going = (~over).nonzero()[:, 0]
+            places, counts = places[going], counts[going]
+            columns = [[values[going] for values in column] for column in columns]
+            decoder.keep(going)
+        decoder.advance(columns[-1][0])
+    leave(torch.arange(len(places), device=model.device))
+    return [found[place] for place in range(len(prefixes))]
 
 
 class _Decoder:
@@ -206,15 +226,26 @@ class _Decoder:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def leave(self, tokens: Sequence[tuple[int, ...]], memory: KeyMemory) -> None:
+    def leave(self, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], memory: KeyMemory) -> None:
         """Leave rows, with the tokens that they went on with, to the next call."""
         if self.shared is None:
             return
-        for row, (prompt, one, new) in enumerate(zip(self.prompts, self.written, tokens, strict=True)):
-            content = one.content + new
+        for row, new in zip(rows, tokens, strict=True):
+            prompt, content = self.prompts[row], self.written[row].content + new
             places = self.shared.seen[row, : self.shared.step].nonzero()[: len(content), 0]
             keys = self.shared.own[:, :, row].index_select(3, places)
             memory.put(prompt, content[: len(places)], keys)
+
+    def keep(self, rows: Int[Tensor, " row"]) -> None:
+        """Go on with these rows alone."""
+        self.logits, self.position = self.logits[rows], self.position[..., rows, :]
+        if self.shared is not None:
+            self.prompts = [self.prompts[row] for row in rows.tolist()]
+            self.written = [self.written[row] for row in rows.tolist()]
+            self.shared.keep(rows)
+        else:
+            self.mask = self.mask[rows]
+            self.cache.batch_select_indices(rows)
 
     def advance(self, token: Tensor) -> None:
         """Append one token to each row."""
@@ -251,9 +282,9 @@ class _Chooser:
             self.uniform = torch.stack(drawn).to(device)
 
     def __call__(
-        self, logits: Float[Tensor, "row vocabulary"], step: int, required: Tensor | None
+        self, logits: Float[Tensor, "row vocabulary"], step: int, rows: Tensor, required: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return each row's token, and the log-probabilities of all."""
+        """Return the token of each of `rows`, and the log-probabilities of all."""
         if self.sampling.forbidden_ids:
             logits[:, list(self.sampling.forbidden_ids)] = -torch.inf
         if self.sampling.temperature > 0:
@@ -266,43 +297,18 @@ class _Chooser:
         else:
             kept = self.warpers(None, log_probs) if len(self.warpers) else log_probs
             heap = kept.exp().to(self.uniform.dtype).cumsum(-1)
-            height = self.uniform[:, step, None] * heap[:, -1:]
+            height = self.uniform[rows, step, None] * heap[:, -1:]
             token = torch.searchsorted(heap, height, right=True).squeeze(-1).clamp(max=heap.shape[1] - 1)
         return token, log_probs
 
 
-def _column(forced: Sequence[Sequence[int]], step: int, pad_id: int, device: torch.device) -> Tensor:
-    return torch.tensor([one[step] if step < len(one) else pad_id for one in forced], device=device)
-
-
 def _ask(
-    stops: Callable[[int, list[int]], bool], token: Tensor, live: Tensor, written: list[list[int]]
+    stops: Callable[[int, list[int]], bool], places: Tensor, token: Tensor, live: Tensor, ids: list[list[int]]
 ) -> Tensor:
     """Return which live rows stop after `token`."""
     answers = []
-    for row, (one, is_live) in enumerate(zip(token.tolist(), live.tolist(), strict=True)):
+    for place, one, is_live in zip(places.tolist(), token.tolist(), live.tolist(), strict=True):
         if is_live:
-            written[row].append(one)
-        answers.append(is_live and stops(row, written[row]))
+            ids[place].append(one)
+        answers.append(is_live and stops(place, ids[place]))
     return torch.tensor(answers, device=token.device)
-
-
-def _lengths(
-    tokens: Tensor,
-    done: Tensor,
-    sampling: Sampling,
-    forced: Sequence[Sequence[int]] | None,
-    written: list[list[int]],
-    stops: Callable[[int, list[int]], bool] | None,
-) -> list[int]:
-    """Return after how many tokens each row ended."""
-    if forced is not None:
-        return [len(one) for one in forced]
-    ends = set(sampling.end_ids)
-    found = []
-    for row, (ids, ended) in enumerate(zip(tokens.tolist(), done.tolist(), strict=True)):
-        if ended:
-            found.append(next(index for index, one in enumerate(ids) if one in ends) + 1)
-        else:
-            found.append(len(written[row]) if stops is not None else len(ids))
-    return found

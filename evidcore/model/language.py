@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evidcore.contracts import Corpus, Language
-from evidcore.errors import DataError, RunError
+from evidcore.errors import DataError
 from evidcore.model.architecture import shipped
 from evidcore.model.template import read_turns
 
@@ -95,27 +95,23 @@ class Pretrained(Language):
         Raises:
             DataError: if the folder holds no model, or what is named cannot be loaded.
         """
-        if self.folder and not (Path(self.folder) / "config.json").is_file():
-            raise DataError(
-                f"model.language.folder: {self.folder!r} holds no config.json; name a folder that "
-                "save_pretrained wrote, or use { id = … } for a model on the Hub."
-            )
+        self.vision()  # says what is wrong with a folder
         return _pretrained(self.name, self.revision)
 
     def _local(self, kind: Any) -> Any:
         """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine.
 
         Raises:
-            RunError: if a folder holds none.
+            DataError: if a folder holds none.
         """
         try:
             return kind.from_pretrained(self.name, revision=self.revision, local_files_only=True)
         except (OSError, ValueError) as cause:
             if self.id:
                 return None
-            raise RunError(
-                f"model.language.folder: {self.folder!r} holds no model ({str(cause).splitlines()[0]}). "
-                "Name a folder that save_pretrained wrote."
+            raise DataError(
+                f"model.language.folder: {self.folder!r} holds no model ({str(cause).splitlines()[0]}). Name "
+                "a folder that save_pretrained wrote, or use { id = … } for a model on the Hub."
             ) from cause
 
 
@@ -134,32 +130,24 @@ def missing_weights(name: str, revision: str | None) -> str:
 def _pretrained(name: str, revision: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-    said = f"{name!r} (revision {revision or 'newest'})"
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
         config = AutoConfig.from_pretrained(name, revision=revision)
-    except (OSError, ValueError) as cause:
-        raise _not_loaded(said, cause) from cause
-    if tokenizer.chat_template is None:
-        raise DataError(
-            f"model.language: the tokenizer of {name!r} has no chat template, so prompts cannot be written; "
-            "take the instruction-tuned version of the model, or put a chat_template.jinja beside its "
-            "tokenizer."
-        )
-    read_turns(tokenizer, where=name)  # refused before its weights are read
-    sees = getattr(config, "vision_config", None) is not None
-    try:
+        if tokenizer.chat_template is None:
+            raise DataError(
+                f"model.language: the tokenizer of {name!r} has no chat template, so prompts cannot be "
+                "written; take the instruction-tuned version of the model, or put a chat_template.jinja "
+                "beside its tokenizer."
+            )
+        read_turns(tokenizer, where=name)  # refused before its weights are read
+        sees = getattr(config, "vision_config", None) is not None
         # safetensors only: a pickle may run code when it is read
         model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
             name, revision=revision, use_safetensors=True, dtype=torch.float32
         )
     except (OSError, ValueError) as cause:
-        raise _not_loaded(said, cause) from cause
+        raise DataError(
+            f"model.language: {name!r} (revision {revision or 'newest'}) could not be loaded: "
+            f"{str(cause).splitlines()[0]} Check the name, the network and that it has safetensors weights."
+        ) from cause
     return model, tokenizer
-
-
-def _not_loaded(said: str, cause: Exception) -> DataError:
-    return DataError(
-        f"model.language: {said} could not be loaded: {str(cause).splitlines()[0]} Check the name, the "
-        "network and that it has safetensors weights."
-    )

@@ -3,8 +3,8 @@
 The prompts' positions come from the model (`VolumeVLM.positions`): where they are multimodal they have axes.
 Under "sdpa" a row is taken apart: the prompt attends to itself, and all answers, as a batch, to the prompt's
 keys and their own. So no answer is multiplied with another one only for a mask to throw the product away.
-Under "flex_attention" the same is said by a block mask. When it pays at all is a rule from what
-`benchmarks/break_even.py` measured.
+Under "flex_attention" the same is said by a block mask. Answers end where they end: only attention pads them
+to the longest. When it pays at all is a rule from what `benchmarks/break_even.py` measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -28,19 +29,14 @@ LEAST_SAVED = 1.2  # docs/results/break_even.json; below, laying answers out cos
 class Packed:
     """Rows `[prompt but its last token | last, answer 1 but its last | last, answer 2 but its last | …]`.
 
-    So each place after the prompt predicts one token; `labels` has those, -100 where there is none. The first
-    `skip` places predict nothing.
+    So each place after the prompt predicts one token; `labels` has those, -100 where there is none, as behind
+    the last answer of a row that is shorter than others. The first `layout.skip` predict nothing.
     """
 
     input_ids: Int[Tensor, "prompt place"]
     position_ids: Int[Tensor, "*axis prompt place"]
     labels: Int[Tensor, "prompt scored"]
     layout: Layout
-
-    @property
-    def skip(self) -> int:
-        """Return the number of places that predict nothing."""
-        return self.layout.skip
 
     def inputs(self, model: Any) -> dict[str, Any]:
         """Return what `model` takes, but for what it is shown."""
@@ -71,18 +67,21 @@ def pack(
         answer_positions: of the prompt's last token, then of each answer's but its last; None: they count on
             from the first of these. Behind an image among multimodal positions they do not.
     """
-    prompts, answers, length = answer_ids.shape
+    answers, length = answer_ids.shape[1:]
     # an answer's first place holds the prompt's last token
     last = prompt_ids[:, None, -1:].expand(-1, answers, -1)
     shifted = torch.cat([last, answer_ids[:, :, :-1]], dim=2)
+    steps = torch.arange(length, device=positions.device)
     if answer_positions is None:
-        steps = torch.arange(length, device=positions.device).expand(answers, -1)
-        answer_positions = positions[..., -1:, None] + steps
+        answer_positions = positions[..., -1:, None] + steps.expand(answers, -1)
+    lengths = (answer_mask * (steps + 1)).amax(2, keepdim=True)
+    # where trl masks a whole answer, its places stay: images may lie among them
+    layout = Layout(prompt_mask[:, :-1].bool(), steps < lengths.masked_fill(lengths == 0, length))
     return Packed(
-        torch.cat([prompt_ids[:, :-1], shifted.reshape(prompts, -1)], dim=1),
-        torch.cat([positions[..., :-1], answer_positions.flatten(-2)], dim=-1),
-        answer_ids.masked_fill(answer_mask == 0, -100).reshape(prompts, -1),
-        Layout(prompt_mask[:, :-1].bool(), answers, length),
+        torch.cat([prompt_ids[:, :-1], layout.in_rows(shifted)], dim=1),
+        torch.cat([positions[..., :-1], layout.in_rows(answer_positions)], dim=-1),
+        layout.in_rows(answer_ids.masked_fill(answer_mask == 0, -100)),
+        layout,
     )
 
 
@@ -103,8 +102,7 @@ def answer_log_probs(
     logits = model(**packed.inputs(model), logits_to_keep=kept, **shown).logits.float()
     chosen = packed.labels.clamp(min=0).unsqueeze(-1)
     log_probs = logits.gather(-1, chosen).squeeze(-1) - logits.logsumexp(-1)
-    scored: Tensor = log_probs.masked_fill(packed.labels < 0, 0.0)
-    return scored.reshape(len(scored), packed.layout.answers, -1)
+    return packed.layout.by_answer(log_probs.masked_fill(packed.labels < 0, 0.0))
 
 
 NAME = "evidcore_packed"
@@ -117,13 +115,55 @@ class Layout:
     """Where prompt and answers lie in a batch of packed rows."""
 
     prompt_valid: Bool[Tensor, "prompt skip"]  # tokens among the places before the answers
-    answers: int  # of each prompt
-    length: int  # places of each answer
+    answer_valid: Bool[Tensor, "prompt answer length"]  # places of answers that have one in the row
 
     @property
     def skip(self) -> int:
         """Return the number of places before the answers."""
         return self.prompt_valid.shape[1]
+
+    @property
+    def answers(self) -> int:
+        """Return the number of answers to each prompt."""
+        return self.answer_valid.shape[1]
+
+    @property
+    def length(self) -> int:
+        """Return the number of places of the longest answer."""
+        return self.answer_valid.shape[2]
+
+    @functools.cached_property
+    def is_ragged(self) -> bool:
+        """Tell whether some answers are shorter than others."""
+        return not bool(self.answer_valid.all())
+
+    @functools.cached_property
+    def order(self) -> Int[Tensor, " prompt_and_scored"]:
+        """Return which place each one behind a prompt is, where answers to `length` follow each other."""
+        valid = self.answer_valid.flatten(1)
+        order = (~valid).byte().argsort(dim=1, stable=True)[:, : int(valid.sum(1).max())]
+        starts = valid.shape[1] * torch.arange(len(valid), device=valid.device)
+        return (starts[:, None] + order).flatten()
+
+    @functools.cached_property
+    def places(self) -> Int[Tensor, " prompt_and_answers_and_length"]:
+        """Return the inverse, where whole rows follow each other; what an answer lacks is the row's first."""
+        valid = self.answer_valid.flatten(1)
+        width = self.skip + len(self.order) // len(valid)
+        starts = self.skip + width * torch.arange(len(valid), device=valid.device)
+        return (starts[:, None] + (valid.cumsum(1) - 1).masked_fill(~valid, 0)).flatten()
+
+    def in_rows(self, values: Tensor) -> Tensor:
+        """Bring (…, prompt, answer, length) to (…, prompt, scored)."""
+        flat = values.flatten(-3)
+        flat = flat[..., self.order] if self.is_ragged else flat
+        return flat.reshape(*flat.shape[:-1], len(self.answer_valid), -1)
+
+    def by_answer(self, values: Float[Tensor, "prompt scored"]) -> Float[Tensor, "prompt answer length"]:
+        """Bring what is said of places to answers, 0 where they have none."""
+        if self.is_ragged:
+            values = functional.pad(values, (self.skip, 0)).flatten()[self.places]
+        return values.reshape(self.answer_valid.shape).masked_fill(~self.answer_valid, 0.0)
 
     @functools.cached_property
     def is_padded(self) -> bool:
@@ -160,14 +200,13 @@ class Layout:
     def block_mask(self) -> BlockMask:
         """Return the whole of it for flex attention."""
         device = self.prompt_valid.device
-        after = self.answers * self.length
-        segment = torch.zeros(self.skip + after, dtype=torch.long, device=device)
-        segment[self.skip :] = torch.arange(1, self.answers + 1, device=device).repeat_interleave(self.length)
-        valid = torch.nn.functional.pad(self.prompt_valid, (0, after), value=True)
-        size = len(segment)
+        segment = (self.order // self.length % self.answers + 1).reshape(len(self.answer_valid), -1)
+        valid = functional.pad(self.prompt_valid, (0, segment.shape[1]), value=True)
+        segment = functional.pad(segment, (self.skip, 0))
+        size = segment.shape[1]
         return create_block_mask(
             lambda row, head, place, other: (
-                ((segment[other] == 0) | (segment[other] == segment[place]))
+                ((segment[row, other] == 0) | (segment[row, other] == segment[row, place]))
                 & (other <= place)
                 & valid[row, other]
             )
@@ -231,8 +270,12 @@ def attend(
     def own(states: Tensor) -> Tensor:
         """Bring (prompt, head, place, size) to (prompt and answer, head, place of the answer, size)."""
         prompts, heads, _, size = states.shape
-        by_answer = states[:, :, skip:].reshape(prompts, heads, answers, packed.length, size)
-        return by_answer.transpose(1, 2).flatten(0, 1)
+        if not packed.is_ragged:
+            by_answer = states[:, :, skip:].reshape(prompts, heads, answers, packed.length, size)
+            return by_answer.transpose(1, 2).flatten(0, 1)
+        flat = states.transpose(1, 2).reshape(-1, heads * size)
+        by_answer = flat.index_select(0, packed.places)
+        return by_answer.reshape(prompts * answers, packed.length, heads, size).transpose(1, 2)
 
     def with_prompt(states: Tensor) -> Tensor:
         """Put the prompt's keys or values before those of each answer."""
@@ -242,7 +285,11 @@ def attend(
     of_answers, _ = sdpa_attention_forward(
         module, own(query), with_prompt(key), with_prompt(value), packed.answer_mask, **kwargs
     )
-    outputs = [of_answers.reshape(len(query), answers * packed.length, *of_answers.shape[2:])]
+    of_answers = of_answers.reshape(len(query), answers * packed.length, *of_answers.shape[2:])
+    if packed.is_ragged:
+        flat = of_answers.flatten(2).flatten(0, 1).index_select(0, packed.order)
+        of_answers = flat.reshape(len(query), -1, *of_answers.shape[2:])
+    outputs = [of_answers]
     if skip:
         of_prompt, _ = sdpa_attention_forward(
             module, *(states[:, :, :skip] for states in (query, key, value)), packed.prompt_mask, **kwargs

@@ -14,7 +14,7 @@ from evidcore.model.generation import Sampling, continue_rows
 from evidcore.model.packed_attention import answer_log_probs, obstacle, pack
 from evidcore.model.parts import evaluating
 from evidcore.model.processor import VolumeProcessor
-from evidcore.model.shared_prefix import Prefix
+from evidcore.model.shared_prefix import Prefix, padded_rows
 from evidcore.model.vlm import VolumeVLM
 
 
@@ -90,21 +90,15 @@ class VLMPolicy(Policy):
             )
             return [[sum(next(found).log_probs) for _ in some] for some in candidates]
         device = self.model.device
+        prompt_ids, prompt_mask, pixels = padded_rows(prefixes, pad, device)
         most = max(len(some) for some in candidates)
         longest = max(len(ids) for some in candidates for ids in some)
-        before = max(len(prefix.ids) for prefix in prefixes)
         ids = torch.full((len(prefixes), most, longest), pad, device=device)
         mask = torch.zeros_like(ids)
-        prompt_ids = torch.full((len(prefixes), before), pad, device=device)
-        prompt_mask = torch.zeros_like(prompt_ids)
-        for row, (prefix, some) in enumerate(zip(prefixes, candidates, strict=True)):
-            prompt_ids[row, before - len(prefix.ids) :] = torch.tensor(prefix.ids)
-            prompt_mask[row, before - len(prefix.ids) :] = 1
+        for row, some in enumerate(candidates):
             for number, one in enumerate(some):
                 ids[row, number, : len(one)] = torch.tensor(one)
                 mask[row, number, : len(one)] = 1
-        handles = [handle for prefix in prefixes for handle in prefix.handles]
-        pixels = torch.tensor(handles, device=device).reshape(-1, 1) if handles else None
         positions = self.model.positions(prompt_ids, prompt_mask, pixels)
         packed = pack(prompt_ids, prompt_mask, ids, mask, positions)
         scores = answer_log_probs(self.model, packed, pixels).sum(-1).tolist()

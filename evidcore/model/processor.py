@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import (
@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.image_processing_utils import BaseImageProcessor
 
-from evidcore.case import Crop, Part, Prompt, TextPart, VisualPart
+from evidcore.case import Case, Crop, Part, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, View
 from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
@@ -131,14 +131,10 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tables; what is connected is not written."""
-        return {
-            "image_processor_type": type(self).__name__,
-            "encoder": dict(self.encoder or {}),
-            "bridge": dict(self.bridge or {}),
-            "view": dict(self.view or {}),
-            "text_width": self.text_width,
-            "vision": None if self.vision is None else dict(self.vision),
-        }
+        tables = {part: dict(getattr(self, part) or {}) for part in ("encoder", "bridge", "view")}
+        vision = None if self.vision is None else dict(self.vision)
+        about = {"image_processor_type": type(self).__name__, "text_width": self.text_width, "vision": vision}
+        return {**about, **tables}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VolumeImageProcessor:
         """Copy the tables and share what is connected."""
@@ -147,6 +143,8 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
 
 class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
     """Tokenizer and image processor of a `VolumeVLM`."""
+
+    model_input_names: ClassVar[list[str]] = ["input_ids", "attention_mask", "pixel_values"]
 
     def __init__(
         self,
@@ -192,11 +190,6 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         images = VolumeImageProcessor()
         images.connect(encoder, bridge, view, None)
         return cls(images, tokenizer)
-
-    @property
-    def model_input_names(self) -> list[str]:
-        """Return what the model takes."""
-        return ["input_ids", "attention_mask", "pixel_values"]
 
     def encode(self, prompt: Prompt, opening: str = "") -> Encoded:
         """Return the tokens of a prompt, up to where the answer starts; `opening` as `write` takes it."""
@@ -278,6 +271,30 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         places = sum(one.count(self.image_token) for one in text or [])
         if text is not None and shown != places:
             raise ValueError(f"{places} places for images in the text, but {shown} images")
+
+    def _multimodal_inputs_from_conversations(self, conversations: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the crops of scans that chats name by path; write each turn as the template takes it."""
+        turns = [turn for chat in conversations for turn in chat if isinstance(turn.get("content"), list)]
+        for turn in turns:
+            turn["content"] = [item for one in turn["content"] for item in self._shown(one)]
+        found = super()._multimodal_inputs_from_conversations(conversations, *args, **kwargs)
+        for turn in turns:
+            text = "".join(item.get("text", "".join(VISION_TOKENS)) for item in turn["content"])
+            turn["content"] = text if self.turns.form == "text" else [{"type": "text", "text": text}]
+        return found
+
+    def _shown(self, item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return what the view shows of a scan in its place; a text, or the uri of a crop, as it is."""
+        path = next((str(item[key]) for key in ("image", "url", "path") if key in item), "")
+        if item["type"] != "image" or not path or "#intensity=" in path:
+            return [item]
+        encoder, _, view = self.image_processor.parts()
+        ref = VolumeRef(path=path, intensity="hu" if encoder.input.windows else "arbitrary")
+        shown = view.render(Case(id="scan", patient=None, volumes=(ref,)))
+        pairs = [
+            ("text", one.text) if isinstance(one, TextPart) else ("image", one.crop.uri()) for one in shown
+        ]
+        return [{"type": kind, kind: value} for kind, value in pairs]
 
     def _process_images(self, images: Any, **kwargs: Any) -> tuple[BatchFeature, list[str]]:
         """Return the model's input and the image tokens of each image."""

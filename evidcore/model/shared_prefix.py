@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, DynamicCache
@@ -48,21 +48,35 @@ class SharedPrefix:
         keys = prompts[0][0]
         self.prompts, self.mask = prompts, mask
         self.hidden = _hiding(mask, keys.dtype)
+        self._lay_out(prompt_of)
+        self.own = keys.new_zeros(len(prompts), 2, len(prompt_of), keys.shape[1], length, keys.shape[3])
+        self.seen = mask.new_ones(len(prompt_of), length)
+        self.own_hidden: Tensor | None = None  # as `hidden`, where some is not seen
+        self.block: Bool[Tensor, "row one place other"] | None = None
+        self.step = 0
+
+    def _lay_out(self, prompt_of: Sequence[int]) -> None:
+        """Say where rows lie among equally many of each prompt."""
         counts: Counter[int] = Counter()
         self.answers = max(Counter(prompt_of).values())
         slots = []
         for prompt in prompt_of:
             slots.append(prompt * self.answers + counts[prompt])
             counts[prompt] += 1
-        self.prompt_of = torch.tensor(prompt_of, device=keys.device)
-        # where rows lie among equally many of each prompt; None: they do already
-        is_even = slots == list(range(len(mask) * self.answers))
-        self.slots = None if is_even else torch.tensor(slots, device=keys.device)
-        self.own = keys.new_zeros(len(prompts), 2, len(slots), keys.shape[1], length, keys.shape[3])
-        self.seen = mask.new_ones(len(slots), length)
-        self.own_hidden: Tensor | None = None  # as `hidden`, where some is not seen
-        self.block: Bool[Tensor, "row one place other"] | None = None
-        self.step = 0
+        self.prompt_of = torch.tensor(prompt_of, device=self.mask.device)
+        is_even = slots == list(range(len(self.mask) * self.answers))  # then they lie there already
+        self.slots = None if is_even else torch.tensor(slots, device=self.mask.device)
+
+    def keep(self, rows: Int[Tensor, " row"]) -> None:
+        """Hold these rows alone, and the prompts that they go on from."""
+        prompts, prompt_of = torch.unique(self.prompt_of[rows], return_inverse=True)
+        if len(prompts) < len(self.mask):
+            self.prompts = [(keys[prompts], values[prompts]) for keys, values in self.prompts]
+            self.mask, self.hidden = self.mask[prompts], self.hidden[prompts]
+        self._lay_out(prompt_of.tolist())
+        self.own, self.seen = self.own[:, :, rows], self.seen[rows]
+        if self.own_hidden is not None:
+            self.own_hidden = self.own_hidden[rows]
 
     def begin(self, seen: Bool[Tensor, "row place"], count: int) -> None:
         """Take which of the first places hold tokens; the last `count` of these run at once."""

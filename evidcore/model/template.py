@@ -41,6 +41,7 @@ class Turns:
     end_of_turn: str  # from an answer's end to the control token that ends the model's turn, which is in it
     after_answer: str  # from an answer's end to where the next question begins
     before_next_answer: str  # from that question's end to where its answer begins
+    form: Form = "text"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,7 @@ class _Template:
             return RoundTrip(turns=None, losses=found)
         turns = Turns(
             before_question=before, before_answer=after, end_of_turn=ended,
-            after_answer=again[2], before_next_answer=again[3],
+            after_answer=again[2], before_next_answer=again[3], form=self.form,
         )  # fmt: skip
         return RoundTrip(turns=turns, losses=found)
 

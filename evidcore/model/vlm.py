@@ -261,11 +261,7 @@ class VolumeVLMModel(VolumeVLMPreTrained):
         return output
 
     def _place(
-        self,
-        input_ids: Tensor,
-        embeddings: Tensor,
-        pixel_values: Tensor | None,
-        encoded: dict[str, Any] | None,
+        self, input_ids: Tensor, embeds: Tensor, pixel_values: Tensor | None, encoded: dict[str, Any] | None
     ) -> tuple[Tensor, dict[str, Any]]:
         """Put the images' tokens where `input_ids` has image tokens.
 
@@ -288,9 +284,9 @@ class VolumeVLMModel(VolumeVLMPreTrained):
                 "tokens was lost on the way (a truncated prompt does that: raise the length limit)."
             )
         if not features:
-            return embeddings, {}
-        first, *deep = torch.split(torch.cat(features).to(embeddings), embeddings.shape[-1], dim=-1)
-        placed = embeddings.masked_scatter(places.unsqueeze(-1), first)
+            return embeds, {}
+        first, *deep = torch.split(torch.cat(features).to(embeds), embeds.shape[-1], dim=-1)
+        placed = embeds.masked_scatter(places.unsqueeze(-1), first)
         if not deep:
             return placed, {}
         return placed, {"visual_pos_masks": places, "deepstack_visual_embeds": deep}
@@ -361,12 +357,9 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
 
     def part(self, name: str) -> list[nn.Parameter]:
         """Return the weights of "encoder", "bridge" or "language"."""
-        modules: dict[str, list[nn.Module]] = {
-            "encoder": [self.model.encoder],
-            "bridge": [self.model.bridge],
-            "language": [self.model.language_model, self.lm_head],
-        }
-        found = {id(weight): weight for module in modules[name] for weight in module.parameters()}
+        language = [self.model.language_model, self.lm_head]
+        modules = language if name == "language" else [getattr(self.model, name)]
+        found = {id(weight): weight for module in modules for weight in module.parameters()}
         return list(found.values())
 
     def train_only(self, parts: Collection[str]) -> None:

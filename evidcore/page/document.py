@@ -110,7 +110,7 @@ def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
     target = run_folder / "page" / "index.html"
     target.parent.mkdir(exist_ok=True)
     unfinished = target.with_suffix(".tmp")
-    unfinished.write_text(page, encoding="utf-8")
+    unfinished.write_text(page, encoding="utf-8", errors="backslashreplace")
     unfinished.replace(target)
     return target
 
@@ -263,7 +263,7 @@ def _tables(record: RunRecord) -> Html:
     blocks = [
         tag(
             "div",
-            tag("h3", _stage_title(record, result), " ", _phantom_badge(record)),
+            tag("h3", outcome.stage_title(record, str(result.get("stage", ""))), " ", _phantom_badge(record)),
             figures(result["figures"]) if result.get("figures") else None,
             result_table(result) if result.get("rows") else None,
         )
@@ -271,10 +271,6 @@ def _tables(record: RunRecord) -> Html:
         if result.get("rows") or result.get("figures")
     ]
     return join(blocks) if blocks else _empty("No stage has written figures yet.")
-
-
-def _stage_title(record: RunRecord, result: Line) -> str:
-    return outcome.stage_title(record, str(result.get("stage", "")))
 
 
 def _phantom_badge(record: RunRecord) -> Html | None:

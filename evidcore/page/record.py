@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore.compute.ending import is_held
 from evidcore.errors import RunError
 
 Line = Mapping[str, Any]
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,19 +58,20 @@ def read_record(folder: Path) -> RunRecord:
     """Read the run in `folder`.
 
     Raises:
-        RunError: if the folder is not a run, or a file in it cannot be read.
+        RunError: if the folder is not a run, a file in it cannot be read, or it was moved from its stages.
     """
     if not (folder / "resolved.toml").is_file() and not (folder / "recipe.toml").is_file():
         raise RunError(
             f"{folder}: not a run folder, neither resolved.toml nor recipe.toml is in it. "
             "Give the folder that `evid run` printed, runs/<recipe>/<time>-<hash>."
         )
+    refuse_moved(folder)
     recipe = _toml(folder / "resolved.toml") or _toml(folder / "recipe.toml")
     return RunRecord(
         folder=folder,
         recipe=recipe,
         lock=_toml(folder / "lock.toml"),
-        status=_json(folder / "STATUS"),
+        status=told_status(folder),
         metrics=list(_lines(folder / "metrics.jsonl")),
         results=[_json(path) for path in sorted((folder / "results").glob("*.json"))],
         answers=[
@@ -77,6 +81,32 @@ def read_record(folder: Path) -> RunRecord:
         ],
         rollout_files=sorted((folder / "rollouts").glob("*.jsonl")),
     )
+
+
+def refuse_moved(folder: Path) -> None:
+    """Refuse a run that was taken away from the stages that it links to.
+
+    Raises:
+        RunError: naming a link, and how a run is moved.
+    """
+    links = [path for name in ("checkpoints", "rollouts", "answers") for path in (folder / name).glob("*")]
+    astray = sorted(path for path in links if not path.exists())
+    if astray:
+        raise RunError(
+            f"{folder}: {len(astray)} of its links lead nowhere, as {astray[0].relative_to(folder)} -> "
+            f"{astray[0].readlink()}. A run needs the stages beside it, {folder.parent / 'stages'}: move "
+            "them too, or `evid pack RUN` where they are. `evid resume` computes anew what is gone."
+        )
+
+
+def told_status(folder: Path) -> Mapping[str, Any]:
+    """Return STATUS; where it says "running" and no process does, its state is "gone"."""
+    status = _json(folder / "STATUS")
+    if status.get("state") != "running" or not status.get("stage") or is_held(folder):
+        return status
+    said = f"process {status.get('pid')} is gone without a word: it was killed, or a component ended it"
+    log.warning("%s: %s", folder, said)
+    return {**status, "state": "gone", "message": said}
 
 
 def groups(path: Path) -> Iterator[Line]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 import tomllib
 
-Path = tuple[str | int, ...]
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+Key = tuple[str | int, ...]
+BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SCALAR = re.compile(r"[^,\]\}\n#]*")
 
 
-def key_lines(text: str) -> dict[Path, int]:
+def key_lines(text: str) -> dict[Key, int]:
     """Return the line, counted from 1, of every key, table and list item of a valid TOML text."""
     return _Scan(text.replace("\r\n", "\n")).lines
 
 
-def line_of(lines: dict[Path, int], path: Path) -> int:
+def line_of(lines: dict[Key, int], path: Key) -> int:
     """Return the line of `path`, or of the nearest thing around it that was written down."""
     while path and path not in lines:
         path = path[:-1]
@@ -30,9 +30,9 @@ class _Scan:
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
-        self.lines: dict[Path, int] = {(): 1}
-        self.counts: dict[Path, int] = {}
-        table: Path = ()
+        self.lines: dict[Key, int] = {(): 1}
+        self.counts: dict[Key, int] = {}
+        table: Key = ()
         while self._skip():
             if self.text[self.at] == "[":
                 table = self._header()
@@ -54,14 +54,14 @@ class _Scan:
                 return True
         return False
 
-    def _header(self) -> Path:
+    def _header(self) -> Key:
         line = self._line()
         is_list = self.text.startswith("[[", self.at)
         self.at += 2 if is_list else 1
         keys = self._keys()
         self._skip()
         self.at += 2 if is_list else 1
-        path: Path = ()
+        path: Key = ()
         for key in keys[:-1]:
             path = self._last((*path, key))
             self.lines.setdefault(path, line)
@@ -73,7 +73,7 @@ class _Scan:
         self.lines[path] = line
         return path
 
-    def _last(self, path: Path) -> Path:
+    def _last(self, path: Key) -> Key:
         """Return the newest item of a list of tables, or the path itself."""
         return (*path, self.counts[path] - 1) if path in self.counts else path
 
@@ -86,7 +86,7 @@ class _Scan:
                 self._string()
                 keys.append(tomllib.loads("key = " + self.text[start : self.at])["key"])
             else:
-                found = _BARE.match(self.text, self.at)
+                found = BARE.match(self.text, self.at)
                 keys.append(found.group() if found else "")
                 self.at = found.end() if found else self.at + 1
             self._skip()
@@ -94,7 +94,7 @@ class _Scan:
                 return keys
             self.at += 1
 
-    def _pair(self, table: Path) -> None:
+    def _pair(self, table: Key) -> None:
         line = self._line()
         path = table
         for key in self._keys():
@@ -103,7 +103,7 @@ class _Scan:
         self.at += 1  # the equals sign
         self._value(path)
 
-    def _value(self, path: Path) -> None:
+    def _value(self, path: Key) -> None:
         self._skip()
         start = self.text[self.at]
         if start in "\"'":
@@ -116,7 +116,7 @@ class _Scan:
             found = _SCALAR.match(self.text, self.at)
             self.at = found.end() if found else self.at + 1
 
-    def _items(self, path: Path, close: str) -> None:
+    def _items(self, path: Key, close: str) -> None:
         """Step over a list or an inline table."""
         self.at += 1
         place = 0

@@ -14,13 +14,12 @@ from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import shape
 from evidcore.recipe.check import problems, section, service_kind, stage_class
 from evidcore.recipe.fitting import resolved, resolved_options
-from evidcore.recipe.lines import key_lines, line_of
-from evidcore.registry import factory
+from evidcore.recipe.lines import Key, key_lines, line_of
+from evidcore.registry import factory, parse_toml
 
 if typing.TYPE_CHECKING:
     from evidcore.contracts import Stage
 
-Key = tuple[str | int, ...]
 _STEP = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)")
 
 
@@ -51,7 +50,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
             line, where = 0, "command line"
         wrong.append((line, f"{where}, {section(raw, problem.path)}: {problem.text}"))
     refuse(path, wrong)
-    origins = {key: f"line {line}" for key, line in lines.items()} | origins
+    told = text.split("\n")  # a resolved recipe tells what is a default
+    given = {key: line for key, line in lines.items() if not told[line - 1].endswith("  # default")}
+    origins = {key: f"line {line}" for key, line in given.items()} | origins
     if not raw.get("arms", True):
         origins = _without_arms(raw, origins)
     return _freeze(raw, path, text, tuple(overrides), origins)
@@ -84,7 +85,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         RecipeError: if there is none, or it is not TOML; names the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except FileNotFoundError as cause:
         beside = [item.name for item in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, beside) or f" There: {', '.join(sorted(beside)) or 'no .toml file'}."
@@ -94,12 +95,14 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
             f"{path}: cannot be read as UTF-8 text ({cause}). Give a recipe, a TOML file."
         ) from cause
     try:
-        return text, tomllib.loads(text)
+        return text, parse_toml(text)
     except tomllib.TOMLDecodeError as cause:
         found = re.search(r"^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$", str(cause))
-        what = found.group(1) if found else str(cause)
-        line = found.group(2) if found and found.group(2) else str(text.rstrip().count("\n") + 1)
-        written = text.splitlines()[int(line) - 1].strip() if text.strip() else ""
+        if found is None:  # it says no place
+            raise RecipeError(f"{path}: not TOML that can be read: {cause}.") from cause
+        what = found.group(1)
+        line = found.group(2) if found.group(2) else str(text.rstrip().count("\n") + 1)
+        written = text.split("\n")[int(line) - 1].strip() if text.strip() else ""
         raise RecipeError(f"{path}: 1 mistake\n  line {line}, not TOML: {what}, in {written!r}.") from cause
 
 
@@ -113,7 +116,7 @@ def _override(raw: dict[str, Any], item: str) -> Key:
     if not equals:
         raise ValueError("must read path=value, as in stage.grpo.steps=3.")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError as cause:
         raise ValueError(
             f"{text!r} is not a TOML value; a text needs quotes: '{name}=\"{text}\"'."

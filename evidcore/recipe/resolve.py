@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evidcore.recipe import shape
+from evidcore.recipe.lines import BARE, Key
 
 if TYPE_CHECKING:
     from evidcore.contracts import Stage
-
-Key = tuple[str | int, ...]
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(recipe: shape.Recipe) -> str:
@@ -93,7 +90,7 @@ def _entries(recipe: shape.Recipe, at: Key, table: Mapping[str, Any]) -> list[st
 
 
 def _name(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _inline(key)
+    return key if BARE.fullmatch(key) else _inline(key)
 
 
 def _inline(value: Any) -> str:

@@ -42,7 +42,8 @@ _RUN_FOLDER = (
     "push_to_hub", "hub_model_id", "hub_token", "eval_strategy", "do_train", "do_eval", "do_predict",
     "remove_unused_columns", "dataset_kwargs", "max_length", "completion_only_loss", "model_init_kwargs",
     "log_completions_hub_repo", "load_best_model_at_end", "shuffle_dataset", "disable_tqdm",
-    "trust_remote_code",
+    "trust_remote_code", "packing", "logging_steps", "logging_first_step", "dataloader_num_workers",
+    "dataloader_pin_memory",
 )  # fmt: skip
 NO_EFFECT = (
     "use_vllm", "use_transformers_continuous_batching", "generation_kwargs", "cache_implementation",

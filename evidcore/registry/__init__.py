@@ -11,12 +11,14 @@ import dataclasses
 import functools
 import os
 import re
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
-from evidcore.errors import ContractError, EvidError, PluginError, did_you_mean, tells_full_disk
+from evidcore.errors import ContractError, EvidError, PluginError, Stopped, did_you_mean, tells_full_disk
 
 if TYPE_CHECKING:
     from importlib import metadata  # takes a quarter of the time of `evid --help`, which lists nothing
@@ -29,6 +31,8 @@ KIND_NAMES = (
 )  # fmt: skip
 _PREFIX = "evidcore."
 _TARGET = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+_KEY = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_KEY}(?:\s*+\.\s*+{_KEY}){{50}}")
 _CARD = re.compile(r"^```toml card\s*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -103,9 +107,9 @@ def _offering() -> Iterator[tuple[metadata.Distribution, str]]:
 
     seen: set[str] = set()
     for dist in metadata.distributions():
-        text = dist.read_text("entry_points.txt") or ""
-        if _PREFIX not in text:
-            continue
+        with contextlib.suppress(UnicodeDecodeError):  # `broken` names it
+            if _PREFIX not in (dist.read_text("entry_points.txt") or ""):
+                continue
         name = str(dist.metadata["Name"] or getattr(dist, "_path", "unknown"))
         if _normal(name) not in seen:
             seen.add(_normal(name))
@@ -185,11 +189,29 @@ def card(package: str) -> dict[str, Any]:
     if block is None:
         return {}
     try:
-        return tomllib.loads(block.group(1))
+        return parse_toml(block.group(1))
     except tomllib.TOMLDecodeError as cause:
         raise PluginError(
             f"{package} {dist.version}: the card in its README is not TOML ({cause}). Tell its authors."
         ) from cause
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return a TOML text as tables.
+
+    Raises:
+        TOMLDecodeError: if it is not TOML, or no person wrote it: the parser has no bounds of its own.
+    """
+    import tomllib
+
+    if _LONG_KEY.search(text):
+        raise tomllib.TOMLDecodeError("a key has more than 50 parts")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except (RecursionError, ValueError) as cause:
+        raise tomllib.TOMLDecodeError("lists nest too deep, or a number has over 4300 digits") from cause
 
 
 def downloads(table: Mapping[str, Any], components: Collection[str] | None = None) -> list[str]:
@@ -248,7 +270,7 @@ def known_elsewhere(kind: str) -> dict[str, str]:
 def blame(offer: Offer, doing: str, error: type[EvidError] = ContractError) -> Iterator[None]:
     """Turn a plain exception of plugin code into an `error` whose first line names whom to write to.
 
-    Errors that a person can fix, and a full disk, pass as they are.
+    Errors that a person can fix, a full disk, and `Stopped` pass as they are.
 
     Args:
         offer: the component whose code runs inside.
@@ -257,12 +279,33 @@ def blame(offer: Offer, doing: str, error: type[EvidError] = ContractError) -> I
     """
     try:
         yield
-    except EvidError:
-        raise
-    except Exception as cause:
-        if tells_full_disk(cause):
+    except BaseException as cause:
+        if not is_own(cause):
             raise
-        raise error(
-            f"{offer} failed while {doing}: {type(cause).__name__}: {cause}. "
-            f"Report this to the authors of {offer.package}; the traceback is below."
-        ) from cause
+        raise error(*_report(cause, f"{offer} failed while {doing}", offer.package)) from cause
+
+
+def fault_of_package(cause: BaseException) -> ContractError | None:
+    """Blame what nothing blamed on the package, not the core, whose code is innermost in the traceback."""
+    packages = {row.target.partition(":")[0].partition(".")[0]: row for row in offers()}
+    for frame, line in reversed(list(traceback.walk_tb(cause.__traceback__))):
+        module = str(frame.f_globals.get("__name__"))
+        offer = packages.get(module.partition(".")[0])
+        if offer is not None and offer.package != "evidcore" and is_own(cause):
+            where = f"{offer.package} {offer.version} failed in {module}, line {line}"
+            return ContractError(*_report(cause, where, offer.package))
+    return None
+
+
+def is_own(cause: BaseException) -> bool:
+    """Tell whether an exception is its code's fault: nothing that a person mends, no full disk, no Ctrl-C."""
+    if isinstance(cause, KeyboardInterrupt):  # plain, it is Ctrl-C where nothing else makes that `Stopped`
+        is_plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        return not is_plain and not isinstance(cause, Stopped)
+    return not isinstance(cause, EvidError | GeneratorExit) and not tells_full_disk(cause)
+
+
+def _report(cause: BaseException, what: str, package: str) -> tuple[str, str]:
+    """Return what is said of a component's exception; its own words, which may be of a patient, apart."""
+    said = f": {cause}. Report this to the authors of {package}; the traceback is below."
+    return f"{what}: {type(cause).__name__}", said

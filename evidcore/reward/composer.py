@@ -25,9 +25,11 @@ from typing import Any
 
 from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict
 from evidcore.compute.clock import Clock
+from evidcore.compute.ending import HangLimit
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
 from evidcore.recipe.shape import RewardKeys
+from evidcore.registry import is_own
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +53,9 @@ class NamedReward:
 class FailedCall(ContractError):
     """A call of a reward that raised or was late. Names the reward, why, and some of its rows."""
 
-    def __init__(self, said: str, reason: str) -> None:
-        """Take the message, and the reason that its rows are given."""
-        super().__init__(said)
+    def __init__(self, said: str, quoting: str, reason: str) -> None:
+        """Take the message in its two parts, and the reason that its rows are given."""
+        super().__init__(said, quoting)
         self.reason = reason
 
 
@@ -193,11 +195,18 @@ class RewardComposer:
         found: list[Any] = []
         raised: list[BaseException] = []
 
+        limits: list[HangLimit] = []
+        late = f"{_who(item)} has not answered for {self.time_limit_s:g} s"
+
         def work() -> None:
             try:
+                limits.append(HangLimit(self.time_limit_s, late))
                 found.append(self._call(item, rollouts, earlier))
             except BaseException as cause:  # handed to the caller's thread below
                 raised.append(cause)
+            finally:
+                for limit in limits:
+                    limit.lift()
 
         worker = self._late.pop(item.name, None)
         if worker is None or self._has_ended(worker):
@@ -208,13 +217,12 @@ class RewardComposer:
                     raise raised[0]
                 return found[0]
         self._late[item.name] = worker
-        said = (
-            f"{_who(item)} has not answered for {self.time_limit_s:g} s over {_shown(rollouts)} Raise "
-            "`reward_time_limit_s` if it needs longer."
-        )
+        for one in limits:
+            one.lift()
+        quoting = f" over {_shown(rollouts)} Raise `reward_time_limit_s` if it needs longer."
         if item.asks_policy:
-            raise ContractError(f"{said} It asks the policy, so training cannot go on beside it.")
-        raise FailedCall(said, f"no answer for {self.time_limit_s:g} s")
+            raise ContractError(late, f"{quoting} It asks the policy, so training cannot go on beside it.")
+        raise FailedCall(late, quoting, f"no answer for {self.time_limit_s:g} s")
 
     def _has_ended(self, worker: threading.Thread) -> bool:
         """Wait for a call, up to the time limit."""
@@ -230,18 +238,19 @@ class RewardComposer:
     ) -> Any:
         try:
             return item.reward(rollouts, earlier)
-        except KeyboardInterrupt:
-            raise
         except Exception as cause:
             if isinstance(cause, EvidError) and not (self.max_failed and _may_fail(cause)):
                 raise
             why = f"{type(cause).__name__}: {cause}"
-            said = f"{_who(item)} failed with {why}, over {_shown(rollouts)} Report this to its authors."
-            raise FailedCall(said, why[:MOST_LETTERS]) from cause
+            said = f"{_who(item)} failed with {type(cause).__name__}"
+            quoting = f": {cause}, over {_shown(rollouts)} Report this to its authors."
+            raise FailedCall(said, quoting, why[:MOST_LETTERS]) from cause
         except BaseException as cause:
+            if not is_own(cause):
+                raise
             raise ContractError(
-                f"{_who(item)} tried to end the process with {type(cause).__name__}: {cause}, over "
-                f"{_shown(rollouts)} Let it raise an exception, or return Unscored."
+                f"{_who(item)} tried to end the process with {type(cause).__name__}",
+                f": {cause}, over {_shown(rollouts)} Let it raise an exception, or return Unscored.",
             ) from cause
 
     def _warn(self, item: NamedReward, failure: FailedCall) -> None:
@@ -257,7 +266,7 @@ class RewardComposer:
         """Hold an answer to the contract."""
         if not isinstance(answer, Sequence) or isinstance(answer, str):
             raise ContractError(
-                f"{_who(item)} must return a list of scores, got {type(answer).__name__} {answer!r}."
+                f"{_who(item)} must return a list of scores, got {type(answer).__name__}", f" {answer!r}."
             )
         if len(answer) != len(rollouts):
             raise ContractError(f"{_who(item)} returned {len(answer)} scores for {len(rollouts)} rollouts.")
@@ -272,19 +281,18 @@ class RewardComposer:
                 continue
             where = f"{_who(item)}, prompt {rollout.prompt.id!r}"
             if not isinstance(score, Score):
-                raise ContractError(
-                    f"{where}: must give a Score, an Unscored or None, got {type(score).__name__} {score!r}."
-                )
+                what = f"{where}: must give a Score, an Unscored or None, got {type(score).__name__}"
+                raise ContractError(what, f" {score!r}.")
             value = score.value
             if not _is_number(value):
-                raise ContractError(f"{where}: the value must be a finite number, got {value!r}.")
+                raise ContractError(f"{where}: the value must be a finite number", f", got {value!r}.")
             if not low <= value <= high:
                 raise ContractError(
                     f"{where}: the value {value!r} lies outside the declared bounds {low:g} to {high:g}."
                 )
             for name, part in score.parts.items():
                 if not _is_number(part):
-                    raise ContractError(f"{where}: part {name!r} must be a finite number, got {part!r}.")
+                    raise ContractError(f"{where}: part {name!r} must be a finite number", f", got {part!r}.")
             checked.append(dataclasses.replace(score, parts=types.MappingProxyType(dict(score.parts))))
         return tuple(checked)
 
@@ -413,18 +421,11 @@ def _dead(groups: Sequence[Sequence[float]]) -> float:
 
 
 def _line(verdict: Verdict, counted: float) -> dict[str, Any]:
-    if isinstance(verdict, Unscored):
-        return {
-            "value": None,
-            "parts": {},
-            "reason": verdict.reason,
-            "unscored": verdict.kind,
-            "counted": counted,
-        }
+    score = verdict if isinstance(verdict, Score) else None
     return {
-        "value": float(verdict.value),
-        "parts": {name: float(value) for name, value in verdict.parts.items()},
+        "value": None if score is None else float(score.value),
+        "parts": {} if score is None else {name: float(value) for name, value in score.parts.items()},
         "reason": verdict.reason,
-        "unscored": None,
+        "unscored": verdict.kind if isinstance(verdict, Unscored) else None,
         "counted": counted,
     }

@@ -340,25 +340,35 @@ def _slope(
     slope = math.sqrt(sum(float(gradient.norm()) ** 2 for _, gradient in told))
     size = math.sqrt(sum(float(one.float().norm()) ** 2 for one, _ in told))
     originals = [one.clone() for one, _ in told]
+    along = [gradient / slope for _, gradient in told]
+    across = [part.flip(0) for part in along]  # less what of it lies along the gradient
+    shared = sum(float((one * part).sum()) for one, part in zip(across, along, strict=True))
+    across = [one - shared * part for one, part in zip(across, along, strict=True)]
+
+    def moved(way: Sequence[Tensor], length: float) -> float:
+        for (one, _), original, part in zip(told, originals, way, strict=True):
+            one.copy_(original + length * part.to(one.dtype))
+        return float(objective())
+
     value = float(objective())
     noise = abs(float(objective()) - value) + 2e-6 * max(abs(value), 1.0)
     denied: tuple[float, float] | None = None
-    for wanted in (5e-5, 2e-4, 2e-3, 2e-2):  # nats: the smaller is straighter, the larger less of a rounding
-        longest = min(10 * wanted, 0.02) * max(size, 1.0)
+    for wanted in (5e-5, 2e-4, 2e-3, 2e-2, 0.2):  # nats: smaller is straighter, larger less of a rounding
+        longest = min(10 * wanted, max(wanted, 0.02)) * max(size, 1.0)
         step = min(wanted * max(abs(value), 1.0) / slope, longest)
-        ends = []
-        for length in (step, -step, step / 2, -step / 2):
-            for (one, gradient), original in zip(told, originals, strict=True):
-                one.copy_(original + (length / slope) * gradient.to(one.dtype))
-            ends.append(float(objective()))
+        ends = [moved(along, length) for length in (step, -step, step / 2, -step / 2)]
+        # a pass of 16 bits repeats its roundings, and any move draws others
+        rounding = abs(moved(across, step) - moved(across, -step))
         for (one, _), original in zip(told, originals, strict=True):
             one.copy_(original)
         seen, expected = ends[0] - ends[1], 2 * step * slope
-        size_of, bend = max(abs(seen), abs(expected)), abs(seen - 2 * (ends[2] - ends[3]))
+        halves = 2 * (ends[2] - ends[3])
+        size_of, bend = max(abs(seen), abs(expected)), abs(seen - halves)
         if size_of > 20 * noise and bend <= 0.25 * size_of:  # else it says nothing
             if abs(seen - expected) <= tolerance.slope * size_of:
                 return
-            denied = denied or (seen, expected)
+            if size_of > 20 * rounding and bend <= 0.25 * max(abs(seen), abs(halves)) + 4 * noise:
+                denied = denied or (seen, expected)
     if denied is not None:
         seen, expected = denied
         stop(

@@ -147,11 +147,11 @@ class Assembly:
             cases = [case for case in cases if places[case.id] <= most]
         return cases[: use.limit] if use.limit else cases
 
-    def prompts(self, use: DataUse, *, seed: int = 0, split: Split | None = None) -> list[Prompt]:
+    def prompts(self, use: DataUse, *, seed: int = 0) -> list[Prompt]:
         """Return everything that a task asks about a data entry's cases; seed 0 is evaluation's."""
         task = self.tasks[use.task]
         found: list[Prompt] = []
-        for case in self.cases(use) if split is None else self.split(use.dataset, split):
+        for case in self.cases(use):
             with blame(offer_of(task), f"asking about case {case.id!r}"):
                 asked = task.prompts(case, self.view, seed)
             found += [dataclasses.replace(prompt, task=use.task) for prompt in asked]

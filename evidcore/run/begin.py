@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers.utils import logging
 
+from evidcore.compute.ending import HangLimit, stop_request
 from evidcore.compute.processes import pin_threads, processes
-from evidcore.errors import EvidError, RunError
+from evidcore.errors import EvidError, RunError, Stopped
 from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe, load, to_toml
 from evidcore.recipe.resolve import toml_tables
-from evidcore.registry import blame
+from evidcore.registry import blame, fault_of_package
 from evidcore.registry.factory import offer_of
 from evidcore.run.assembly import Assembly, check_splits
 from evidcore.run.context import Context
 from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
-from evidcore.run.folder import RunFolder, State, create, difference, naming_full_disk, write
+from evidcore.run.folder import RunFolder, create, difference, naming_full_disk, write
 from evidcore.run.inputs import unfitted_readers
 from evidcore.run.lock import lock_table
 from evidcore.run.record import Recorder
@@ -40,25 +42,19 @@ def start(
     """Make the run folder of a recipe: as given, resolved, and locked; `assembly` is built if left out."""
     if with_controls:
         check_controls(recipe)
-    folder = (
-        _start(assembly or Assembly(recipe), root, fresh, with_controls) if processes().is_first else None
-    )
-    path = processes().share(None if folder is None else str(folder.path))
-    return RunFolder(Path(str(path)))
-
-
-def _start(assembly: Assembly, root: Path, fresh: bool, with_controls: bool) -> RunFolder:
-    recipe = assembly.recipe
-    pin_threads(recipe.threads)
-    lock = lock_table(recipe, assembly.datasets)
-    resolved = to_toml(recipe)
-    folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
-    lock["run"] = {"fresh": fresh, "with_controls": with_controls}
-    write(folder.path / "recipe.toml", recipe.text)
-    write(folder.path / "resolved.toml", resolved)
-    write(folder.path / "lock.toml", toml_tables(lock))
-    folder.set_status("running", message="starting")
-    return folder
+    path = ""
+    if processes().is_first:
+        assembly = assembly or Assembly(recipe)
+        pin_threads(recipe.threads)
+        lock, resolved = lock_table(recipe, assembly.datasets), to_toml(recipe)
+        folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
+        lock["run"] = {"fresh": fresh, "with_controls": with_controls}
+        write(folder.path / "recipe.toml", recipe.text)
+        write(folder.path / "resolved.toml", resolved)
+        write(folder.path / "lock.toml", toml_tables(lock))
+        folder.set_status("running", message="starting")
+        path = str(folder.path)
+    return RunFolder(Path(processes().share(path)))
 
 
 def run(
@@ -82,7 +78,7 @@ def run(
         EvidError: whatever a person can fix in recipe, data or components.
     """
     is_first = processes().is_first
-    with folder.held() if is_first else contextlib.nullcontext(), naming_full_disk(folder):
+    with folder.held() if is_first else contextlib.nullcontext(), stop_request.heard():
         assembly = assembly or Assembly(load(folder.path / "resolved.toml"))
         recipe = assembly.recipe
         pin_threads(recipe.threads)
@@ -93,7 +89,7 @@ def run(
         logging.disable_progress_bar()  # the run has its own
         own = [Recorder(folder), *recorders] if is_first else []
         announcer = Announcer.from_names(own, recipe.observers if is_first else ())
-        try:
+        with telling_its_end(folder):
             check_splits(assembly)
             for index, stage in enumerate(recipe.stages):
                 context = Context(assembly, recipe.stage_name(index))
@@ -103,22 +99,42 @@ def run(
                 with blame(offer_of(reader), f"looking for what service.{name} needs"):
                     reader.ready()
             Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer).all()
-        except KeyboardInterrupt:
-            _stopped(folder, "interrupted", "")
-            raise
-        except Exception as cause:
-            _stopped(folder, "failed", str(cause) if isinstance(cause, EvidError) else repr(cause))
-            raise
         if is_first:
-            off = "; ".join(f"{name} ({why})" for name, why in announcer.failed.items())
+            off = "; ".join(f"{name} ({why.partition(':')[0]})" for name, why in announcer.failed.items())
             folder.set_status("finished", message=f"observers switched off: {off}" if off else "")
 
 
-def _stopped(folder: RunFolder, state: State, message: str) -> None:
-    """Keep in STATUS where a run stopped."""
-    if processes().is_first:
-        status = folder.status()
-        folder.set_status(state, stage=status.get("stage", ""), step=status.get("step", 0), message=message)
+@contextlib.contextmanager
+def telling_its_end(folder: RunFolder) -> Iterator[None]:
+    """Keep in STATUS where a run stopped, and why; nobody's words but our own.
+
+    Raises:
+        ContractError: for what a component of another package raised and nothing around it named.
+        RunError: if the disk is full, or something ended the first process without an error.
+    """
+    is_first, HangLimit.last_act = processes().is_first, folder.prepare_end
+    try:
+        with naming_full_disk(folder):
+            yield
+    except BaseException as cause:
+        error = fault_of_package(cause) or cause
+        if is_first and not isinstance(error, Exception | Stopped):
+            error = RunError(
+                f"something ended the process with {type(cause).__name__}.", f" It said: {cause}"
+            )
+        if isinstance(error, EvidError | Stopped):
+            why = error.safe if isinstance(error, EvidError) else str(error)
+        else:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            why = f"{type(error).__name__} in {last.filename}, line {last.lineno}; the terminal had its text"
+        if is_first:
+            folder.end("interrupted" if isinstance(error, Stopped) else "failed", why)
+        if error is cause:
+            raise
+        raise error from cause
+    finally:
+        HangLimit.last_act = None
+        (folder.path / ".STATUS.hung").unlink(missing_ok=True)
 
 
 def changes_since(folder: RunFolder, lock: dict[str, Any]) -> list[str]:

@@ -65,9 +65,9 @@ class Context(StageContext):
         """Return the cases of a data entry."""
         return self._assembly.cases(use)
 
-    def prompts(self, use: DataUse, *, seed: int = 0, split: Split | None = None) -> list[Prompt]:
+    def prompts(self, use: DataUse, *, seed: int = 0) -> list[Prompt]:
         """Return everything that a data entry's task asks."""
-        return self._assembly.prompts(use, seed=seed, split=split)
+        return self._assembly.prompts(use, seed=seed)
 
     def component(self, kind: str, table: Mapping[str, Any] | str, key: str, **given: Any) -> Any:
         """Return a component of the stage."""

@@ -239,6 +239,7 @@ def dry_run(recipe: Recipe) -> DryRun:
         context = Context(assembly, name)
         try:
             stage.check(context)
+            stage.try_step(name)
             strategy = None if trained_by is None else trained_by.strategy(context)
         except EvidError as cause:
             wrong.append(str(cause))
@@ -251,7 +252,7 @@ def dry_run(recipe: Recipe) -> DryRun:
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
                 if any(use is own for own in stage.data):  # what is replayed is not written
-                    wrong += _too_long(seen, stage, where)
+                    wrong += _too_long(seen, stage, where, assembly.language.config(assembly.corpus))
             except EvidError as cause:
                 wrong.append(f"{where}: {cause}")
     if wrong:
@@ -416,11 +417,19 @@ def estimated_tokens(
     return known.chat_tokens + around + known.text_tokens(written), known.text_tokens(gold) + 1
 
 
-def _too_long(seen: CheckedData, stage: Stage, where: str) -> Iterator[str]:
-    """Yield a sentence where even the gold answer would be cut off."""
-    most = stage.longest_answer
-    if most is not None and seen.answer_tokens is not None and seen.answer_tokens > most:
+def _too_long(seen: CheckedData, stage: Stage, where: str, config: Any | None) -> Iterator[str]:
+    """Yield what is wrong where the gold answer would be cut off, or no context holds prompt and answer."""
+    most, gold = stage.longest_answer, seen.answer_tokens
+    if most is not None and gold is not None and gold > most:
         yield (
             f"{where}: max_new_tokens = {most} cuts the gold answer of task {seen.task!r} off, "
-            f"which has {seen.answer_tokens} tokens. Allow at least that."
+            f"which has {gold} tokens. Allow at least that."
+        )
+    asked, answer = seen.prompt_tokens, gold if most is None else most
+    holds = getattr(config, "max_position_embeddings", None)
+    if holds is not None and asked is not None and answer is not None and asked + answer > holds:
+        yield (
+            f"{where}: a prompt of task {seen.task!r} has {asked} tokens and its answer up to "
+            f"{answer}, but the language model's context holds {holds}. Shorten max_new_tokens, pool more "
+            "in the bridge, or show fewer slices."
         )

@@ -27,6 +27,7 @@ from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
 from evidcore.model.shared_policy import others_standing_by, stand_by
+from evidcore.page.record import refuse_moved
 from evidcore.recipe import Recipe
 from evidcore.run.assembly import Assembly
 from evidcore.run.changes import write_changes
@@ -245,6 +246,7 @@ def final_outputs(folder: RunFolder, recipe: Recipe) -> StageOutputs:
         name = recipe.stage_name(index)
         checkpoint = folder.path / "checkpoints" / name
         if stage.output is not None:
+            refuse_moved(folder.path)
             if not checkpoint.exists():
                 raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
             found = found.after(stage, checkpoint.resolve())

@@ -43,7 +43,8 @@ class Fitted:
         for folder, shipped in self._stages.items():
             upstream = {output: self._keys.get(key, key) for output, key in shipped["upstream"].items()}
             before = {**shipped, "upstream": upstream}
-            if not difference(_without_code(before), _without_code(self._without_later(before, now))):
+            known = self._without_later(before, now)
+            if not difference(_code(before, is_code=False), _code(known, is_code=False)):
                 self._keys[folder.name] = stored.name
                 if not stored.is_dir():
                     _copy(folder, stored, before, difference(_code(before), _code(now)))
@@ -65,20 +66,6 @@ class Fitted:
         return now
 
 
-def ship(stored: Path, folder: Path) -> None:
-    """Copy a finished stage into a folder that a recipe names: inputs, result, curve and weights.
-
-    Args:
-        stored: the stage's folder in a store.
-        folder: gets a folder of the same name.
-    """
-    place = folder / stored.name
-    place.mkdir(parents=True)
-    for name in (INPUTS, "result.json", "metrics.jsonl"):
-        shutil.copyfile(stored / name, place / name)
-    shutil.copytree(stored / "checkpoint", place / "checkpoint")
-
-
 def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> None:
     """Copy a shipped stage in one move, with its inputs and what has changed since it was run."""
     part = stored.with_name(f".{stored.name}.{os.getpid()}")
@@ -96,9 +83,5 @@ def _said(took_s: float | None, changes: list[str]) -> str:
     return f"fitted before, by this recipe{took}" + (f"; changed since: {names}" if names else "")
 
 
-def _code(inputs: Inputs) -> dict[str, Any]:
-    return {key: inputs[key] for key in _MAY_DIFFER}
-
-
-def _without_code(inputs: Inputs) -> dict[str, Any]:
-    return {key: value for key, value in inputs.items() if key not in _MAY_DIFFER}
+def _code(inputs: Inputs, *, is_code: bool = True) -> dict[str, Any]:
+    return {key: value for key, value in inputs.items() if (key in _MAY_DIFFER) == is_code}

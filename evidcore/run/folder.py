@@ -14,6 +14,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -46,18 +47,24 @@ class RunFolder:
         file = self.path / "STATUS"
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
-    def set_status(self, state: State, *, stage: str = "", step: int = 0, message: str = "") -> None:
-        """Write STATUS."""
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        found = {
-            "state": state,
-            "stage": stage,
-            "step": step,
-            "message": message,
-            "time": now,
-            "pid": os.getpid(),
-        }
-        write(self.path / "STATUS", json.dumps(found, indent=1) + "\n")
+    def set_status(
+        self, state: State, *, stage: str = "", step: int = 0, message: str = "", file: str = "STATUS"
+    ) -> None:
+        """Write STATUS, or another file of its form."""
+        time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        found = {"state": state, "stage": stage, "step": step, "message": message, "time": time}
+        write(self.path / file, json.dumps({**found, "pid": os.getpid()}, indent=1) + "\n")
+
+    def end(self, state: State, message: str, file: str = "STATUS") -> None:
+        """Write that the run ended where it stands."""
+        status = self.status()
+        at = {"stage": status.get("stage", ""), "step": status.get("step", 0)}
+        self.set_status(state, **at, message=message, file=file)
+
+    def prepare_end(self, message: str) -> str:
+        """Write what STATUS is if the run hangs now; return the shell command that makes it so."""
+        self.end("failed", message, ".STATUS.hung")
+        return shlex.join(["mv", "-f", str(self.path / ".STATUS.hung"), str(self.path / "STATUS")])
 
     def lock(self) -> dict[str, Any]:
         """Return lock.toml."""
@@ -228,20 +235,17 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         name = f"{prefix}{key}"
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found += difference(old, new, f"{name}.")
-        elif isinstance(old, list) and isinstance(new, list) and _are_tables([*old, *new]):
+        elif (
+            isinstance(old, list)
+            and isinstance(new, list)
+            and all(isinstance(one, Mapping) for one in [*old, *new])
+        ):
             found += difference(_by_place(key, old), _by_place(key, new), prefix)
         elif old != new:
-            found.append(f"{name}: {_shown(old)} -> {_shown(new)}")
+            shown = ["missing" if value is None else str(value) for value in (old, new)]
+            found.append(f"{name}: {' -> '.join(shown)}")
     return found
-
-
-def _are_tables(values: list[Any]) -> bool:
-    return all(isinstance(item, Mapping) for item in values)
 
 
 def _by_place(key: str, tables: list[Any]) -> dict[str, Any]:
     return {f"{key}[{index}]": item for index, item in enumerate(tables)}
-
-
-def _shown(value: Any) -> str:
-    return "missing" if value is None else str(value)

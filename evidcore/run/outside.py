@@ -21,7 +21,7 @@ from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import find
 from evidcore.run.assembly import Assembly
-from evidcore.run.begin import start
+from evidcore.run.begin import start, telling_its_end
 from evidcore.run.context import Context
 from evidcore.run.folder import RunFolder, sha256
 from evidcore.run.inputs import named_services
@@ -123,11 +123,9 @@ def _written(
 ) -> tuple[RunFolder, dict[str, Any]]:
     """Audit into a new run folder."""
     folder = start(assembly.recipe, root, assembly=assembly)
-    try:
+    folder.set_status("running", stage=NAME)
+    with telling_its_end(folder):
         result = write_audit(folder, assembly, stage, NAME, before=before, policy=policy, asked=asked)
-    except Exception as cause:
-        folder.set_status("failed", stage=NAME, message=str(cause))
-        raise
     folder.set_status("finished", message=f"audit of {asked}")
     return folder, result
 

@@ -75,8 +75,8 @@ class StageAnnouncer:
 
 
 def append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Append lines of JSON and flush them."""
-    with path.open("a", encoding="utf-8") as file:
+    """Append lines of JSON and flush them; half a character of UTF-16 is written as JSON escapes it."""
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         for line in lines:
             file.write(json.dumps(_finite(line), ensure_ascii=False) + "\n")
 

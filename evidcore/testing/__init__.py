@@ -29,11 +29,11 @@ from evidcore.testing.checks_view import check_view as check_view
 from evidcore.testing.clauses import check_construction as check_construction
 from evidcore.testing.data import TinyDataset as TinyDataset
 from evidcore.testing.data import volume_case as volume_case
-from evidcore.testing.models import CHAT_TEMPLATE as CHAT_TEMPLATE
-from evidcore.testing.models import SPECIAL_TOKENS as SPECIAL_TOKENS
-from evidcore.testing.models import TinyEncoder as TinyEncoder
 from evidcore.testing.models import tiny_language as tiny_language
-from evidcore.testing.models import tiny_tokenizer as tiny_tokenizer
 from evidcore.testing.models import tiny_vision as tiny_vision
 from evidcore.testing.models import tiny_vision_language as tiny_vision_language
 from evidcore.testing.sampler import TinySampler as TinySampler
+from evidcore.train.stand_in import CHAT_TEMPLATE as CHAT_TEMPLATE
+from evidcore.train.stand_in import SPECIAL_TOKENS as SPECIAL_TOKENS
+from evidcore.train.stand_in import TinyEncoder as TinyEncoder
+from evidcore.train.stand_in import tiny_tokenizer as tiny_tokenizer

@@ -3,73 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
 
 import evidcore.contracts  # noqa: F401 (component kinds are told by it)
-from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
+from evidcore.train.stand_in import SPECIAL_TOKENS, tiny_decoder, tiny_tokenizer
 
 QwenVL = Literal["qwen2_5_vl", "qwen3_vl"]
-SPECIAL_TOKENS = (
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
-)  # fmt: skip
-
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-<|im_start|>{{ message['role'] }}
-{% if message['content'] is string %}{{ message['content'] }}
-{%- else -%}
-{%- for part in message['content'] -%}
-{%- if part['type'] == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
-{%- else -%}{{ part['text'] }}
-{%- endif -%}
-{%- endfor -%}
-{%- endif -%}<|im_end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}
-<|im_start|>assistant
-{% endif -%}
-"""
-
-
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Give a byte-level tokenizer with Qwen's special tokens and a chat template that shows images."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # slow, and no check needs them
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
-    for byte in sorted(pre_tokenizers.ByteLevel.alphabet()):
-        vocabulary[byte] = len(vocabulary)
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left",
-        chat_template=CHAT_TEMPLATE,
-    )  # fmt: skip
 
 
 def tiny_language(folder: Path, seed: int = 0) -> Path:
     """Write a two-layer Qwen2 with random weights and its tokenizer as a transformers folder; return it."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
     tokenizer = tiny_tokenizer()
-    config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048, bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, tie_word_embeddings=False,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        Qwen2ForCausalLM(config).save_pretrained(folder)
+    tiny_decoder(tokenizer, seed).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -116,40 +63,3 @@ def tiny_vision_language(folder: Path, kind: QwenVL, seed: int = 0) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-class TinyEncoder(Encoder):
-    """A two-layer transformer over patches of 4 x 8 x 8 voxels, with random weights."""
-
-    patch_zyx: Grid = (4, 8, 8)
-
-    def __init__(self, *, width: int = 32, seed: int = 0) -> None:
-        super().__init__()
-        self.width = width
-        self.input = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
-        patches = self.grid(self.input.size_zyx)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.embed = nn.Conv3d(1, width, self.patch_zyx, stride=self.patch_zyx)
-            self.position = nn.Parameter(0.1 * torch.randn(patches[0] * patches[1] * patches[2], width))
-            layer = nn.TransformerEncoderLayer(
-                width, nhead=4, dim_feedforward=2 * width, dropout=0.0, batch_first=True, norm_first=True
-            )
-            self.layers = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
-
-    def grid(self, size_zyx: Grid) -> Grid:
-        """Return the patch grid."""
-        z, y, x = (size // patch for size, patch in zip(size_zyx, self.patch_zyx, strict=True))
-        return z, y, x
-
-    def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
-        """Encode prepared volumes."""
-        z, y, x = volumes.shape[2:]
-        grid = self.grid((z, y, x))
-        features = self.layers(self.embed(volumes).flatten(2).transpose(1, 2) + self.position)
-        axes = [
-            (torch.arange(count, device=volumes.device) + 0.5) * patch - count * patch / 2
-            for count, patch in zip(grid, self.patch_zyx, strict=True)
-        ]
-        centres = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3)
-        return Patches(features, grid, centres)

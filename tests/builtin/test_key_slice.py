@@ -3,18 +3,18 @@
 import pytest
 
 from evidcore.builtin.key_slice import KeySlice
-from evidcore.case import Answer, Case, Evidence, Prompt, Rollout, Unscored
+from evidcore.case import Answer, Box, Case, Evidence, Prompt, Rollout, Unscored
 from evidcore.testing.checks_reward import check_reward
 
 AREAS = {str(z): 10 * z for z in range(4, 16)}
 CASE = Case(id="c7", patient="p7", volumes=())
 
 
-def answered(z=None, *, slices=None, malformed=None, shown=tuple(range(20)), group=0, **reference):
+def answered(z=None, *, slices=None, boxes=(), malformed=None, shown=tuple(range(20)), group=0, **reference):
     """Return a rollout that names a slice, or one a finding."""
     told = reference or {"target": {"areas": AREAS}}
     prompt = Prompt(id="c7:gland", case=CASE, task="t", parts=(), reference={"shown": list(shown), **told})
-    evidence = None if z is None and slices is None else Evidence(slice=z, slices=slices or {})
+    evidence = None if z is None and slices is None else Evidence(slice=z, slices=slices or {}, boxes=boxes)
     text = f"{z} {slices}"
     answer = Answer(text=text, evidence=evidence, malformed=malformed)
     return Rollout(prompt=prompt, group=group, text=text, answer=answer)
@@ -62,6 +62,29 @@ def test_it_says_what_it_saw():
     assert (score.value, score.reason) == (0.0, "no tags")
     (score,) = KeySlice()([answered()], {})
     assert (score.value, score.reason) == (0.0, "no slice is named")
+
+
+BOX = Box(z=12, y0=1, y1=3, x0=1, x1=3)
+
+
+def test_a_slice_without_a_box_is_paid_for_unless_boxes_are_needed():
+    reward = KeySlice(needs="boxes")
+    assert value_of(KeySlice(), answered(12)) == pytest.approx(12 / 15)
+    assert value_of(reward, answered(12, boxes=(BOX,))) == pytest.approx(12 / 15)
+    for said, reason in (
+        (answered(12), "no box is named"),
+        (answered(12, malformed="'bbox_2d_list' is []"), "'bbox_2d_list' is []"),
+        (answered(boxes=(BOX,)), "no slice is named"),
+        (answered(), "no slice is named"),
+    ):
+        (score,) = reward([said], {})
+        assert (score.value, score.reason) == (0.0, reason)
+    check_reward(reward, [answered(15, boxes=(BOX,)), answered(14, boxes=(BOX,))], [answered(15), answered()])
+
+
+def test_slices_of_findings_need_no_box():
+    said = answered(slices={"cyst": 4}, targets={"cyst": {"areas": {"4": 16}}})
+    assert value_of(KeySlice(needs="boxes"), said) == 1.0
 
 
 def test_slices_of_findings_are_averaged_over_those_that_are_there():

@@ -150,6 +150,14 @@ def test_check_reads_first_cases_and_counts_tokens(evid, recipe):
     assert rows[1]["prompt"].startswith("<|im_start|>user\n<|vision_start|>")
 
 
+def test_check_says_what_only_a_download_would_tell(evid, recipe):
+    unknown = 'model.language={ id = "someone/unknown", revision = "abc" }'
+    text = evid("check", recipe, "--set", unknown).output
+    assert "chest train, report          6 cases, 6 patients; tokens not known before the download" in text
+    assert "None" not in text
+    assert "weights of someone/unknown are not here" in text
+
+
 def test_check_says_when_even_the_right_answer_would_be_cut_off(evid, recipe):
     result = evid("check", recipe, "--set", "stage.evaluate.max_new_tokens=3", exit_code=2)
     assert (

@@ -1,11 +1,14 @@
 """Commands of packages, by dist-info folders on disk."""
 
+import errno
+import os
 import sys
 
 import pytest
 from click.testing import CliRunner
 
 from evidcore.cli import main
+from evidcore.errors import printable
 
 COUNT = '''
 import click
@@ -86,3 +89,31 @@ def test_two_packages_with_one_command_are_an_error(package):
     done = evid("run", "x.toml")
     assert done.exit_code == 2
     assert "2 installed packages have a command called 'run'" in done.stderr
+
+
+def test_what_a_terminal_would_obey_is_written_as_escapes():
+    assert printable("a\x1b[31mb\u202e\ud83d\nä … \t.") == "a\\x1b[31mb\\u202e\\ud83d\nä … \t."
+    assert printable("one\nline", keep="") == "one\\nline"
+    done = evid("check", "no\x1b[31m.toml")
+    assert done.exit_code == 2
+    assert "error: no\\x1b[31m.toml: no such file." in done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_place_that_cannot_be_written_is_named_without_a_traceback(package, number):
+    body = f"""
+import click, os
+
+@click.command()
+def count():
+    raise OSError({number}, os.strerror({number}), "/mnt/read\\x1bonly")
+"""
+    package("count", body=body)
+    done = evid("count")
+    assert done.exit_code == 2
+    assert f"[Errno {number}] {os.strerror(number)}: '/mnt/read\\x1bonly'. Give a place that" in done.stderr
+
+
+def test_other_errors_of_files_are_no_mistake_of_a_person(package):
+    package("count", body="import click\n\n@click.command()\ndef count():\n    raise OSError(5, 'broken')\n")
+    assert isinstance(evid("count").exception, OSError)

@@ -6,8 +6,10 @@ import pytest
 
 from evidcore.builtin.report import ReportTask
 from evidcore.case import Answer
-from evidcore.errors import RecipeError
+from evidcore.errors import DataError, RecipeError
+from evidcore.evaluate.asking import training
 from evidcore.evaluate.choice import ChoiceEvaluation
+from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.evaluate.report import ReportEvaluation
 from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
@@ -32,6 +34,24 @@ bridge = { use = "projection" }
 [[stage]]
 kind = "evaluate"
 data = [{ dataset = "chest", task = "TASK", split = "test" }]
+"""
+
+OUTSIDE = """\
+[dataset.outside]
+use = "phantom-chest"
+train_cases = 0
+validation_cases = 0
+test_cases = 2
+seed = 5
+"""
+
+TRAINED = """\
+[[stage]]
+kind = "sft"
+train = ["bridge"]
+data = [{ dataset = "chest", task = "choice", limit = 1 }]
+steps = 1
+learning_rate = 1e-3
 """
 
 
@@ -93,6 +113,37 @@ def test_answers_that_an_evaluation_cannot_read_are_refused_by_the_tasks_name(as
     said = stage.refusal(stage.data[0], prompts, context)
     assert said.startswith("task 'side' (task 'side' from evid-side 1.0): the gold answer of prompt ")
     assert said.endswith(f"{prompts[0].id!r} is read as no report")
+
+
+def test_a_set_for_tests_alone_is_held_against_rules_that_learnt_on_what_is_trained(asking):
+    changes = [
+        ("[model]", f"{OUTSIDE}\n[model]"),
+        (
+            'dataset = "chest", task = "choice", split = "test"',
+            'dataset = "outside", task = "choice", split = "test"',
+        ),
+    ]
+    other_arm = TRAINED.replace("[[stage]]", '[[stage]]\narm = "other"').replace(", limit = 1", "")
+    stages = f'{TRAINED}{other_arm}[[stage]]\nkind = "evaluate"'
+    _, context = asking("choice", *changes, ('[[stage]]\nkind = "evaluate"', stages))
+    context.where = "03-evaluate"
+    use = context.recipe.stages[2].data[0]
+    learnt = training(use, context)()  # not what another arm trains on, which is none of its inputs
+    cases = context.cases(context.recipe.stages[0].data[0])
+    assert {prompt.case.id for prompt in learnt} == {case.id for case in cases}
+    assert len(cases) < len(context.split("chest", "train"))
+    prompts = context.prompts(use)
+    assert reference_lines(prompts, learnt).prior_only
+
+    def torn(split):
+        raise DataError(f"outside.csv: line 3 of {split} is torn")
+
+    context.dataset("outside").cases = torn  # a fault is told, and no other set stands in
+    with pytest.raises(DataError, match="line 3 of train is torn"):
+        training(use, context)()
+    _, context = asking("choice", *changes)
+    with pytest.raises(DataError, match=r"dataset.outside: the train split has no cases"):
+        training(context.recipe.stages[0].data[0], context)()
 
 
 def test_choices_without_options_are_refused(asking):

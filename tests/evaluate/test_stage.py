@@ -19,9 +19,8 @@ from evidcore.evaluate.stage import encoder_features, linear_probe
 from evidcore.recipe import load
 from evidcore.run import run, start
 from evidcore.run.record import read_lines
-from evidcore.testing import TinyDataset, tiny_language
+from evidcore.testing import TinyDataset, TinyEncoder, tiny_language
 from evidcore.testing.data import volume_case
-from evidcore.testing.models import TinyEncoder
 from evidcore.volume import prepare
 
 RECIPE = """\

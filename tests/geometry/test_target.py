@@ -1,3 +1,4 @@
+import dataclasses
 import random
 import statistics
 
@@ -129,6 +130,12 @@ def test_kidneys_give_a_box_each_and_other_masks_one(case, tmp_path):
     assert kidneys.areas == {z: 180 if z < 7 else 100 for z in range(3, 9)}
     one = measure(case, ["kidneys"], Rule(parts=(), smallest_part=0.01), tmp_path)
     assert one.boxes[5] == (Box(z=5, y0=20, y1=30, x0=5, x1=45),)
+
+
+def test_a_mask_that_is_written_in_capitals_gives_as_many_boxes(case, tmp_path):
+    rule = Rule(parts=(("KIDNEYS", 2),), smallest_part=0.01)
+    capital = dataclasses.replace(case, masks={"Kidneys": case.masks["kidneys"]})
+    assert measure(capital, ["Kidneys"], rule, tmp_path) == measure(case, ["kidneys"], rule, tmp_path)
 
 
 def test_several_masks_are_one_target_with_a_box_of_each(case, tmp_path):

@@ -1,6 +1,11 @@
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForSequenceClassification,
+)
 
 from evidcore.model.architecture import Architecture, shipped
 
@@ -27,6 +32,17 @@ def test_the_reward_model_has_the_parameters_of_the_formula():
     by_hand = layers * (2 * h * h + 2 * h * k + 3 * h * f + 2 * h) + h + words * h + h  # the head: one number
     assert parameters(JUDGE, AutoModelForSequenceClassification) == by_hand
     assert shipped()[JUDGE].weights_bytes == 2 * by_hand
+
+
+@pytest.mark.parametrize("id", sorted(shipped()))
+def test_a_shape_has_the_parameters_of_the_published_files(id):
+    config = AutoConfig.from_pretrained(shipped()[id].folder)
+    auto = AutoModelForCausalLM
+    if getattr(config, "vision_config", None) is not None:
+        auto = AutoModelForImageTextToText
+    elif "SequenceClassification" in config.architectures[0]:
+        auto = AutoModelForSequenceClassification
+    assert 2 * parameters(id, auto) == shipped()[id].weights_bytes
 
 
 def test_no_weights_are_shipped():

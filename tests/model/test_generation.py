@@ -58,6 +58,37 @@ def test_a_row_is_the_same_whatever_stands_beside_it(small, prefixes):
     assert len({one.ids for one in together}) == 12
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["shared prompts", "a cache per row"])
+def test_rows_that_are_over_leave_and_change_nothing(small, prefixes, monkeypatch, shared):
+    monkeypatch.setattr(generation, "fits", lambda model: shared)
+    rows = [prefix for prefix in prefixes for _ in range(4)]
+    lengths = [1, 9, 2, 3, 9, 8, 7, 7, 1, 1, 1, 1, 5, 1, 9, 2]
+
+    def stops(row, ids):
+        return len(ids) >= lengths[row]
+
+    counts = []
+    advance = generation._Decoder.advance
+
+    def counting(decoder, token):
+        counts.append(len(token))
+        advance(decoder, token)
+
+    monkeypatch.setattr(generation._Decoder, "advance", counting)
+    settings = dataclasses.replace(sampling(small), end_ids=(-1,))  # none ends by itself
+    leaving = continue_rows(small.model, rows, settings, seeds=range(16), stops=stops, entropies=True)
+    with_leaving, counts = counts, []
+    monkeypatch.setattr(generation, "LEAST_LEAVING", 2)
+    staying = continue_rows(small.model, rows, settings, seeds=range(16), stops=stops, entropies=True)
+    assert [len(one.ids) for one in leaving] == lengths
+    assert with_leaving == [10, 10, 7, 7, 7, 7, 4, 3]
+    assert counts == [16] * 8
+    for one, other in zip(leaving, staying, strict=True):
+        assert one.ids == other.ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+        assert one.entropies == pytest.approx(other.entropies, abs=1e-5)
+
+
 def test_prompts_computed_once_give_what_a_cache_per_row_gives(small, prefixes, monkeypatch):
     rows = [prefix for prefix in prefixes for _ in range(4)]
     seeds = list(range(16))

@@ -42,7 +42,7 @@ def test_a_source_that_is_none_or_two_says_so(source, message):
 
 
 def test_a_folder_that_is_not_there_says_what_would_do():
-    with pytest.raises(DataError, match=r"'/nowhere/at all' holds no config.json"):
+    with pytest.raises(DataError, match=r"'/nowhere/at all' holds no model"):
         Pretrained(folder="/nowhere/at all").load()
 
 

@@ -143,35 +143,61 @@ def test_one_answer_does_not_see_another(small):
     assert (before[:, 1] - after[:, 1]).abs().max() > 0.1
 
 
-def brute_force_mask(layout):
-    """Who sees whom, place by place."""
-    skip, places = layout.skip, layout.skip + layout.answers * layout.length
-    seen = torch.zeros(len(layout.prompt_valid), places, places, dtype=torch.bool)
-    for row, valid in enumerate(layout.prompt_valid.tolist()):
-        for one in range(places):
-            for other in range(one + 1):
-                answers = [-1 if place < skip else (place - skip) // layout.length for place in (one, other)]
-                is_near = answers[1] in (-1, answers[0])
-                is_token = other >= skip or valid[other]
-                seen[row, one, other] = one == other or (is_near and is_token)
+def brute_force_mask(valid, lengths):
+    """Who sees whom in a row, place by place."""
+    answers = [None] * len(valid) + [number for number, one in enumerate(lengths) for _ in range(one)]
+    seen = torch.zeros(len(answers), len(answers), dtype=torch.bool)
+    for one in range(len(answers)):
+        for other in range(one + 1):
+            is_token = other >= len(valid) or valid[other]
+            seen[one, other] = one == other or (answers[other] in (None, answers[one]) and is_token)
     return seen
 
 
 def test_masks_say_the_same_in_every_form(small):
-    layout = rows_of(small, answers=3, longest=4, prompts=3).packed().layout
+    rows = rows_of(small, answers=3, longest=4, prompts=3)
+    layout = rows.packed().layout
     assert layout.is_padded
-    whole = brute_force_mask(layout)
-    skip, length = layout.skip, layout.length
-    assert torch.equal(layout.prompt_mask[:, 0], whole[:, :skip, :skip])
+    assert layout.is_ragged
+    mask, skip = layout.block_mask().mask_mod, layout.skip
     own = layout.answer_mask[:, 0].unflatten(0, (-1, layout.answers))
-    for number in range(layout.answers):
-        places = slice(skip + number * length, skip + (number + 1) * length)
-        expected = torch.cat([whole[:, places, :skip], whole[:, places, places]], dim=-1)
-        assert torch.equal(own[:, number], expected)
-    mask = layout.block_mask()
-    row, place = (torch.arange(size) for size in whole.shape[:2])
-    told = mask.mask_mod(row[:, None, None], torch.tensor(0), place[None, :, None], place[None, None])
-    assert torch.equal(told, whole)
+    for row, lengths in enumerate(rows.there.sum(-1).tolist()):
+        whole = brute_force_mask(layout.prompt_valid[row].tolist(), lengths)
+        assert torch.equal(layout.prompt_mask[row, 0], whole[:skip, :skip])
+        start = skip
+        for number, length in enumerate(lengths):
+            places = slice(start, start + length)
+            expected = torch.cat([whole[places, :skip], whole[places, places]], dim=-1)
+            assert torch.equal(own[row, number, :length, : skip + length], expected)
+            start += length
+        place = torch.arange(len(whole))
+        told = mask(torch.tensor(row), torch.tensor(0), place[:, None], place[None])
+        assert torch.equal(told, whole)
+
+
+def test_a_row_holds_what_was_written_and_no_padding_but_at_its_end(small):
+    rows = rows_of(small, answers=3, longest=9)
+    lengths = rows.there.sum(-1)
+    packed = rows.packed()
+    assert packed.labels.shape[1] == int(lengths.sum(1).max()) < 3 * 9
+    for row, each in enumerate(lengths.tolist()):
+        said = torch.cat([rows.written[row, number, :length] for number, length in enumerate(each)])
+        assert torch.equal(packed.labels[row, : len(said)], said)
+        assert (packed.labels[row, len(said) :] == -100).all()
+
+
+def test_an_answer_that_counts_nothing_keeps_its_places_and_scores_0(small):
+    rows = rows_of(small, answers=3, longest=5)
+    with torch.no_grad():
+        before = answer_log_probs(small.model, rows.packed(), rows.pixels())
+        rows.there[1, 2] = 0
+        packed = rows.packed()
+        after = answer_log_probs(small.model, packed, rows.pixels())
+    assert packed.layout.answer_valid[1, 2].all()
+    assert not after[1, 2].any()
+    others = torch.ones(4, 3, dtype=torch.bool)
+    others[1, 2] = False
+    torch.testing.assert_close(after[others], before[others], rtol=0, atol=LOG_PROBS)
 
 
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")

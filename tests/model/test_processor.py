@@ -144,3 +144,51 @@ def test_pixels_of_different_sizes_are_not_stacked(small, tmp_path):
     crop = small.prompts[0].crops()[0]
     with pytest.raises(DataError, match=r"different sizes.*\(3, 8, 16, 16\), \(3, 8, 16, 32\)"):
         images([crop, dataclasses.replace(crop, box_zyx=(0, 12, 0, 16, 0, 16))])
+
+
+class Told(Volume):
+    """A view that says something before each scan."""
+
+    def render(self, case):
+        return (TextPart(text="slice 3:"), *super().render(case))
+
+
+def test_a_chat_shows_the_scan_of_a_path_as_the_view_does(small, tmp_path):
+    small.processor.save_pretrained(tmp_path)
+    alone = VolumeProcessor.from_pretrained(tmp_path)
+    encoder, bridge, _ = alone.image_processor.parts()
+    alone.image_processor.connect(encoder, bridge, Told(), None)
+    crop = small.prompts[0].crops()[0]
+    chat = [{"role": "user", "content": [{"type": "image", "path": crop.volume.path},
+                                         {"type": "text", "text": "What?"}]}]  # fmt: skip
+    inputs = alone.apply_chat_template([chat, chat], tokenize=True, return_dict=True, return_tensors="pt")
+    shown = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
+    for ids in inputs["input_ids"]:
+        assert f"user\nslice 3:{shown}What?<|im_end|>" in alone.tokenizer.decode(ids)
+    assert inputs["pixel_values"].shape == (2, 3, 8, 16, 16)
+    chat[0]["content"][0]["path"] = crop.uri()  # a crop is shown as it is
+    (ids,) = alone.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
+    assert f"user\n{shown}What?<|im_end|>" in alone.tokenizer.decode(ids)
+    chat[0]["content"][0]["path"] = str(tmp_path / "none.nii")
+    with pytest.raises(DataError, match=r"none\.nii: there is no such file"):
+        alone.apply_chat_template(chat, tokenize=True, return_dict=True)
+
+
+@pytest.mark.parametrize("said", ["{{ message.content + '' }}", "{{ message.content[0].text }}"])
+def test_a_chat_is_written_as_strings_or_parts_as_its_template_takes_it(small, language_folder, said):
+    tokenizer = AutoTokenizer.from_pretrained(language_folder)
+    add_image_tokens(tokenizer)
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>" + said + "<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    images = VolumeImageProcessor()
+    images.connect(*small.processor.image_processor.parts(), None)
+    parts = [
+        {"type": "image", "url": small.prompts[0].crops()[0].volume.path},
+        {"type": "text", "text": "Hm?"},
+    ]
+    chat = [{"role": "user", "content": parts}]
+    batch = VolumeProcessor(images, tokenizer).apply_chat_template(chat, tokenize=True, return_dict=True)
+    shown = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
+    assert tokenizer.decode(batch["input_ids"][0]) == f"<|im_start|>{shown}Hm?<|im_end|>"

@@ -44,6 +44,10 @@ def test_a_recipe_is_read_with_every_default(write):
     assert recipe.tasks["choice"]["think"] is True
 
 
+def _defaults(text):
+    return [line for line in text.splitlines() if line.endswith("  # default")]
+
+
 def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_path):
     recipe = load(
         write(),
@@ -60,7 +64,8 @@ def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_pat
     again = load(copy)
     assert again == recipe
     assert again.folder == tmp_path.resolve()
-    assert to_toml(again).count("default") == 1  # the heading
+    assert sorted(_defaults(to_toml(again))) == sorted(_defaults(to_toml(recipe)))
+    assert "observers = []  # default" in _defaults(to_toml(recipe))
 
 
 def test_the_resolved_copy_says_where_each_value_came_from(write):
@@ -206,6 +211,17 @@ def test_rewards_that_all_weigh_nothing_are_refused(write):
         ("steps = 4", "steps = 4\nmomentum = 0.9", "stage.sft.momentum: is Muon's. Leave it out, or write optimizer = 'muon'"),
         ('train = ["bridge", "language"]\ndata = [\n', 'train = ["bridge", "bridge", "language"]\ndata = [\n',
          "stage.sft.train: names a part twice, got ['bridge', 'bridge', 'language']."),
+        ('train = ["bridge", "language"]\ndata = [\n', 'train = ["brigde", "language"]\ndata = [\n',
+         "stage.sft.train[0]: must be 'encoder', 'bridge' or 'language', got 'brigde'."),
+        ('train = ["bridge", "language"]\ndata = [\n', 'train = []\ndata = [\n',
+         "stage.sft.train: must name at least one of encoder, bridge and language, got []."),
+        ("{ bridge = 5e-4, language = 1e-4 }", "{ bridge = 5e-4 }",
+         "stage.grpo.learning_rate: must have the keys of train (bridge, language) and no other, got bridge."),
+        ('train = ["bridge", "language"]\ndata = [{', 'train = ["bridge"]\nlora = { rank = 2 }\ndata = [{',
+         "stage.grpo.lora: adapts the language model, which is not in train."),
+        ("steps = 2", "steps = 2\nanswers_per_prompt = 1",
+         "stage.grpo.answers_per_prompt: must be greater than or equal to 2, got 1."),
+        ("steps = 4", "steps = 4\ntrl = { packing = true }", "stage.sft.trl.packing: it belongs to the core"),
         ('use = "phantom-chest"', 'use = "phantom-chest"\nprevalance = 3', "line 7, dataset.chest.prevalance: unknown key."),
         ('seed = 17', 'seed = 17\nobservers = ["loud"]', "line 4, observers[0]: no observer is called 'loud'."),
         ('bridge = { use = "projection" }', 'bridge = { use = "residual-alinment" }', "no bridge is called 'residual-alinment'."),
@@ -232,6 +248,31 @@ def test_broken_toml_is_named_with_its_line(write):
     found = mistakes(write(("steps = 4", "steps = = 4")))
     assert found[1] == "  line 28, not TOML: Invalid value, in 'steps = = 4'."
     assert "not TOML: Cannot overwrite a value" in mistakes(write(("seed = 17", 'seed = 17\nname = "b"')))[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("deep = " + "[" * 2000 + "]" * 2000, "lists nest too deep, or a number has over 4300 digits"),
+        ("long = " + "9" * 5000, "lists nest too deep, or a number has over 4300 digits"),
+        (".".join(["a"] * 20_000) + " = 1", "a key has more than 50 parts"),
+        (".".join(['"a b"'] * 51) + " = 1", "a key has more than 50 parts"),
+    ],
+    ids=["nested", "digits", "parts", "quoted"],
+)
+def test_toml_that_nobody_writes_is_told_in_a_sentence(write, line, said):
+    path = write(("seed = 17", f"seed = 17\n{line}"))
+    with pytest.raises(RecipeError, match=f"^{path}: not TOML that can be read: {said}\\.$"):
+        load(path)
+    with pytest.raises(RecipeError, match="is not a TOML value"):
+        load(write(), [f"seed={'[' * 2000}"])
+
+
+def test_a_byte_order_mark_is_passed_over(write):
+    path = write()
+    marked = path.with_name("marked.toml")
+    marked.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load(marked).stages == load(path).stages
 
 
 def test_a_missing_file_is_answered_with_its_nearest_neighbour(write):

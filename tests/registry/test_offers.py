@@ -2,6 +2,7 @@
 
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -10,8 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from evidcore.errors import ContractError, DataError, PluginError
-from evidcore.registry import KIND_NAMES, Offer, blame, broken, card, downloads, find, offers
+from evidcore.errors import ContractError, DataError, PluginError, Stopped
+from evidcore.registry import (
+    KIND_NAMES,
+    Offer,
+    blame,
+    broken,
+    card,
+    downloads,
+    fault_of_package,
+    find,
+    offers,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -181,3 +192,44 @@ def test_downloads_of_a_card_are_told_for_the_components_in_use():
     assert downloads(table) == ["weights, 2 GB", "a set", "another"]
     assert downloads(table, {"b"}) == ["weights, 2 GB", "a set"]
     assert downloads({}) == []
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_of_a_component_is_its_fault(kind):
+    offer = Offer(kind="task", name="mine", package="evid-mine", version="1.0", target="evid_mine:It")
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # as in a run, where Ctrl-C raises `Stopped`
+    try:
+        with pytest.raises(ContractError) as caught, blame(offer, "asking about case 'c1'"):
+            raise kind("Jane")
+        with pytest.raises(Stopped), blame(offer, "asking"):
+            raise Stopped(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    said = f"task 'mine' from evid-mine 1.0 failed while asking about case 'c1': {kind.__name__}"
+    assert caught.value.safe == said
+    assert str(caught.value).startswith(f"{said}: Jane. Report this to the authors of evid-mine;")
+
+
+def test_ctrl_c_is_nobodys_fault_where_it_raises_as_python_has_it():
+    offer = Offer(kind="task", name="mine", package="evid-mine", version="1.0", target="evid_mine:It")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt), blame(offer, "asking"):
+        raise KeyboardInterrupt
+
+
+def test_what_nothing_blamed_is_the_fault_of_the_innermost_package(install):
+    install("evid-mine", "mine", "def It():\n    raise SystemExit(0)\n", kind="task")
+    with pytest.raises(SystemExit) as caught:
+        find("task", "mine").load()()
+    found = fault_of_package(caught.value)
+    assert found is not None
+    assert found.safe == "evid-mine 1.0 failed in evid_mine, line 2: SystemExit"
+    assert fault_of_package(ValueError("of the core")) is None
+
+
+def test_a_table_that_is_no_text_stops_no_listing(install, tmp_path):
+    install("evid-mine", "mine")
+    (info,) = tmp_path.rglob("evid_mine-1.0.dist-info")
+    (info / "entry_points.txt").write_bytes(b"[evidcore.task]\nm\xffne = evid_mine:fit\n")
+    assert find("task", "choice").package == "evidcore"
+    assert "entry_points.txt cannot be read (UnicodeDecodeError" in broken()["evid-mine"]

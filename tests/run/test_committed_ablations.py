@@ -26,7 +26,7 @@ def test_they_are_those_of_the_papers_tables(ablations):
         "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
         # other forms of what gained nothing, and what must win where the mechanism works at all
         "ram_attempts", "arw_control", "arw_rare", "consistency_control",
-        "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior", "medvr",
+        "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior", "emrl_hearsay", "medvr",
     }  # fmt: skip
     arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
     assert len(arms["ram_arw"]) == 4
@@ -132,7 +132,8 @@ def test_every_arm_passes_the_check_on_few_cases(ablations, place):
     cases = [line for line in lines if "_cases=" in line]
     for arm in one.arms:
         datasets = one.cell_recipe(arm.name, 17).datasets  # an ablation may bring sets of its own
-        few = [line.replace("dataset.chest", f"dataset.{name}") for name in datasets for line in cases]
+        drawn = [f"{name}.source" if "source" in table else name for name, table in datasets.items()]
+        few = [line.replace("dataset.chest", f"dataset.{name}") for name in drawn for line in cases]
         recipe = load(one.recipe, [*one.cell_overrides(arm.name, 17), *few])
         seen = dry_run(recipe)
         assert {row.stage for row in seen.data} == {recipe.stage_name(at) for at in range(len(recipe.stages))}

@@ -11,6 +11,7 @@ import trl
 from evidcore_plugin_lab.plan.plan import plan
 from transformers import AutoTokenizer
 
+from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
@@ -139,3 +140,17 @@ def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, 
     assert "its chat template cannot be used, 1 thing would be lost or altered:" in failed.stderr
     assert "open thought: Its generation prompt ends in '<think>\\n'" in failed.stderr
     assert "a chat_template.jinja that begins the assistant's turn without opening a thought" in failed.stderr
+
+
+def test_a_prompt_that_no_context_holds_is_refused(evid, recipe_of):
+    path = recipe_of("qwen2_5")
+    config = evid.folder / "language-qwen2_5" / "config.json"
+    shape = json.loads(config.read_text())
+    config.write_text(json.dumps({**shape, "max_position_embeddings": 350}))
+    try:
+        with pytest.raises(
+            RecipeError, match=r"tokens and its answer up to 300, but the language model's context"
+        ):
+            dry_run(load(path))
+    finally:
+        config.write_text(json.dumps(shape))

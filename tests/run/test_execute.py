@@ -129,7 +129,8 @@ def test_ctrl_c_names_the_last_checkpoint_and_the_command(evid, done):
     assert "Traceback" not in err
     assert f"Go on with: evid resume {folder.relative_to(evid.folder)}" in err
     assert "Last checkpoint: " in err
-    assert "04-grpo/checkpoint/steps/checkpoint-2" in err
+    steps = [line["step"] for line in lines(folder / "metrics.jsonl") if line["stage"] == "04-grpo"]
+    assert f"04-grpo/checkpoint/steps/checkpoint-{steps[-1]}\n" in err
     assert json.loads((folder / "STATUS").read_text())["state"] == "interrupted"
 
 

@@ -1,6 +1,7 @@
 """Stages that ship with a recipe: used where recipe and data are the same, whatever became of the code."""
 
 import json
+import runpy
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
-from evidcore.run.fitted import Fitted, ship
+from evidcore.run.fitted import Fitted
 from evidcore.run.folder import settle
 from evidcore.run.inputs import after, hashed_inputs, inputs_hash
 from evidcore.run.lock import lock_table
@@ -19,6 +20,7 @@ INPUTS = {
     "upstream": {}, "code": {"evidcore": "a"}, "versions": {"torch": "2.1"},
 }  # fmt: skip
 RECIPES = Path(__file__).parents[2] / "recipes"
+ship = runpy.run_path(str(RECIPES.with_name("benchmarks") / "ship_stages.py"))["ship"]
 LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
 
 

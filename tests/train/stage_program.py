@@ -5,7 +5,11 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from transformers.utils import logging
 
 from evidcore.builtin.rollouts import Plain
@@ -13,11 +17,15 @@ from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
+from evidcore.reward import pixel_passes
 from evidcore.reward.composer import NamedReward
 from evidcore.testing.data import volume_case
 from evidcore.train.settings import GrpoSettings, SftSettings
+from evidcore.train.trl import grpo as grpo_stage
+from evidcore.train.trl import sft as sft_stage
 from evidcore.train.trl.grpo import grpo
 from evidcore.train.trl.sft import sft
+from evidcore.train.trl.stage import StageTrainer
 
 
 class Letters(Reward):
@@ -45,11 +53,36 @@ class Printing:
         sys.stdout.flush()
 
 
+def shard_by_hand(module):
+    """Spread models over the processes where `accelerate` does on accelerators; on a CPU it does not.
+
+    That is once a stage has looked at its model as a whole.
+    """
+    distributed.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    Accelerator.prepare_model = lambda self, model, **_: model
+    StageTrainer._save_checkpoint = lambda *given: None  # accelerate's part too
+    pixel_passes._is_sharded = lambda trainer: True
+    look = module.check_start
+
+    def look_and_shard(model, *given, **options):
+        look(model, *given, **options)
+        for layer in model.model.language_model.layers:
+            fully_shard(layer, mesh=mesh)
+        for part in (model.model.encoder, model.model.bridge, model):
+            fully_shard(part, mesh=mesh)
+
+    module.check_start = look_and_shard
+
+
 def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None:
     torch.set_num_threads(1)
     sys.stdout.write(f"rank {os.environ.get('RANK', '0')}\n")
     sys.stdout.flush()
     logging.disable_progress_bar()
+    if kind.endswith("-sharded"):
+        kind = kind.removesuffix("-sharded")
+        shard_by_hand(sft_stage if kind == "sft" else grpo_stage)
     work = Path(folder)
     cases = [volume_case(work.parent / "volumes", seed) for seed in range(4)]
     model, processor = tiny_vlm(Path(language), sharpness=3.0)

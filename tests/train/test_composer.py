@@ -193,6 +193,7 @@ def test_a_raising_reward_is_blamed_with_its_cause(rollouts, time_limit_s):
         f"them prompt {one!r}: '0'; prompt {one!r}: '2'; prompt {other!r}: '4'. Report this to its authors."
     )
     assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.safe == "their-package 1.2: reward 'broken' failed with KeyError"  # no answer in it
 
 
 def test_a_hanging_reward_is_named_when_its_time_is_up(rollouts):

@@ -203,6 +203,8 @@ def test_image_tokens_are_the_features_of_their_images_in_every_row(several_turn
     image = model.config.image_token_id
     shared, apart = (scored(model, trainer, turns, choice)[-1] for choice in ("always", "never"))
     skip = turns.ids.shape[1] - turns.after - 1
+    lengths = turns.mask[:, -turns.after :].sum(1)
+    assert len(set(lengths.tolist())) > 1
     for row, handles in enumerate(turns.images):
         pixels = torch.tensor(handles)[:, None]
         is_image = turns.ids[row] == image
@@ -210,9 +212,11 @@ def test_image_tokens_are_the_features_of_their_images_in_every_row(several_turn
             features = torch.cat(model.get_image_features(pixels).pooler_output)
         features = features[:, : shared.shape[-1]]  # deep layers' stand behind
         assert sum(model.model.image_tokens(pixels)) == int(is_image.sum()) == len(features)
-        own = shared[row // 4, skip + row % 4 * turns.after :][: turns.after]
-        for embedded in (torch.cat([shared[row // 4, :skip], own]), apart[row][:-1]):
-            torch.testing.assert_close(embedded[is_image[:-1]], features, rtol=0, atol=1e-6)
+        group, length = row // 4 * 4, int(lengths[row])
+        own = shared[row // 4, skip + int(lengths[group:row].sum()) :][:length]
+        is_image = is_image[: skip + length]
+        for embedded in (torch.cat([shared[row // 4, :skip], own]), apart[row][: skip + length]):
+            torch.testing.assert_close(embedded[is_image], features, rtol=0, atol=1e-6)
 
 
 def test_rows_that_end_within_an_image_are_scored_apart(bench, caplog):

@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from torch import nn
 
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
@@ -12,6 +13,7 @@ from evidcore.contracts import Patches
 from evidcore.errors import RunError
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.shared_prefix import Prefix
+from evidcore.reward.pixel_flow import Tolerance, prove_gradient
 from evidcore.reward.pixel_passes import prove_groups, prove_policy, prove_targets
 from evidcore.train.sampler import PolicySampler
 from evidcore.train.settings import Lora, Replay
@@ -626,6 +628,60 @@ def test_the_proof_draws_from_a_stream_of_its_own(bench, kit, monkeypatch):
     trainer.__class__ = Drawing
     stage.train(trainer, bench.folder, resume=False)
     assert torch.equal(*states)
+
+
+def slope_of(seed, scale):
+    """Prove the slope of rows whose large sums cancel, in 16 bits; their gradient is taken `scale` times."""
+    draw = torch.Generator().manual_seed(seed)
+    model = nn.Module()
+    model.model = nn.Module()
+    model.model.bridge = nn.Linear(32, 4, bias=False)
+    nn.init.normal_(model.model.bridge.weight, generator=draw)
+    rows = torch.randn(16, 32, generator=draw)
+    large = torch.tensor([100.0, -100.0]).repeat(8)[:, None]
+
+    def objective():
+        weight = model.model.bridge.weight
+        told = weight.detach() + scale * (weight - weight.detach())
+        return (rows @ told.T + large).bfloat16().float().mean()
+
+    tolerance = Tolerance.of(model, is_mixed=True)
+    prove_gradient("here", model, ["bridge"], objective, torch.Tensor.backward, tolerance, slopes=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_roundings_of_a_pass_of_16_bits_are_no_wrong_slope(seed):
+    slope_of(seed, scale=1.0)
+
+
+def test_a_wrong_slope_is_told_in_16_bits():
+    with pytest.raises(RunError, match="clause 'slope': moving the bridge along its gradient changes"):
+        slope_of(0, scale=10.0)
+
+
+@pytest.mark.parametrize(("scale", "is_straight"), [(1.0, False), (1.0, True), (4.0, True)])
+def test_a_saturated_model_is_healthy_and_a_wrong_slope_of_a_straight_one_is_not(scale, is_straight):
+    model = nn.Module()
+    model.model = nn.Module()
+    model.model.bridge = nn.Linear(32, 4, bias=False)
+    nn.init.constant_(model.model.bridge.weight, 1.25)
+    start = model.model.bridge.weight.detach().clone()
+
+    def objective():
+        weight = model.model.bridge.weight
+        told = weight.detach() + scale * (weight - weight.detach())
+        moved = (told - start).sum() / 128**0.5
+        return -0.2 + 4.8e-5 * (moved if is_straight else torch.tanh(moved))
+
+    def prove():
+        tolerance = Tolerance.of(model)
+        prove_gradient("here", model, ["bridge"], objective, torch.Tensor.backward, tolerance, slopes=True)
+
+    if scale == 1.0:
+        prove()
+    else:
+        with pytest.raises(RunError, match="clause 'slope': moving the bridge along its gradient changes"):
+            prove()
 
 
 def test_another_kind_of_policy_is_left_alone():

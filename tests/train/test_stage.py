@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from evidcore.errors import RunError
+from evidcore.errors import RecipeError, RunError
 from evidcore.model.parts import part_of
+from evidcore.recipe.trl_fields import OWNED
 from evidcore.run.folder import RunFolder, naming_full_disk
-from evidcore.train.settings import Lora
-from evidcore.train.trl import stage
-from evidcore.train.trl.sft import make_trainer, sft
+from evidcore.train.settings import Lora, Replay
+from evidcore.train.trl import grpo, stage
+from evidcore.train.trl.sft import make_trainer, sft, try_step
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,17 @@ def test_bfloat16_is_used_where_the_gpu_has_it(monkeypatch, has_gpu, has_bf16, g
     assert stage.arguments({}, given)["bf16"] is expected
 
 
+def test_bfloat16_is_taken_on_a_cpu_where_a_recipe_asks_for_it(bench, kit):
+    model, processor = bench.model()
+    heard = kit.heard()
+    sft(
+        model, processor, bench.source(bench.set_of("report")), kit.sft_settings(steps=2, trl={"bf16": True}),
+        bench.folder / "bf16", seed=1, announce=heard,
+    )  # fmt: skip
+    assert len(heard.steps) == 2
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
 def test_a_disk_that_is_full_when_a_checkpoint_is_written_is_named_with_its_remedy(bench, kit):
     class Filling(type(kit.heard())):
         """Lets the disk be full for the optimizer's state of step 2, as torch finds it."""
@@ -91,3 +103,58 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written_is_named_with_its_reme
         )
     assert caught.value.__cause__.errno == errno.ENOSPC
     assert [path.name for path in (work / "steps").iterdir()] == ["checkpoint-1"]  # whole, to go on from
+
+
+def test_fsdp_where_nothing_would_be_sharded_is_refused_in_words():
+    with pytest.raises(RecipeError) as refused:
+        stage.check_sharded({"fsdp": "full_shard"}, "stage.grpo")
+    assert str(refused.value).startswith("stage.grpo.trl.fsdp: nothing would be sharded: ")
+    assert "here are 1 and 0." in str(refused.value)
+
+
+def test_what_the_core_sets_cannot_be_set_through_trl(bench, kit):
+    owned = set(stage.stage_arguments(bench.folder, 1, 2, 3, {"bridge": 1e-3}))
+    owned |= set(grpo.owned_arguments(kit.grpo_settings(), bench.folder, 1, {"bridge": 1e-3}, [1.0], 1))
+    assert owned - OWNED.keys() == set()
+
+
+def test_a_step_over_a_stand_in_takes_every_key_of_a_stage(bench, kit):
+    try_step(
+        kit.sft_settings(optimizer="muon", loss_per="row", trl={"lr_scheduler_type": "cosine"}), "02-sft"
+    )
+    replay = Replay(data=(), rows_per_step=4)
+    settings = kit.grpo_settings(lora=Lora(rank=2), replay=replay, prompts_per_forward=2, trl={"beta": 0.1})
+    grpo.try_step(settings, "03-grpo")
+    assert list(bench.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"trl": {"loss_type": "gpro"}},
+            r"03-grpo: its first step fails with ValueError: Unknown loss type: gpro",
+        ),
+        ({"trl": {"scale_rewards": "batchh"}}, r"Invalid value for scale_rewards: batchh\."),
+        (
+            {"trl": {"lr_scheduler_type": "cosin"}},
+            r"cosin is not a valid SchedulerType, please select one of",
+        ),
+        ({"trl": {"importance_sampling_level": "tokn"}}, r"Unknown importance sampling level: tokn\."),
+        ({"trl": {"optim": "adam"}}, r"adam is not a valid OptimizerNames"),
+        ({"prompts_per_forward": 3}, r"stage\.grpo\.prompts_per_step: 4 prompts cannot be dealt"),
+        ({"save_every_steps": 5, "trl": {"num_iterations": 2}}, r"5 steps would save in the middle"),
+        (
+            {"prompts_per_forward": 1, "replay": Replay(data=(), rows_per_step=3)},
+            r"stage\.grpo\.replay\.rows_per_step: 3 rows cannot be dealt evenly to the 4 passes",
+        ),
+    ],
+)
+def test_a_step_over_a_stand_in_finds_what_would_end_the_first_one(kit, changed, message):
+    with pytest.raises(RecipeError, match=message):
+        grpo.try_step(kit.grpo_settings(**changed), "03-grpo")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_precisions_of_a_gpu_are_not_tried_without_one(kit):
+    try_step(kit.sft_settings(trl={"bf16": True, "tf32": True}), "02-sft")

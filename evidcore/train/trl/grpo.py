@@ -11,6 +11,7 @@ more than one that does not.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,12 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import IGNORED, Targets
-from evidcore.recipe.trl_fields import DEFAULTS, NO_EFFECT
+from evidcore.recipe.trl_fields import DEFAULTS
+from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward, RewardComposer
 from evidcore.train.checks import check_start
 from evidcore.train.settings import GrpoSettings
+from evidcore.train.stand_in import stand_in
 from evidcore.train.trl import stage
 from evidcore.train.trl.logprobs import PromptSharing
 from evidcore.train.trl.optimizers import OptimizerKind
@@ -160,8 +163,6 @@ def owned_arguments(
     """
     prompts, answers = settings.prompts_per_step, settings.answers_per_prompt
     together = settings.prompts_per_forward or max(prompts // processes, 1)
-    if answers < 2:
-        raise RecipeError(f"{WHERE}.answers_per_prompt: must be at least 2, got {answers}.")
     if prompts % (together * processes):
         raise RecipeError(
             f"{WHERE}.prompts_per_step: {prompts} prompts cannot be dealt in whole groups to {processes} "
@@ -221,6 +222,7 @@ def grpo(
     Returns:
         Figures of the stage; `failed_calls` of each reward where any failed.
     """
+    stage.check_sharded(settings.trl, WHERE)
     most = settings.max_new_tokens
     check_start(model, processor, source, max_new_tokens=most, strategy=strategy, where=WHERE)
     trainer = make_trainer(
@@ -248,17 +250,12 @@ def make_trainer(
     **options: Any,
 ) -> GroupTrainer:
     """Return the trainer of a stage."""
-    rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
+    rates = stage.rates_of(settings.train, settings.learning_rate)
     judge = RewardComposer(
         rewards, time_limit_s=settings.reward_time_limit_s, max_failed=settings.max_failed or 0.0
     )
     processes = stage.process_count()
     owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
-    stage.check_arguments(GRPOConfig, owned, settings.trl, WHERE)
-    for key in settings.trl.keys() & NO_EFFECT:
-        raise RecipeError(
-            f"{WHERE}.trl.{key}: has no effect here: evidcore samples the answers itself; take it out."
-        )
     if settings.replay is not None and replay is not None:
         keys = settings.replay
         replayed = Replay(processor, replay, rows_per_step=keys.rows_per_step, weight=keys.weight)
@@ -278,6 +275,16 @@ def make_trainer(
             learning_rates=rates,
             optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
             prove_every_steps=settings.prove_every_steps,
-            peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
+            peft_config=stage.lora_config(settings.lora, settings.train),
             **options,
         )
+
+
+def try_step(settings: GrpoSettings, where: str) -> None:
+    """Take one step over a stand-in; raise RecipeError where a value of the settings is refused."""
+    strategy = factory.build("rollout", {"use": "plain"}, given={"tools": []}, where=where)
+    reward = factory.build("reward", {"use": "random"}, given={}, where=where)
+    rewards = [NamedReward(name="random", reward=reward, package="evidcore")]
+    replay = None if settings.replay is None else stand_in()[2]
+    short = dataclasses.replace(settings, max_new_tokens=2)
+    stage.take_one_step(make_trainer, short, where, rewards=rewards, strategy=strategy, replay=replay)

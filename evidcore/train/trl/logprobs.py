@@ -150,11 +150,11 @@ def shared_log_probs(
         labels=packed.labels,
         shift_labels=packed.labels,
         fused_lm_head=True,
-        skip_positions=packed.skip,
+        skip_positions=packed.layout.skip,
     )
-    log_probs = output.log_probs.reshape(-1, after)
-    entropy = None if output.entropy is None else output.entropy.reshape(-1, after)
-    return log_probs, entropy
+    by_answer = packed.layout.by_answer
+    entropy = None if output.entropy is None else by_answer(output.entropy).flatten(0, 1)
+    return by_answer(output.log_probs).flatten(0, 1), entropy
 
 
 def shared_scores(

@@ -21,6 +21,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import IGNORED, Targets
+from evidcore.registry import factory
 from evidcore.reward.pixel_passes import prove_targets
 from evidcore.train.checks import check_start
 from evidcore.train.settings import SftSettings
@@ -152,6 +153,7 @@ def sft(
     Returns:
         Figures of the stage.
     """
+    stage.check_sharded(settings.trl, WHERE)
     check_start(model, processor, source, max_new_tokens=0, strategy=strategy, where=WHERE)
     trainer = make_trainer(
         model, processor, source, settings, folder, seed=seed, announce=announce, reweighter=reweighter,
@@ -181,7 +183,7 @@ def make_trainer(
     """
     if settings.loss_per == "row" and reweighter is None:
         raise ValueError("trl's own loss is per token: a loss per row needs a re-weighter, such as `uniform`")
-    rates = stage.check_parts(settings.train, settings.learning_rate, WHERE)
+    rates = stage.rates_of(settings.train, settings.learning_rate)
     processes = stage.process_count()
     together = settings.rows_per_forward or max(settings.rows_per_step // processes, 1)
     if settings.rows_per_step % (together * processes):
@@ -195,7 +197,6 @@ def make_trainer(
         "max_length": None,  # truncation would cut image tokens
         "packing": False,
     }
-    stage.check_arguments(SFTConfig, owned, settings.trl, WHERE)
     model.train_only(settings.train)
     with stage.quiet():
         return WeightedTrainer(
@@ -208,5 +209,11 @@ def make_trainer(
             loss_per=settings.loss_per,
             optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
             prove_every_steps=settings.prove_every_steps,
-            peft_config=stage.lora_config(settings.lora, settings.train, WHERE),
+            peft_config=stage.lora_config(settings.lora, settings.train),
         )
+
+
+def try_step(settings: SftSettings, where: str) -> None:
+    """Take one step over a stand-in; raise RecipeError where a value of the settings is refused."""
+    reweighter = factory.build("reweighter", {"use": "uniform"}, given={}, where=where)
+    stage.take_one_step(make_trainer, settings, where, reweighter=reweighter)

@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import os
 import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -21,16 +22,21 @@ import accelerate
 import torch
 from peft import LoraConfig, PeftModel
 from torch import distributed
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import Dataset, SequentialSampler
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback
+from transformers.utils import logging
 
+from evidcore.compute.ending import stop_request
 from evidcore.contracts import Announce
-from evidcore.errors import RecipeError, did_you_mean, tells_full_disk
+from evidcore.errors import RecipeError, tells_full_disk
 from evidcore.model import assemble
 from evidcore.model.parts import matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.settings import PARTS, Lora
+from evidcore.train.settings import Lora, Silent
+from evidcore.train.stand_in import stand_in
 from evidcore.train.trl.optimizers import OptimizerKind, with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
 
@@ -106,6 +112,7 @@ class StageTrainer(TimedTrainer):
     optimizer_kind: OptimizerKind
     optimizer: Any  # made by create_optimizer
     prove_every_steps: int
+    num_iterations: int = 1  # updates on the same answers
     _proven: int | None = None  # the last step whose passes were proven; set by prove_pixels
 
     @property
@@ -160,6 +167,15 @@ class StageTrainer(TimedTrainer):
             self.optimizer = kind(told, **options)
         return self.optimizer
 
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Save and end after a step in which a process of the run was told to stop."""
+        if self.state.global_step % self.num_iterations == 0:
+            told = torch.tensor([stop_request.signal], device=self.accelerator.device)
+            stop_request.signal = int(self.accelerator.gather(told).max())
+            if stop_request.signal:
+                self.control.should_save = self.control.should_training_stop = True
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none: a checkpoint is not published."""
 
@@ -191,28 +207,9 @@ def placeholder(name: str) -> Any:
     return never
 
 
-def check_parts(parts: tuple[str, ...], rates: float | Mapping[str, float], where: str) -> dict[str, float]:
-    """Return the learning rate of each trained part.
-
-    Raises:
-        RecipeError: if a part is unknown, or has no learning rate.
-    """
-    for part in parts:
-        if part not in PARTS:
-            raise RecipeError(
-                f"{where}.train: no part is called {part!r}.{did_you_mean(part, PARTS)} Parts: "
-                f"{', '.join(PARTS)}."
-            )
-    if not parts:
-        raise RecipeError(f"{where}.train: names no part; give at least one of {', '.join(PARTS)}.")
-    if not isinstance(rates, Mapping):
-        return {part: float(rates) for part in parts}
-    if set(rates) != set(parts):
-        raise RecipeError(
-            f"{where}.learning_rate: must give one number for each trained part ({', '.join(parts)}), got "
-            f"{dict(rates)!r}."
-        )
-    return {part: float(rates[part]) for part in parts}
+def rates_of(parts: tuple[str, ...], rates: float | Mapping[str, float]) -> dict[str, float]:
+    """Return the learning rate of each trained part."""
+    return {part: float(rates[part] if isinstance(rates, Mapping) else rates) for part in parts}
 
 
 def stage_arguments(
@@ -244,41 +241,31 @@ def arguments(owned: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     # a GPU without bfloat16 may emulate it, slowly
     has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     usual: dict[str, Any] = {"bf16": has_bf16 and not given.get("fp16")}
+    if given.get("bf16") and not torch.cuda.is_available():
+        usual["use_cpu"] = True  # else transformers refuses it without a GPU
     if "gradient_checkpointing" not in given:
         usual["activation_checkpointing"] = False  # its new name; trl's default is on
     return {**usual, **given, **owned}
 
 
-def check_arguments(kind: type, owned: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
-    """Refuse keys of a `trl` table that do not exist, or that the core sets.
+def check_sharded(given: Mapping[str, Any], where: str) -> None:
+    """Refuse `trl.fsdp` where it would do nothing.
 
     Raises:
-        RecipeError: naming the key, and the recipe's own key where there is one.
+        RecipeError: without several processes, or without an accelerator for each.
     """
-    fields = {field.name for field in dataclasses.fields(kind)}
-    for key in given:
-        if key in owned:
-            raise RecipeError(
-                f"{where}.trl.{key}: is set by the core from the stage's own keys; take it out."
-            )
-        if key not in fields:
-            raise RecipeError(
-                f"{where}.trl.{key}: {kind.__name__} has no such field.{did_you_mean(key, fields)}"
-            )
+    if given.get("fsdp") and (process_count() < 2 or not torch.accelerator.is_available()):
+        raise RecipeError(
+            f"{where}.trl.fsdp: nothing would be sharded: weights are spread over several processes with an "
+            f"accelerator each, and here are {process_count()} and {torch.accelerator.device_count()}. Take "
+            "it out, or start them with `accelerate launch`."
+        )
 
 
-def lora_config(lora: Lora | None, parts: tuple[str, ...], where: str) -> LoraConfig | None:
-    """Return PEFT's configuration; other trained parts are trained in full beside it.
-
-    Raises:
-        RecipeError: if the language model is not trained at all.
-    """
+def lora_config(lora: Lora | None, parts: tuple[str, ...]) -> LoraConfig | None:
+    """Return PEFT's configuration; other trained parts are trained in full beside it."""
     if lora is None:
         return None
-    if "language" not in parts:
-        raise RecipeError(
-            f"{where}.lora: adds to the language model, but train = {list(parts)!r} leaves it out."
-        )
     return LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -304,16 +291,56 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def take_one_step(make_trainer: Callable[..., Any], settings: Any, where: str, **given: Any) -> None:
+    """Build a stage's trainer over a stand-in and take one step: what trl makes of a recipe's values.
+
+    Args:
+        make_trainer: of the stage.
+        settings: the stage's keys.
+        where: what messages call the stage.
+        given: what the trainer takes beside model, processor, prompts and settings.
+
+    Raises:
+        RecipeError: if trl, transformers or PEFT refuse a value.
+    """
+    rate = max(rates_of(settings.train, settings.learning_rate).values())
+    # several processes alone can try what is sharded, and a GPU alone precisions
+    untried = ("fsdp", "fsdp_config", *(() if torch.cuda.is_available() else ("bf16", "fp16", "tf32")))
+    trl = {key: value for key, value in settings.trl.items() if key not in untried}
+    tried = dataclasses.replace(
+        settings, train=("language",), learning_rate=rate, steps=1, prove_every_steps=0, trl=trl
+    )
+    model, processor, source = stand_in()
+    logging.disable_progress_bar()  # of what it saves
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            trainer = make_trainer(
+                model=model, processor=processor, source=source, settings=tried, folder=Path(folder), seed=0,
+                announce=Silent(), **given,
+            )  # fmt: skip
+            trainer._proven = 0  # nothing is shown, so there is nothing to prove
+            train(trainer, Path(folder), resume=False)
+        except RecipeError:
+            raise
+        except Exception as cause:  # of any library below
+            said = next(iter(str(cause).splitlines()), "")
+            raise RecipeError(
+                f"{where}: its first step fails with {type(cause).__name__}: {said} Correct its keys or trl."
+            ) from cause
+
+
 def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
     """Run a trainer from the start or from the last complete checkpoint; return steps and seconds."""
     trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(WholeEncoder())
     start = last_checkpoint(folder) if resume else None
     if start is None and trainer.is_world_process_zero():
         shutil.rmtree(folder / "steps", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     began = time.perf_counter()
     done = 0 if start is None else int(start.name.rpartition("-")[2])
-    with quiet(), encoding_counted(trainer, vlm_of(trainer.model).model.encoder):
+    counted = encoding_counted(trainer, vlm_of(trainer.model).model.encoder)
+    with quiet(), counted, stop_request.finishing_steps():
         result = trainer.train(resume_from_checkpoint=None if start is None else str(start))
     seconds = time.perf_counter() - began
     taken = max(result.global_step - done, 1)
@@ -334,6 +361,56 @@ def unwrap(trainer: Any, model: VolumeVLM) -> None:
     model.eval()
 
 
+def _sharded(part: torch.nn.Module) -> list[Any]:
+    """Return the units of a part that FSDP2 shards by themselves."""
+    return [unit for unit in part.modules() if isinstance(unit, FSDPModule)]
+
+
+def _frozen_encoder(model: VolumeVLM) -> list[Any]:
+    """Return the sharded units of an encoder that is not trained."""
+    encoder = model.model.encoder
+    return [] if any(one.requires_grad for one in encoder.parameters()) else _sharded(encoder)
+
+
+class WholeEncoder(TrainerCallback):  # type: ignore[misc]
+    """Keeps a frozen encoder's weights whole: a process whose features lie in the bank does not encode."""
+
+    def on_train_begin(self, *given: Any, model: Any, **more: Any) -> None:
+        """Gather them once, when the model is sharded and before its first pass."""
+        for unit in _frozen_encoder(vlm_of(model)):
+            unit.set_reshard_after_forward(False, recurse=False)
+            unit.set_reshard_after_backward(False, recurse=False)
+            unit.unshard()
+
+
+@contextlib.contextmanager
+def whole_weights(model: VolumeVLM) -> Iterator[None]:
+    """Hold the weights that FSDP2 shards whole, so that no pass within waits for another process.
+
+    Processes write answers of unequal lengths, so they pass unequally often. Where training is told not to
+    give weights away behind each forward pass, it is told to from here on.
+    """
+    whole = {id(unit) for unit in _frozen_encoder(model)}
+    units = [unit for unit in _sharded(model) if id(unit) not in whole]
+    for unit in units:
+        unit.set_reshard_after_forward(False, recurse=False)
+        unit.unshard()
+    try:
+        yield
+    finally:
+        for unit in units:
+            unit.set_reshard_after_forward(True, recurse=False)
+            unit.reshard()
+
+
+def gathered(model: VolumeVLM) -> dict[str, torch.Tensor] | None:
+    """Return whole weights in the first process where FSDP2 shards them; None where nothing is sharded."""
+    if not _sharded(model):
+        return None
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return dict(get_model_state_dict(model, options=options))  # type: ignore[arg-type]
+
+
 def carry_out(
     trainer: Any, model: VolumeVLM, processor: VolumeProcessor, folder: Path, *, resume: bool
 ) -> dict[str, float]:
@@ -342,8 +419,9 @@ def carry_out(
         figures = train(trainer, folder, resume=resume)
     finally:
         unwrap(trainer, model)
+    weights = gathered(model)
     if trainer.is_world_process_zero():
-        assemble.save(model, processor, folder)
+        assemble.save(model, processor, folder, weights)
         shutil.rmtree(folder / "steps", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     return figures

@@ -42,7 +42,7 @@ from evidcore.reward.reward_audit import check_start, most_of
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
-from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of
+from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of, whole_weights
 from evidcore.train.trl.timing import timed
 
 log = logging.getLogger(__name__)
@@ -323,8 +323,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             with unwrap_model_for_generation(self.model_wrapped, self.accelerator, gather) as unwrapped:
                 yield unwrapped
         else:
-            with self._dist.summon_full_params(self.model_wrapped, recurse=False):
-                yield self.accelerator.unwrap_model(self.model_wrapped)
+            wrapped = self.model_wrapped
+            with self._dist.summon_full_params(wrapped, recurse=False), whole_weights(self.vlm):
+                yield self.accelerator.unwrap_model(wrapped)
 
     def make_sampler(
         self, vlm: VolumeVLM, prompts: Sequence[Prompt], positions: Sequence[int]

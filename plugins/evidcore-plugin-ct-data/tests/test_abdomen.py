@@ -1,11 +1,12 @@
-"""KiTS23 and AbdomenAtlas in miniature: labels, single objects, organ masks, reports, id lists."""
+"""KiTS23, CT-ORG and AbdomenAtlas in miniature: labels, single objects, organ masks, reports, id lists."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from evidcore_plugin_ct_data.ct_org import CtOrg
 from evidcore_plugin_ct_data.kits23 import Kits23
-from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS, ORGANS
+from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, CT_ORG, KITS, ORGANS
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
 from evidcore_plugin_ct_data.walk import Selection
 
@@ -179,3 +180,59 @@ def test_atlas_names_missing_masks(atlas):
         "mask_only/BDMAP_00000002/segmentations: there is no such file. It comes from https://huggingface"
         in told
     )
+
+
+@pytest.fixture
+def ct_org(home):
+    return home("ct-org")
+
+
+def test_ct_org_keeps_the_contract(ct_org):
+    check_dataset(ct_org.dataset(), other=ct_org.dataset(validation_share=0.5))
+
+
+def test_ct_org_is_divided_as_its_publisher_did(ct_org):
+    assert list(ct_org.cases("test")) == ["volume-0", "volume-20"]
+    parts = [list(ct_org.cases(split, validation_share=0.4)) for split in ("train", "validation")]
+    assert sorted(name for part in parts for name in part) == [f"volume-{number}" for number in CT_ORG[2:]]
+    assert all(parts)
+    assert ct_org.cases("validation", validation_share=0.0) == {}
+
+
+def test_ct_org_has_hu_and_a_mask_of_each_label(ct_org):
+    case = ct_org.cases("test")["volume-0"]
+    held = read(case.volumes[0])
+    np.testing.assert_array_equal(held.array, volume(0))
+    assert (held.intensity, case.patient) == ("hu", None)
+    assert list(case.masks) == ["liver", "bladder", "lungs", "kidneys", "bone", "brain"]
+    for label, ref in enumerate(case.masks.values(), start=1):
+        wanted = np.zeros(held.shape_zyx, bool)
+        wanted[1:4, label, 2:6] = True
+        np.testing.assert_array_equal(read_mask(ref, like=held), wanted)
+    without = ct_org.cases("train")["volume-21"]
+    assert not read_mask(without.masks["brain"], like=read(without.volumes[0])).any()
+
+
+def test_ct_org_may_lie_in_two_folders(ct_org):
+    flat = every(ct_org)
+    for kind in ("volume", "labels"):
+        folder = ct_org.set / ("volumes" if kind == "volume" else kind)
+        folder.mkdir()
+        for path in list(ct_org.set.glob(f"{kind}-*")):
+            path.rename(folder / path.name)
+    cases = every(ct_org)
+    assert list(cases) == list(flat)
+    assert cases["volume-22"].masks["liver"].path == str(ct_org.set / "labels" / "labels-22.nii.gz")
+    assert read_mask(cases["volume-22"].masks["liver"], like=read(cases["volume-22"].volumes[0])).any()
+
+
+def test_what_is_missing_of_ct_org_is_named(ct_org, tmp_path):
+    (ct_org.set / "labels-20.nii.gz").unlink()
+    assert f"{ct_org.set / 'labels-20.nii.gz'}: there is no such file. It comes from https" in ct_org.refusal(
+        "test"
+    )
+    (tmp_path / "empty").mkdir()
+    assert "empty: holds no files volume-0.nii.gz and so on" in ct_org.refusal(path="empty")
+    gone = CtOrg(tmp_path, tmp_path, path="gone", selection=Selection())
+    with pytest.raises(NotHere, match=r"gone: holds no files volume-0.nii.gz .* Fetch CT-ORG from https"):
+        list(gone.cases("train"))

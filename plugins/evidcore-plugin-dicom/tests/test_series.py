@@ -279,3 +279,19 @@ def test_a_real_file_of_many_frames_is_that_of_its_series(real_data, name):
     whole, series = opened(folder / "multiframe/mf.dcm"), opened(folder / "image")
     np.testing.assert_array_equal(whole.array, series.array)
     assert whole.geometry.fits(series.geometry)
+
+
+def test_images_of_two_patients_are_refused_without_their_ids(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.PatientID = "SECRET-2" if number == 2 else "SECRET-1"
+
+    message = refusal(write_series(scan(), change=change))
+    assert "state 2 values of PatientID, the first two in 96.dcm and 97.dcm" in message
+    assert "SECRET" not in message
+
+
+def test_an_image_without_a_patient_is_passed_over(write_series):
+    def change(image: Dataset, number: int) -> None:
+        image.PatientID = "" if number == 2 else "one"
+
+    assert opened(write_series(scan(), change=change)).shape_zyx == SHAPE

@@ -54,7 +54,7 @@ def plant(home: Any, tools: Any) -> None:
     home.add("not-a-number", broken)
     home.add("metres", torso(14), spacing_mm=(0.006, 0.0055, 0.005))
     home.add("micrometres", torso(15), spacing_mm=(6000.0, 5500.0, 5000.0))
-    flat = np.random.default_rng(0).normal(-500, 400, (3, 512, 512)).astype(np.int16)
+    flat = np.random.default_rng(0).normal(-500, 400, (3, 512, 512)).clip(-1000).astype(np.int16)
     home.add("default-spacing", flat, spacing_mm=(1.0, 1.0, 1.0))
     home.add("missing")
     masked = torso(17)
@@ -103,8 +103,30 @@ def plant(home: Any, tools: Any) -> None:
     home.add("twin", torso(30))
     home.add("twin", torso(31), patient="p-twin-too", split="validation")
     home.add("nowhere", torso(32), split="training")
-    small = np.arange(12 * 9 * 10).reshape(12, 9, 10).astype(np.int16) - 1000
-    home.add("small", small, spacing_mm=(1.0, 1.0, 1.0))
+    home.add("spelt", torso(33), patient="Mu\u0308ller")
+    home.add("spelt-otherwise", torso(34), patient="M\u00fcller", split="test")
+    home.add("case-Id", torso(35), patient="p-thirty-five")
+    home.add("case-id", torso(36), patient="p-thirty-six", split="validation")
+    home.add("swapped", torso(37)[[*range(10), 40, *range(11, 40), 10, *range(41, 62)]])
+    overwritten = torso(38)
+    overwritten[20:50, 10:40, 10:40] = 0
+    home.add("overwritten", overwritten)
+    home.add("doubled-hu", (torso(39) * 2).astype(np.int16))
+    home.add("wide-pixels", torso(41), spacing_mm=(6.0, 5.5, 10.0))
+    object_ = ellipsoid((-60, 30, 70), (40, 25, 30))
+    shown = np.where(ellipsoid((0, 0, 0), (1e5, 110, 160)), 20, -1000) + 250 * object_
+    shown = (shown + np.random.default_rng(42).normal(0, 8, tools.SHAPE)).astype(np.int16)
+    home.add(
+        "masks-too",
+        shown,
+        masks=";".join([
+            f"flipped={home.mask('m-flipped', object_[:, :, ::-1])}",
+            f"full={home.mask('m-full', np.ones(tools.SHAPE))}",
+            f"exchanged={home.mask('m-exchanged', object_.transpose(0, 2, 1))}",
+        ]),
+    )
+    small = np.arange(9 * 10).reshape(9, 10) * 10 - 1000 + np.random.default_rng(0).normal(0, 5, (12, 9, 10))
+    home.add("small", small.astype(np.int16), spacing_mm=(1.0, 1.0, 1.0))
 
 
 FOUND = [  # case, check, severity, what the text must hold
@@ -142,6 +164,15 @@ FOUND = [  # case, check, severity, what the text must hold
     ("", "table", "error", r"case 'bad-cell', column 'nodule': expected 1, 0, -1.* got 'perhaps'"),
     ("", "table", "error", r"case 'nowhere' has split 'training', expected one of .* Did you mean 'train'"),
     ("twin", "id", "error", r"the id stands in train already, again in validation"),
+    ("spelt-otherwise", "split", "warning", r"'M\\xfcller' is in test and, with case 'spelt', 'Mu\\u0308"),
+    ("case-id", "split", "warning", r"id 'case-id' is in validation and, .* 'case-Id' in train: they differ"),
+    ("swapped", "slices", "error", r"2 of 62 slices are unlike both neighbours.*: z = 10, 40\."),
+    ("overwritten", "fill", "error", r"30 of 62 slices hold regions of exactly 0 HU: z = 20-49\."),
+    ("doubled-hu", "intensity", "error", r"the values begin at -20\d\d HU"),
+    ("wide-pixels", "spacing", "warning", r"pixels are 1\.8 times as long as wide"),
+    ("masks-too", "mask", "error", r"'flipped': its outline follows no edge .* with x mirrored it does"),
+    ("masks-too", "mask", "error", r"'full': the mask holds 100 % of the volume"),
+    ("masks-too", "mask", "error", r"'exchanged': the mask has \(62, 76, 72\) .* \(62, 72, 76\): axes stand"),
     ("small", "spacing", "warning", r"the scan spans 12 x 9 x 10 mm"),
 ]  # fmt: skip
 
@@ -227,6 +258,7 @@ def test_masks_of_the_smaller_of_two_legs_and_of_a_lung_cut_open_are_no_fault(ho
     legs = np.full(tools.SHAPE, -1000, np.int16)
     left, right = (tools.ellipsoid((0, 0, side), (1e5, 60, size)) for side, size in ((70, 40), (-70, 60)))
     legs[left | right] = 40
+    legs += np.random.default_rng(0).normal(0, 8, tools.SHAPE).astype(np.int16)
     home.add("legs", legs, masks=f"tumour={home.mask('leg', left)}")
     lung = tools.ellipsoid(*tools.ORGANS["lung_left"])
     opened = (slice(20, 50), slice(20, 50), slice(40, 52))

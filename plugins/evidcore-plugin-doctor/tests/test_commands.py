@@ -24,7 +24,8 @@ def folder(tmp_path):
     rng = np.random.default_rng(0)
     rows = []
     for number in range(3):
-        array = rng.normal(-300, 500, (30, 30, 12)).astype(np.int16)
+        pattern = rng.normal(-300, 500, (30, 30, 1)).clip(-1000)
+        array = (pattern + rng.normal(0, 20, (30, 30, 12))).astype(np.int16)
         nibabel.save(
             nibabel.Nifti1Image(array, np.diag([-3.0, -3.0, 5.0, 1.0])), tmp_path / f"c{number}.nii.gz"
         )

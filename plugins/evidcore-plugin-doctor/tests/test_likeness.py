@@ -46,6 +46,22 @@ def test_a_changed_copy_is_found(tools, change):
     assert pair.agreement > AGREEMENT
 
 
+@pytest.mark.parametrize(("axes", "degrees"), [((1, 2), 4), ((1, 2), 8)])
+def test_a_turned_copy_is_found_with_its_turn(tools, axes, degrees):
+    array = tools.torso(3).astype(np.float32)
+    angle, steps = np.deg2rad(degrees), np.diag(tools.SPACING_MM)
+    turn = np.eye(3)
+    one, other = axes
+    turn[one, one] = turn[other, other] = np.cos(angle)
+    turn[one, other], turn[other, one] = -np.sin(angle), np.sin(angle)
+    matrix = np.linalg.inv(steps) @ turn @ steps
+    middle = (np.array(array.shape) - 1) / 2
+    turned = ndimage.affine_transform(array, matrix, middle - matrix @ middle, order=1, mode="nearest")
+    (pair,) = alike(tools.as_volume(tools.torso(3)), tools.as_volume(turned))
+    assert pair.agreement > AGREEMENT
+    assert pair.turn_degrees == pytest.approx(degrees, abs=1.0)
+
+
 def test_a_mirrored_copy_shows_another_body(tools):
     array = tools.torso(2)
     assert alike(tools.as_volume(array), tools.as_volume(np.ascontiguousarray(array[:, :, ::-1]))) == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from evidcore_plugin_doctor.fill import empty_parts, runs
-from evidcore_plugin_doctor.intensity import not_hounsfield
-from evidcore_plugin_doctor.spacing import unlikely
+from evidcore_plugin_doctor.fill import empty_parts, hollow, runs
+from evidcore_plugin_doctor.intensity import impossible, not_hounsfield
+from evidcore_plugin_doctor.spacing import too_small, unlikely
 
 from evidcore.case import VolumeRef
 from evidcore.volume import Geometry
@@ -72,6 +72,42 @@ def test_values_of_no_kind_are_told_with_their_range(tools):
     assert "the lowest value is 0: no air and no fat" in not_hounsfield(tools.as_volume(positive))[1]
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda hu: 2.0 * hu, "the values begin at -20"),
+        (lambda hu: 1.5 * hu, "the values begin at -15"),
+        (lambda hu: 0.5 * hu, "the values begin at -5"),
+        (lambda hu: hu + 100, "the values begin at -9"),
+        (lambda hu: -hu, "bone below -"),
+    ],
+)
+def test_scaled_shifted_and_negated_values_are_told_by_where_air_lies(tools, change, told):
+    severity, text = not_hounsfield(
+        tools.as_volume(change(tools.torso(1).astype(np.float32)).astype(np.int16))
+    )
+    assert severity == "error"
+    assert told in text
+
+
+def test_mr_as_hounsfield_units_shows_no_fat_and_spans_much(tools):
+    mr = np.random.default_rng(0).gamma(2.0, 120.0, (30, 40, 40)) - 47
+    severity, text = not_hounsfield(tools.as_volume(mr.astype(np.int16)))
+    assert severity == "warning"
+    assert "HU: no air and no fat" in text
+    assert "It may be MR." in text
+
+
+@pytest.mark.parametrize("value", [1e30, -32768.0])
+def test_what_no_ct_holds_is_named_with_its_place(tools, value):
+    array = tools.torso(1).astype(np.float32)
+    assert impossible(tools.as_volume(array)) is None
+    array[5, 6, 7] = value
+    _, text = impossible(tools.as_volume(array))
+    assert "1 of 339264 voxels lie beyond -10000 to 100000 HU, the first at z=5, y=6, x=7: " in text
+    assert f"{value:g}" in text
+
+
 # --- spacing -----------------------------------------------------------------------------------
 
 
@@ -83,6 +119,8 @@ def test_values_of_no_kind_are_told_with_their_range(tools):
         ((200, 200, 200), (1.0, 1.0, 1.0)),  # resampled on purpose
         ((120, 768, 768), (1.0, 0.45, 0.45)),
         ((13, 512, 512), (5.0, 0.8, 0.8)),
+        ((600, 512, 512), (0.5, 0.98, 0.98)),  # slices overlap
+        ((128, 224, 224), (2.0, 1.4, 1.0)),  # resized by a network's pipeline
     ],
 )
 def test_what_scanners_make_is_likely(shape, spacing):
@@ -100,11 +138,30 @@ def test_what_scanners_make_is_likely(shape, spacing):
         ((5, 10, 10), (1.0, 1.0, 1.0), "the scan spans 5 x 10 x 10 mm (z, y, x), expected 20 to 2500 mm"),
         ((512, 512, 512), (5.0, 1.0, 1.1), "the scan spans 2560 x 512 x 563.2 mm"),
         ((30, 512, 512), (20.0, 0.7, 0.7), "slices lie 20 mm apart"),
+        ((60, 512, 512), (3.0, 0.7, 1.4), "pixels are 2 times as long as wide"),
+        ((60, 512, 512), (0.7, 0.7, 3.0), "pixels are 4.3 times as long as wide"),
+        ((600, 512, 512), (0.1, 0.07, 0.07), "no clinical CT has pixels below 0.12 mm"),
+        ((600, 512, 512), (0.1, 0.7, 0.7), "slices stand closer than 0.4 of a pixel"),
     ],
 )
 def test_what_no_scanner_makes_is_named_with_its_value(shape, spacing, said):
     ((_, text),) = odd(shape, spacing)
     assert said in text
+
+
+def test_slices_of_mr_may_lie_along_any_axis():
+    assert odd((200, 256, 30), (0.9, 0.9, 4.0), intensity="arbitrary") == []
+    ((_, text),) = odd((200, 256, 30), (0.9, 1.8, 4.0), intensity="arbitrary")
+    assert "pixels are 2 times as long as wide" in text
+
+
+def test_a_body_smaller_than_anybodys_is_told(tools):
+    assert too_small(tools.as_volume(tools.torso(1))) is None
+    _, text = too_small(tools.as_volume(tools.torso(1), (0.6, 0.55, 0.5)))
+    assert "a spacing of 0.6 x 0.55 x 0.5 mm (z, y, x) makes the chest 3" in text
+    assert "mm wide, expected at least 80 mm" in text
+    crop = tools.torso(1)[1:15, 22:50, 22:50]  # the body runs out of it: nothing is known of its width
+    assert too_small(tools.as_volume(crop, (0.6, 0.55, 0.5))) is None
 
 
 def test_a_default_header_is_no_fault_outside_ct():
@@ -142,6 +199,20 @@ def test_outside_ct_only_slices_within_are_a_fault(tools):
     array[[5, 7, 8]] = 3.5
     (text,) = parts(tools.as_volume(array, intensity="arbitrary"))
     assert text.startswith("3 of 12 slices hold a single value each (3.5): z = 5, 7-8.")
+
+
+def test_regions_of_one_value_are_told_with_their_slices(tools):
+    array = tools.torso(1)
+    assert list(hollow(tools.as_volume(array))) == []
+    array[20:23, 20:50, 20:60] = 0
+    ((severity, text),) = hollow(tools.as_volume(array))
+    assert severity == "error"
+    assert text.startswith("3 of 62 slices hold regions of exactly 0 HU: z = 20-22.")
+
+
+def test_values_that_were_clipped_are_no_region(tools):
+    array = np.clip(tools.torso(1), -800, 60)
+    assert list(hollow(tools.as_volume(array))) == []
 
 
 def test_numbers_are_written_as_runs():

@@ -6,15 +6,17 @@ import torch
 from einops import rearrange
 from evidcore_plugin_encoders.native_vision import NativeMerger, NativeVision
 from PIL import Image
-from transformers import AutoModelForImageTextToText, Qwen2VLImageProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText, Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from evidcore.case import Case, Prompt, VisualPart, VolumeRef
 from evidcore.errors import RecipeError, RunError
 from evidcore.model import assemble
+from evidcore.model.architecture import shipped
 from evidcore.model.generation import Sampling, continue_rows
 from evidcore.model.language import Pretrained
 from evidcore.model.packed_attention import answer_log_probs, pack
+from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.model.policy import VLMPolicy
 from evidcore.registry import factory
 from evidcore.testing import check_encoder, tiny_language, tiny_vision_language
@@ -293,6 +295,27 @@ def patches_as_pictures(patches, grid, config):
     )  # fmt: skip
     assert torch.equal(whole[0], whole[1])
     return whole[0]
+
+
+@pytest.mark.parametrize("id", [id for id in sorted(shipped()) if "-VL-" in id])
+def test_shapes_that_come_with_the_core_have_eyes(id):
+    whole = AutoConfig.from_pretrained(shipped()[id].folder)
+    given = Pretrained(id=id, revision="abc")
+    vision = assemble.vision_of(given.vision())
+    with torch.device("meta"):
+        encoder = build_encoder({"use": "native-vision", "size": 224}, vision)
+        bridge = build_bridge(MERGER, encoder, given.width(), vision)
+        published = AutoModelForImageTextToText.from_config(whole)
+    own = sum(weight.numel() for part in (encoder, bridge) for weight in part.parameters())
+    assert own == sum(weight.numel() for weight in published.model.visual.parameters())
+
+
+@pytest.mark.parametrize("kind", ["smolvlm", "gemma3", "internvl"])
+def test_towers_of_other_families_are_refused_by_name(kind):
+    vision = assemble.vision_of(AutoConfig.for_model(kind))
+    known = "are not known here; known: qwen2_5_vl, qwen3_vl"
+    with pytest.raises(RecipeError, match=f"model.encoder: towers of type '{vision['model_type']}' {known}"):
+        build_encoder({"use": "native-vision"}, vision)
 
 
 def test_what_does_not_fit_is_refused(folder, kind, tmp_path):

@@ -10,6 +10,7 @@ from evidcore_plugin_phantoms.testing import small_run as small_run
 
 from evidcore.testing.fixtures import evid as evid
 from evidcore.testing.fixtures import offered as offered
+from evidcore.testing.fixtures import real_data as real_data
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
-"""The three commands, and what is said where this package is not installed."""
+"""The commands, and what is said where this package is not installed."""
 
 import subprocess
 import sys
 
 import pytest
 
-NAMES = ("ablate", "plan", "predict")
+NAMES = ("ablate", "init", "plan", "predict")
 WITHOUT = """
 import sys
 from importlib import metadata

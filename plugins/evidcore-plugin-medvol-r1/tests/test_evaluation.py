@@ -38,12 +38,14 @@ class Boxed(Task):
         return GOLD[prompt.reference["masks"][0]], ()
 
     def parse(self, prompt, completion):
-        try:
-            z, y0, y1, x0, x1 = map(int, completion.split())
-        except ValueError:
-            return Answer(text=completion, malformed=f"no box: {completion!r}")
-        box = Box(z=z, y0=y0, y1=y1, x0=x0, x1=x1)
-        return Answer(text=completion, evidence=Evidence(slice=z, boxes=(box,)))
+        boxes = []
+        for written in completion.split(","):
+            try:
+                z, y0, y1, x0, x1 = map(int, written.split())
+            except ValueError:
+                return Answer(text=completion, malformed=f"no box: {completion!r}")
+            boxes.append(Box(z=z, y0=y0, y1=y1, x0=x0, x1=x1))
+        return Answer(text=completion, evidence=Evidence(slice=z, boxes=tuple(boxes)))
 
 
 GOLD = {"liver": "6 2 10 2 10", "left kidney": "4 12 14 12 14", "right kidney": "4 12 14 2 4"}
@@ -196,6 +198,19 @@ def test_slices_and_boxes_have_figures_of_their_own(segmenter, case_of):
     assert rows["key_slice_off_mm"].value == pytest.approx((5 * 5.0 + 0) / 2)  # of those who name one
     assert rows["key_slice_off_mm"].note.startswith("1 of 3 not measured: the answer names no slice")
     assert rows["box_iou"].value == pytest.approx((0.5 + 1 + 0) / 3)  # in the plane
+
+
+def test_a_loop_on_one_box_is_counted_and_is_no_better_mask(segmenter, case_of):
+    cases, tower = [case_of("a")], segmenter()
+    once = by_metric(evaluated(tower, cases, ANSWERS | {"a:liver": GOLD["liver"]}))
+    loop = evaluated(tower, cases, ANSWERS | {"a:liver": ", ".join([GOLD["liver"]] * 5)})
+    rows = by_metric(loop)
+    assert rows["dsc"].value == once["dsc"].value
+    assert rows["box_iou"].value == pytest.approx((1 / 5 + 1 + 0) / 3)
+    assert once["repeated_boxes"].value == 0.0
+    assert rows["repeated_boxes"].value == pytest.approx((4 + 0) / 2)  # of those who name a box
+    assert rows["repeated_boxes"].note.startswith("1 of 3 not measured: the answer names no box")
+    assert len(loop.answers[0].boxes) == 5
 
 
 def test_boxes_are_held_against_tight_ones_where_the_gold_answer_draws_wider(segmenter, case_of):

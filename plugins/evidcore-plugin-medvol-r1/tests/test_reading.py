@@ -66,6 +66,10 @@ def test_the_strict_format_is_one_object_bare_or_in_an_array(text):
         ),
         ('{"slice": 9, "bbox_2d_list": [[1.5, 2, 3, 4]]}', "the box [1.5, 2, 3, 4] must be of whole numbers"),
         (
+            '{"slice": 9, "bbox_2d_list": [[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]]}',
+            "the box [1, 2, 3, 4] is written twice",
+        ),
+        (
             '{"slice": 9, "bbox_2d_list": [[NaN, 2, 3, 4]]}',
             "the box [NaN, 2, 3, 4] must be four numbers x0, y0, x1, y1",
         ),
@@ -73,6 +77,26 @@ def test_the_strict_format_is_one_object_bare_or_in_an_array(text):
 )
 def test_whatever_is_refused_has_its_reason(inner, fault):
     assert read(answer(inner), SHOWN, think=True).fault == fault
+
+
+@pytest.mark.parametrize(
+    ("inner", "fault"),
+    [
+        ('[{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}]', None),
+        (
+            '{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}',
+            'the answer is {"slice": 9, "bbox_2d_list": [[10, 20, 3…, expected an array with one object: '
+            "[{'slice': …}]",
+        ),
+        ("9", "the answer is 9, expected an array with one object: [{'slice': …}]"),
+        ('[{"slice": 9}, {"slice": 3}]', "the answer holds 2 objects, expected one"),
+        ('[{"bbox_2d_list": [[10, 20, 30, 40]]}]', "the object has no 'slice'"),
+    ],
+)
+def test_where_an_array_is_asked_for_a_bare_object_is_refused_and_read(inner, fault):
+    found = read(answer(inner), SHOWN, think=True, form="array")
+    assert found.fault == fault
+    assert (found.slice, found.boxes) == (read(answer(inner), SHOWN, think=True).slice, found.boxes)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +133,7 @@ BOX = ((1.0, 2.0, 3.0, 4.0),)
         ('```json\n[{"slice": 9, "bbox_2d_list": [[1, 2, 3, 4]]}]\n```', BOX, 9),
         ('{"entities": [{"slice": 9, "bbox_2d": [1, 2, 3, 4]}]}', BOX, 9),
         ('{"slice": "slice 9", "bbox_2d_list": [[1.0, 2.0, 3.0, 4.0]]}', BOX, 9),
+        ('{"slice": 9, "bbox_2d_list": [[1, 2, 3, 4], [1, 2, 3, 4]]}', BOX * 2, 9),
         ('{"slice": 9.0, "bbox_2d_list": [[1, 2, 3, 4], [9, 9, 9, 9], "x"]}', BOX, 9),
         ('[{"slice": 9, "bbox_2d_list": [[1, 2, 3, 4]]}, {"slice": 3}]', BOX, 9),
         ('[1, 2] {"slice": 9, "bbox_2d_list": [[1, 2, 3, 4]]}', BOX, 9),

@@ -74,7 +74,33 @@ def test_boxes_are_matched_one_to_one_whatever_their_order(asked):
     assert value_of(reward, answered(6, RIGHT_BOX, LEFT_BOX)) == 1.0
     assert value_of(reward, answered(6, LEFT_BOX)) == 0.5  # one of two
     assert value_of(reward, answered(6, LEFT_BOX, RIGHT_BOX, (0, 0, 40, 50))) == pytest.approx(2 / 3)
-    assert value_of(reward, answered(6, LEFT_BOX, LEFT_BOX)) == 0.5  # said twice, counted once
+    assert value_of(reward, answered(6, LEFT_BOX, LEFT_BOX)) == 0.5  # the second matches nothing
+
+
+@pytest.mark.parametrize(("times", "shared"), [(1, 1.0), (2, 1 / 2), (5, 1 / 5)])
+@pytest.mark.parametrize("at", ["gold", "predicted"])
+def test_a_policy_that_loops_on_one_right_box_is_not_paid_in_full(asked, times, shared, at):
+    _, liver = asked("gland")
+    looped = liver(11, *[liver_box(11)] * times)
+    (score,) = BoxOverlap(at=at)([looped], {})
+    assert score.value == pytest.approx(shared)
+    assert score.parts == {"boxes": times, "right_boxes": 1.0}
+    assert value_of(EvidenceFormat(levels="binary"), looped) == float(times == 1)
+    assert value_of(EvidenceFormat(), looped) == 1.0  # as released
+
+
+def test_boxes_that_round_to_one_are_two_boxes(asked):
+    _, liver = asked("gland")
+    x0, y0, x1, y1 = liver_box(11)
+    assert value_of(BoxOverlap(), liver(11, (x0, y0, x1, y1), (x0 + 1, y0, x1, y1))) == pytest.approx(1 / 2)
+
+
+def test_format_refuses_a_bare_object_where_an_array_was_asked_for(asked):
+    _, answered = asked(form="array")
+    array = GOOD.replace("{", "[{").replace("}", "}]")
+    assert value_of(EvidenceFormat(levels="binary"), answered(text=array)) == 1.0
+    assert value_of(EvidenceFormat(levels="binary"), answered(text=GOOD)) == 0.0
+    assert value_of(EvidenceFormat(), answered(text=GOOD)) == 1.0  # as released
 
 
 def test_half_a_box_beside_is_half_over_one_and_a_half(asked):
@@ -147,3 +173,12 @@ def test_they_keep_the_contract_of_a_reward(asked, reward):
         kidneys(text="", group=1),
     ]  # fmt: skip
     check_reward(reward, good, bad)
+
+
+@pytest.mark.parametrize(
+    "reward", [BoxOverlap(), BoxOverlap(at="predicted"), EvidenceFormat(levels="binary")]
+)
+def test_a_loop_on_one_box_earns_less_than_the_box(asked, reward):
+    _, liver = asked("gland")
+    box = liver_box(11)
+    check_reward(reward, [liver(11, box), liver(11, box)], [liver(11, box, box), liver(11, *[box] * 9)])

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from evidcore_plugin_doctor.blind import Unseen
+from evidcore_plugin_medvol_r1.queries import read_descriptions
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Box, Case, Crop, Evidence, Query, Question, TextPart, VisualPart, VolumeRef
@@ -22,7 +23,14 @@ GARBAGE = (
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"think": False}, {"rules": True}, {"ask": "masks"}, {"ask": "masks", "names": ("liver",)}],
+    [
+        {},
+        {"think": False},
+        {"rules": True},
+        {"form": "array", "rules": True},
+        {"ask": "masks"},
+        {"ask": "masks", "names": ("liver",)},
+    ],
 )
 def test_it_keeps_the_contract_of_a_task(case, task_of, options):
     check_task(task_of(**options), Slices(slices=20), [case], garbage=GARBAGE)
@@ -80,6 +88,24 @@ def test_answers_alone_are_written_and_read_where_no_thinking_is_asked_for(asked
     assert prompt.words().endswith("The largest gland.\nName one slice and box it there.")
 
 
+@pytest.mark.parametrize("think", [True, False])
+def test_paper_and_release_answer_in_an_array_with_one_object(asked, task_of, think):
+    options = {"think": think, "rules": True, "form": "array"}
+    prompt, _ = asked("gland", **options)
+    task = task_of(**options)
+    gold, _ = task.gold(prompt)
+    assert gold.endswith('<answer>[{"slice": 11, "bbox_2d_list": [[40, 125, 240, 400]]}]</answer>')
+    example = '<answer>[{"slice": 12, "bbox_2d_list": [[100, 250, 300, 400]]}]</answer>'
+    assert prompt.words().endswith(example)
+    assert task.parse(prompt, gold).malformed is None
+    bare = gold.replace("[{", "{").replace("}]", "}")
+    answer = task.parse(prompt, bare)
+    assert answer.evidence == task.parse(prompt, gold).evidence
+    assert "expected an array with one object" in answer.malformed
+    spelt = task_of(think=think, rules=True).prompts(prompt.case, Slices(slices=20), 0)[0]
+    assert spelt.words().endswith(example.replace("[{", "{").replace("}]", "}"))
+
+
 def test_gold_boxes_may_be_drawn_wider_but_not_beyond_the_slice(asked, task_of):
     prompt, _ = asked("gland", think=False, margin_voxels=3)
     wide, _ = task_of(think=False, margin_voxels=3).gold(prompt)
@@ -133,6 +159,25 @@ def test_a_mask_each_is_asked_for_by_its_name_or_by_a_description(case, task_of,
     said = {prompt.reference["query"] for seed in range(12) for prompt in task.prompts(case, view, seed)}
     assert said == {"the largest gland", "the organ that makes bile", "the stone"}  # no mask "left_kidney"
     assert [prompt.id for prompt in task.prompts(case, view, 1)] == ["c7:liver", "c7:stone"]
+
+
+def test_names_of_masks_are_matched_in_capitals_too(case, task_of, tmp_path):
+    masks = {"Kidneys": case.masks["kidneys"], "LIVER": case.masks["liver"]}
+    capital = dataclasses.replace(case, masks=masks, queries=())
+    (tmp_path / "terms.json").write_text(json.dumps({"kidneys": ["filters"], "Liver": ["a gland"]}))
+    task, view = (
+        task_of(ask="masks", names=("liver", "KIDNEYS"), descriptions="terms.json"),
+        Slices(slices=20),
+    )
+    liver, kidneys = task.prompts(capital, view, 0)
+    assert [one.reference["query"] for one in (liver, kidneys)] == ["a gland", "filters"]
+    assert [one.reference["masks"] for one in (liver, kidneys)] == [["LIVER"], ["Kidneys"]]
+    assert len(kidneys.reference["target"]["boxes"]["6"]) == 2
+
+
+def test_descriptions_of_names_that_differ_in_capitals_are_drawn_from_together(tmp_path):
+    (tmp_path / "terms.json").write_text(json.dumps({"Liver": ["a"], "spleen": ["s"], "liver": ["b"]}))
+    assert read_descriptions(tmp_path / "terms.json") == {"liver": ("a", "b"), "spleen": ("s",)}
 
 
 def test_an_empty_mask_is_not_asked_for(case, task_of):

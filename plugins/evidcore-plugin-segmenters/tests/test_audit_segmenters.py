@@ -114,9 +114,12 @@ def test_figures_of_known_segmenters_by_hand(built, cases):
     assert value(audit, "col", "oracle mask", "dice") == pytest.approx(column)
     # a box of 12 x 10 that is off by 6 x 5 shares 6 rows (up) or 4 (down) with each slice of 10 x 10
     off = [each for each in audit.records if (each.segmenter, each.prompt) == ("col", "box moved 50 %")]
-    shares = [2 * 5 * (4 * rows + 6) / (520 + 600) for rows in (4, 6)]
-    assert all(min(abs(each.values["dice"] - share) for share in shares) < 1e-9 for each in off)
+    down, up = (2 * 5 * (4 * rows + 6) / (520 + 600) for rows in (4, 6))
+    assert [each.values["dice"] for each in off] == pytest.approx([(down + up) / 2] * 4)
+    assert [each.values["dice_spread"] for each in off] == pytest.approx([up - down] * 4)
     assert all(each.values["dice/0"] == pytest.approx(2 * 30 / 240) for each in off)
+    assert value(audit, "know", "box moved 50 %", "dice_spread") == 0.0
+    assert audit.interval("col", "oracle box", "dice_spread") is None  # one way alone
     assert value(audit, "truth", "", "area_leaps") == 0.0
     neighbours = (1 + 200 / 220 + 200 / 220 + 1) / 4
     assert value(audit, "truth", "", "slice_to_slice_dice") == pytest.approx(neighbours)

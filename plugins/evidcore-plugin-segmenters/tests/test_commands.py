@@ -40,7 +40,12 @@ def test_it_writes_what_it_prints_and_a_page(evid, folder, tmp_path):
     ]
     assert f"{dice:.3f}" in said
     assert dice > 0.8
+    spreads = {row["prompt"]: row["value"] for row in dataset["rows"] if row["metric"] == "dice_spread"}
+    assert list(spreads) == ["box moved 50 %"]
+    (line,) = [line for line in said.splitlines() if "box moved 50 %" in line and "leaps" not in line][:1]
+    assert f"{spreads['box moved 50 %']:.3f}" in line
     page = (out / "index.html").read_text()
+    assert "best minus worst of four ways" in page
     assert "region-growing, oracle box" in page
 
 

@@ -44,22 +44,19 @@ def test_a_perfect_propagation_finds_the_parts_that_meet_a_box():
     assert not reachable(truth(), ()).any()
 
 
-def test_moved_boxes_are_off_by_their_share_both_ways_and_equal_seeds_move_alike():
-    asked = ways_to_ask(truth(), (0.25, 0.5), 7, "case/mask")
+def test_boxes_are_moved_by_their_share_in_all_four_ways():
+    asked = ways_to_ask(truth(), (0.25, 0.5))
     assert [way.name for way in asked] == ["oracle box", "oracle mask", "box moved 25 %", "box moved 50 %"]
     assert {way.key for way in asked} == {3}
-    assert np.array_equal(asked[1].prompts[0].mask, truth()[3])
-    oracle, quarter, half = ([prompt.box for prompt in way.prompts] for way in (asked[0], *asked[2:]))
-    first, off = oracle[0], half[0]
-    assert abs(off.y0 - first.y0) == 6 or off.y0 == 0
-    assert abs(off.x0 - first.x0) == 5 or off.x0 == 0
-    assert abs(quarter[0].y1 - first.y1) == 3
-    again = ways_to_ask(truth(), (0.25, 0.5), 7, "case/mask")
-    assert [way.prompts for way in again[2:]] == [way.prompts for way in asked[2:]]
-    others = {
-        ways_to_ask(truth(), (0.5,), 7, f"case-{number}/mask")[2].prompts[0].box for number in range(20)
-    }
-    assert len(others) == 4  # up or down, left or right
+    assert np.array_equal(asked[1].tries[0][0].mask, truth()[3])
+    (oracle,), quarter = asked[0].tries, asked[2].tries
+    first, second = (prompt.box for prompt in oracle)
+    assert (first, second) == oracle_boxes(truth())
+    ways = [(-1, -1), (-1, 1), (1, -1), (1, 1)]
+    moves = [(one.box.y1 - first.y1, one.box.x1 - first.x1) for one, _ in quarter]
+    assert moves == [(3 * y, 2 * x) for y, x in ways]  # of 12 x 10
+    moves = [(one.box.y0 - second.y0, one.box.x0 - second.x0) for _, one in quarter]
+    assert moves == [(2 * y, 2 * x) for y, x in ways]  # of 8 x 8
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
+import gzip
 import logging
 import socket
 import threading
@@ -16,6 +17,7 @@ from evidcore.errors import RecipeError, RunError
 
 SECRET = "Zebra-striped finding of Jane"
 KEY = "sk-0123456789"
+BAD = rb'{"choices": [{"message": {"content": "bad \ud800 x"}}]}'
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +86,11 @@ def test_what_may_pass_is_tried_again(first):
     assert len(server.requests) == 2
 
 
-def test_an_answer_that_trickles_in_is_timed_as_a_whole():
-    """Each byte comes in time, the answer does not."""
+@pytest.mark.parametrize(
+    "begun", [b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX:"]
+)
+def test_an_answer_that_trickles_in_is_timed_as_a_whole(begun):
+    """Each byte of the body, or of a header, comes in time; the answer does not."""
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
@@ -93,7 +98,7 @@ def test_an_answer_that_trickles_in_is_timed_as_a_whole():
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+            connection.sendall(begun)
             for _ in range(100):
                 connection.sendall(b" ")
                 stop.wait(0.05)
@@ -109,6 +114,35 @@ def test_an_answer_that_trickles_in_is_timed_as_a_whole():
         stop.set()
         thread.join()
         listener.close()
+
+
+def test_a_packed_answer_is_refused_before_it_is_unpacked():
+    packed = Reply(body=gzip.compress(b" " * 10**6), headers={"Content-Encoding": "gzip"})
+    said = r"it packs its answers \(gzip\), which it was asked not to"
+    with chat_server(in_turn(packed)) as server, pytest.raises(RunError, match=said):
+        client(server).ask([asked("a")])
+    (headers,) = server.headers
+    assert headers["Accept-Encoding"] == "identity"
+
+
+def test_an_answer_that_is_too_long_ends_the_work():
+    said = r"an answer is longer than 8388608 bytes; lower body\.max_tokens"
+    long = Reply(body=b" " * (9 * 2**20))
+    with chat_server(in_turn(long)) as server, pytest.raises(RunError, match=said):
+        client(server).ask([asked("a")])
+
+
+def test_json_that_is_nested_too_deep_is_no_completion():
+    with chat_server(in_turn(Reply(body=b"[" * 200_000), Reply(content="yes"))) as server:
+        assert client(server).ask([asked("a")]) == ["yes"]
+
+
+def test_half_a_character_is_sent_and_kept_as_a_replacement():
+    with chat_server(in_turn(Reply(body=BAD))) as server:
+        assert client(server).ask([asked("cut \ud83d")]) == ["bad \ufffd x"]
+        assert client(server).ask([asked("cut \ud83d")]) == ["bad \ufffd x"]
+    (body,) = server.requests
+    assert body["messages"][0]["content"] == "cut \ufffd"
 
 
 def test_retry_after_is_obeyed_by_all_requests():
@@ -280,6 +314,11 @@ def test_a_key_with_a_line_break_is_refused_without_showing_it(monkeypatch):
         ({"url": "host.example/v1"}, r"endpoint\.url: must be an address .* got 'host\.example/v1'"),
         ({"url": "https://host.example/v1?key=abc"}, r"got 'https://host\.example/v1'"),
         ({"url": "https://me:abc@host.example/v1"}, r"endpoint\.url: must hold no name and no password"),
+        ({"url": "http://[::1"}, r"endpoint\.url: 'http://\[::1' is no address \(Invalid IPv6 URL\)"),
+        (
+            {"url": "https://host.example/v1\n"},
+            r"endpoint\.url: must be an address .* got 'https://host\.example/v1\\n'",
+        ),
         ({"key_env": "sk-abc"}, r"endpoint\.key_env: must be the name of an environment variable"),
         ({"body": {"messages": []}}, r"endpoint\.body\.messages: this field is the client's own"),
     ],

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from evidcore_plugin_ct_data.kits23_queries import TEMPLATES
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
 from safetensors.torch import load_file
@@ -58,7 +59,7 @@ def test_adapters_alone_are_trained(checked):
 
 def test_check_names_what_is_not_here_and_what_gets_it(checked, alone):
     data, language, segmenter = checked["unchecked"]
-    assert f"{alone.parent / 'M3D_Seg'}: there is no such folder" in data
+    assert f"{alone.parent / 'CT-ORG'}: holds no files volume-0.nii.gz" in data
     assert "`hf download Qwen/Qwen3-VL-4B-Instruct --revision ebb281ec" in language
     assert "8.88 GB, Apache-2.0" in language
     assert segmenter.startswith("service.medsam2: weights of wanglab/MedSAM2")
@@ -79,6 +80,16 @@ def test_the_settings_are_the_papers():
         (name, 0.25) for name in ("evidence-format", "key-slice", "box-overlap", "volume-consistency")
     }
     assert grpo.reward[-1]["delta"] == 5
+    assert [task["form"] for task in recipe.tasks.values()] == ["array", "array"]
+    assert [reward["needs"] for reward in grpo.reward if reward["use"] == "key-slice"] == ["boxes"]
+
+
+def test_scans_are_in_hu_and_the_segmenter_is_shown_its_ct_window():
+    recipe = load(RECIPE)
+    assert recipe.datasets["organs"]["use"] == "ct-org"  # whose test says that it is in HU
+    window = recipe.services["medsam2"]["window_hu"]
+    assert window == [40 - 200, 40 + 200]
+    assert recipe.model.encoder["windows"] == [window]
 
 
 @pytest.mark.slow
@@ -111,7 +122,18 @@ SIZES = {
     "stage.grpo.steps": "2",  # the first one warms up
     "stage.grpo.prompts_per_step": "2",
     "stage.grpo.learning_rate": "1e-3",
-    "stage.audit.data[0].split": '"train"',  # the miniature has one patient to test on
+    "stage.audit.data[0].split": '"train"',  # the miniature has two scans to test on
+}
+KITS23 = {
+    "dataset.organs": '{ use = "kits23", path = "kits23", queries = "template.json" }',
+    "dataset.organs.validation_share": "0.0",
+    **{f"task.{name}.ask": '"queries"' for name in ("answer", "reason")},
+    **{f"task.{name}.descriptions": '""' for name in ("answer", "reason")},
+}
+M3D_SEG = {
+    "dataset.organs": '{ use = "m3d-seg", path = "M3D_Seg", codes = ["0012"], axes = { "0012" = "LPS" } }',
+    "dataset.organs.validation_share": "0.0",
+    "model.encoder.windows": "[]",  # no HU
 }
 
 
@@ -120,7 +142,7 @@ def small(tmp_path_factory):
     """The recipe beside a miniature of its data set, a tiny Qwen3-VL, and a tiny model that tracks."""
     folder = tmp_path_factory.mktemp("small")
     shutil.copy(RECIPE, folder / RECIPE.name)
-    write("m3d-seg", folder / "M3D_Seg")
+    write("ct-org", folder / "CT-ORG")
     (folder / "term_dictionary.json").write_text(json.dumps({"liver": ["the largest gland of the body"]}))
     tiny_vision_language(folder / "language", "qwen3_vl")
     tokenizer = AutoTokenizer.from_pretrained(folder / "language")
@@ -138,6 +160,23 @@ def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
     assert all(row["prompt_tokens"] > row["image_tokens"] == 4 * 4 for row in found["data"])
     asked = [row["prompt"] for row in found["data"]]
     assert any("the largest gland of the body" in text for text in asked)
+
+
+def test_m3d_seg_is_a_variant(evid, small, changes):
+    write("m3d-seg", small / "M3D_Seg")
+    other = [word for key, value in M3D_SEG.items() for word in ("--set", f"{key}={value}")]
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes, *other).stdout)
+    assert found["unchecked"] == []
+
+
+def test_the_implicit_queries_of_kits23_are_a_variant(evid, small, changes):
+    write("kits23", small / "kits23")
+    texts = {name: [f"{name}, {{kidney_side}}"] for name in TEMPLATES}
+    (small / "template.json").write_text(json.dumps(texts))
+    other = [word for key, value in KITS23.items() for word in ("--set", f"{key}={value}")]
+    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes, *other).stdout)
+    assert found["unchecked"] == []
+    assert all("_only_" in row["prompt"] and '[{"slice": 12' in row["prompt"] for row in found["data"])
 
 
 @pytest.fixture(scope="module")

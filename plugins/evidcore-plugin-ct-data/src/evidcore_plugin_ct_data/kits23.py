@@ -22,11 +22,13 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.case import Case, Finding, MaskRef, Split, VolumeRef
-from evidcore.errors import DataError, NotHere
+from evidcore.case import Case, Finding, MaskRef, Query, Split, VolumeRef
+from evidcore.errors import DataError, NotHere, RecipeError
 from evidcore.registry.factory import Flat
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.kits23_queries import queries as asked_of
+from evidcore_plugin_ct_data.kits23_queries import read_texts, things_of
 from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
 from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
@@ -59,6 +61,7 @@ class Kits23(PublishedSet):
         revision: Revision | None = None,
         instances: bool = True,
         annotation: Annotated[int, Ge(1)] = 1,
+        queries: str = "",
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
         test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
         selection: Annotated[Selection, Flat],
@@ -68,19 +71,29 @@ class Kits23(PublishedSet):
 
         Args:
             recipe_folder: where a relative `path` starts.
-            cache_folder: not used; images are fetched to where the publisher's program puts them.
+            cache_folder: keeps what was measured of objects for `queries`; images are fetched to where the
+                publisher's program puts them.
             path: the cloned repository, or its folder `dataset`.
             revision: full commit hash of the Hub repository with the images: those that are not in `path` are
                 fetched from there.
             instances: give every object a mask of its own too.
             annotation: whose drawing of the objects; cases from 300 on have the first alone, which is taken
                 where the asked one is not there.
+            queries: a file of texts that mean an object without naming it, MedVol-R1's `template.json`; cases
+                then come with queries (`kits23_queries`), for which every object is read once.
             validation_share: share of the patients in `validation`.
             test_share: share of the patients in `test`.
             ids: only these cases (`case_00000`), or a text file with one a line.
             max_gb: more than this is never fetched for a split; all images have some tens of GB.
             selection: see `Selection`.
         """
+        if queries and not instances:
+            raise RecipeError(
+                f"kits23: queries = {queries!r} are about single objects, and instances is false. Leave it "
+                "true."
+            )
+        self._texts_file = recipe_folder / queries if queries else None
+        self._cache_folder = cache_folder
         self._given = recipe_folder / path
         files = Files(
             folder=self._given,
@@ -97,7 +110,10 @@ class Kits23(PublishedSet):
 
     def fingerprint(self) -> str:
         """Hash the options and the state of every file."""
-        settings = {"instances": self._instances, "annotation": self._annotation, **self._shares}
+        settings: dict[str, Any] = {"instances": self._instances, "annotation": self._annotation}
+        settings |= self._shares
+        if self._texts_file is not None:
+            settings["queries"] = self._texts
         return self._walk.fingerprint(settings, [f"{self._root}{CLINICAL}"])
 
     @property
@@ -125,6 +141,10 @@ class Kits23(PublishedSet):
             }
             if self._instances:
                 masks |= {mask: MaskRef(path=str(path)) for mask, path in objects.items()}
+            asked: tuple[Query, ...] = ()
+            if self._texts_file is not None:
+                things = things_of({mask: masks[mask] for mask in objects}, self._cache_folder)
+                asked = asked_of(name, things, self._texts)
             facts = self._clinical.get(name, {})
             case = Case(
                 id=name,
@@ -132,6 +152,7 @@ class Kits23(PublishedSet):
                 volumes=(VolumeRef(path=str(self._files.path(image)), intensity="hu"),),
                 findings=_findings(objects, facts) if objects else (),
                 masks=masks,
+                queries=asked,
                 notes={key: facts[key] for key in NOTES if facts.get(key) is not None},
             )
             yield Entry(case=case, names=(image, labels))
@@ -146,6 +167,10 @@ class Kits23(PublishedSet):
             f"{kind} {number}": drawn.get(self._annotation, drawn[min(drawn)])
             for (kind, number), drawn in sorted(found.items())
         }
+
+    @functools.cached_property
+    def _texts(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self._texts_file is None else read_texts(self._texts_file)
 
     @functools.cached_property
     def _clinical(self) -> Mapping[str, Mapping[str, Any]]:

@@ -15,13 +15,22 @@ from evidcore.case import VolumeRef
 from evidcore.errors import DataError, did_you_mean
 from evidcore.formats import AGAIN, Array, FileGrid, Stored
 from evidcore_plugin_dicom.frames import Frame, frames_of
-from evidcore_plugin_dicom.headers import MISTAKES, SEGMENTATIONS, files_in, is_dicom, read_dataset, shown
+from evidcore_plugin_dicom.headers import (
+    MISTAKES,
+    SEGMENTATIONS,
+    files_in,
+    is_dicom,
+    named,
+    read_dataset,
+    shown,
+)
 from evidcore_plugin_dicom.stack import stack
 
 NOT_HU = {"MR", "PT", "NM", "US"}
 NEEDED = (
     "SOPClassUID",
     "Modality",
+    "PatientID",
     "SeriesInstanceUID",
     "SeriesNumber",
     "SamplesPerPixel",
@@ -78,6 +87,7 @@ def open_series(ref: VolumeRef) -> Stored:
     """
     headers = _headers(ref)
     _refuse_unusual(headers, ref)
+    _refuse_two_patients(headers, ref.path)
     frames = [frame for header in headers for frame in frames_of(header.dataset, header.path)]
     ordered, grid = stack(frames, ref.path)
     return Stored(
@@ -190,6 +200,22 @@ def _refuse_unusual(headers: Iterable[Header], ref: VolumeRef) -> None:
                 f"{header.path}: scales its values by a table (ModalityLUTSequence), expected RescaleSlope "
                 f"and RescaleIntercept. Take the original series."
             )
+
+
+def _refuse_two_patients(headers: Iterable[Header], path: str) -> None:
+    """Stop at images of several patients; ids are not shown, and an image without one is passed over."""
+    first: dict[str, str] = {}  # patient -> the first file
+    for header in headers:
+        patient = str(header.dataset.get("PatientID") or "").strip()
+        if patient:
+            first.setdefault(patient, named(header.path))
+    if len(first) > 1:
+        one, other, *_ = first.values()
+        raise DataError(
+            f"{path}: the images of the series state {len(first)} values of PatientID, the first two in "
+            f"{one} and {other}. Find out whose each image is, and put each patient's into a folder of "
+            "their own."
+        )
 
 
 def _voxels(ordered: list[Frame], grid: FileGrid) -> Array:

@@ -13,6 +13,7 @@ import dataclasses
 import multiprocessing
 import signal
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, get_args
@@ -87,7 +88,7 @@ def check(
         raise DataError(f"dataset {name!r}: lists no case in any split. Check its options and files.")
     for message in unlisted:
         tell(Fault(check="table", severity="error", case="", file="", text=message))
-    for fault in (*_twice(cases), *_shared_patients(cases)):
+    for fault in (*_twice(cases), *_shared_patients(cases), *_spelt_alike(cases)):
         tell(fault)
     voxels: dict[str, list[int]] = collections.defaultdict(list)
     volumes = 0
@@ -158,6 +159,32 @@ def _shared_patients(cases: Sequence[Listed]) -> Iterator[Fault]:
             yield Fault(check="split", severity="error", case=case.id, file="", text=text)
 
 
+def _spelt_alike(cases: Sequence[Listed]) -> Iterator[Fault]:
+    """Yield the patients and ids of two splits that differ in case, Unicode form or blanks alone."""
+    for what in ("patient", "id"):
+        home: dict[str, tuple[str, Listed]] = {}  # as compared -> as first written, and where
+        told: set[tuple[str, Split]] = set()
+        for split, case in cases:
+            name = case.patient if what == "patient" else case.id
+            if name is None:
+                continue
+            first, (other_split, other) = home.setdefault(folded(name), (name, (split, case)))
+            if name != first and split != other_split and (name, split) not in told:
+                told.add((name, split))
+                text = (
+                    f"{what} {name!a} is in {split} and, with case {other.id!a}, {first!a} in "
+                    f"{other_split}: they differ in case, Unicode form or blanks alone. Write a {what} in "
+                    "one way, or rename one if they are two."
+                )
+                yield Fault(check="split", severity="warning", case=case.id, file="", text=text)
+
+
+def folded(name: str) -> str:
+    """Return what is left of a name without case, blanks, invisible characters and its form in Unicode."""
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return "".join(sign for sign in plain if unicodedata.category(sign) not in {"Zs", "Cf", "Cc"})
+
+
 def _nowhere(voxels: Mapping[str, Sequence[int]]) -> Iterator[Fault]:
     """Yield the masks that are empty in every case."""
     for mask, counts in voxels.items():
@@ -185,12 +212,13 @@ def _copied_report(alike: texts.Alike, reports: Sequence[Listed]) -> Fault:
 
 def _looked(cases: Sequence[Listed], processes: int) -> Iterator[Looked]:
     """Yield what was seen of each case, in order."""
-    files = [Files.of(case) for _, case in cases]
-    if processes == 1 or len(files) < 2:
-        yield from map(look, files)
+    if processes == 1 or len(cases) < 2:
+        yield from (look(Files.of(case)) for _, case in cases)
         return
+    processes = min(processes, len(cases))
+    files = [Files.of(case, processes) for _, case in cases]
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(processes, len(files)),
+        processes,
         mp_context=multiprocessing.get_context("spawn"),  # torch's threads do not survive a fork
         initializer=_leave_interrupts,
     )

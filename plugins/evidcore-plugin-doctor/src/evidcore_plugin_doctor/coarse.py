@@ -38,7 +38,7 @@ def coarsen(volume: Volume) -> Coarse | None:
     values = volume.array
     for axis, (extent, step) in enumerate(zip(extents_mm, volume.spacing_mm_zyx, strict=True)):
         merged = max(1, math.floor(STEP_MM / step + 1e-6))
-        values = _merge(values, axis, merged)
+        values = merge(values, axis, merged)
         places = (np.arange(math.floor(extent / STEP_MM)) + 0.5) * STEP_MM / (step * merged) - 0.5
         values = interpolate(values, places, axis)
     return Coarse(values=np.ascontiguousarray(values, dtype=np.float32))
@@ -56,7 +56,7 @@ def interpolate(values: Grid, places: Places, axis: int) -> Grid:
     return mixed
 
 
-def _merge(values: np.ndarray[Any, Any], axis: int, count: int) -> np.ndarray[Any, Any]:
+def merge(values: np.ndarray[Any, Any], axis: int, count: int) -> np.ndarray[Any, Any]:
     """Average each `count` neighbours along an axis; what does not fill a last group is left out."""
     if count == 1:
         return values

@@ -72,10 +72,11 @@ class Copies:
                 continue
             told[alike.second] = alike.first
             shift = ", ".join(f"{step:.0f}" for step in alike.shift_mm)
+            turned = f"turned by {alike.turn_degrees:.0f} degrees and " if alike.turn_degrees >= 1 else ""
             text = (
-                f"shows what case {other.case!r} shows ({same.file}): correlation {alike.agreement:.3f} over "
-                f"{100 * alike.overlap:.0f} % of the smaller one, shifted by ({shift}) mm (z, y, x). It is "
-                f"another crop, resampling or noisy copy"
+                f"shows what case {other.case!r} shows ({same.file}): correlation {alike.agreement:.3f} "
+                f"over {100 * alike.overlap:.0f} % of the smaller one, {turned}shifted by ({shift}) mm (z, "
+                "y, x). It is another crop, resampling, turned or noisy copy"
             )
             yield self._fault("near-duplicate", owner, found, other, text)
 

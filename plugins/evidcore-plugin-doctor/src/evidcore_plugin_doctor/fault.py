@@ -12,15 +12,18 @@ Severity = Literal["error", "warning"]
 CHECKS: Mapping[str, str] = {
     "table": "rows and cells that cannot be read",
     "id": "case ids that stand twice",
-    "split": "patients that are in two splits",
-    "file": "volumes that cannot be read: missing, cut off, NaN, 2D, without orientation",
+    "split": "patients and ids that are in two splits, in another spelling too",
+    "file": "volumes that cannot be read: missing, cut off, NaN, 2D, without orientation, too large for "
+    "memory",
     "spacing": "voxels of an unlikely size",
-    "intensity": "values that are not Hounsfield units: rescaled twice, not at all, or windowed",
-    "fill": "slices and volumes that hold a single value",
+    "intensity": "values that are not Hounsfield units: rescaled twice, not at all, scaled, negated, "
+    "windowed, MR",
+    "fill": "slices, regions and volumes that hold a single value",
+    "slices": "slices out of order, repeated, missing, of another scan, or on another scale",
     "orientation": "anatomy on the wrong side",
-    "mask": "masks of another grid, empty, outside the body, on the wrong side",
+    "mask": "masks of another grid, empty, full, mirrored, outside the body, on the wrong side",
     "duplicate": "the same voxels under two names",
-    "near-duplicate": "another crop, resampling or noisy copy of a volume",
+    "near-duplicate": "another crop, resampling, turned or noisy copy of a volume",
     "report": "one report, or nearly, for two patients",
 }
 

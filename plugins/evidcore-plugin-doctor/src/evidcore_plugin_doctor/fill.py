@@ -1,4 +1,4 @@
-"""Slices and volumes that hold a single value where a body should be."""
+"""Slices, regions and volumes that hold a single value where a body should be."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from evidcore.volume import Volume
 from evidcore_plugin_doctor.fault import Severity
 
 ZERO_SHARE = 0.3  # of a CT; a scan of a whole body has 2 % of water at exactly 0 HU
+REGION = 0.02  # of a slice; noise and texture leave no larger region of a CT at one value
 AIR_HU = -900.0  # empty slices of a CT may be filled with air at its ends
 
 Said = tuple[Severity, str]
@@ -43,6 +44,34 @@ def empty_parts(volume: Volume) -> Iterator[Said]:
         )
 
 
+def hollow(volume: Volume) -> Iterator[Said]:
+    """Yield regions of a CT that hold one value, as no tissue does.
+
+    Air and fillings may be even, and so may what lies at either end of the values, where these were clipped.
+    """
+    array = volume.array
+    low, high = max(AIR_HU, float(array.min())), float(array.max())
+    even = array[:, 1:, 1:] == array[:, :-1, 1:]
+    even &= array[:, 1:, 1:] == array[:, 1:, :-1]
+    inner = array[:, 1:, 1:]
+    even &= (inner > low) & (inner < high)
+    largest = REGION * array[0].size
+    found: dict[float | int, list[int]] = {}
+    for z in np.flatnonzero(even.sum(axis=(1, 2)) > largest):
+        values, counts = np.unique(inner[z][even[z]], return_counts=True)
+        commonest = values[counts.argmax()]
+        alone = np.ptp(array[z]) == 0  # said elsewhere
+        if not alone and counts.max() > largest:
+            found.setdefault(_value(commonest), []).append(int(z))
+    for value, slices in found.items():
+        yield (
+            "error",
+            f"{len(slices)} of {len(array)} slices hold regions of exactly {value} HU: z = {runs(slices)}. "
+            "Tissue has noise: the voxels were overwritten. Convert the series again, or leave the case "
+            "out.",
+        )
+
+
 def cut_away(volume: Volume) -> Iterator[Said]:
     """Yield that the background of a CT was filled with zeros."""
     zeros = float(np.mean(volume.array == 0))
@@ -66,6 +95,6 @@ def runs(numbers: list[int], most: int = 4) -> str:
     return ", ".join(said) + (", ..." if len(found) > most else "")
 
 
-def _value(plane: np.ndarray[Any, Any]) -> float | int:
-    value = plane.reshape(-1)[0].item()
+def _value(values: Any) -> float | int:
+    value = np.asarray(values).reshape(-1)[0].item()
     return int(value) if float(value).is_integer() else float(value)

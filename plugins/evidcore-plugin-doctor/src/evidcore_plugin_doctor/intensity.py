@@ -1,7 +1,9 @@
 """Whether the values of a CT are Hounsfield units: air at -1000, soft tissue around 0 to 80.
 
 Scanners fill the corners outside the circle with values of their own (-2000, -2048, -3024), so the lowest
-value proves nothing; where the tissue lies does.
+value proves nothing; where tissue and air lie does. Nothing in a body attenuates less than air, so the values
+of a CT that shows air begin at -1000 HU with many voxels: where they begin elsewhere, they were scaled or
+shifted.
 """
 
 from __future__ import annotations
@@ -17,10 +19,35 @@ SAMPLE = 400_000  # voxels looked at
 INTERCEPT_HU = 1024.0  # nearly every scanner's; some write 1000
 SHARE = 0.10  # of the voxels that soft tissue has at least, wherever it lies
 LITTLE = 0.02
+AIR_HU = (
+    -1200.0,
+    -960.0,
+)  # where air's values begin, with its noise, rounding and an intercept of 1000 or 1024
+NO_LUNG_HU = -300.0  # what begins above shows no air
+PILE_HU = 60.0  # from where values begin: air is a peak, and nothing lies below it
+NEGATED_HU = -150.0  # bone, of a negated scan
+MR_LOWEST_HU, MR_WIDTH_HU = -50.0, 300.0  # no fat, yet wider than soft tissue with contrast
+IMPOSSIBLE_HU = (-10_000.0, 100_000.0)  # fillings and metal stay within
 FAT_TWICE_HU = (-1200.0, -1090.0)  # fat under the intercept applied twice; noise of air seldom reaches it
 
 Said = tuple[Severity, str]
 _REMEDY = 'Write the values as HU once, or set intensity = "arbitrary" on the data set.'
+
+
+def impossible(volume: Volume) -> Said | None:
+    """Say that single voxels hold what no CT holds, None where they do not."""
+    low, high = IMPOSSIBLE_HU
+    array = volume.array
+    if float(array.min()) >= low and float(array.max()) <= high:
+        return None
+    outside = (array < low) | (array > high)
+    z, y, x = (int(index) for index in np.argwhere(outside)[0])
+    return (
+        "error",
+        f"{int(outside.sum())} of {array.size} voxels lie beyond {low:g} to {high:g} HU, the first at "
+        f"z={z}, y={y}, x={x}: {float(array[z, y, x]):g}. Convert the series again, or fill them with air "
+        "(-1000 HU).",
+    )
 
 
 def not_hounsfield(volume: Volume) -> Said | None:
@@ -45,7 +72,19 @@ def not_hounsfield(volume: Volume) -> Said | None:
             f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was applied "
             f"twice. Soft tissue lies at 0 to 80 HU. Add {INTERCEPT_HU:.0f}, or convert the series again.",
         )
-    if np.quantile(sample, 0.001) > -100 and _share(sample, 850, 1250) > SHARE:
+    lowest = float(np.quantile(sample, 0.001))
+    if (
+        lowest < NEGATED_HU
+        and _share(sample, 850, 1250) > SHARE / 2
+        and _share(sample, -np.inf, -700) < LITTLE
+    ):
+        peak = _peak(sample, 850, 1250)
+        return (
+            "error",
+            f"air seems to lie at {peak:.0f} HU and bone below {lowest:.0f} HU: the values are negated. "
+            "Air lies at -1000 HU. Multiply by -1, or convert the series again.",
+        )
+    if lowest > -100 and _share(sample, 850, 1250) > SHARE:
         peak = _peak(sample, 850, 1250)
         return (
             "error",
@@ -64,7 +103,31 @@ def not_hounsfield(volume: Volume) -> Said | None:
             "warning",
             f"the lowest value is {low:g}: no air and no fat, which every CT holds. {_REMEDY}",
         )
-    return None
+    return _misplaced_air(sample, lowest) or _like_mr(sample, lowest)
+
+
+def _misplaced_air(sample: np.ndarray[Any, Any], lowest: float) -> Said | None:
+    """Say that air does not lie at -1000 HU."""
+    is_high = AIR_HU[1] < lowest < NO_LUNG_HU and _share(sample, lowest, lowest + PILE_HU) > SHARE / 2
+    if not is_high and _share(sample, -np.inf, AIR_HU[0]) <= LITTLE:
+        return None
+    return (
+        "error",
+        f"the values begin at {lowest:.0f} HU, with many voxels: air lies at -1000 HU, and nothing in a body "
+        f"below. They were scaled, shifted or clipped. {_REMEDY}",
+    )
+
+
+def _like_mr(sample: np.ndarray[Any, Any], lowest: float) -> Said | None:
+    """Say that there is neither air nor fat, and much besides soft tissue."""
+    width = float(np.quantile(sample, 0.99)) - lowest
+    if lowest < MR_LOWEST_HU or width < MR_WIDTH_HU:
+        return None
+    return (
+        "warning",
+        f"99 % of the voxels lie in {lowest:.0f} to {lowest + width:.0f} HU: no air and no fat, which "
+        f"every CT holds, and more than soft tissue spans. It may be MR. {_REMEDY}",
+    )
 
 
 def _sample(volume: Volume) -> np.ndarray[Any, Any]:

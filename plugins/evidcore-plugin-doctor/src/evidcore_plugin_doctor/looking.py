@@ -12,16 +12,19 @@ from pathlib import Path
 
 from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume import Geometry, Volume, read, read_geometry
+from evidcore.volume import Geometry, Volume, read_geometry
+from evidcore.volume.reading import opened, volume_of
 from evidcore_plugin_doctor.anatomy import find_body, find_tissue, misplaced
 from evidcore_plugin_doctor.coarse import Coarse, coarsen
 from evidcore_plugin_doctor.fault import Fault, Severity
-from evidcore_plugin_doctor.fill import cut_away, empty_parts
-from evidcore_plugin_doctor.intensity import not_hounsfield
+from evidcore_plugin_doctor.fill import cut_away, empty_parts, hollow
+from evidcore_plugin_doctor.intensity import impossible, not_hounsfield
 from evidcore_plugin_doctor.likeness import Fingerprint, fingerprint
 from evidcore_plugin_doctor.masks import Mask, look_at_masks
+from evidcore_plugin_doctor.memory import refuse_oversized
 from evidcore_plugin_doctor.organs import AXES
-from evidcore_plugin_doctor.spacing import unlikely
+from evidcore_plugin_doctor.slices import torn
+from evidcore_plugin_doctor.spacing import too_small, unlikely
 
 Said = tuple[str, Severity, str, str]  # check, severity, file, text
 _MIRRORED = "Look at the scan in a viewer; if it is mirrored, write it again with a right affine."
@@ -35,11 +38,13 @@ class Files:
     volumes: tuple[VolumeRef, ...]
     masks: Mapping[str, MaskRef]
     present: frozenset[str]
+    processes: int = 1  # that read at once and share the memory
 
     @classmethod
-    def of(cls, case: Case) -> Files:
+    def of(cls, case: Case, processes: int = 1) -> Files:
         """Take the files of a case."""
         return cls(
+            processes=processes,
             case=case.id,
             volumes=case.volumes,
             masks=dict(case.masks),
@@ -73,7 +78,7 @@ def look(files: Files) -> Looked:
     for index, ref in enumerate(files.volumes):
         masks = files.masks if index == 0 else {}  # masks lie on the grid of the first volume
         try:
-            volume = read(ref)
+            volume = _read(ref, files.processes)
         except DataError as error:
             faults.append(_unreadable(files.case, ref.path, error))
             faults += [_missing(files.case, name, mask) for name, mask in masks.items() if _is_gone(mask)]
@@ -98,15 +103,37 @@ def look(files: Files) -> Looked:
     return Looked(faults=tuple(faults), prints=tuple(prints), mask_voxels=voxels)
 
 
+def _read(ref: VolumeRef, processes: int) -> Volume:
+    """Read a volume, unless its header says that it does not fit into memory.
+
+    Raises:
+        DataError: if it cannot be used, or is too large.
+    """
+    stored, placement = opened(ref)
+    refuse_oversized(ref, placement.geometry, processes)
+    try:
+        return volume_of(ref, stored, placement)
+    except MemoryError as cause:
+        raise DataError(
+            f"{ref.path}: is too large for memory: reading its voxels failed, though its header states "
+            f"{placement.geometry}. Write it again, or check it on a machine with more memory."
+        ) from cause
+
+
 def _seen(ref: VolumeRef, volume: Volume, coarse: Coarse | None) -> tuple[list[Said], Mask | None]:
     """Say what is wrong with voxel sizes and values; return the body where the values are those of a CT."""
     odd = [("spacing", *one) for one in unlikely(ref, volume.geometry, _stated(ref, volume.geometry))]
+    small = too_small(volume) if ref.intensity == "hu" and not odd else None
+    odd += [("spacing", *small)] if small else []
     empty = [("fill", *one) for one in empty_parts(volume)]
     wrong = not_hounsfield(volume) if ref.intensity == "hu" else None
-    strange = [("intensity", *wrong)] if wrong else []
-    if ref.intensity == "hu" and not strange and not empty:
-        empty = [("fill", *one) for one in cut_away(volume)]
-    said = [(check, severity, ref.path, text) for check, severity, text in (*odd, *empty, *strange)]
+    single = impossible(volume) if ref.intensity == "hu" else None
+    strange = [("intensity", *one) for one in (single, wrong) if one]
+    if ref.intensity == "hu" and not strange:
+        cut = [] if empty else [("fill", *one) for one in cut_away(volume)]
+        empty += cut or [("fill", *one) for one in hollow(volume)]
+    order = [("slices", *one) for one in torn(volume)]
+    said = [(check, severity, ref.path, text) for check, severity, text in (*odd, *empty, *strange, *order)]
     is_ct = ref.intensity == "hu" and coarse is not None and wrong is None
     return said, find_body(coarse) if is_ct and coarse is not None else None
 

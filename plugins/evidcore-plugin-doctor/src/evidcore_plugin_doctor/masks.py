@@ -11,12 +11,14 @@ import numpy as np
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume import Volume, read, read_mask
+from evidcore.volume import Volume, read, read_geometry, read_mask
 from evidcore_plugin_doctor.coarse import STEP_MM
 from evidcore_plugin_doctor.fault import Severity
 from evidcore_plugin_doctor.organs import Place, contradictions
+from evidcore_plugin_doctor.outline import better_turn
 
 OUTSIDE = 0.5  # of a mask's voxels; a mask drawn a little too large is passed over
+FULL = 0.98  # of a volume; no object fills it
 AIR_HU = -940.0  # a lung that the field of view cuts open is not filled, and is denser
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -56,7 +58,11 @@ def look_at_masks(
     voxels: dict[str, int] = {}
     places: dict[str, Place] = {}
     voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
+    paths = {ref.path for ref in masks.values()}
+    turned = {path: text for path in paths if (text := _exchanged(path, volume))}
     for name, ref, mask in _read(masks, volume):
+        if not isinstance(mask, DataError) and ref.path in turned:
+            mask = DataError(turned[ref.path])
         if isinstance(mask, DataError):
             reason = str(mask).removeprefix(f"{ref.path}: ")
             refused.setdefault((ref.path, reason), []).append(name)
@@ -69,6 +75,17 @@ def look_at_masks(
             elif ref.label is None and ref.key is None:
                 faults.append(_empty(name, ref, "the file holds nothing else"))
             continue
+        if voxels[name] > FULL * mask.size:
+            text = (
+                f"{name!r}: the mask holds {100 * voxels[name] / mask.size:.0f} % of the volume, and so "
+                "marks nothing in it. Draw it, or take it out of the table."
+            )
+            faults.append(Said(severity="error", file=ref.path, text=text))
+            continue
+        better = better_turn(volume, mask)
+        if better:
+            text = f"{name!r}: {better}. Look at it over the scan; write it again with the scan's affine."
+            faults.append(Said(severity="error", file=ref.path, text=text))
         steps = zip(inside, volume.spacing_mm_zyx, strict=True)
         z, y, x = (float(axis.mean() * step) for axis, step in steps)
         places[name] = (z, y, x)
@@ -92,6 +109,21 @@ def look_at_masks(
             text = f"{found.text}. Look at the masks; correct them or their names."
             faults.append(Said(severity="error", file=files, text=text))
     return Seen(faults=tuple(faults), voxels=voxels, backwards=backwards)
+
+
+def _exchanged(path: str, volume: Volume) -> str | None:
+    """Say that a mask's file has the volume's axes in another order; None where not, or without grid."""
+    try:
+        shape = read_geometry(VolumeRef(path=path, intensity="arbitrary")).shape_zyx
+    except DataError:
+        return None  # said by the reader, or the file holds objects and no grid
+    whole = volume.file_geometry.shape_zyx
+    if shape == whole or sorted(shape) != sorted(whole):
+        return None
+    return (
+        f"{path}: the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's "
+        f"place. Write it again as the volume was written."
+    )
 
 
 def _empty(name: str, ref: MaskRef, why: str) -> Said:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from scipy import ndimage
+
 from evidcore.case import VolumeRef
-from evidcore.volume import Geometry
+from evidcore.volume import Geometry, Volume
 from evidcore_plugin_doctor.fault import Severity
 
 SMALLEST_MM, LARGEST_MM = 0.05, 30.0
 FIELD_MM = (20.0, 2500.0)  # of a scan, along any axis
 SLICE_MM = 10.0  # slices of a CT that stand farther apart leave anatomy out
+PIXEL_MM = 0.12  # the finest of a clinical CT: a field of view of 60 mm on a matrix of 512
+SQUARE = 1.5  # a pixel's longer side to its shorter one; scanners make 1, networks resize to 1.4
+THIN = 0.4  # of a pixel: no slices stand closer
+TRUNK_MM, LIMB_MM = 80.0, 30.0  # across; a newborn's chest has 90 mm, a wrist 40
+TISSUE_HU = -300.0
+LUNG_HU = (-950.0, -400.0)
+SLICES = 10  # looked at
+CUT = 0.02  # of a slice's edge may be tissue: a table
+LUNG_SHARE = 0.1  # of a body's outline in a slice
 FULL_MATRIX = (512, 768, 1024)
 DIFFERENT = 0.01  # of the stated spacing
 
@@ -63,7 +75,66 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[S
             f"from the scanner's own spacing.",
         )
     else:
+        yield from _pixels(ref, geometry)
         yield from _field(ref, geometry)
+
+
+def _pixels(ref: VolumeRef, geometry: Geometry) -> Iterator[Said]:
+    """Yield what is odd about the shape and size of the pixels of a slice; slices of a CT are axial."""
+    spacing = sorted(geometry.spacing_mm_zyx)
+    said = f"a spacing of {_written(geometry.spacing_mm_zyx)} mm (z, y, x)"
+    if ref.intensity == "hu":
+        z, *pixel = geometry.spacing_mm_zyx
+        ratio = max(pixel) / min(pixel)
+    else:
+        ratio = min(spacing[1] / spacing[0], spacing[2] / spacing[1])  # any axis may be the slices'
+        z, pixel = spacing[2], spacing[:2]
+    if ratio > SQUARE:
+        yield (
+            "warning",
+            f"{said}: pixels are {ratio:.2g} times as long as wide, and scanners make square ones. Set the "
+            "affine from the scanner's own spacing.",
+        )
+    elif ref.intensity == "hu" and max(pixel) < PIXEL_MM:
+        yield (
+            "warning",
+            f"{said}: no clinical CT has pixels below {PIXEL_MM:g} mm. Set the affine from the scanner's own "
+            f"spacing.",
+        )
+    elif ref.intensity == "hu" and z < THIN * max(pixel):
+        yield (
+            "warning",
+            f"{said}: slices stand closer than {THIN:g} of a pixel, as no scanner puts them. Set the "
+            "affine from the scanner's own spacing.",
+        )
+
+
+def too_small(volume: Volume) -> Said | None:
+    """Say that the body of a CT, seen whole across, is smaller than anybody's; None where it is not."""
+    widths, airy = [], []
+    steps = volume.spacing_mm_zyx[1:]
+    for plane in volume.array[:: max(1, len(volume.array) // SLICES)]:
+        tissue = plane > TISSUE_HU
+        edges = np.concatenate([tissue[0], tissue[-1], tissue[:, 0], tissue[:, -1]])
+        if not tissue.any() or edges.mean() > CUT:
+            continue
+        lengths = [np.ptp(np.flatnonzero(tissue.any(axis=1 - axis))) + 1 for axis in (0, 1)]
+        widths.append(max(length * step for length, step in zip(lengths, steps, strict=True)))
+        inside = ndimage.binary_fill_holes(tissue)
+        lung = inside & (plane > LUNG_HU[0]) & (plane < LUNG_HU[1])
+        airy.append(lung.sum() > LUNG_SHARE * inside.sum())
+    if len(widths) < SLICES / 2:
+        return None
+    least = TRUNK_MM if np.mean(airy) > 1 / 3 else LIMB_MM
+    width = float(np.median(widths))
+    if width >= least:
+        return None
+    what = "chest" if least == TRUNK_MM else "body"
+    return (
+        "warning",
+        f"a spacing of {_written(volume.spacing_mm_zyx)} mm (z, y, x) makes the {what} {width:.0f} mm "
+        f"wide, expected at least {least:g} mm. Set the affine from the scanner's own spacing.",
+    )
 
 
 def _field(ref: VolumeRef, geometry: Geometry) -> Iterator[Said]:

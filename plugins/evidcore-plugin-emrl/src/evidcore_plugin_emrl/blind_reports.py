@@ -180,7 +180,7 @@ def _usual(known: Sequence[_Known], rule: Rule) -> dict[str, float]:
     for one in known:
         for name, height in one.heights().items():
             heights.setdefault(name, []).append(height)
-    return {name: statistics.median(heights[name]) for name in affirmed}
+    return {name: statistics.median(heights[name]) for name in affirmed if name in heights}
 
 
 def _at(height: float, shown: Sequence[int]) -> int:

@@ -44,7 +44,7 @@ class Seen:
 
     present: tuple[str, ...]
     absent: tuple[str, ...]
-    areas: Mapping[str, Mapping[int, int]]  # of the findings that are present, by slice
+    areas: Mapping[str, Mapping[int, int]]  # of the findings that are present and have a mask, by slice
     gold: Mapping[str, int]  # finding -> the slice that a right answer cites for it
     cites_each: bool  # a slice for each finding
 
@@ -82,10 +82,12 @@ def seen(prompt: Prompt, cache_folder: Path) -> Seen:
     """
     known, best = states(prompt.case.findings), best_evidence(prompt)
     present = tuple(name for name, state in known.items() if state == "present")
-    areas = {name: measure(prompt.case, [name], RULE, cache_folder).areas for name in present}
+    masked = [name for name in present if name in prompt.case.masks]
+    areas = {name: measure(prompt.case, [name], RULE, cache_folder).areas for name in masked}
     gold: dict[str, int] = {}
     if best is not None:
-        gold = dict(best.slices) if best.slice is None else dict.fromkeys(present, best.slice)
+        shown = prompt.reference["present"]
+        gold = dict(best.slices) if best.slice is None else dict.fromkeys(shown, best.slice)
     return Seen(
         present=present,
         absent=tuple(name for name, state in known.items() if state == "absent"),

@@ -37,8 +37,9 @@ class ReportEvidence(Task):
     `key-slice` goes by: `target`, or `targets` where a slice is cited for each finding; neither for a healthy
     scan. `cited` holds the slices that a gold answer names, by finding or as "slice".
 
-    An indication in the case's notes is told. Cases without a report ask nothing, nor do those with a finding
-    that has no mask or that no shown slice shows; the log says so of the first.
+    An indication in the case's notes is told. Cases without a report ask nothing, nor, unless `unshown` says
+    otherwise, do those with a finding that has no mask or that no shown slice shows; the log says so of the
+    first.
 
     Args:
         cache_folder: keeps what was measured of masks.
@@ -52,6 +53,9 @@ class ReportEvidence(Task):
         slices_of: gold answers name a slice of the "finding", or any shown slice of the "organ" that it lies
             in, drawn by the seed, as labels do that a segmenter of organs made. Its mask is named by the
             finding's `location`, with its `side` before it where there are two; cases without it ask nothing.
+        unshown: what becomes of a case with a finding that has no mask or that no shown slice shows:
+            "leave-out" asks nothing; "report" asks for all findings, and for the slice of the others, as
+            reports tell what is known from elsewhere. Without any other, nothing is asked.
         instruction: what the model is told after it was shown the scan; "" for a sentence with the form.
 
     Source:
@@ -72,6 +76,7 @@ class ReportEvidence(Task):
         section: Literal["report", "impression"] = "report",
         margin_slices: Annotated[int, Ge(0)] = 0,
         slices_of: Literal["finding", "organ"] = "finding",
+        unshown: Literal["leave-out", "report"] = "leave-out",
         instruction: str = "",
     ) -> None:
         if margin_slices and slices_of == "organ":
@@ -82,6 +87,7 @@ class ReportEvidence(Task):
         self.section = section
         self.margin_slices = margin_slices
         self.slices_of = slices_of
+        self.unshown = unshown
         self.instruction = instruction or self._form()
         self._cache_folder = cache_folder
         self._has_told = False
@@ -91,16 +97,19 @@ class ReportEvidence(Task):
         if self._written(case) is None:
             return ()
         parts, slices = _shown(case, view)
-        present = list(case.present())
-        without = [name for name in present if name not in case.masks]
-        if without:
-            return self._left_out(case, f"finding {without[0]!r} has no mask")
-        areas = {name: measure(case, [name], RULE, self._cache_folder).areas for name in present}
-        unseen = next((name for name in present if gold_slice(areas[name], slices, 1) is None), None)
-        if unseen is not None:
-            return self._left_out(case, f"none of the {len(slices)} slices shown shows finding {unseen!r}")
+        masked = [name for name in case.present() if name in case.masks]
+        areas = {name: measure(case, [name], RULE, self._cache_folder).areas for name in masked}
+        present = [name for name in masked if gold_slice(areas[name], slices, 1) is not None]
+        unshown = next((name for name in case.present() if name not in present), None)
+        if unshown is not None and (self.unshown == "leave-out" or not present):
+            if unshown in masked:
+                return self._left_out(
+                    case, f"none of the {len(slices)} slices shown shows finding {unshown!r}"
+                )
+            return self._left_out(case, f"finding {unshown!r} has no mask")
         of_organs = self.slices_of == "organ"
-        lost = next((one for one in _present(case) if of_organs and not _organs(case, one)), None)
+        shown = [one for one in case.findings if one.name in present]
+        lost = next((one for one in shown if of_organs and not _organs(case, one)), None)
         if lost is not None:
             return self._left_out(
                 case, f"no mask shows the {lost.location or 'organ'} of finding {lost.name!r}"
@@ -172,7 +181,7 @@ class ReportEvidence(Task):
         """Return the shown slices that a gold answer may name for findings."""
         if self.slices_of == "finding":
             return [z for z in slices if abs(z - target["slice"]) <= self.margin_slices]
-        organs = [organ for one in _present(case) if one.name in findings for organ in _organs(case, one)]
+        organs = [organ for one in case.findings if one.name in findings for organ in _organs(case, one)]
         areas = measure(case, [*findings, *dict.fromkeys(organs)], RULE, self._cache_folder).areas
         return [z for z in slices if areas.get(z, 0) > 0]
 
@@ -275,10 +284,6 @@ def _shown(case: Case, view: View) -> tuple[Sequence[Any], list[int]]:
     parts = view.render(case)
     boxes = [part.crop.box_zyx for part in parts if isinstance(part, VisualPart) and is_slice(part.crop)]
     return parts, [box[0] for box in boxes if box is not None]
-
-
-def _present(case: Case) -> list[Finding]:
-    return [one for one in case.findings if one.state == "present"]
 
 
 def _organs(case: Case, finding: Finding) -> list[str]:

@@ -28,24 +28,17 @@ UNKNOWN = "unknown"
 
 _USE = """\
 ```python
-import torch
-from transformers import AutoModelForImageTextToText, AutoProcessor
+import evidcore.model, transformers
 
-import evidcore.model  # tells transformers of the architecture
-from evidcore.case import Case, Prompt, TextPart, VolumeRef
+parts = [{{"type": "image", "path": "scan.nii.gz"}}, {{"type": "text", "text": "Write the report."}}]
+ask = transformers.pipeline("image-text-to-text", model="{folder}", generate_kwargs={{"do_sample": False}})
+print(ask([{{"role": "user", "content": parts}}], return_full_text=False)[0]["generated_text"])
+```
 
-model = AutoModelForImageTextToText.from_pretrained("{folder}")
-processor = AutoProcessor.from_pretrained("{folder}")
-
-case = Case(id="scan", patient=None, volumes=(VolumeRef(path="scan.nii.gz"),))
-view = processor.image_processor.parts()[2]
-parts = (*view.render(case), TextPart(text="Write the report."))
-encoded = processor.encode(Prompt(id="scan", case=case, task="report", parts=parts))
-ids = torch.tensor([encoded.ids])
-pixels = processor.image_processor(encoded.crops)["pixel_values"]
-answer = model.generate(input_ids=ids, pixel_values=pixels, max_new_tokens=256, do_sample=False)
-print(processor.decode(answer[0, ids.shape[1] :], skip_special_tokens=True))
-```"""
+`import evidcore.model` tells transformers of the architecture. The scan is shown as in training; any volume
+that evidcore reads will do. `AutoProcessor` takes such chats too, by `apply_chat_template(…, tokenize=True)`.
+Nothing here looks whether the scan is like those of the training: `evid predict` does, in the model's run.
+"""
 
 
 _USE_PUBLISHED = """\

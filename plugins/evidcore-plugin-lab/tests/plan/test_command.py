@@ -57,3 +57,19 @@ def test_plan_says_which_models_judges_are_loaded_from(evid, recipe):
     assert of_package.endswith("(evidcore-plugin-text-metrics)")
     where = "from the Hugging Face Hub, for stage.02-evaluate.rescue.model"
     assert download == f"them/theirs at 0a1b, {where}: see its page for its size and licence"
+
+
+def test_plan_says_what_one_of_several_processes_holds(evid, recipe):
+    dealt = ["--set", "stage.sft[0].rows_per_forward=1", "--set", "stage.sft[1].rows_per_forward=2"]
+
+    def planned(*words):
+        told = json.loads(evid("plan", recipe, "--json", *dealt, *words).output)
+        return told["stages"][0]["memory"]["float32"]
+
+    one, two = planned(), ("--processes", "2")
+    sharded = planned(*two, "--set", 'stage.sft[0].trl={fsdp="full_shard"}')
+    assert sharded["weights"] == one["weights"] // 2
+    assert sharded["peak"] < one["peak"]
+    assert planned(*two)["buckets"] == one["gradients"]
+    refused = evid("plan", recipe, "--processes", "3", exit_code=2).stderr
+    assert "cannot be dealt to 3 processes with 2 in a pass; take a multiple of 6." in refused

@@ -5,6 +5,7 @@ import inspect
 
 import pytest
 import torch
+from evidcore_plugin_lab.plan.fake_pass import Count
 from evidcore_plugin_lab.plan.memory import (
     HEAD_TOKENS,
     HEAD_WORDS,
@@ -16,6 +17,7 @@ from evidcore_plugin_lab.plan.memory import (
     kept_for_backward,
     training,
 )
+from peft import LoraConfig, get_peft_model
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
@@ -68,6 +70,33 @@ def test_layers_keep_what_the_formula_says(precision, is_trained):
     last = positions * 128 * 4 * (2 if is_trained else 1)
     small = positions * 4 * (7 + 3 * 4)
     assert told <= seen <= told + last + small + 60_000
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT asks by the old name
+@pytest.mark.parametrize("is_adapted", [True, False])
+def test_checkpointed_layers_keep_casts_of_trained_matrices_alone(is_adapted):
+    model = Qwen2ForCausalLM(CONFIG)
+    if is_adapted:
+        get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
+    layers = model.model.train()
+    layers.activation_checkpointing_enable({"use_reentrant": False})
+    embeddings = torch.zeros(ROWS, BEFORE + AFTER, 128, requires_grad=True)
+    count = Count()
+    for tensor in (embeddings, *layers.parameters()):
+        count.known(tensor)
+    with torch.autocast("cpu", torch.bfloat16), count:
+        output = layers(inputs_embeds=embeddings, use_cache=False)[0]
+        seen = count.alive_bytes
+    del output
+    told = training(
+        TEXT, 1000, Trained(parameters=100, is_language=True, is_adapted=is_adapted), BATCH, "bfloat16",
+        is_checkpointed=True,
+    )  # fmt: skip
+    inputs = TEXT.layers * ROWS * (BEFORE + AFTER) * 128 * 4
+    matrices = 2 * TEXT.layers * sum(before * after for before, after in TEXT.matrices())
+    assert told.casts == (matrices // TEXT.layers if is_adapted else matrices)
+    kept_casts = 0 if is_adapted else matrices  # those of one layer are there while it is computed
+    assert inputs + kept_casts <= seen <= inputs + kept_casts + 250_000
 
 
 def test_the_formula_is_right_by_hand():
@@ -145,3 +174,26 @@ def test_evaluation_computes_in_float32_and_trains_nothing():
     found = answering(TEXT, 1000, BATCH)
     assert found.peak == 4000 + found.cache + found.logits
     assert found.casts == found.gradients == found.activations == 0
+
+
+def test_processes_that_share_nothing_hold_gradients_once_more():
+    alone = training(TEXT, 1000, Trained(parameters=100), BATCH, "float32")
+    found = training(TEXT, 1000, Trained(parameters=100), BATCH, "float32", processes=4)
+    assert found.buckets == 400
+    assert found.peak == alone.peak + 400
+
+
+@pytest.mark.parametrize(("precision", "number"), [("float32", 4), ("bfloat16", 2)])
+def test_sharded_states_are_divided_and_gathered_while_answers_are_sampled(precision, number):
+    trained = Trained(parameters=100, matrices=60, is_language=True, copied=200)
+    many = 10**8
+    found = training(TEXT, many, trained, BATCH, precision, processes=4, is_sharded=True, samples=True)
+    assert (found.weights, found.gradients, found.reference) == (many, 100, 200)
+    assert found.optimizer == (4 * 60 + 8 * 40) // 4
+    assert (found.gathered, found.casts, found.buckets) == (number * many, 0, 0)
+    at_rest = found.weights + found.reference + found.optimizer
+    assert found.peak == at_rest + found.gathered + found.cache + found.logits
+    matrices = sum(before * after for before, after in TEXT.matrices())  # those of one layer
+    learnt = training(TEXT, many, trained, BATCH, precision, processes=4, is_sharded=True)
+    assert learnt.gathered == number * matrices
+    assert learnt.peak == at_rest + learnt.gathered + learnt.activations + learnt.head

@@ -43,8 +43,9 @@ def phantoms(run):
     return Assembly(load(run / "resolved.toml")).split("chest", "train")
 
 
-def predict(run, scan, out, **asked):
-    return predict_scan(RunFolder(run), Inquiry(scan=str(scan), **asked), out)
+def predict(run, scan, out, *, unlike=True, **asked):
+    """Ask; most scans here are made by hand and nothing like a chest."""
+    return predict_scan(RunFolder(run), Inquiry(scan=str(scan), unlike=unlike, **asked), out)
 
 
 def policy_of(run):

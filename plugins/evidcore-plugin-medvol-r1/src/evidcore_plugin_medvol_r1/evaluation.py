@@ -9,7 +9,8 @@ What is counted how:
 - `oracle_dsc` is what the same segmenter makes of the gold boxes: no answer can be expected to beat it.
 - `key_slice_area` is the target's area on the named slice over its largest on any slice, `key_slice_off_mm`
   how far that slice lies from the gold one, `box_iou` how well the boxes match the gold ones in the plane,
-  whatever slice was named.
+  whatever slice was named. `repeated_boxes` is how many boxes of an answer are no others in voxels than one
+  before: they make no other mask, and count against `box_iou`.
 - `right_mask` is the share of queries whose words leave several masks open (`reference["among"]`, as both
   kidneys) for which the mask made of the answer overlaps what is meant by more voxels than all the others.
 
@@ -31,7 +32,6 @@ from evidcore.contracts import (
     Answers,
     Asking,
     Blind,
-    BoxPrompt,
     Evaluation,
     Policy,
     Row,
@@ -50,6 +50,7 @@ from evidcore.registry.factory import offer_of
 from evidcore_plugin_medvol_r1.blind_boxes import BLIND, REGISTRATION, Rule, best_answers
 from evidcore_plugin_medvol_r1.followed import SegmentationAnswer, follow
 from evidcore_plugin_medvol_r1.mask_figures import BY_PART, UNITS, MaskFigures
+from evidcore_plugin_medvol_r1.masks import request
 from evidcore_plugin_medvol_r1.scan_facts import outlined, stated
 
 MOST_SCANS = 600  # of training patients, whose outlines registration learns from
@@ -199,7 +200,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
         if not evidence.boxes:
             return None
         with blame(offer_of(self.segmenter), f"following boxes through {volume.path}"):
-            made = self.segmenter.session(volume).mask([BoxPrompt(box=box) for box in evidence.boxes])
+            made = self.segmenter.session(volume).mask(request(evidence.boxes).prompts)
         return made, self.segmenter
 
 

@@ -13,7 +13,7 @@ from evidcore.geometry.boxes import Mask, mask_overlap, matched_iou
 UNITS = {
     "dsc": "score", "iou": "score", "oracle_dsc": "score", "oracle_iou": "score", "unparsable_rate": "rate",
     "unusable_rate": "rate", "key_slice_area": "score", "key_slice_off_mm": "plain", "box_iou": "score",
-    "right_mask": "rate",
+    "repeated_boxes": "plain", "right_mask": "rate",
 }  # fmt: skip
 BY_PART = ("dsc", "iou", "oracle_dsc", "unparsable_rate", "right_mask")  # told by organ and kind of query too
 
@@ -65,12 +65,15 @@ def mask_figures(
     areas = target.sum(axis=(1, 2))
     if said is None:
         figures |= {"key_slice_area": 0.0, "box_iou": 0.0}
-        missing["key_slice_off_mm"] = "the answer names no slice"
+        missing |= {
+            "key_slice_off_mm": "the answer names no slice", "repeated_boxes": "the answer names no box",
+        }  # fmt: skip
     else:
         z, gold_z = said.boxes[0].z, gold.boxes[0].z
         moved = [dataclasses.replace(box, z=gold_z) for box in said.boxes]
         figures["key_slice_area"] = float(areas[z] / areas.max()) if areas.any() else 0.0
         figures["key_slice_off_mm"] = abs(z - gold_z) * spacing_z_mm
         figures["box_iou"] = matched_iou(moved, gold.boxes)
+        figures["repeated_boxes"] = float(len(moved) - len(set(moved)))
     refused = str(own) if isinstance(own, Exception) else None
     return MaskFigures(figures=figures, missing=missing, refused=refused)

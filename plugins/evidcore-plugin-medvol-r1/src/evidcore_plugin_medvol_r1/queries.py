@@ -54,24 +54,29 @@ def by_mask(
 ) -> list[Asked]:
     """Ask for each mask of a case: by its name, or by one of its descriptions.
 
+    Names are matched whether they are written in capitals or not, as sets differ in it.
+
     Args:
         case: whose masks are asked about.
         names: masks that are asked about; all of the case if empty.
-        descriptions: mask name -> texts of which one is drawn.
+        descriptions: mask name, in small letters -> texts of which one is drawn.
         seed: of the draw.
     """
+    held = {name.lower(): name for name in case.masks}
     found = []
-    for name in names or case.masks:
-        if name in case.masks:
-            spoken = name.replace("_", " ")
-            texts = descriptions.get(name) or descriptions.get(spoken) or (f"the {spoken}",)
-            text = random.Random(f"reasoning-segmentation/{seed}/{case.id}/{name}").choice(texts)
-            found.append(Asked(id=name, text=text, masks=(name,)))
+    for name in [held[one.lower()] for one in names if one.lower() in held] if names else case.masks:
+        spoken = name.replace("_", " ")
+        texts = descriptions.get(name.lower()) or descriptions.get(spoken.lower()) or (f"the {spoken}",)
+        text = random.Random(f"reasoning-segmentation/{seed}/{case.id}/{name}").choice(texts)
+        found.append(Asked(id=name, text=text, masks=(name,)))
     return found
 
 
 def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
     """Read a JSON file of mask names with their descriptions, as M3D's `term_dictionary.json`.
+
+    Returns:
+        Texts by mask name in small letters; those of names that differ in capitals alone, together.
 
     Raises:
         DataError: if it cannot be used; names the file and the entry.
@@ -85,10 +90,12 @@ def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
         ) from cause
     if not isinstance(table, dict):
         raise DataError(f"{path}: must be an object of mask names, got {type(table).__name__}.")
+    found: dict[str, tuple[str, ...]] = {}
     for name, texts in table.items():
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(
                 f"{path}: {name!r} must have a list of texts, got {json.dumps(texts)[:60]}. "
                 "Correct the entry."
             )
-    return {name: tuple(texts) for name, texts in table.items()}
+        found[name.lower()] = (*found.get(name.lower(), ()), *texts)
+    return found

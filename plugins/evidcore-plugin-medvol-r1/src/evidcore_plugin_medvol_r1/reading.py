@@ -2,9 +2,11 @@
 
 *Strict*: the whole text is one think pair that is not empty (where thinking is asked for) and one answer pair
 around one JSON object, or an array that holds one, with these two keys alone; the slice is one that was
-shown, the boxes are whole numbers in 0..1000 with x0 < x1 and y0 < y1. *Tolerant*, as the released code: the
+shown, the boxes are whole numbers in 0..1000 with x0 < x1 and y0 < y1, and none is written twice. Where the
+form is `array`, as in paper and release, a bare object is refused. *Tolerant*, as the released code: the
 first object of the first JSON that can be found in the answer, also inside `{"entities": […]}`, numbers with
-a fraction, a slice written as text, one box under `bbox_2d`; boxes that are none are left out.
+a fraction, a slice written as text, one box under `bbox_2d`; boxes that are none are left out, and a box that
+is written twice is two boxes.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from evidcore.text.tags import inside, tag_fault
 
 SLICE, BOXES, ONE_BOX = "slice", "bbox_2d_list", "bbox_2d"
 FULL = 1000  # the far edge of what is shown
 ShownBox = tuple[float, float, float, float]  # x0, y0, x1, y1 in 0..FULL
+Form = Literal["object", "array"]
 _TRIES = 64  # places in a text where JSON may begin
 
 
@@ -35,13 +38,14 @@ class Reading:
     parts: Mapping[str, float]
 
 
-def read(text: str, shown: Sequence[int], *, think: bool) -> Reading:
+def read(text: str, shown: Sequence[int], *, think: bool, form: Form = "object") -> Reading:
     """Read a completion; nothing that can be written raises.
 
     Args:
         text: the completion.
         shown: source indices of the slices that were shown.
         think: thinking was asked for.
+        form: what was asked for, an object or an array with one.
     """
     tags = tag_fault(text, think=think)
     thought = inside(text, "think")
@@ -58,7 +62,7 @@ def read(text: str, shown: Sequence[int], *, think: bool) -> Reading:
         del parts["think"]
     named = None if item is None else _index(item.get(SLICE))
     return Reading(
-        fault=tags or object_fault(inside(text, "answer") or "", shown),
+        fault=tags or object_fault(inside(text, "answer") or "", shown, form),
         think=thought,
         slice=named if named in shown else None,
         boxes=tuple(cast(ShownBox, tuple(float(edge) for edge in box)) for box in boxes),
@@ -66,7 +70,7 @@ def read(text: str, shown: Sequence[int], *, think: bool) -> Reading:
     )
 
 
-def object_fault(answer: str, shown: Sequence[int]) -> str | None:
+def object_fault(answer: str, shown: Sequence[int], form: Form) -> str | None:
     """Return why the text of an answer is not the one object that was asked for, None where it is."""
     try:
         value = json.loads(answer)
@@ -76,6 +80,8 @@ def object_fault(answer: str, shown: Sequence[int]) -> str | None:
         if len(value) != 1:
             return f"the answer holds {len(value)} objects, expected one"
         (value,) = value
+    elif form == "array":
+        return f"the answer is {_short(value)}, expected an array with one object: [{{{SLICE!r}: …}}]"
     if not isinstance(value, dict):
         return f"the answer is {_short(value)}, expected an object with {SLICE!r} and {BOXES!r}"
     if missing := next((key for key in (SLICE, BOXES) if key not in value), None):
@@ -89,11 +95,13 @@ def object_fault(answer: str, shown: Sequence[int]) -> str | None:
         return f"slice {_short(named)} was not shown; shown are {_listed(shown)}"
     if not isinstance(boxes, list) or not boxes:
         return f"{BOXES!r} is {_short(boxes)}, expected a list of boxes"
-    for box in boxes:
+    for place, box in enumerate(boxes):
         if fault := box_fault(box):
             return fault
         if not all(isinstance(edge, int) for edge in box):
             return f"the box {_short(box)} must be of whole numbers"
+        if box in boxes[:place]:
+            return f"the box {_short(box)} is written twice"
     return None
 
 

@@ -50,9 +50,10 @@ class EvidenceFormat(Reward):
 
     def _judge(self, rollout: Rollout) -> Score | Unscored:
         reference = rollout.prompt.reference
-        if not {"shown", "think"} <= reference.keys():
+        if not {"shown", "think", "form"} <= reference.keys():
             return not_asked(rollout)
-        found = read(rollout.text, reference["shown"], think=reference["think"])
+        asked = {name: reference[name] for name in ("shown", "think", "form")}
+        found = read(rollout.text, **asked)
         graded = sum(found.parts.values()) / len(found.parts)
         value = graded if self.levels == "graded" else float(found.fault is None)
         return Score(value=value, parts=found.parts, reason=found.fault or "")
@@ -60,6 +61,8 @@ class EvidenceFormat(Reward):
 
 class BoxOverlap(Reward):
     """IoU of boxes matched one to one, over the larger number of boxes: R_s of MedVol-R1.
+
+    Boxes are counted as they were written: one that repeats another matches nothing, and earns less.
 
     Args:
         at: whose boxes are right. "gold" takes those of the gold slice whatever slice was named, as the

@@ -26,22 +26,26 @@ from evidcore.geometry.target import (
     measure,
 )
 from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
-from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, read
+from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, Form, read
 
 log = logging.getLogger(__name__)
 
 THINK_TEXT = "It is the {target}, seen best on slice {slice}."
-_FORM = '<answer>{"slice": 12, "bbox_2d_list": [[100, 250, 300, 400]]}</answer>'
+_EXAMPLE = '{"slice": 12, "bbox_2d_list": [[100, 250, 300, 400]]}'
+_FORMS: Mapping[Form, str] = {
+    "object": f"<answer>{_EXAMPLE}</answer>",
+    "array": f"<answer>[{_EXAMPLE}]</answer>",
+}
 _SHORT = {False: "Name one slice and box it there.", True: "Think, then name one slice and box it there."}
 _CHOOSE = (
     "Choose the one slice, of those shown, on which this is seen most clearly, and box every instance of it "
     "there; one box around many small fragments. Coordinates x0, y0, x1, y1 run from 0 to 1000 over it. "
 )
 _RULES = {
-    False: f"{_CHOOSE}Answer exactly in this form, with no other key:\n{_FORM}",
+    False: f"{_CHOOSE}Answer exactly in this form, with no other key:\n",
     True: (
         f"{_CHOOSE}First think in one or two short sentences. Answer exactly in this form, with no other "
-        f"key:\n<think>…</think>{_FORM}"
+        f"key:\n<think>…</think>"
     ),
 }
 
@@ -51,9 +55,9 @@ class ReasoningSegmentation(Task):
 
     The gold slice is the upper median of the ten shown slices on which the target is largest, the gold
     boxes are tight. Of a target that no shown slice shows, or that has no voxel, nothing is asked; the log
-    says so of the first. Differences from the released code: slices without the target never enter the
-    median; areas and parts are counted on the volume's own grid, "200 pixels of 512 x 512" as that share of a
-    slice; boxes are whole voxels, start included, stop excluded.
+    says so of the first. Differences from the released code stand in the package's README: among them,
+    areas and parts are counted on the volume's own grid, "200 pixels of 512 x 512" as that share of a slice;
+    boxes are whole voxels, start included, stop excluded.
 
     Args:
         view: shows the case; it must tag slices.
@@ -62,11 +66,14 @@ class ReasoningSegmentation(Task):
         think: ask for `<think>…</think>` before the answer. Without, answers alone are written and read, as
             in the paper's supervised stage.
         rules: spell the answer format out in the prompt, for models that were not trained on it.
+        form: gold answers are one "object", or an "array" that holds one, as in paper and release, whose
+            evaluator reads nothing else. The strict reader takes both for an "object", arrays for an "array".
         ask: "queries" asks those that came with the case; "masks" asks for each mask.
         names: with "masks", those that are asked about; all of a case if left out.
         descriptions: with "masks", a JSON file of mask names with texts, of which one is drawn; a mask that
             it lacks is asked for by its name.
-        parts: most boxes on a slice for masks of several instances; one for every other mask.
+        parts: most boxes on a slice for masks of several instances, by name; one for every other mask.
+            Names of masks are matched in any case, here, in `names` and in `descriptions`.
         smallest_part: share of a slice's area that an instance needs for a box of its own.
         think_text: what gold answers think, about `{target}` and `{slice}`.
         margin_voxels: gold boxes are drawn so much wider on each side, as annotators do who box for reading
@@ -88,6 +95,7 @@ class ReasoningSegmentation(Task):
         *,
         think: bool = True,
         rules: bool = False,
+        form: Form = "object",
         ask: Literal["queries", "masks"] = "queries",
         names: tuple[str, ...] = (),
         descriptions: str = "",
@@ -107,6 +115,7 @@ class ReasoningSegmentation(Task):
         self.view = view
         self.think = think
         self.rules = rules
+        self.form: Form = form
         self.asked = ask
         self.names = names
         self.think_text = think_text
@@ -151,7 +160,8 @@ class ReasoningSegmentation(Task):
         z = target["slice"]
         part = self._part(prompt, z)
         boxes = [self._shown_box(part, self._drawn(part, Box(**box))) for box in target["boxes"][str(z)]]
-        answer = f"<answer>{json.dumps({SLICE: z, BOXES: boxes})}</answer>"
+        item = {SLICE: z, BOXES: boxes}
+        answer = f"<answer>{json.dumps([item] if self.form == 'array' else item)}</answer>"
         if not self.think:
             return answer, ()
         thought = self.think_text.format(target=prompt.reference["finding"], slice=z)
@@ -159,12 +169,12 @@ class ReasoningSegmentation(Task):
 
     def parse(self, prompt: Prompt, completion: str) -> Answer:
         """Read slice and boxes as far as they can be read; `malformed` holds the strict reader's reason."""
-        found = read(completion, prompt.reference["shown"], think=self.think)
+        found = read(completion, prompt.reference["shown"], think=self.think, form=self.form)
         evidence = None
         if found.slice is not None:
             part = self._part(prompt, found.slice)
             placed = [self.view.to_source(part, box) for box in found.boxes]
-            boxes = tuple(dict.fromkeys(box for box in placed if box is not None))
+            boxes = tuple(box for box in placed if box is not None)  # repeats too, which rewards count
             evidence = Evidence(slice=found.slice, boxes=boxes)
         return Answer(text=completion, malformed=found.fault, think=found.think, evidence=evidence)
 
@@ -178,7 +188,7 @@ class ReasoningSegmentation(Task):
     def _prompt(
         self, case: Case, shown: Sequence[Any], slices: list[int], query: Asked, target: dict[str, Any] | None
     ) -> Prompt:
-        said = (_RULES if self.rules else _SHORT)[self.think]
+        said = f"{_RULES[self.think]}{_FORMS[self.form]}" if self.rules else _SHORT[self.think]
         return Prompt(
             id=f"{case.id}:{query.id}",
             case=case,
@@ -191,6 +201,7 @@ class ReasoningSegmentation(Task):
                 "finding": query.target,
                 "kind": query.kind,
                 "think": self.think,
+                "form": self.form,
                 "shown": slices,
                 "target": target,
             },

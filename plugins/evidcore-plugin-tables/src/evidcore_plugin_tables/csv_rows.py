@@ -10,13 +10,15 @@ from evidcore.errors import DataError, did_you_mean
 
 Row = Mapping[str, str]
 _MOST_SHOWN = 40  # characters
+_MARKS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]], list[str]]:
     """Return the rows that have a cell for each column, with their lines, and a message for each other one.
 
     Args:
-        table: the CSV file, UTF-8.
+        table: the CSV file, UTF-8; its cells are parted by commas, or by semicolons or tabs where its first
+            line has no comma, as spreadsheets of half of Europe write it.
         wanted: columns that must be there.
 
     Raises:
@@ -27,7 +29,10 @@ def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]]
     ragged: list[str] = []
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
+            first = file.readline()
+            file.seek(0)
+            marks = [mark for mark in (";", "\t") if mark in first and "," not in first]
+            reader = csv.DictReader(file, strict=True, delimiter=(*marks, ",")[0])
             names = list(reader.fieldnames or [])
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
@@ -37,7 +42,7 @@ def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]]
                 if None in row or None in row.values():
                     ragged.append(
                         f"{table}: line {reader.line_num}: {len(names)} columns are named, the row has "
-                        f"another number. Quote cells that hold commas."
+                        f"another number. Quote cells that hold {_MARKS[reader.reader.dialect.delimiter]}."
                     )
                 else:
                     rows.append((reader.line_num, {name: cell.strip() for name, cell in row.items()}))

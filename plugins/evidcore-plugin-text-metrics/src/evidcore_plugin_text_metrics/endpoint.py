@@ -11,14 +11,16 @@ Neither errors nor the log hold a word of what was sent or answered, nor the key
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -27,11 +29,19 @@ from annotated_types import Ge, Gt, Le
 
 from evidcore.errors import RecipeError, RunError
 from evidcore.volume.cache import cache_root, fetch, naming_full_disk, store
-from evidcore_plugin_text_metrics.endpoint_answers import Again, Stop, Unanswered, read_answer, wait_asked_s
+from evidcore_plugin_text_metrics.endpoint_answers import (
+    Again,
+    Stop,
+    Unanswered,
+    read_answer,
+    wait_asked_s,
+    whole_characters,
+)
 
 if TYPE_CHECKING:
     import httpx2
 
+_Opened = Callable[[], "httpx2.AsyncClient"]
 Conversation = Sequence[Mapping[str, Any]]  # messages with "role" and "content": a text, or parts with images
 
 _MOST_BYTES = 8 * 2**20  # of one answer
@@ -113,18 +123,19 @@ class ChatClient:
 
     def _body(self, conversation: Conversation) -> str:
         own = {"model": self.endpoint.model, "messages": [dict(message) for message in conversation]}
-        return json.dumps({**self.endpoint.body, **own}, sort_keys=True, ensure_ascii=False)
+        return whole_characters(json.dumps({**self.endpoint.body, **own}, sort_keys=True, ensure_ascii=False))
 
     def _ask_all(self, bodies: Mapping[str, str]) -> dict[str, str | Unanswered]:
         import httpx2
 
         work = _Work()
-        headers = {"Content-Type": "application/json", **self.authorization()}
+        plain = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        client = functools.partial(
+            httpx2.AsyncClient, headers={**plain, **self.authorization()}, timeout=None,
+            verify=httpx2.create_ssl_context(),
+        )  # fmt: skip
         workers = min(self.endpoint.concurrent, len(bodies))
-        with (
-            httpx2.Client(headers=headers, timeout=self.endpoint.timeout_s) as client,
-            ThreadPoolExecutor(workers, thread_name_prefix="endpoint") as pool,
-        ):
+        with ThreadPoolExecutor(workers, thread_name_prefix="endpoint") as pool:
             asked = {
                 key: pool.submit(self._ask_and_keep, client, key, body, work) for key, body in bodies.items()
             }
@@ -135,7 +146,7 @@ class ChatClient:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _ask_and_keep(self, client: httpx2.Client, key: str, body: str, work: _Work) -> str | Unanswered:
+    def _ask_and_keep(self, client: _Opened, key: str, body: str, work: _Work) -> str | Unanswered:
         answer = self._ask_until_answered(client, body, work)
         if isinstance(answer, str):
             _keep(key, answer)
@@ -160,7 +171,7 @@ class ChatClient:
             raise RunError(f"{self}: what {name!r} holds is no key: a key is ASCII without white space.")
         return {"Authorization": f"Bearer {key}"}
 
-    def _ask_until_answered(self, client: httpx2.Client, body: str, work: _Work) -> str | Unanswered:
+    def _ask_until_answered(self, client: _Opened, body: str, work: _Work) -> str | Unanswered:
         reason = ""
         for number in range(self.endpoint.tries):
             self._pace.wait(work)
@@ -186,29 +197,35 @@ class ChatClient:
         )
         raise work.end(error)
 
-    def _ask_once(self, client: httpx2.Client, body: str) -> str | Unanswered | Again | Stop:
+    def _ask_once(self, client: _Opened, body: str) -> str | Unanswered | Again | Stop:
         """Send once. The content of a failure is not looked at, since it may repeat what was sent."""
         import httpx2
 
-        ends = time.monotonic() + self.endpoint.timeout_s
-        held = bytearray()
-        address = f"{self.endpoint.url.rstrip('/')}/chat/completions"
         try:
-            with client.stream("POST", address, content=body.encode()) as response:
-                if response.status_code == 200:
-                    for chunk in response.iter_bytes():
-                        held += chunk
-                        if time.monotonic() > ends:
-                            return Again(f"no whole answer within {self.endpoint.timeout_s:g} s")
-                        if len(held) > _MOST_BYTES:
-                            return Stop(
-                                f"an answer is longer than {_MOST_BYTES} bytes; lower body.max_tokens."
-                            )
-                return read_answer(response.status_code, bytes(held), wait_asked_s(response.headers))
-        except httpx2.TimeoutException:
-            return Again(f"no answer within {self.endpoint.timeout_s:g} s")
+            return asyncio.run(self._send(client, body))
+        except TimeoutError:
+            return Again(f"no whole answer within {self.endpoint.timeout_s:g} s")
         except httpx2.HTTPError as cause:
             return Again(f"a broken connection ({type(cause).__name__})")
+
+    async def _send(self, client: _Opened, body: str) -> str | Unanswered | Again | Stop:
+        """Send, and read headers and body by one deadline; no byte is unpacked."""
+        address = f"{self.endpoint.url.rstrip('/')}/chat/completions"
+        held = bytearray()
+        async with (
+            asyncio.timeout(self.endpoint.timeout_s),
+            client() as opened,
+            opened.stream("POST", address, content=body.encode()) as response,
+        ):
+            if response.status_code == 200:
+                packing = response.headers.get("Content-Encoding", "identity")
+                if packing != "identity":
+                    return Stop(f"it packs its answers ({packing}), which it was asked not to. Check url.")
+                async for chunk in response.aiter_raw():
+                    held += chunk
+                    if len(held) > _MOST_BYTES:
+                        return Stop(f"an answer is longer than {_MOST_BYTES} bytes; lower body.max_tokens.")
+            return read_answer(response.status_code, bytes(held), wait_asked_s(response.headers))
 
     def __str__(self) -> str:
         """Return what messages call it."""
@@ -279,10 +296,15 @@ def _keep(key: str, answer: str) -> None:
 def _check(endpoint: Endpoint, sends: Literal["text", "images"]) -> None:
     from urllib.parse import urlsplit
 
-    parts = urlsplit(endpoint.url)
+    try:
+        parts = urlsplit(endpoint.url)
+    except ValueError as cause:
+        raise RecipeError(f"endpoint.url: {endpoint.url!r} is no address ({cause}).") from cause
     if parts.username or parts.password:
         raise RecipeError("endpoint.url: must hold no name and no password. Name a variable with key_env.")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    is_written_so = endpoint.url.isascii() and endpoint.url.isprintable() and " " not in endpoint.url
+    is_complete = parts.scheme in ("http", "https") and parts.hostname
+    if not is_written_so or not is_complete or parts.query or parts.fragment:
         raise RecipeError(
             f"endpoint.url: must be an address such as 'https://host/v1' without a query, "
             f"got {endpoint.url.partition('?')[0]!r}."

@@ -76,7 +76,7 @@ def _completion(content: bytes) -> str | Unanswered | Again:
     try:
         choice = json.loads(content)["choices"][0]
         text, finish = choice["message"].get("content"), choice.get("finish_reason")
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return Again("HTTP 200 with a body that is no chat completion")
     if finish == "length":
         return Unanswered("the answer was cut off; raise body.max_tokens")
@@ -84,4 +84,9 @@ def _completion(content: bytes) -> str | Unanswered | Again:
         return Unanswered("the endpoint's content filter withheld the answer")
     if not isinstance(text, str) or not text.strip():
         return Unanswered("the answer is empty")
-    return text
+    return whole_characters(text)
+
+
+def whole_characters(text: str) -> str:
+    """Return a text in which half a character, as of an emoji that was cut, is U+FFFD: it has no UTF-8."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)

@@ -17,6 +17,7 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
     "m3d-cap": m3d.cap,
     "m3d-vqa": m3d.vqa,
     "kits23": abdomen.kits23,
+    "ct-org": abdomen.ct_org,
     "abdomen-atlas-3-mini": abdomen.atlas,
     "omni-med-vqa": pictures.omni_med_vqa,
 }

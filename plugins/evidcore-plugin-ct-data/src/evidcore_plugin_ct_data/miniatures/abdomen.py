@@ -1,4 +1,4 @@
-"""Miniatures of KiTS23 and AbdomenAtlas 3.0 Mini."""
+"""Miniatures of KiTS23, CT-ORG and AbdomenAtlas 3.0 Mini."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from evidcore_plugin_ct_data.miniatures.voxels import document, mask, nifti, table, volume
 
 KITS = tuple(f"case_{number:05d}" for number in (*range(12), 400))
+CT_ORG = (0, 20, *range(21, 29))
 ATLAS = tuple(f"BDMAP_{number:08d}" for number in (1, 2, 3, 4, 5, 6, 233))
 ORGANS = (
     "liver",
@@ -57,6 +58,16 @@ def kits23(folder: Path) -> None:
             "radiographic_size": 2.4 + number,
         })
     document(folder / "dataset" / "kits23.json", known)
+
+
+def ct_org(folder: Path) -> None:
+    """Write CT-ORG: scans of both parts with a label map each; the brain is seen in every second one."""
+    for number in CT_ORG:
+        labels = np.zeros(volume(0).shape, np.uint8)
+        for label in range(1, 7 if number % 2 == 0 else 6):
+            labels[1 + number % 3 : 4, label, 2:6] = label
+        nifti(folder / f"volume-{number}.nii.gz", volume(number), "LAS")
+        nifti(folder / f"labels-{number}.nii.gz", labels, "LAS")
 
 
 def atlas(folder: Path) -> None:

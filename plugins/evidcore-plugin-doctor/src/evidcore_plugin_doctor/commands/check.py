@@ -12,6 +12,7 @@ import click
 from evidcore_plugin_tables.target_options import folder_intensity
 
 from evidcore.cli.run import follow
+from evidcore.errors import printable
 
 if TYPE_CHECKING:
     from evidcore_plugin_doctor.check import Summary
@@ -53,7 +54,7 @@ def check(
         def tell(fault: Fault, faults: list[Fault] = faults) -> None:
             faults.append(fault)
             if not as_json:
-                click.echo(fault.line())
+                click.echo(printable(fault.line(), keep=""))
 
         with follow(name) as done:
             summary = look_at(dataset, name, processes=cores, told=tell, done=done)
@@ -61,7 +62,7 @@ def check(
         found += len(faults)
         if not as_json:
             for line in _summed_up(name, summary):
-                click.echo(line)
+                click.echo(printable(line))
     if as_json:
         click.echo(json.dumps({"target": str(target), "datasets": results}, indent=1))
     if found:

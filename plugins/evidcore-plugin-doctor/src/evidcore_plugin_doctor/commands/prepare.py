@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from evidcore.errors import printable
+
 _PLAIN_EVERY_S = 10.0
 _WORDS = {
     "done": "done",
@@ -87,9 +89,9 @@ def prepare(
         click.echo(json.dumps({**facts, **dataclasses.asdict(found)}, indent=1))
         return
     for message in found.unlisted:
-        click.echo(f"not read: {message}")
+        click.echo(printable(f"not read: {message}"))
     for case, reason in found.left_out.items():
-        click.echo(f"left out: {case}: {reason}")
+        click.echo(printable(f"left out: {case}: {reason}", keep=""))
     counts = ", ".join(f"{count} {_WORDS[name]}" for name, count in found.outcomes.items() if count)
     written = f"{found.size_bytes / 1e9:.3g} GB written to {cache_root()}"
     click.echo(f"{recipe}: {counts or 'no case is in this share'}; {written} in {found.seconds:.0f} s")

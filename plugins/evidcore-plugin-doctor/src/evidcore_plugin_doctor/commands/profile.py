@@ -11,6 +11,7 @@ import click
 from evidcore_plugin_tables.target_options import folder_intensity
 
 from evidcore.cli.run import follow
+from evidcore.errors import printable
 
 if TYPE_CHECKING:
     from evidcore.contracts import Labeler, Task
@@ -101,7 +102,7 @@ def profile(
         return
     for item in found:
         for line in _said(item, target):
-            click.echo(line)
+            click.echo(printable(line))
     if out is not None:
         click.echo(f"page: {out / 'index.html'}")
 

@@ -31,15 +31,28 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     metavar="FILE",
     help="Times measured where it would run, as benchmarks/gpu.sh writes them.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    help="How many run it together, a device each; memory is that of one.  [default: 1]",
+)
 @_json
-def plan(recipe: Path, overrides: tuple[str, ...], out: Path, throughput: Path | None, as_json: bool) -> None:
+def plan(
+    recipe: Path,
+    overrides: tuple[str, ...],
+    out: Path,
+    throughput: Path | None,
+    processes: int,
+    as_json: bool,
+) -> None:
     """Say what a recipe needs: parameters, memory, downloads, licences, and how long it takes."""
     from evidcore.recipe import load
     from evidcore_plugin_lab.plan.plan import plan as make_plan
     from evidcore_plugin_lab.plan.throughput import Throughput
 
     measured = None if throughput is None else Throughput.read(throughput)
-    found = make_plan(load(recipe, overrides), out, measured)
+    found = make_plan(load(recipe, overrides), out, measured, processes)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(found), indent=1, default=str))
         return
@@ -61,7 +74,7 @@ def _time(stage: PlannedStage, measured: Throughput | None) -> str:
     if stage.earlier_s:
         return f"took {stage.earlier_s:.0f} s here before"
     if stage.expected_s is not None and measured is not None:
-        return f"about {stage.expected_s / 3600:.1f} h on {measured.device}, as measured there"
+        return f"about {stage.expected_s / 3600:.1f} h on one {measured.device}, as measured there"
     return "no earlier time"
 
 

@@ -15,7 +15,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.command()
 @_run
-@click.argument("scan")
+@click.argument("scan", required=False)
 @click.option(
     "--task", default="", help="A task of the run's recipe.  [default: choice with options, else report]"
 )
@@ -34,22 +34,38 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     type=click.Path(path_type=Path),
     help="A new folder for the answer.  [default: predictions/<scan>-<task>]",
 )
+@click.option("--unlike", is_flag=True, help="Answer also about a scan far outside of the training scans.")
 @_json
-def predict(folder: Path, out: Path | None, as_json: bool, **asked: Any) -> None:
+def predict(folder: Path, scan: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:
     """Ask a run's model about a scan. Research software, not for clinical use.
 
     SCAN is a NIfTI file, a folder with one DICOM series, or another volume that evidcore reads. The model
     writes the report, answers a question with options, or shows where something is. Beside the answer lie
     what it points at (key slice, boxes, a mask on the scan's own grid), a page, and whether the answer
     changes on a volume of air.
+
+    A scan that is unlike those of the training is warned of, and refused where it is far outside of them.
+    Without SCAN the command says what the model was trained on. It measures the training scans once and
+    keeps that in RUN, so run it once where the data is.
     """
     from transformers.utils import logging
 
+    from evidcore.cli.run import follow
     from evidcore.run import open_run
-    from evidcore_plugin_lab.predict import Inquiry, predict_scan
+    from evidcore_plugin_lab.predict import Inquiry, describe_training, predict_scan
+    from evidcore_plugin_lab.predict.answer_page import training_lines
 
     logging.disable_progress_bar()
-    found = predict_scan(open_run(folder), Inquiry(**asked), out)
+    run = open_run(folder)
+    with follow("measuring training scans", "scans") as tell:
+        if scan is None:
+            training = describe_training(run, tell)
+        else:
+            found = predict_scan(run, Inquiry(scan=scan, **asked), out, tell)
+    if scan is None:
+        lines = "\n".join(training_lines(training))
+        click.echo(json.dumps(training, indent=1) if as_json else lines)
+        return
     if as_json:
         click.echo(json.dumps({"folder": str(found.folder), **found.record}, indent=1))
         return
@@ -60,9 +76,11 @@ def predict(folder: Path, out: Path | None, as_json: bool, **asked: Any) -> None
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:
     """Yield what a terminal shows of an answer."""
-    from evidcore_plugin_lab.predict.answer_page import looking_sentence
+    from evidcore_plugin_lab.predict.answer_page import looking_sentence, training_lines, unlike_lines
 
     yield f"{record['notice']}\n"
+    if record["unlike"]:
+        yield "\n".join(unlike_lines(record)) + "\n"
     yield record["completion"].strip() or "(it wrote nothing)"
     if record["malformed"]:
         yield f"\nmalformed: {record['malformed']}"
@@ -81,4 +99,5 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         mask = evidence["mask"]
         extent = f", mask of {mask['volume_ml']:g} ml in {mask['path']}" if mask else ""
         yield f"\nevidence: key slice {evidence['slice']}, {len(evidence['boxes'])} boxes{extent}"
-    yield f"\n{looking_sentence(record)}"
+    yield f"\n{looking_sentence(record)}\n"
+    yield from training_lines(record["training"])

@@ -23,7 +23,7 @@ class Held:
     kept_bytes: int  # at its end: what the backward pass needs, and the output
 
 
-class _Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the storages that are alive."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def held(module: nn.Module, given: Callable[[], Any], *, has_gradients: bool, is
     """
     with _fake(module) as weights:
         inputs = given()
-        count = _Count()
+        count = Count()
         for tensor in [*weights, *(item for item in tree_leaves(inputs) if isinstance(item, Tensor))]:
             count.known(tensor)
         grads = torch.enable_grad() if has_gradients else torch.no_grad()

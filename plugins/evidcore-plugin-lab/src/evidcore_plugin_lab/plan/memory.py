@@ -1,7 +1,7 @@
 """Memory of a stage, worked out from shapes before anything is built.
 
-Bytes of tensors on one device that holds the whole model: no sharding, no share of other processes, nothing
-of Python, CUDA's context (about 0.5 GB) or an allocator's gaps. With
+Bytes of tensors on one device, which holds the whole model where `fsdp` does not shard it: nothing of Python,
+CUDA's context (about 0.5 GB) or an allocator's gaps. With
 
     P, T    parameters of the whole model, and of what is trained
     M, V    of the language model: parameters of its layers' matrices, and words
@@ -23,7 +23,8 @@ and weights in float32, as both trainers keep them (bfloat16 is autocast around 
     gradients    4 T
     optimizer    8 T for AdamW; Muon keeps 4 for each number of a matrix
     casts        bfloat16 only: 2 M, the layers' matrices as products read them. Kept for the backward pass;
-                 with checkpointed activations and a frozen language model, those of one layer
+                 with checkpointed activations and matrices that are frozen (LoRA's base too), those of one
+                 layer: autocast keeps a cast only of a weight that is trained
     activations  of the language model, kept for the backward pass: L (n b + m 2 q a + w a), where
                      b = 4 (6 h + 2 q + 4 f)  float32, trained        b = 26 h + 4 q + 8 f  bfloat16, trained
                      b = 4 (2 h + 2 q + 3 f)  float32, frozen         b = 8 h + 4 q + 6 f   bfloat16, frozen
@@ -37,11 +38,18 @@ and weights in float32, as both trainers keep them (bfloat16 is autocast around 
                  are rotated in float32)
     logits       V x rows x 28: what choosing the next token of each row makes
 
+Of D processes each takes one D-th of a step's prompts, and
+
+    buckets      4 T without `fsdp`: gradients lie once more in what is exchanged
+    with `fsdp`  weights, reference, gradients and optimizer are divided by D; `gathered` is a P in all while
+                 answers are sampled (2 P or 4 P), and that of one layer while they are scored and learnt from
+
 A stage's peak is the greatest of three moments; each has weights, reference and optimizer besides:
 
     update       casts + activations + head, and the gradients of the passes before; where one pass makes the
                  step, gradients take the place of activations one after another: the greater counts
-    sampling     casts + cache + logits (GRPO, evaluate, audit; the latter two in float32)
+    sampling     casts + cache + logits (GRPO, evaluate, audit; the latter two in float32), and with `fsdp`
+                 the gathered weights, which are their own casts
     encoding     what a frozen encoder holds for a pass of volumes (`fake_pass`)
 """
 
@@ -116,6 +124,7 @@ class Trained:
     parameters: int
     matrices: int = 0  # of these, numbers in matrices that Muon takes; 0 with AdamW
     is_language: bool = False  # in full or by adapters: the layers' inputs are kept
+    is_adapted: bool = False  # by adapters: its matrices are frozen
     copied: int = 0  # parameters of the KL reference's copy
 
 
@@ -134,6 +143,8 @@ class Memory:
     cache: int
     logits: int
     encoding: int
+    buckets: int = 0
+    gathered: int = 0
     peak: int
 
 
@@ -149,8 +160,10 @@ def training(
     is_checkpointed: bool = False,
     samples: bool = False,
     replayed: Batch | None = None,
+    processes: int = 1,
+    is_sharded: bool = False,
 ) -> Memory:
-    """Return what a step of `sft` or `grpo` needs.
+    """Return what a step of `sft` or `grpo` needs in one of its processes.
 
     Args:
         text: shape of the language model.
@@ -163,36 +176,47 @@ def training(
         is_checkpointed: whether activations are computed again in the backward pass.
         samples: whether the stage samples answers.
         replayed: the rows that a pass replays.
+        processes: that train together.
+        is_sharded: whether weights are spread over them.
     """
     is_half = precision == "bfloat16"
     matrices = text.layers * sum(before * after for before, after in text.matrices())
-    kept_layers = 1 if is_checkpointed and not trained.is_language else text.layers
+    keeps_casts = trained.is_language and not trained.is_adapted
+    kept_layers = 1 if is_checkpointed and not keeps_casts else text.layers
     casts = 2 * matrices * kept_layers // text.layers if is_half else 0
     activations = seen_bytes + kept_for_backward(
         text, batch, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
     )
     head = head_bytes(text, batch, precision)
-    weights, reference = FLOAT * parameters, FLOAT * trained.copied
-    gradients = FLOAT * trained.parameters
-    optimizer = 2 * gradients - FLOAT * trained.matrices
-    at_rest = weights + reference + optimizer
+    shards = processes if is_sharded else 1
+    weights, reference = FLOAT * parameters // shards, FLOAT * trained.copied // shards
+    gradients = FLOAT * trained.parameters // shards
+    optimizer = 2 * gradients - FLOAT * trained.matrices // shards
+    buckets = FLOAT * trained.parameters if processes > shards else 0
+    at_rest = weights + reference + optimizer + buckets
     replay = 0
     if replayed is not None:
         layers = kept_for_backward(
             text, replayed, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
         )
         replay = layers + replayed.predicted * REPLAY_COPIES * FLOAT * text.vocabulary
-    forward = casts + activations + replay + head
+    gathered = a_layer_whole = 0
+    if shards > 1:  # in the precision of the products: no casts beside them
+        number = 2 if is_half else FLOAT
+        casts, a_layer_whole = 0, number * matrices // text.layers
+        gathered = number * parameters if samples else a_layer_whole
+    forward = casts + a_layer_whole + activations + replay + head
     update = gradients + forward if batch.passes > 1 else max(gradients, forward)
     cache = cache_bytes(text, batch, precision) if samples else 0
     logits = logits_bytes(text, batch) if samples else 0
     # autocast keeps casts of weights that are trained, the head's among them
-    whole_casts = casts + 2 * text.vocabulary * text.width if is_half and trained.is_language else 0
-    peak = at_rest + max(update, whole_casts + cache + logits, encoding_bytes)
+    whole_casts = casts + 2 * text.vocabulary * text.width if is_half and keeps_casts else 0
+    sampling = (gathered if shards > 1 else whole_casts) + cache + logits
+    peak = at_rest + max(update, sampling, encoding_bytes)
     return Memory(
         weights=weights, reference=reference, optimizer=optimizer, gradients=gradients, casts=casts,
         activations=activations, replay=replay, head=head, cache=cache, logits=logits,
-        encoding=encoding_bytes, peak=peak,
+        encoding=encoding_bytes, buckets=buckets, gathered=gathered, peak=peak,
     )  # fmt: skip
 
 

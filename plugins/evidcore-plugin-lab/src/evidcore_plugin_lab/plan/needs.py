@@ -23,23 +23,27 @@ from evidcore_plugin_lab.plan.memory import (
 )
 
 
-def memory(made: Shapes, load: Workload, rows: Lengths) -> dict[Precision, Memory] | None:
-    """Return what a stage that trains or asks needs, in each precision that it may run in.
+def memory(
+    made: Shapes, load: Workload, rows: Lengths, *, processes: int = 1, is_sharded: bool = False
+) -> dict[Precision, Memory] | None:
+    """Return what a stage that trains or asks needs in a process, in each precision that it may run in.
 
     Args:
         made: the model's shapes, the language model's among them.
         load: of a stage; not of a fit, whose memory is its component's own.
         rows: how long its rows are.
+        processes: that run it together.
+        is_sharded: whether weights are spread over them.
     """
     whole, text = made.whole(), made.text
     if whole is None or text is None:
         return None
-    batch = _batch(load, rows)
+    batch = _batch(load, rows, processes)
     if not load.trains_whole_model:
         encoding = _seen(made, batch.prompts * rows.volumes, "float32", ())[1]
         return {"float32": answering(text, whole, batch, encoding_bytes=encoding)}
     trained = _trained(made, load)
-    replayed = _replayed(load, batch, rows)
+    replayed = _replayed(load, batch, rows, processes)
     shown = batch.prompts * rows.volumes
     if replayed is not None and rows.replayed is not None:
         shown += replayed.prompts * rows.replayed.volumes
@@ -50,28 +54,28 @@ def memory(made: Shapes, load: Workload, rows: Lengths) -> dict[Precision, Memor
             text, whole, trained, batch, precision,
             seen_bytes=kept, encoding_bytes=encoding, samples=load.samples,
             replayed=replayed,
-            is_checkpointed=load.is_checkpointed,
+            is_checkpointed=load.is_checkpointed, processes=processes, is_sharded=is_sharded,
         )  # fmt: skip
     return found
 
 
-def _batch(load: Workload, rows: Lengths) -> Batch:
-    """Return one forward pass of a stage, in one process."""
+def _batch(load: Workload, rows: Lengths, processes: int) -> Batch:
+    """Return one forward pass of a stage, in one of its processes."""
     does_pay = pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
     shares = load.share_prompts == "always" or (load.share_prompts == "auto" and does_pay)
     return Batch(
         prompts=load.prompts_per_forward, answers=load.answers_per_prompt, prompt_tokens=rows.prompt_tokens,
         answer_tokens=rows.answer_tokens, shares_prompts=shares,
-        passes=load.prompts_per_step // load.prompts_per_forward,
+        passes=max(load.prompts_per_step // (load.prompts_per_forward * processes), 1),
     )  # fmt: skip
 
 
-def _replayed(load: Workload, batch: Batch, rows: Lengths) -> Batch | None:
+def _replayed(load: Workload, batch: Batch, rows: Lengths, processes: int) -> Batch | None:
     """Return the rows that one pass replays."""
     if not load.replayed_rows or rows.replayed is None:
         return None
     return Batch(
-        prompts=load.replayed_rows // batch.passes, answers=1,
+        prompts=load.replayed_rows // (batch.passes * processes), answers=1,
         prompt_tokens=rows.replayed.prompt_tokens, answer_tokens=rows.replayed.answer_tokens,
     )  # fmt: skip
 
@@ -95,6 +99,7 @@ def _trained(made: Shapes, load: Workload) -> Trained:
         parameters=made.trained(load) or 0,
         matrices=matrices,
         is_language="language" in load.train,
+        is_adapted=load.lora_rank is not None,
         copied=copied,
     )
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evidcore.contracts import Workload
+from evidcore.errors import RecipeError
 from evidcore.recipe import Recipe
 from evidcore.registry import card
 from evidcore.run import model as models
@@ -47,13 +49,17 @@ class Plan:
     sends: tuple[str, ...]  # what leaves this machine, and where to
 
 
-def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Plan:
+def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, processes: int = 1) -> Plan:
     """Work out a plan. Builds the model's shapes; loads no weights and downloads nothing.
 
     Args:
         recipe: what would run.
         runs: where earlier runs lie, for their times.
         throughput: what was measured where it would run.
+        processes: that would run it together, each on a device of its own.
+
+    Raises:
+        RecipeError: if the prompts or rows of a step cannot be dealt to them.
     """
     assembly = Assembly(recipe)
     made = shapes(assembly)
@@ -68,6 +74,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
         name, load = recipe.stage_name(index), stage.workload()
         strategy = None if trained_by is None else trained_by.strategy(Context(assembly, name))
         asks = all(use.task for use in stage.data) and (load.trains_whole_model or not load.train)
+        _check_dealt(name, load, processes)
         rows = None
         if asks and made.text is not None:
             rows = lengths(assembly, made, processor, stage, strategy)
@@ -80,7 +87,15 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
                 work=load.text,
                 trained=made.trained(load),
                 lengths=rows,
-                memory=None if rows is None else memory(made, load, rows),
+                memory=None
+                if rows is None
+                else memory(
+                    made,
+                    load,
+                    rows,
+                    processes=processes,
+                    is_sharded=bool(getattr(stage, "trl", {}).get("fsdp")),
+                ),
                 state_bytes=state_bytes(made, load),
                 earlier_s=_earlier(name, runs / recipe.name),
                 expected_s=expected,
@@ -90,6 +105,15 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None) -> Pl
         parameters=made.parameters, stages=tuple(stages), packages=cards,
         downloads=tuple(fetched(assembly, cards)), sends=tuple(sent(recipe)),
     )  # fmt: skip
+
+
+def _check_dealt(stage: str, load: Workload, processes: int) -> None:
+    together = load.prompts_per_forward * processes
+    if load.trains_whole_model and load.prompts_per_step % together:
+        raise RecipeError(
+            f"{stage}: {load.prompts_per_step} prompts or rows of a step cannot be dealt to {processes} "
+            f"processes with {load.prompts_per_forward} in a pass; take a multiple of {together}."
+        )
 
 
 def _earlier(stage: str, runs: Path) -> float | None:

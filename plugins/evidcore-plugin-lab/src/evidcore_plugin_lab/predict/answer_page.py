@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,9 @@ def write_answer_page(
                     class_="case",
                 ),
             ),
+            _section("Unlike the training scans", _unlike(record)) if record["unlike"] else None,
             _section("Does it look?", _looking(record)),
+            _section("Trained on", *(tag("p", line) for line in training_lines(record["training"]))),
             _section("Evidence", _evidence(record["evidence"])) if record["evidence"] else None,
             _section("Record", _record(record)),
         ),
@@ -68,7 +70,7 @@ def write_answer_page(
         data_block(drawn.block(), id="volume-0"),
     ]
     path = folder / "index.html"
-    path.write_text(shell(f"{scan} · evidcore", join(item for item in body)), encoding="utf-8")
+    path.write_text(shell(f"{scan} · evidcore", join(body)), encoding="utf-8")
     return path
 
 
@@ -187,13 +189,47 @@ def _finding(item: Mapping[str, Any]) -> str:
     return ", ".join(part for part in (item["name"], item["state"], item["side"], size) if part)
 
 
+def training_lines(training: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in words what the model was trained on."""
+    for data in training["datasets"]:
+        phantom = ", generated phantoms, no patients" if data["is_phantom"] else ""
+        count = (
+            "not here" if data["patients"] is None else f"{data['patients']} patients, {data['scans']} scans"
+        )
+        yield f"Data {data['name']} ({data['component']}{phantom}): {count}."
+        if data["findings"]:
+            yield f"Findings of {data['name']}: {', '.join(data['findings'])}."
+    scans = training["scans"]
+    if scans is None:
+        yield (
+            "What the training scans were like is not known, so no scan can be compared: "
+            f"{training['unknown']} Run `evid predict RUN` where the data is."
+        )
+        return
+    ranges = [f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in scans["ranges"].items()]
+    yield f"The middle 98 % of {scans['measured']} training scans: {'; '.join(ranges)}."
+
+
+def unlike_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return the warnings that a scan is unlike those of the training."""
+    return [f"{'FAR OUTSIDE' if one['is_far'] else 'unlike'}: {one['sentence']}" for one in record["unlike"]]
+
+
+def _unlike(record: Mapping[str, Any]) -> Html:
+    note = "The answer is worth less the further the scan lies outside. That none is listed proves nothing."
+    return join([
+        tag("ul", *(tag("li", line) for line in unlike_lines(record))),
+        tag("p", note, class_="faint small"),
+    ])
+
+
 def _looking(record: Mapping[str, Any]) -> Html:
     """Return the answer to a volume of air, and what follows from it."""
     return join([
         tag("p", looking_sentence(record), class_="lead"),
         tag("h4", "What the model wrote over a volume of air"),
         completion(record["blank"]["completion"]),
-        _malformed(record["blank"]["malformed"]),
+        _malformed(record["blank"]["malformed"]) or "",
     ])
 
 

@@ -52,6 +52,7 @@ class Inquiry:
     task: str = ""  # of the recipe; empty: "choice" where there are options, else "report"
     question: str = ""
     options: tuple[str, ...] = ()
+    unlike: bool = False  # answer also where the scan is far outside of what the model was trained on
 
     def reference(self, intensity: Intensity) -> VolumeRef:
         """Return the scan as `evidcore.volume` reads it."""

@@ -1,14 +1,16 @@
 """Ask a run's last model about a scan, and write the answer with its evidence into a folder.
 
-Order of events: the run, the task and the question are checked; the scan is read; the model answers greedily
-over the scan and over a volume of air; the task reads both answers; the mask is written on the original
-grid. Equal inputs give equal files: nothing in them says when or by whom they were made.
+Order of events: the run, the task and the question are checked; the scan is read, compared with those of the
+training, and refused where it is far outside of them; the model answers greedily over the scan and over a
+volume of air; the task reads both answers; the mask is written on the original grid. Equal inputs give equal
+files: nothing in them says when or by whom they were made.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.evaluate.asking import AskingStage
+from evidcore.model.policy import VLMPolicy
 from evidcore.page import NOTICE
 from evidcore.recipe import load
 from evidcore.registry.factory import offer_of
@@ -38,6 +41,15 @@ from evidcore_plugin_lab.predict.inquiry import (
     task_name,
 )
 from evidcore_plugin_lab.predict.provenance import model_record, scan_record, software
+from evidcore_plugin_lab.predict.training_scans import (
+    Tell,
+    TrainingScans,
+    Unlike,
+    data_facts,
+    features_of,
+    figures_of,
+    training_scans,
+)
 
 CASE = "scan"  # what the case is called: a file name may be a person's
 
@@ -50,7 +62,9 @@ class Prediction:
     record: dict[str, Any]  # what answer.json holds
 
 
-def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -> Prediction:
+def predict_scan(
+    folder: RunFolder, inquiry: Inquiry, out: Path | None = None, tell: Tell | None = None
+) -> Prediction:
     """Answer an inquiry with a run's last model.
 
     Args:
@@ -58,10 +72,11 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         inquiry: the scan and what is asked about it.
         out: the new folder for `answer.json`, `index.html`, and where the answer has them `report.txt` and
             `mask.nii.gz`; left out: `predictions/<scan>-<task>` in the working directory.
+        tell: told how many training scans of how many are measured, where that was not done before.
 
     Raises:
         RunError: if the run has no finished model, its recipe no such task, or the question no use.
-        DataError: if the scan cannot be used.
+        DataError: if the scan cannot be used, or is far outside of what the model was trained on.
     """
     weights = last_model(folder)
     recipe = load(folder.path / "resolved.toml")
@@ -80,6 +95,10 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         with naming_flags():
             volume = read(ref)
         check_volume(volume, ref, spec)
+        known = training_scans(folder, assembly, policy, weights, tell)
+        unlike = compared(known, volume, ref, policy, assembly)
+        if not inquiry.unlike:
+            refuse_far(unlike, ref)
         case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=_vocabulary(assembly))
         prompt = asked(assembly, name, case, inquiry)
         record, answer = answered(policy, prompt, assembly, most_new_tokens(recipe, name))
@@ -96,6 +115,8 @@ def predict_scan(folder: RunFolder, inquiry: Inquiry, out: Path | None = None) -
         record = {
             "notice": NOTICE,
             "scan": scan_record(volume, ref),
+            "training": training_record(known, assembly),
+            "unlike": [{**vars(one), "sentence": one.sentence()} for one in unlike],
             **record,
             "model": model_record(folder, recipe.name, weights),
             "data": folder.lock()["dataset"],
@@ -116,6 +137,59 @@ def _followed(
             context = Context(assembly, assembly.recipe.stage_name(place))
             return stage.evaluation(use, context).follow(prompt, evidence, ref)
     return None
+
+
+def describe_training(folder: RunFolder, tell: Tell | None = None) -> dict[str, Any]:
+    """Return what a run's last model was trained on, and keep what its scans were like in the run folder.
+
+    Args:
+        folder: a run whose training has finished.
+        tell: told how many training scans of how many are measured.
+
+    Raises:
+        RunError: if the run has no finished model.
+    """
+    weights, recipe = last_model(folder), load(folder.path / "resolved.toml")
+    assembly = Assembly(recipe)
+    policy = Context(assembly, "predict", before=final_outputs(folder, recipe)).own_policy()
+    return training_record(training_scans(folder, assembly, policy, weights, tell), assembly)
+
+
+def training_record(known: TrainingScans | str, assembly: Assembly) -> dict[str, Any]:
+    """Return what a model was trained on, as answer.json holds it."""
+    if isinstance(known, str):
+        return {"datasets": data_facts(assembly), "unknown": known, "scans": None}
+    scans = {
+        "measured": len(known.patients),
+        "validation_scans": known.validation_scans,
+        "bound": known.bound,
+        "ranges": {name: list(pair) for name, pair in known.ranges().items()},
+    }
+    return {"datasets": data_facts(assembly), "unknown": None, "scans": scans}
+
+
+def compared(
+    known: TrainingScans | str, volume: Volume, ref: VolumeRef, policy: VLMPolicy, assembly: Assembly
+) -> list[Unlike]:
+    """Return in what a scan is unlike those of the training; nothing where those are not known."""
+    if isinstance(known, str):
+        return []
+    return known.unlike(figures_of(volume), features_of(policy, assembly.view, [ref])[0])
+
+
+def refuse_far(unlike: Sequence[Unlike], ref: VolumeRef) -> None:
+    """Refuse a scan that is far outside of what the model was trained on.
+
+    Raises:
+        DataError: naming in what.
+    """
+    far = "; ".join(one.sentence() for one in unlike if one.is_far)
+    if far:
+        raise DataError(
+            f"{ref.path}: is far outside of what the model of this run was trained on: {far}. An answer "
+            "would rest on scans of another kind. Give a scan like those of its training (`evid predict RUN` "
+            "describes them), or add --unlike to have it answer all the same."
+        )
 
 
 def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:

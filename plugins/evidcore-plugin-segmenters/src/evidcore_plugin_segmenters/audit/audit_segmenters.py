@@ -2,8 +2,10 @@
 
 A policy that names a slice and boxes is paid for what the segmenter makes of them. The Dice from the
 oracle's boxes is the *oracle ceiling*: no answer in boxes is expected to earn more with this segmenter. What
-boxes lose that are off by a known share is the slope that a reward can follow. Objects of one patient are
-alike, so intervals are drawn over patients.
+boxes lose that are off by a known share is the slope that a reward can follow. It is the mean over the four
+ways in which a box can be off by that share, for one way may lose half as much as another; `dice_spread` is
+the highest Dice of the four minus the lowest. Objects of one patient are alike, so intervals are drawn over
+patients.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.case import Case
-from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterSession
+from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterPrompt, SegmenterSession
 from evidcore.errors import DataError
 from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
 from evidcore.geometry.boxes import Region, dice, parts
@@ -23,11 +25,12 @@ from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.volume import Volume, read_mask, volume_cache
 from evidcore_plugin_segmenters.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of
-from evidcore_plugin_segmenters.audit.oracle import ORACLE_BOX, Asked, oracle_boxes, reachable, ways_to_ask
+from evidcore_plugin_segmenters.audit.oracle import ORACLE_BOX, oracle_boxes, reachable, ways_to_ask
 
 TRUTH = "truth"
 PERFECT = "perfect propagation"
 Values = Mapping[str, float | None]  # by metric, `dice/3-5` for one by distance
+SPREAD = "dice_spread"  # highest minus lowest, over the ways in which a box is off by one share
 SHAPE_METRICS = ("slice_to_slice_dice", "area_leaps", "leaves_body", "splits")
 
 
@@ -119,7 +122,6 @@ def audit_segmenters(
     *,
     jitters: Sequence[float] = (0.1, 0.25, 0.5),
     masks: Sequence[str] = (),
-    seed: int = 0,
     done: Callable[[int, int], None] = lambda count, total: None,
 ) -> SegmenterAudit:
     """Ask every segmenter for every mask of the cases, from oracle prompts and from boxes that are off.
@@ -127,9 +129,8 @@ def audit_segmenters(
     Args:
         segmenters: by name, built from recipe tables.
         cases: looked at one after the other; those without such masks are counted and passed over.
-        jitters: shares of a box's height and width by which it is moved.
+        jitters: shares of a box's height and width by which it is moved, in all four ways.
         masks: names of the masks; empty: all.
-        seed: of the ways in which boxes are moved.
         done: called after each case with how many are done, of how many.
 
     Raises:
@@ -144,7 +145,7 @@ def audit_segmenters(
         unknown += case.patient is None
         if names and case.volumes:
             try:
-                looked = _look(segmenters, case, names, jitters, seed)
+                looked = _look(segmenters, case, names, jitters)
             except DataError as cause:
                 if case.id in str(cause):
                     raise
@@ -167,7 +168,7 @@ def audit_segmenters(
 
 
 def _look(
-    segmenters: Mapping[str, Segmenter], case: Case, names: Sequence[str], jitters: Sequence[float], seed: int
+    segmenters: Mapping[str, Segmenter], case: Case, names: Sequence[str], jitters: Sequence[float]
 ) -> list[Record]:
     """Return the records of one case; a mask that shows nothing has none."""
     volume = volume_cache.read(case.volumes[0])
@@ -181,7 +182,7 @@ def _look(
         truth = read_mask(case.masks[mask], like=volume)
         if not truth.any():
             continue
-        asked = ways_to_ask(truth, jitters, seed, f"{case.id}/{mask}")
+        asked = ways_to_ask(truth, jitters)
 
         def record(segmenter: str, prompt: str, values: Values, mask: str = mask) -> Record:
             patient = case.patient or case.id
@@ -195,20 +196,39 @@ def _look(
         found.append(record(PERFECT, ORACLE_BOX, {"dice": dice(reachable(truth, boxes), truth)}))
         for name, session in sessions.items():
             with blame(offer_of(segmenters[name]), f"segmenting {mask!r} of case {case.id!r}"):
-                for way in asked:  # one after the other: an object of many parts has many masks
-                    requests = [MaskRequest(prompts=(prompt,)) for prompt in way.prompts]
-                    compared = _compare(session.masks(requests), truth, way, volume, body)
-                    found.append(record(name, way.name, _values(compared)))
+                for way in asked:
+                    tried = []
+                    for prompts in way.tries:  # one after the other: an object of many parts has many masks
+                        objects = session.masks([MaskRequest(prompts=(prompt,)) for prompt in prompts])
+                        tried.append(_values(_compare(objects, prompts, truth, way.key, volume, body)))
+                    found.append(record(name, way.name, _mean_of(tried)))
     return found
 
 
 def _compare(
-    objects: Sequence[Region], truth: Region, way: Asked, volume: Volume, body: Region | None
+    objects: Sequence[Region],
+    prompts: Sequence[SegmenterPrompt],
+    truth: Region,
+    key: int,
+    volume: Volume,
+    body: Region | None,
 ) -> Drift:
     found = np.logical_or.reduce(objects)
-    meant = [len(parts(prompt.mask)) if isinstance(prompt, MaskPrompt) else 1 for prompt in way.prompts]
+    meant = [len(parts(prompt.mask)) if isinstance(prompt, MaskPrompt) else 1 for prompt in prompts]
     shape = shape_of(found, objects, body, meant)
-    return drift(found, truth, way.key, volume.spacing_mm_zyx[1:], shape)
+    return drift(found, truth, key, volume.spacing_mm_zyx[1:], shape)
+
+
+def _mean_of(tried: Sequence[Values]) -> dict[str, float | None]:
+    """Return the mean of each figure over the tries that have it; of several, how far Dice lies apart too."""
+    means: dict[str, float | None] = {}
+    for metric in tried[0]:
+        known = [value for values in tried if (value := values[metric]) is not None]
+        means[metric] = float(np.mean(known)) if known else None
+    if len(tried) > 1:
+        dices = [value for values in tried if (value := values["dice"]) is not None]
+        means[SPREAD] = max(dices) - min(dices)
+    return means
 
 
 def _values(compared: Drift) -> dict[str, float | None]:

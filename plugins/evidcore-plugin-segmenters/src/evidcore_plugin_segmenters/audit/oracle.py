@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,11 +17,14 @@ ORACLE_BOX, ORACLE_MASK = "oracle box", "oracle mask"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One way of asking for an object: a prompt for each of its parts on the key slice."""
+    """One way of asking for an object: a prompt for each of its parts on the key slice.
+
+    Figures are means over `tries`: one, or one for each way in which a box can be off.
+    """
 
     name: str
     key: int
-    prompts: tuple[SegmenterPrompt, ...]
+    tries: tuple[tuple[SegmenterPrompt, ...], ...]
 
 
 def key_slice(truth: Region) -> int:
@@ -35,33 +38,27 @@ def oracle_boxes(truth: Region) -> tuple[Box, ...]:
     return tuple(tight_box(part, key) for part in parts(truth[key]))
 
 
-def ways_to_ask(truth: Region, jitters: Sequence[float], seed: int, label: str) -> list[Asked]:
+def ways_to_ask(truth: Region, jitters: Sequence[float]) -> list[Asked]:
     """Return the oracle's boxes, its mask on the key slice, and the boxes moved by each of `jitters`.
 
-    A moved box is off by that share of its height and of its width, each way drawn from `seed` and `label`;
-    what would leave the slice is cut off.
+    Moved boxes are off by that share of their height and of their width: up and left, up and right, down and
+    left, down and right, all boxes of an object alike. What would leave the slice is cut off.
 
     Args:
         truth: the mask, shape (z, y, x), not empty.
         jitters: shares of a box's sides.
-        seed: of the draws.
-        label: tells objects apart, for instance by case and mask name.
     """
     key, boxes = key_slice(truth), oracle_boxes(truth)
     found = [
-        Asked(name=ORACLE_BOX, key=key, prompts=tuple(BoxPrompt(box=box) for box in boxes)),
-        Asked(name=ORACLE_MASK, key=key, prompts=(MaskPrompt(z=key, mask=truth[key].copy()),)),
+        Asked(name=ORACLE_BOX, key=key, tries=(tuple(BoxPrompt(box=box) for box in boxes),)),
+        Asked(name=ORACLE_MASK, key=key, tries=((MaskPrompt(z=key, mask=truth[key].copy()),),)),
     ]
-    digest = hashlib.blake2b(f"{seed}/{label}".encode(), digest_size=8).digest()
-    rng = np.random.default_rng(int.from_bytes(digest, "big"))
-    ways = [[float(sign) for sign in rng.choice((-1.0, 1.0), 2)] for _ in boxes]
     for share in jitters:
-        shifted = [
-            moved(box, [share * sign for sign in way], truth.shape[1:])
-            for box, way in zip(boxes, ways, strict=True)
-        ]
-        prompts = tuple(BoxPrompt(box=box) for box in shifted)
-        found.append(Asked(name=moved_name(share), key=key, prompts=prompts))
+        tries = tuple(
+            tuple(BoxPrompt(box=moved(box, by_yx, truth.shape[1:])) for box in boxes)
+            for by_yx in itertools.product((-share, share), repeat=2)
+        )
+        found.append(Asked(name=moved_name(share), key=key, tries=tries))
     return found
 
 

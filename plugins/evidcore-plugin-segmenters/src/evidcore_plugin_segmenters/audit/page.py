@@ -14,6 +14,7 @@ from evidcore_plugin_segmenters.audit.by_distance import Fall, by_distance
 _MOST_LINES = 6
 _COLUMNS: Sequence[tuple[str, str, Unit]] = (
     ("dice", "Dice", "rate"),
+    ("dice_spread", "Dice, best minus worst of four ways", "rate"),
     ("iou", "IoU", "rate"),
     ("slice_to_slice_dice", "slice-to-slice Dice", "rate"),
     ("area_leaps", "area leaps", "rate"),

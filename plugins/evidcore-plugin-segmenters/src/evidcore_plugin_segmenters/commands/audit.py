@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SHOWN = (
     ("dice", "Dice"),
+    ("dice_spread", "spread"),
     ("slice_to_slice_dice", "slice to slice"),
     ("area_leaps", "leaps"),
     ("splits", "splits"),
@@ -66,10 +67,9 @@ def _shares(context: click.Context, option: click.Parameter, value: str) -> tupl
     callback=_shares,
     default="0.1,0.25,0.5",
     show_default=True,
-    help="Shares of its size by which a box is moved.",
+    help="Shares of its size by which a box is moved, in all four ways.",
 )
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases of the split; 0 = all.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the ways in which boxes are moved.")
 @folder_intensity
 @click.option("--out", type=click.Path(path_type=Path), help="Write audit.json and index.html here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -81,7 +81,6 @@ def segmenter(
     masks: tuple[str, ...],
     jitter: tuple[float, ...],
     limit: int,
-    seed: int,
     intensity: Literal["hu", "arbitrary"],
     out: Path | None,
     as_json: bool,
@@ -101,7 +100,7 @@ def segmenter(
     for name, dataset in open_target(target, only, intensity).items():
         cases = _cases(dataset, split, limit, target)
         with follow(name) as done:
-            found = audit_segmenters(built, cases, jitters=jitter, masks=masks, seed=seed, done=done)
+            found = audit_segmenters(built, cases, jitters=jitter, masks=masks, done=done)
         datasets[name] = {
             "split": split,
             "is_phantom": offer_of(dataset).name.startswith("phantom-"),
@@ -117,7 +116,6 @@ def segmenter(
     result = {
         "target": str(target),
         "segmenters": [{"name": name, "package": str(offer_of(item))} for name, item in built.items()],
-        "seed": seed,
         "distances": distance_names(),
         "datasets": datasets,
     }

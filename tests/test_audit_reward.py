@@ -12,7 +12,7 @@ from evidcore.recipe import load
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "med3d_r1.toml"
+RECIPE = Path(__file__).parents[1] / "recipes" / "med3d_r1.toml"
 SMALL = ("dataset.chest.train_cases=12", "arms=false")
 CONSTANT = 'stage.grpo.reward=[{use="constant"}]'
 

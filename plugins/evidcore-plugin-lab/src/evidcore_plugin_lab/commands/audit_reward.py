@@ -17,7 +17,6 @@ from evidcore.errors import RecipeError
 if TYPE_CHECKING:
     from evidcore.contracts import Checked
     from evidcore.run.context import Context
-    from evidcore.train.grpo import Grpo
 
 _file = click.Path(path_type=Path, exists=True, dir_okay=False)
 _COLOURS = {"fine": "green", "note": "yellow", "alarm": "red", "not applicable": "dim"}
@@ -56,15 +55,16 @@ def reward(
 ) -> None:
     """Judge a recipe's rewards over completions of known worth. Needs no model and no GPU."""
     from evidcore.recipe import load
+    from evidcore.recipe.check import stage_class
     from evidcore.reward.reward_audit import audit_rewards, check_start, most_of
-    from evidcore.reward.trl_function import read_function
     from evidcore.run.assembly import Assembly
     from evidcore.run.context import Context
-    from evidcore.train.grpo import Grpo
+    from evidcore_plugin_lab.trl_function import read_function
 
     assembly = Assembly(load(recipe, overrides))
-    stages = {
-        place: stage for place, stage in enumerate(assembly.recipe.stages, 1) if isinstance(stage, Grpo)
+    grpo = stage_class("grpo")
+    stages: dict[int, Any] = {
+        place: stage for place, stage in enumerate(assembly.recipe.stages, 1) if isinstance(stage, grpo)
     }
     chosen = [place for place in stages if number in (None, place)]
     if not chosen:
@@ -94,7 +94,7 @@ def reward(
         click.get_current_context().exit(1)
 
 
-def _rows(stage: Grpo, context: Context, limit: int) -> Iterator[Any]:
+def _rows(stage: Any, context: Context, limit: int) -> Iterator[Any]:
     """Yield a prompt of each of the first cases of every data entry."""
     from evidcore.prompts.rows import PromptSource, prompt_sets
 

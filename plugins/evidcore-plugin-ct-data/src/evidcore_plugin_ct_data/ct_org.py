@@ -1,0 +1,107 @@
+"""Data set `ct-org`: 140 CTs with five organs and, where it is shown, the brain (Rister et al. 2020, TCIA).
+
+What the published files need, and what is done about it:
+
+1. They come from The Cancer Imaging Archive by hand: `volume-0.nii.gz` and `labels-0.nii.gz`, together in one
+   folder, or in `volumes/` and `labels/`, as MedVol-R1's programs expect them.
+2. Labels are 1 liver, 2 bladder, 3 lungs, 4 kidneys, 5 bone, 6 brain. A scan without one has an empty mask.
+3. The publisher's test part are volumes 0 to 20; `validation` is drawn from the others by a hash.
+4. Patients are not named: most scans are those of LiTS.
+
+Source:
+    Rister et al. 2020, CT-ORG, a new dataset for multiple organ segmentation in computed tomography,
+    doi:10.1038/s41597-020-00715-8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+from evidcore.case import Case, MaskRef, Split, VolumeRef
+from evidcore.errors import DataError, NotHere
+from evidcore.registry.factory import Flat
+from evidcore_plugin_ct_data.files import Files
+from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
+
+PAGE = "https://www.cancerimagingarchive.net/collection/ct-org/"
+LABELS: Mapping[str, int] = {"liver": 1, "bladder": 2, "lungs": 3, "kidneys": 4, "bone": 5, "brain": 6}
+TEST_VOLUMES = 21  # the first of 140
+_VOLUME = re.compile(r"volume-(\d+)\.nii(\.gz)?")
+
+
+class CtOrg(PublishedSet):
+    """CT-ORG: 140 CTs of the trunk or the whole body in HU, with masks of six organs.
+
+    Masks are `liver`, `bladder`, `lungs`, `kidneys`, `bone` and `brain`. `test` are the publisher's 21 scans;
+    in the others lungs and bones were outlined by a program.
+    """
+
+    def __init__(
+        self,
+        recipe_folder: Path,
+        cache_folder: Path,
+        *,
+        path: str,
+        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
+        selection: Annotated[Selection, Flat],
+    ) -> None:
+        """Say where the set lies and which part of it is wanted.
+
+        Args:
+            recipe_folder: where a relative `path` starts.
+            cache_folder: not used; nothing is fetched.
+            path: the folder with the volumes and labels, or with `volumes` and `labels`.
+            validation_share: share of the publisher's training part in `validation`.
+            ids: only these cases (`volume-7`), or a text file with one a line.
+            selection: see `Selection`.
+        """
+        self._given = recipe_folder / path
+        files = Files(folder=self._given, where_from=PAGE)
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=path)
+        self._validation_share = validation_share
+
+    def fingerprint(self) -> str:
+        """Hash the options and the state of every file."""
+        return self._walk.fingerprint({"validation_share": self._validation_share}, [])
+
+    def _entries(self, split: Split) -> Iterator[Entry]:
+        for number, image in self._numbered():
+            name = f"volume-{number}"
+            if self._split(number, name) != split:
+                continue
+            folder = "labels/" if image.startswith("volumes/") else ""
+            ending = image.partition(name)[2]
+            labels = f"{folder}labels-{number}{ending}"
+            masks = {
+                mask: MaskRef(path=str(self._files.path(labels)), label=value)
+                for mask, value in LABELS.items()
+            }
+            volume = VolumeRef(path=str(self._files.path(image)), intensity="hu")
+            case = Case(id=name, patient=None, volumes=(volume,), masks=masks)
+            yield Entry(case=case, names=(image, labels))
+
+    def _split(self, number: int, name: str) -> Split:
+        if number < TEST_VOLUMES:
+            return "test"
+        return drawn_split(name, validation_share=self._validation_share)
+
+    def _numbered(self) -> list[tuple[int, str]]:
+        """Return the number of each volume with its file's name, in the order of numbers."""
+        found = [
+            (int(part[1]), f"{folder}{path.name}")
+            for folder in ("", "volumes/")
+            for path in (self._given / folder).glob("volume-*")
+            if (part := _VOLUME.fullmatch(path.name))
+        ]
+        if not found:
+            raise (DataError if self._given.is_dir() else NotHere)(
+                f"{self._given}: holds no files volume-0.nii.gz and so on, nor a folder volumes with them. "
+                f"Fetch CT-ORG from {PAGE}, or correct path on the dataset."
+            )
+        return sorted(found)

@@ -1,0 +1,170 @@
+"""Whether the slices of a scan follow each other: their order, repeats, gaps, and one scale of values.
+
+A body changes little by little along a scan: two slices that stand next to each other are no less like than
+two with one between. That is compared on pixels of 5 mm, where noise has gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from evidcore.volume import Volume
+from evidcore_plugin_doctor.coarse import STEP_MM, merge
+from evidcore_plugin_doctor.fault import Severity
+from evidcore_plugin_doctor.fill import runs
+
+FEWEST = 6  # slices that hold more than one value
+FEWEST_PIXELS = 100  # of 5 mm; noise makes slices of fewer alike by chance
+CLIP_HU = (-1000.0, 600.0)  # streaks of metal differ from slice to slice
+CLIP_PERCENTILES = (0.5, 99.5)
+ODD = (
+    1.2  # distance to both neighbours, to the distance between these; 1 where noise alone tells slices apart
+)
+NEAR = 2  # slices
+LIKER = 0.85  # distance to a slice farther off, to that of the most alike near one
+INTERLEAVED = (
+    0.5  # of the slices have their like farther off; phantoms whose noise tells slices apart reach 0.3
+)
+GAP = 2.0  # the widest step between neighbours, to the next one
+SHIFT_HU = 30.0  # of the median pixel; fat and water are 100 apart, and few pixels change tissue at once
+SPREAD = 1.3  # standard deviation of a slice to that of its neighbour
+SAME_PATTERN = 0.95  # correlation of a slice with its neighbour scaled; where a body ends it is lower
+NEGATIVE = -0.5  # correlation below which bright is dark in the next slice; that of noise lies around 0
+SLICE_AXIS = 1.3  # spacing across slices to that within, where these are not the axial ones
+
+Said = tuple[Severity, str]
+Grid = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def torn(volume: Volume) -> Iterator[Said]:
+    """Yield how the slices of a volume do not follow each other."""
+    axis = _across(volume)
+    array = np.moveaxis(volume.array, axis, 0)
+    within = [step for at, step in enumerate(volume.spacing_mm_zyx) if at != axis]
+    kept = [index for index, plane in enumerate(array) if plane.min() != plane.max()]
+    if len(kept) < FEWEST:
+        return
+    yield from _repeated(array, kept, axis)
+    planes = np.stack([_coarse(array[index], within) for index in kept])
+    if planes[0].size < FEWEST_PIXELS:
+        return
+    distance = _distances(_clipped(planes, volume))
+    disordered = list(_disordered(distance, kept, axis))
+    yield from disordered
+    steps = [] if volume.intensity != "hu" else list(_steps(planes, kept, axis))
+    yield from steps
+    if volume.intensity == "hu" and not disordered and not steps:  # MR fades at its ends, and is filled there
+        yield from _gap(distance, kept, axis)
+
+
+def _across(volume: Volume) -> int:
+    """Return the axis across the slices: the one whose spacing differs from that of both others, else z."""
+    spacing = np.array(volume.spacing_mm_zyx)
+    widest = int(spacing.argmax())
+    others = np.delete(spacing, widest)
+    is_clear = spacing[widest] > SLICE_AXIS * others.max() and others.max() <= SLICE_AXIS * others.min()
+    return widest if is_clear else 0
+
+
+def _coarse(plane: np.ndarray[Any, Any], steps_mm: list[float]) -> Grid:
+    for axis, step in enumerate(steps_mm):
+        count = max(1, int(STEP_MM / step + 1e-6))
+        if plane.shape[axis] >= count:
+            plane = merge(plane, axis, count)
+    return plane.astype(np.float32)
+
+
+def _clipped(planes: Grid, volume: Volume) -> Grid:
+    low, high = CLIP_HU if volume.intensity == "hu" else np.percentile(planes, CLIP_PERCENTILES)
+    return np.clip(planes, low, high)
+
+
+def _distances(planes: Grid) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the root mean square difference of each two slices, (slice, slice)."""
+    flat = planes.reshape(len(planes), -1).astype(np.float64)
+    flat -= flat.mean()
+    length = (flat**2).sum(axis=1)
+    squared = length[:, None] + length[None] - 2 * flat @ flat.T
+    distance: np.ndarray[Any, np.dtype[np.float64]] = np.sqrt(np.maximum(squared, 0) / flat.shape[1])
+    return distance
+
+
+def _repeated(array: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Said]:
+    """Yield the slices that hold what the one before holds."""
+    same = [b for a, b in itertools.pairwise(kept) if b == a + 1 and np.array_equal(array[a], array[b])]
+    if same:
+        yield (
+            "warning",
+            f"{len(same)} of {len(array)} slices hold the voxels of the slice before: {'zyx'[axis]} = "
+            f"{runs(same)}. Slices were repeated or filled in. Convert the series again.",
+        )
+
+
+def _disordered(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Said]:
+    """Yield the slices that are unlike both neighbours, or like others more than these."""
+    count = len(kept)
+    index = np.arange(count)
+    beside = distance[index[:-1], index[1:]]
+    ratio = (beside[:-1] + beside[1:]) / np.maximum(2 * distance[index[:-2], index[2:]], 1e-6)
+    odd = [kept[at + 1] for at in np.flatnonzero(ratio > ODD)]
+    apart = np.abs(index[:, None] - index[None])
+    near = np.where((apart > 0) & (apart <= NEAR), distance, np.inf).min(axis=1)
+    far = np.where(apart > NEAR, distance, np.inf).min(axis=1)
+    elsewhere = float(np.mean(far < LIKER * near))
+    name = "zyx"[axis]
+    if elsewhere > INTERLEAVED:
+        yield (
+            "error",
+            f"{100 * elsewhere:.0f} % of the {count} slices are less like their neighbours than like slices "
+            "farther off: the slices are out of order. Sort them by their position and write the scan "
+            "again.",
+        )
+    elif odd:
+        yield (
+            "error",
+            f"{len(odd)} of {count} slices are unlike both neighbours, though these are alike: {name} = "
+            f"{runs(odd)}. They stand in the wrong place, come from another scan, or have other values. "
+            f"Look at the scan; convert the series again.",
+        )
+
+
+def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[Said]:
+    """Yield where Hounsfield units change their scale from one slice to the next."""
+    flat = planes.reshape(len(planes), -1).astype(np.float64)
+    shift = np.median(np.diff(flat, axis=0), axis=1)
+    spread = flat.std(axis=1)
+    ratio = spread[1:] / np.maximum(spread[:-1], 1e-6)
+    normal = (flat - flat.mean(axis=1, keepdims=True)) / np.maximum(spread[:, None], 1e-6)
+    alike = (normal[1:] * normal[:-1]).mean(axis=1)
+    is_scaled = (np.maximum(ratio, 1 / ratio.clip(1e-6)) > SPREAD) & (alike > SAME_PATTERN)
+    is_step = (np.abs(shift) > SHIFT_HU) | is_scaled | (alike < NEGATIVE)
+    at = np.flatnonzero(is_step)
+    if len(at):
+        first = at[0]
+        yield (
+            "error",
+            f"Hounsfield units change from slice to slice at {'zyx'[axis]} = "
+            f"{runs([kept[i + 1] for i in at])}: at the first, the median pixel by {shift[first]:.0f} HU, "
+            f"the spread {ratio[first]:.2f}-fold, correlation {alike[first]:.2f}. Part of the slices was "
+            "scaled, shifted or negated. Apply each slice's own slope and intercept once; convert the "
+            "series again.",
+        )
+
+
+def _gap(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Said]:
+    """Yield a step between neighbours that stands out among all."""
+    index = np.arange(len(kept) - 1)
+    beside = distance[index, index + 1]
+    second, widest = np.sort(beside)[-2:]
+    if widest > GAP * max(second, 1e-6):
+        at = kept[int(beside.argmax())]
+        yield (
+            "warning",
+            f"the step from {'zyx'[axis]} = {at} to {at + 1} is {widest / max(second, 1e-6):.1f} times as "
+            "large as any other between neighbouring slices: slices are missing there, or parts of two "
+            "scans were joined. Convert the series again.",
+        )

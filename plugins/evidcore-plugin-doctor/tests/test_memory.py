@@ -1,0 +1,55 @@
+"""What does not fit into memory is told from its header, with the need and what is free."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+
+import nibabel
+import numpy as np
+import pytest
+from evidcore_plugin_doctor.memory import VOXEL_BYTES, free_bytes, refuse_oversized
+
+from evidcore.case import VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume import Geometry
+
+
+def promise(path, shape_xyz):
+    """Write a header before a few packed zeros: unpacking must not be tried."""
+    header = nibabel.Nifti1Header()
+    header.set_data_shape(shape_xyz)
+    header.set_data_dtype(np.int16)
+    header.set_sform(np.diag([-0.7, -0.7, 1.0, 1.0]), 1)
+    header["magic"], header["vox_offset"] = b"n+1", 352
+    path.write_bytes(gzip.compress(header.binaryblock + bytes(1000)))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_scan_too_large_for_memory_is_a_fault_of_its_case(home, tools, processes):
+    promise(home.add("large"), (30_000, 30_000, 1000))
+    home.add("fine", tools.torso(1))
+    (fault,), summary = home.check(processes=processes)
+    assert (fault.case, fault.check, fault.severity) == ("large", "file", "error")
+    assert "1000 x 30000 x 30000 voxels (z, y, x) take 10058.3 GiB while they are read" in fault.text
+    assert summary.volumes == 1
+
+
+def test_processes_share_what_is_free():
+    side = int((0.7 * free_bytes() / VOXEL_BYTES) ** (1 / 3))
+    geometry = Geometry(shape_zyx=(side, side, side), affine=np.eye(4))
+    ref = VolumeRef(path="scan.nii.gz")
+    refuse_oversized(ref, geometry, 1)
+    with pytest.raises(DataError, match=r"scan.nii.gz: is too large for memory: .* for each of 4 processes"):
+        refuse_oversized(ref, geometry, 4)
+
+
+def test_a_limit_of_address_space_counts(tmp_path):
+    """A shell's or scheduler's limit, in a process of its own."""
+    program = (
+        "import resource; limit = 8 * 2**30; resource.setrlimit(resource.RLIMIT_AS, (limit, limit));"
+        "from evidcore_plugin_doctor.memory import free_bytes; print(free_bytes() < limit)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

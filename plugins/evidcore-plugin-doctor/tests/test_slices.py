@@ -1,0 +1,107 @@
+"""Slices that do not follow each other: each fault is planted into a body."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evidcore_plugin_doctor.slices import torn
+
+
+def said(volume):
+    return [text for _, text in torn(volume)]
+
+
+@pytest.mark.parametrize("seed", range(60, 68))
+def test_the_slices_of_a_body_follow_each_other(tools, seed):
+    assert said(tools.as_volume(tools.torso(seed))) == []
+    assert said(tools.as_volume(tools.torso(seed)[10:40, 12:60, 8:70])) == []
+
+
+def test_slices_of_one_value_and_very_few_slices_say_nothing(tools):
+    array = tools.torso(1)
+    array[:4], array[-3:] = -1000, -1000
+    assert said(tools.as_volume(array)) == []
+    assert said(tools.as_volume(array[[20, 50, 21, 40]])) == []
+
+
+def test_slices_in_the_wrong_place_are_named(tools):
+    array = tools.torso(2)
+    array[[12, 40]] = array[[40, 12]]
+    (text,) = said(tools.as_volume(array))
+    assert text.startswith("2 of 62 slices are unlike both neighbours, though these are alike: z = 12, 40.")
+
+
+def test_a_slice_of_another_patient_is_named_on_mr_too(tools):
+    array = tools.torso(2).astype(np.float32) + 1024
+    array[30] = tools.torso(3)[8] + 1024
+    (text,) = said(tools.as_volume(array, intensity="arbitrary"))
+    assert "1 of 62 slices are unlike both neighbours" in text
+    assert "z = 30." in text
+
+
+@pytest.mark.parametrize("order", ["interleaved", "shuffled"])
+def test_slices_out_of_order_are_told(tools, order):
+    number = np.arange(62)
+    turned = (
+        [*number[::2], *number[1::2]] if order == "interleaved" else np.random.default_rng(3).permutation(62)
+    )
+    (text,) = said(tools.as_volume(tools.torso(2)[turned]))
+    assert "slices are unlike both neighbours" in text or "the slices are out of order" in text
+
+
+def test_interleaved_slices_are_like_slices_farther_off(tools):
+    array = np.stack([np.roll(tools.torso(2)[30], number, axis=0) for number in range(24)])
+    assert said(tools.as_volume(array)) == []
+    (text,) = said(tools.as_volume(array[[*range(0, 24, 2), *range(1, 24, 2)]]))
+    assert "of the 24 slices are less like their neighbours than like slices farther off" in text
+
+
+def test_a_repeated_slice_is_a_warning_with_its_number(tools):
+    array = tools.torso(2)
+    array[25] = array[24]
+    ((severity, text),) = torn(tools.as_volume(array))
+    assert severity == "warning"
+    assert text.startswith("1 of 62 slices hold the voxels of the slice before: z = 25.")
+
+
+def test_slices_are_those_across_the_coarsest_axis(tools):
+    array = tools.torso(2).transpose(1, 2, 0).copy()  # slices lie along x
+    array[:, :, [12, 40]] = array[:, :, [40, 12]]
+    (text,) = said(tools.as_volume(array, (3.0, 3.0, 6.0)))
+    assert "x = 12, 40." in text
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda hu: hu - 1024, "the median pixel by -10"),
+        (lambda hu: hu + 100, "the median pixel by "),
+        (lambda hu: 2 * hu, "the spread 2.0"),
+        (lambda hu: -hu, "correlation -"),
+    ],
+)
+def test_a_change_of_scale_within_a_scan_is_told_where_it_begins(tools, change, told):
+    array = tools.torso(4).astype(np.float32)
+    array[40:] = change(array[40:])
+    (text,) = said(tools.as_volume(array))
+    assert "Hounsfield units change from slice to slice at z = 40: " in text
+    assert told in text
+
+
+def test_brightness_of_mr_may_change_from_slice_to_slice(tools):
+    array = tools.torso(4).astype(np.float32) + 1024
+    array[40:] *= 1.5
+    assert said(tools.as_volume(array, intensity="arbitrary")) == []
+
+
+def test_missing_slices_leave_a_step_that_stands_out(tools):
+    array = np.stack([np.roll(tools.torso(2)[30], number, axis=0) for number in range(30)])
+    ((severity, text),) = torn(tools.as_volume(np.delete(array, range(12, 20), axis=0)))
+    assert severity == "warning"
+    assert "the step from z = 11 to 12 is " in text
+
+
+def test_slices_beyond_the_body_and_the_top_of_a_head_are_no_fault(tools):
+    head = tools.ellipsoid((-80, 0, 0), (90, 80, 70))
+    array = np.where(head, 40, -1000) + np.random.default_rng(0).normal(0, 12, tools.SHAPE)
+    assert said(tools.as_volume(array.astype(np.int16))) == []

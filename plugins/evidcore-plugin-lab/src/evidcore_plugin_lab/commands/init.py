@@ -1,0 +1,112 @@
+"""`evid init`: a checked recipe for own scans, questions and vision-language model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+_SHOWN = ("--data", "--scans", "--model", "--revision", "--gpu", "--intensity", "--column", "--name")
+
+
+@click.command()
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A table of questions (.csv, .json, .jsonl), or a folder with questions.csv or cases.csv.",
+)
+@click.option(
+    "--scans",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Where a table's files are named from; its own folder if left out.",
+)
+@click.option(
+    "--model", required=True, metavar="ID|DIR", help="A vision-language model on the Hub, or its folder."
+)
+@click.option("--revision", default="", metavar="COMMIT", help="Of a model on the Hub. [the newest]")
+@click.option(
+    "--gpu",
+    "gpu_gb",
+    required=True,
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB",
+    help="Memory of the GPU, for instance 24, 48 or 80.",
+)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="WHAT=NAME",
+    help="Which column holds what, where its name does not tell: image=scan_file.",
+)
+@click.option("--intensity", type=click.Choice(["hu", "arbitrary"]), help="Of the scans. [looked at]")
+@click.option("--name", default="", help="Of the recipe. [as the data]")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The recipe. [NAME.toml]")
+@click.option("--force", is_flag=True, help="Write over a file.")
+@click.option("--no-check", is_flag=True, help="Do not run `evid check` on it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
+    """Write a recipe for your own scans, questions and vision-language model, and check it."""
+    from evidcore.cli.check import check
+    from evidcore.errors import DataError
+    from evidcore_plugin_lab.init.memory_fit import fit
+    from evidcore_plugin_lab.init.own_data import own_data
+    from evidcore_plugin_lab.init.own_model import own_model
+    from evidcore_plugin_lab.init.written_recipe import name_of, recipe_text
+
+    name = given["name"] or name_of(given["data"])
+    out: Path = given["out"] or Path(f"{name}.toml")
+    if out.exists() and not given["force"]:
+        raise DataError(f"{out}: is there already. --force writes over it, --out FILE writes another.")
+    data = own_data(
+        given["data"], scans=given["scans"], columns=_columns(given["columns"]), intensity=given["intensity"]
+    )
+    model = own_model(given["model"], given["revision"])
+    known: dict[str, Any] = {"gpu_gb": given["gpu_gb"], "command": _command(given)}
+    nowhere = Path(os.devnull)  # nothing lies in it, so paths stay absolute
+    found = fit(
+        lambda tried: recipe_text(name, data, model, tried, folder=nowhere, **known),
+        gpu_gb=given["gpu_gb"], context_tokens=model.context_tokens,
+    )  # fmt: skip
+    text = recipe_text(name, data, model, found, folder=out.resolve().parent, **known)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps({"recipe": str(out), "placed": data.said, "slices": found.slices}, indent=1))
+    else:
+        for line in data.said:
+            click.echo(line)
+        click.echo(f"scans: {'CT in HU' if data.is_ct else 'values are no HU'} ({data.ground})")
+        click.echo(f"written: {out}, with {found.slices} slices of {model.size_pixels} pixels a scan")
+    if not given["no_check"] and not as_json:
+        context.invoke(check, recipe=out, overrides=(), resolved=False, as_json=False)
+
+
+def _columns(given: tuple[str, ...]) -> Mapping[str, str]:
+    """Read `image=scan_file` and the like."""
+    for item in given:
+        if "=" not in item:
+            message = f"must be WHAT=NAME, as image=scan_file, got {item!r}."
+            raise click.BadParameter(message, param_hint="--column")
+    return dict(item.split("=", 1) for item in given)
+
+
+def _command(given: Mapping[str, Any]) -> str:
+    """Return the command as it was given, but for where it wrote."""
+    words = ["evid", "init"]
+    keys = {"--gpu": "gpu_gb", "--column": "columns"}
+    for option in _SHOWN:
+        value = given[keys.get(option, option.removeprefix("--"))]
+        for one in value if isinstance(value, tuple) else [value]:
+            if one not in (None, ""):
+                words += [option, f"{one:g}" if isinstance(one, float) else str(one)]
+    return shlex.join(words)

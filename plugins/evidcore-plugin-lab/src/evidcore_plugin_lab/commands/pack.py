@@ -1,0 +1,75 @@
+"""`evid pack`: a run, and the stages that it uses, in one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The archive; <run>.tar in this folder if left out."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def pack(folder: Path, out: Path | None, as_json: bool) -> None:
+    """Pack a run whole, with the stages that it links to, to be moved or kept.
+
+    `tar -xf FILE` gives a folder <recipe>/<run> that `evid page`, `predict`, `export` and, where its data lie
+    as before, `resume` take. It holds all prompts, answers and reports of the run.
+    """
+    from evidcore.run import open_run
+
+    run = open_run(folder).path
+    target = out or Path(f"{run.name}.tar")
+    packed = pack_run(run, target)
+    if as_json:
+        click.echo(json.dumps({"archive": str(target), "stages": packed, "bytes": target.stat().st_size}))
+        return
+    click.echo(f"{target}: {run.name} and {len(packed)} stages, {target.stat().st_size / 1e6:.0f} MB")
+    click.echo("It may hold texts of patients: prompts, answers, reports.")
+
+
+def pack_run(run: Path, target: Path) -> list[str]:
+    """Write a run and its stages to a .tar; return the stages' names.
+
+    Args:
+        run: the run folder.
+        target: the archive, which appears when it is whole.
+
+    Raises:
+        RunError: if there is such a file, a process runs the run, or its stages are not here.
+    """
+    from evidcore.compute.ending import is_held
+    from evidcore.errors import RunError
+    from evidcore.page.record import refuse_moved
+
+    if target.exists():
+        raise RunError(f"{target}: is there already, and nothing is overwritten. Name another with --out.")
+    if is_held(run):
+        raise RunError(
+            f"{run}: a process is running it, so its files still change. Pack it when that has ended."
+        )
+    refuse_moved(run)
+    store = run.parent / "stages"
+    inside = [path.resolve() for path in run.rglob("*") if path.is_symlink()]
+    own = [
+        path.relative_to(store.resolve()).parts[0] for path in inside if path.is_relative_to(store.resolve())
+    ]
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in (run / "results").glob("*.json")]
+    own += [one["inputs"] for one in results if (store / one.get("inputs", "\0")).is_dir()]
+    stages = sorted(set(own))
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with tarfile.open(partial, "w") as archive:
+            for path in (run, *(store / name for name in stages)):
+                place = path.relative_to(run.parent.parent)
+                archive.add(path, str(place), filter=lambda one: None if one.name.endswith("/.lock") else one)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return stages

@@ -1,0 +1,1 @@
+"""`evid init`: a recipe for somebody's own scans, questions and vision-language model."""

@@ -1,0 +1,117 @@
+"""Which vision-language model a user names: a folder, or a model on the Hub at a commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evidcore.errors import DataError, EvidError
+from evidcore.model.language import Pretrained
+
+USUAL_PIXELS = 256  # of a slice's side; the nearest whole number of tokens is taken
+_TEXTS = ("*.json", "*.txt", "*.jinja")  # configuration and tokenizer
+_TIMEOUT_S = 15.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnModel:
+    """A model that sees, as a recipe's table, and what its shape decides."""
+
+    table: Mapping[str, Any]  # of model.language; a folder is absolute
+    name: str
+    size_pixels: int  # of a slice's side
+    context_tokens: int | None  # that its language model takes; None: not stated
+
+
+def own_model(model: str, revision: str) -> OwnModel:
+    """Find a model and its configuration.
+
+    Args:
+        model: a folder that `save_pretrained` wrote, or an id on the Hugging Face Hub.
+        revision: commit of an id; "": the one in the Hub's cache on this machine, or else the newest.
+
+    Raises:
+        DataError: if there is no such model, it reads text alone, or the Hub cannot be asked.
+    """
+    table = _table(model, revision)
+    config = Pretrained(**table).vision()
+    if config is None:
+        _fetch(table["id"], table["revision"])
+        config = Pretrained(**table).vision()
+    vision = getattr(config, "vision_config", None)
+    if config is None or vision is None:
+        raise DataError(
+            f"--model {model}: a {getattr(config, 'model_type', 'model')} reads text alone. Name a "
+            "vision-language model such as Qwen/Qwen2.5-VL-3B-Instruct, or write a recipe with an encoder "
+            "beside it, as recipes/med3d_r1.toml has."
+        )
+    side = int(vision.patch_size) * int(getattr(vision, "spatial_merge_size", 1))
+    return OwnModel(
+        table=table,
+        name=model if "id" in table else Path(model).name,
+        size_pixels=max(1, round(USUAL_PIXELS / side)) * side,
+        context_tokens=getattr(config.get_text_config(), "max_position_embeddings", None),
+    )
+
+
+def _table(model: str, revision: str) -> dict[str, Any]:
+    """Return the recipe's table of a model."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if revision:
+            raise DataError(f"--revision {revision}: goes with a model on the Hub, and {model} is a folder.")
+        if not (folder / "config.json").is_file():
+            raise DataError(
+                f"--model {model}: the folder holds no config.json. Name one that save_pretrained wrote."
+            )
+        return {"folder": str(folder.resolve())}
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or model.startswith((".", "/")):
+        raise DataError(
+            f"--model {model}: there is no such folder, and an id on the Hugging Face Hub is written "
+            "OWNER/NAME. Correct it."
+        )
+    return {"id": model, "revision": revision or _cached_commit(model) or _newest_commit(model)}
+
+
+def _cached_commit(name: str) -> str:
+    """Return the commit of a model in the Hub's cache on this machine, "" where it has none."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json", revision="main")
+    return Path(found).parent.name if isinstance(found, str) else ""
+
+
+def _newest_commit(name: str) -> str:
+    """Ask the Hub for a model's newest commit."""
+    from huggingface_hub import HfApi
+
+    try:
+        found = HfApi().model_info(name, timeout=_TIMEOUT_S)
+    except Exception as cause:  # of the Hub's client, of httpx, of the system
+        raise _unreached(name, cause, "--revision COMMIT names the commit without asking") from cause
+    return str(found.sha)
+
+
+def _fetch(name: str, revision: str) -> None:
+    """Fetch configuration and tokenizer from the Hub: some megabytes, no weights."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        # with the index of the weights the weights would seem to be here
+        snapshot_download(
+            name, revision=revision, allow_patterns=list(_TEXTS), ignore_patterns=["*.index.json"],
+            etag_timeout=_TIMEOUT_S,
+        )  # fmt: skip
+    except Exception as cause:  # of the Hub's client, of httpx, of the system
+        raise _unreached(name, cause, "--model FOLDER takes a model from disk") from cause
+
+
+def _unreached(name: str, cause: Exception, instead: str) -> EvidError:
+    first: Any = next(iter(str(cause).splitlines()), type(cause).__name__)
+    return DataError(
+        f"--model {name}: its shape is not known on this machine, and the Hugging Face Hub did not give it "
+        f"({first}). Correct the name, or connect; {instead}."
+    )

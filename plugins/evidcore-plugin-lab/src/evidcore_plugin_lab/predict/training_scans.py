@@ -1,0 +1,305 @@
+"""What the scans that a model was trained on were like, and how unlike them another scan is.
+
+Of at most `MOST_SCANS` training scans these are measured: voxel spacing and size in mm; for CT quantiles of
+the HU values that are not air; and the mean of the encoder's features. No data set names the region of the
+body, so size, HU values and features stand for it. A scan's excess in a measure is how far it lies outside of
+the middle 98 % of training scans: 1 is a factor of 2 (spacing, size), 200 HU, or twice the distance.
+
+Order of events: each training scan is compared with those of other patients, each validation scan with all.
+The bound of a warning is the smallest excess that at most 5 % of the scans of either split exceed in any
+measure. A scan is far outside where its excess is 0.5 above the bound; spacing never says so, as views
+resample. What is found is kept in the run folder, without a name of a case or a path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evidcore.case import Case, VisualPart, VolumeRef
+from evidcore.contracts import View
+from evidcore.errors import DataError, EvidError
+from evidcore.model.policy import VLMPolicy
+from evidcore.page.record import is_phantom
+from evidcore.run.assembly import Assembly
+from evidcore.run.folder import RunFolder, write
+from evidcore.volume import Volume, read
+
+FILE = "training_scans.json"
+LAYOUT = 1  # raise whenever the file holds something else
+MOST_SCANS = 100  # of each split: reading a CT takes a second or two
+FEATURES = "encoder features"
+_QUANTILES = (5, 50, 95)
+_AIR_HU = -950.0  # around a body, and outside of a scanner's field
+_HU_OF_ONE = 200.0  # an excess of 1; less than lung and soft tissue or soft tissue and fat differ together
+_LEAST_BOUND = 0.25  # of a warning: few scans, or equal ones, must not warn of a millimetre
+_FAR = 0.5  # above the bound: 1.4 times as large, 100 HU
+_SCANS_PER_PASS = 8
+_LEAST_PATIENTS = 3  # below, no distance between patients has another to be compared with
+
+Figures = Mapping[str, float]  # of a scan, by measure
+Vector = npt.NDArray[np.float64]
+Tell = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unlike:
+    """A measure in which a scan lies outside of the training scans by more than the bound."""
+
+    measure: str
+    value: float
+    low: float
+    high: float
+    is_far: bool
+
+    def sentence(self) -> str:
+        """Return it in words."""
+        if self.measure == FEATURES:
+            times = f"{self.value / self.high:.1f} times as far from the nearest training scan"
+            return f"its {FEATURES} lie {times} as those of nearly all training scans"
+        usual = f"{self.low:.3g} to {self.high:.3g}"
+        return f"its {self.measure} is {self.value:.3g}, that of training scans {usual}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingScans:
+    """The measures of training scans, and the bound above which an excess is told."""
+
+    model: str  # the stage folder of the weights whose features these are
+    patients: Sequence[int]  # of each scan, counted from 0
+    figures: Mapping[str, Sequence[float]]  # by measure, of each scan
+    features: Vector  # (scan, channel)
+    validation_scans: int = 0
+    bound: float = _LEAST_BOUND
+
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the middle 98 % of each measure but features."""
+        return {name: _middle(np.asarray(values)) for name, values in self.figures.items()}
+
+    def unlike(self, figures: Figures, features: Vector) -> list[Unlike]:
+        """Return the measures in which a scan exceeds the bound."""
+        found = []
+        for name, (value, low, high) in self._placed(figures, features, None).items():
+            excess = _excess(name, value, low, high)
+            if excess > self.bound:
+                is_far = excess > self.bound + _FAR and not name.startswith("spacing")
+                found.append(Unlike(measure=name, value=value, low=low, high=high, is_far=is_far))
+        return found
+
+    def calibrated(self, validation: Sequence[tuple[Figures, Vector]]) -> TrainingScans:
+        """Return the same with the bound that at most 5 % of training and of validation scans exceed."""
+        own = [
+            self._largest({name: values[place] for name, values in self.figures.items()}, vector, patient)
+            for place, (vector, patient) in enumerate(zip(self.features, self.patients, strict=True))
+        ]
+        others = [self._largest(figures, vector, None) for figures, vector in validation]
+        bounds = [np.quantile(some, 0.95, method="higher") for some in (own, others) if some]
+        bound = float(max([_LEAST_BOUND, *bounds]))
+        return dataclasses.replace(self, validation_scans=len(validation), bound=bound)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the file holds it; features to 5 digits."""
+        rows = [[float(f"{value:.5g}") for value in row] for row in self.features]
+        return {**vars(self), "layout": LAYOUT, "features": rows}
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> TrainingScans:
+        """Read back what `to_json` gave."""
+        kept = {key: value for key, value in table.items() if key != "layout"}
+        return cls(**{**kept, "features": np.asarray(table["features"], dtype=np.float64)})
+
+    def _largest(self, figures: Figures, features: Vector, patient: int | None) -> float:
+        placed = self._placed(figures, features, patient)
+        return max((_excess(name, *place) for name, place in placed.items()), default=0.0)
+
+    def _placed(
+        self, figures: Figures, features: Vector, patient: int | None
+    ) -> dict[str, tuple[float, float, float]]:
+        """Return each measure's value and range, among the scans of other patients than `patient`."""
+        patients = np.asarray(self.patients)
+        others = patients != (-1 if patient is None else patient)
+        found = {}
+        for name, values in self.figures.items():
+            if name in figures and others.any():
+                found[name] = (figures[name], *_middle(np.asarray(values)[others]))
+        if len(set(self.patients)) >= _LEAST_PATIENTS:
+            scale = _scale(self.features)
+            apart = _distances(self.features / scale, self.features / scale)
+            apart[patients[:, None] == patients] = np.inf
+            high = float(np.quantile(apart.min(axis=1)[others], 0.99))
+            (to_each,) = _distances(features[None] / scale, self.features / scale)
+            found[FEATURES] = (float(to_each[others].min()), 0.0, high)
+        return found
+
+
+def figures_of(volume: Volume) -> dict[str, float]:
+    """Return a scan's measures, those of its features left out."""
+    axes = ("z", "y", "x")
+    steps = dict(zip(axes, volume.spacing_mm_zyx, strict=True))
+    counts = dict(zip(axes, volume.shape_zyx, strict=True))
+    found = {f"spacing along {axis} in mm": float(steps[axis]) for axis in axes}
+    found |= {f"size along {axis} in mm": float(steps[axis] * counts[axis]) for axis in axes}
+    if volume.intensity == "hu":
+        values = volume.array.reshape(-1)[:: max(1, volume.array.size // 1_000_000)]
+        body = values[values > _AIR_HU]
+        shares = np.percentile(body, _QUANTILES) if body.size else [_AIR_HU] * len(_QUANTILES)
+        names = [f"{share} % quantile of HU but air" for share in _QUANTILES]
+        found |= {name: float(value) for name, value in zip(names, shares, strict=True)}
+    return found
+
+
+def features_of(policy: VLMPolicy, view: View, refs: Sequence[VolumeRef]) -> Vector:
+    """Return the mean of the encoder's features over all that is shown of each scan: (scan, channel)."""
+    images, backbone = policy.processor.image_processor, policy.model.model
+    handles = []
+    for ref in refs:
+        parts = view.render(Case(id="scan", patient=None, volumes=(ref,)))
+        handles.append([images.handle(part.crop) for part in parts if isinstance(part, VisualPart)])
+    means: dict[int, Vector] = {}
+    unique = list(dict.fromkeys(handle for some in handles for handle in some))
+    for group, patches in images.bank.patches(unique, backbone.encoder):
+        rows = patches.features.detach().float().cpu().numpy().astype(np.float64)
+        means.update(zip(group, rows.reshape(len(group), -1, rows.shape[-1]).mean(axis=1), strict=True))
+    return np.stack([np.mean([means[handle] for handle in some], axis=0) for some in handles])
+
+
+def training_scans(
+    folder: RunFolder, assembly: Assembly, policy: VLMPolicy, weights: Path, tell: Tell | None = None
+) -> TrainingScans | str:
+    """Return what is kept of a run's training scans, or measure them now and keep it; else why that fails.
+
+    Args:
+        folder: of the run.
+        assembly: of its recipe.
+        policy: over its last model.
+        weights: the folder of that model.
+        tell: told how many scans of how many are measured.
+    """
+    model = weights.resolve().parent.name
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # none yet, or of another version
+        table = json.loads((folder.path / FILE).read_text(encoding="utf-8"))
+        if (table["layout"], table["model"]) == (LAYOUT, model):
+            return TrainingScans.from_json(table)
+    try:
+        found = _measured(assembly, policy, model, tell or (lambda count, total: None))
+    except EvidError as error:  # the run may have been carried off, without its data
+        return str(error)
+    with contextlib.suppress(OSError):  # a run folder that may only be read: measured again next time
+        write(folder.path / FILE, json.dumps(found.to_json()) + "\n")
+    return found
+
+
+def data_facts(assembly: Assembly) -> list[dict[str, Any]]:
+    """Return what a model was trained on: data sets, and where they are here, patients and scans."""
+    found = []
+    for name, cases in _trained_on(assembly).items():
+        component = str(assembly.recipe.datasets[name]["use"])
+        found.append({
+            "name": name,
+            "component": component,
+            "is_phantom": is_phantom(component),
+            "patients": None if cases is None else len({case.patient or case.id for case in cases}),
+            "scans": None if cases is None else sum(len(case.volumes) for case in cases),
+            "findings": list(assembly.datasets[name].findings),
+        })  # fmt: skip
+    return found
+
+
+def _trained_on(assembly: Assembly) -> dict[str, list[Case] | None]:
+    """Return the cases that encoder or model were trained on, by data set; None where they are not here."""
+    found: dict[str, dict[str, Case] | None] = {}
+    for stage in assembly.recipe.line.values():
+        uses = stage.data_uses() if stage.output in ("encoder", "model") else ()
+        for use in (use for use in uses if use.split == "train"):
+            try:
+                cases = {case.id: case for case in assembly.cases(use)}
+            except EvidError:
+                found[use.dataset] = None
+                continue
+            found[use.dataset] = {**(found.get(use.dataset) or {}), **cases}
+    return {name: None if cases is None else list(cases.values()) for name, cases in found.items()}
+
+
+def _measured(assembly: Assembly, policy: VLMPolicy, model: str, tell: Tell) -> TrainingScans:
+    """Measure training and validation scans.
+
+    Raises:
+        EvidError: if one cannot be read, or none is here.
+    """
+    trained = _trained_on(assembly)
+    missing = [name for name, cases in trained.items() if cases is None]
+    if missing or not trained:
+        raise DataError(f"the training cases of {', '.join(missing) or 'any data set'} are not here.")
+    scans = _spread([case for cases in trained.values() for case in cases or ()])
+    checked = []
+    for name in trained:
+        with contextlib.suppress(DataError):  # a split without cases
+            checked += assembly.split(name, "validation")
+    validation = _spread(checked)
+    total = len(scans) + len(validation)
+    figures, features = _look([ref for _, ref in scans], assembly, policy, lambda count: tell(count, total))
+    numbers = {patient: number for number, patient in enumerate(dict.fromkeys(name for name, _ in scans))}
+    names = [name for name in figures[0] if all(name in one for one in figures)]  # MR has no HU
+    found = TrainingScans(
+        model=model,
+        patients=[numbers[patient] for patient, _ in scans],
+        figures={name: [one[name] for one in figures] for name in names},
+        features=features,
+    )
+    past = len(scans)
+    others = _look([ref for _, ref in validation], assembly, policy, lambda count: tell(past + count, total))
+    return found.calibrated(list(zip(*others, strict=True)))
+
+
+def _look(
+    refs: Sequence[VolumeRef], assembly: Assembly, policy: VLMPolicy, tell: Callable[[int], None]
+) -> tuple[list[dict[str, float]], Vector]:
+    """Return measures and features of scans."""
+    figures, features = [], []
+    for start in range(0, len(refs), _SCANS_PER_PASS):
+        some = refs[start : start + _SCANS_PER_PASS]
+        figures += [figures_of(read(ref)) for ref in some]
+        features += list(features_of(policy, assembly.view, some))
+        tell(len(figures))
+    return figures, np.asarray(features)
+
+
+def _spread(cases: Sequence[Case]) -> list[tuple[str, VolumeRef]]:
+    """Return at most `MOST_SCANS` scans with their patients, evenly spread over the cases."""
+    scans = [(case.patient or case.id, ref) for case in cases for ref in case.volumes]
+    count = min(len(scans), MOST_SCANS)
+    return [scans[place * len(scans) // count] for place in range(count)]
+
+
+def _middle(values: Vector) -> tuple[float, float]:
+    low, high = np.quantile(values, (0.01, 0.99))
+    return float(low), float(high)
+
+
+def _excess(name: str, value: float, low: float, high: float) -> float:
+    """Return how far a value lies outside of a range: 1 is a factor of 2, or 200 HU."""
+    if name == FEATURES:
+        return max(0.0, float(np.log2(max(value, 1e-12) / max(high, 1e-12))))
+    if "HU" in name:
+        return max(0.0, low - value, value - high) / _HU_OF_ONE
+    return max(0.0, float(np.log2(low / value)), float(np.log2(value / high)))
+
+
+def _scale(features: Vector) -> Vector:
+    """Return the spread of each channel, none below a tenth of the mean: still channels would tell it all."""
+    spread = features.std(axis=0)
+    scale: Vector = np.maximum(spread, 0.1 * spread.mean() + 1e-12)
+    return scale
+
+
+def _distances(some: Vector, others: Vector) -> Vector:
+    squared = (some**2).sum(1)[:, None] + (others**2).sum(1) - 2 * some @ others.T
+    found: Vector = np.sqrt(np.maximum(squared, 0.0))
+    return found

@@ -1,0 +1,218 @@
+"""`evid init`: a recipe for own scans, questions and model that checks, fits its GPU and runs."""
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+
+import huggingface_hub
+import nibabel
+import numpy as np
+import pytest
+
+from evidcore.recipe import load
+from evidcore.testing import tiny_language, tiny_vision_language
+
+SHIPPED = "Qwen/Qwen2.5-VL-7B-Instruct"  # its shape is known without the network
+SMALLER = "Qwen/Qwen2.5-VL-3B-Instruct"
+COMMIT = "0" * 40
+
+
+def questions(path: Path, files: list[str], **columns: list[str]) -> None:
+    """Write a question about each scan: the first four for training, the others for the test."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["scan", "subject", "question", "A", "B", "answer", "split", *columns])
+        for number, name in enumerate(files):
+            split = "train" if number < 4 else "test"
+            row = [name, f"p{number}", "Which side is dense?", "left", "right", "AB"[number % 2], split]
+            table.writerow([*row, *(cells[number] for cells in columns.values())])
+
+
+@pytest.fixture(scope="session")
+def vlm(tmp_path_factory):
+    return tiny_vision_language(tmp_path_factory.mktemp("models") / "vlm", "qwen2_5_vl")
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A folder to work in, with six small scans in HU and a question about each."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(6):
+        scan = np.random.default_rng(number).normal(0, 20, (24, 24, 6)).astype(np.int16)
+        scan[:4] = -1000
+        scan[4:14] += 100 * (number % 2)
+        nibabel.save(nibabel.Nifti1Image(scan, np.diag([-2.0, -2.0, 5.0, 1.0])), f"scan{number}.nii.gz")
+    questions(Path("questions.csv"), [f"scan{number}.nii.gz" for number in range(6)])
+    return tmp_path
+
+
+def init(evid, model, *options, **changed):
+    return evid("init", "--data", "questions.csv", "--model", model, "--gpu", "24", *options, **changed)
+
+
+def test_it_writes_a_recipe_that_checks_and_says_what_it_found(evid, desk, vlm):
+    said = init(evid, vlm).output
+    assert "image: column 'scan'" in said
+    assert "cases: train 4, validation 0, test 2" in said
+    assert "scans: CT in HU (lowest value -1000 in" in said
+    assert "questions.toml: nothing wrong found" in said
+    recipe = load(desk / "questions.toml")
+    assert [stage.kind for stage in recipe.stages] == ["evaluate", "sft", "grpo", "evaluate", "audit"]
+    assert recipe.datasets["own"]["image_column"] == "scan"
+    assert recipe.datasets["own"]["intensity"] == "hu"
+    text = (desk / "questions.toml").read_text(encoding="utf-8")
+    assert 'path = "."' in text
+    assert len(text.splitlines()) < 110
+    assert max(map(len, text.splitlines())) <= 110 + len(str(vlm))
+
+
+def test_nothing_is_written_over_unless_told(evid, desk, vlm):
+    (desk / "questions.toml").write_text("mine")
+    assert "questions.toml: is there already. --force writes over it" in init(evid, vlm, exit_code=2).stderr
+    assert (desk / "questions.toml").read_text() == "mine"
+    said = init(evid, vlm, "--force", "--no-check").output
+    assert "nothing wrong found" not in said
+    assert load(desk / "questions.toml").name == "questions"
+    init(evid, vlm, "--no-check", "--out", desk / "deep" / "other.toml", "--name", "other")
+    assert load(desk / "deep" / "other.toml").datasets["own"]["path"] == str(desk)
+
+
+def test_values_that_are_no_hu_are_not_read_as_such(evid, desk, vlm):
+    for path in desk.glob("*.nii.gz"):
+        image = nibabel.load(path)
+        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj) + np.int16(1000), image.affine), path)
+    assert "scans: values are no HU" in init(evid, vlm, "--no-check").output
+    recipe = load(desk / "questions.toml")
+    assert recipe.datasets["own"]["intensity"] == "arbitrary"
+    assert recipe.model.encoder["windows"] == []
+    init(evid, vlm, "--no-check", "--force", "--intensity", "hu")
+    assert load(desk / "questions.toml").datasets["own"]["intensity"] == "hu"
+
+
+def test_slices_are_bounded_by_the_models_context(evid, desk, vlm):
+    assert json.loads(init(evid, vlm, "--no-check", "--json").output)["slices"] == 64  # scans have six
+    config = json.loads((vlm / "config.json").read_text())
+    narrow = desk / "narrow"
+    narrow.mkdir()
+    for file in vlm.iterdir():
+        (narrow / file.name).write_bytes(file.read_bytes())
+    config["text_config"]["max_position_embeddings"] = 700
+    (narrow / "config.json").write_text(json.dumps(config))
+    refused = init(evid, narrow, "--force", exit_code=2).stderr
+    assert "nothing fits, not even 4 slices of a scan: 4 slices take" in refused
+    assert "and the model's context holds 700" in refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "gpu_gb"), [(SMALLER, 24), (SHIPPED, 80)])
+def test_what_is_written_fits_as_evid_plan_works_it_out(evid, desk, model, gpu_gb):
+    evid(
+        "init",
+        "--data",
+        "questions.csv",
+        "--model",
+        model,
+        "--revision",
+        COMMIT,
+        "--gpu",
+        gpu_gb,
+        "--no-check",
+    )
+    stages = json.loads(evid("plan", "questions.toml", "--json").output)["stages"]
+    peaks = {one["stage"]: one["memory"].get("bfloat16", one["memory"]["float32"])["peak"] for one in stages}
+    assert max(peaks.values()) <= 0.9 * gpu_gb * 1e9
+    said = (desk / "questions.toml").read_text(encoding="utf-8")
+    assert f"grpo {peaks['03-grpo'] / 1e9:.3g} GB" in said.replace("\n# ", " ")
+
+
+def test_a_gpu_that_is_too_small_is_refused_with_the_stage(evid, desk):
+    refused = evid(
+        "init", "--data", "questions.csv", "--model", SHIPPED, "--revision", COMMIT, "--gpu", "4", exit_code=2
+    ).stderr
+    assert "--gpu 4: nothing fits, not even 4 slices of a scan: stage" in refused
+
+
+def test_columns_that_are_not_found_are_told(evid, desk, vlm):
+    text = Path("questions.csv").read_text().replace("question,", "Frage,")
+    Path("questions.csv").write_text(text)
+    assert "Call the column 'question', or name it" in init(evid, vlm, exit_code=2).stderr
+    init(evid, vlm, "--column", "question=Frage", "--no-check")
+    assert load(desk / "questions.toml").datasets["own"]["question_column"] == "Frage"
+    assert "must be WHAT=NAME" in init(evid, vlm, "--force", "--column", "Frage", exit_code=2).stderr
+
+
+def test_patients_are_shared_out_where_no_column_says_the_split(evid, desk, vlm):
+    rows = [line.rsplit(",", 1)[0] for line in Path("questions.csv").read_text().splitlines()]
+    Path("questions.csv").write_text("\n".join(rows))
+    assert "no column for the split: a fifth of the patients" in init(evid, vlm, "--no-check").output
+    table = tomllib.loads((desk / "questions.toml").read_text())["dataset"]["own"]
+    assert table["split_column"] == ""
+    stages = [stage.kind for stage in load(desk / "questions.toml").stages]
+    assert stages.count("evaluate") == 2
+
+
+def test_a_folder_with_cases_trains_on_its_reports(evid, desk, vlm):
+    lines = ["id,volume,patient,split,report"]
+    lines += [f"c{n},scan{n}.nii.gz,p{n},{'train' if n < 4 else 'test'},No finding." for n in range(6)]
+    Path("cases.csv").write_text("\n".join(lines))
+    Path("questions.csv").unlink()
+    said = evid("init", "--data", ".", "--model", vlm, "--gpu", "24", "--name", "mine").output
+    assert "reports: 4 of the training cases" in said
+    assert "mine.toml: nothing wrong found" in said
+    assert [stage.kind for stage in load(desk / "mine.toml").stages] == [
+        "evaluate",
+        "sft",
+        "evaluate",
+        "audit",
+    ]
+    refused = evid(
+        "init", "--data", ".", "--column", "image=volume", "--model", vlm, "--gpu", "24", exit_code=2
+    ).stderr
+    assert "--column goes with a table of questions" in refused
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("id,volume,patient,split\nc0,scan0.nii.gz,p0,train\n", "has no reports and 0 findings"),
+        (
+            "id,volume,patient,split,report\nc0,scan0.nii.gz,p0,test,Fine.\n",
+            "nothing is asked about a training",
+        ),
+    ],
+)
+def test_a_folder_that_nothing_can_be_trained_on_is_refused(evid, desk, vlm, rows, message):
+    Path("cases.csv").write_text(rows)
+    Path("questions.csv").unlink()
+    assert message in evid("init", "--data", ".", "--model", vlm, "--gpu", "24", exit_code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("nowhere", (), "there is no such folder, and an id on the Hugging Face Hub is written OWNER/NAME"),
+        ("empty", (), "the folder holds no config.json"),
+        ("empty", ("--revision", COMMIT), "goes with a model on the Hub, and empty is a folder"),
+        ("text", (), "--model text: a qwen2 reads text alone"),
+        ("them/theirs", (), "--revision COMMIT names the commit without asking"),
+        ("them/theirs", ("--revision", COMMIT), "the Hugging Face Hub did not give it"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_refused(evid, desk, monkeypatch, model, options, message):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    Path("empty").mkdir()
+    tiny_language(Path("text"))
+    assert message in init(evid, model, *options, exit_code=2).stderr
+
+
+def test_no_data_are_named_as_such(evid, desk, vlm):
+    refused = evid("init", "--data", "other.csv", "--model", vlm, "--gpu", "24", exit_code=2).stderr
+    assert "--data other.csv: there is no such file or folder." in refused
+
+
+def test_a_scan_that_cannot_be_read_is_named(evid, desk, vlm):
+    Path("scan0.nii.gz").write_bytes(b"not a scan")
+    refused = init(evid, vlm, exit_code=2).stderr
+    assert "scan0.nii.gz" in refused
+    assert "--intensity says it" in refused

@@ -1,0 +1,238 @@
+"""Which column of an unknown table of questions holds what: told by its name, else by what its cells hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from evidcore.case import Split
+from evidcore.errors import DataError, did_you_mean
+from evidcore.text.tags import LETTERS
+from evidcore_plugin_tables.csv_rows import shown
+from evidcore_plugin_tables.table_questions import QuestionColumns, question_of, written
+from evidcore_plugin_tables.table_records import Record, read_records
+
+# the first is what a column is best called
+USUAL: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "question_id", "qid", "uid"),
+    "image": (
+        "image", "volume", "scan", "image_path", "volume_path", "scan_path", "path", "file", "filename",
+        "file_name", "image_file", "image_name", "nifti", "ct", "mr", "img", "image_id", "volumename",
+    ),
+    "patient": ("patient", "patient_id", "subject", "subject_id", "case_id", "participant_id"),
+    "split": ("split", "subset", "set", "partition"),
+    "question": ("question", "query", "prompt", "question_text"),
+    "answer": ("answer", "correct", "correct_answer", "label", "target", "gold", "key", "answer_choice"),
+    "options": ("options", "choices", "candidates", "option", "choice"),
+    "report": ("report", "caption", "report_text", "findings_text"),
+    "kind": ("kind", "type", "question_type", "category"),
+}  # fmt: skip
+WHAT: Mapping[str, str] = {
+    "image": "the scan's file",
+    "question": "the question",
+    "options": "the options",
+    "answer": "which option is right",
+}
+SPLITS: Mapping[str, Split] = {
+    **{name: name for name in get_args(Split)},
+    "training": "train", "val": "validation", "valid": "validation", "dev": "validation",
+    "testing": "test", "eval": "test", "evaluation": "test",
+}  # fmt: skip
+SEPARATORS = ("|", ";", "\n", "/", ",")
+_LETTERED = re.compile(rf"(?:(?:option|choice|answer)[ _-]?)?([{LETTERS}]|[1-9])", re.IGNORECASE)
+_LOOKED_AT = 200  # records
+_FORMS: Sequence[tuple[Literal["letter", "index", "text"], int]] = (
+    ("letter", 0),
+    ("text", 0),
+    ("index", 0),
+    ("index", 1),
+)
+_MOST = 0.5  # of the cells that must read as what a column is taken for
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Placed:
+    """What data set `table` must be told of a table, and what it leaves unread."""
+
+    options: Mapping[str, Any]  # those that differ from the data set's defaults
+    columns: Mapping[str, str]  # by what they hold
+    unused: tuple[str, ...]  # columns that are not read
+    scans: tuple[str, ...]  # files of the first records, as the table names them
+
+
+def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
+    """Find out which column holds what.
+
+    Args:
+        table: a `.csv`, `.json` or `.jsonl` file, one question a record.
+        scans: the folder that the files of its scans are named from.
+        named: columns by what they hold ("image"), in place of what would be found; several with `,` between
+            for `options`.
+
+    Raises:
+        DataError: naming at once everything that could not be placed, and what to call it.
+    """
+    records = [record for _, record in read_records(table, ())[0]]
+    if not records:
+        raise DataError(f"{table}: no record of it can be read. `evid data check` names what is wrong.")
+    names = list(dict.fromkeys(name for record in records for name in record))
+    _check_named(table, named, names)
+    first = records[:_LOOKED_AT]
+    found = {what: column for what in USUAL if (column := named.get(what) or _by_name(what, names))}
+    if "image" not in found and (column := _of_files(first, names, scans)):
+        found["image"] = column
+    missing = [what for what in ("image", "question", "answer") if what not in found]
+    options: dict[str, Any] = {
+        f"{what}_column": found.get(what, "")
+        for what in USUAL
+        if what != "options" and found.get(what, "") != _DEFAULTS.get(what, "")
+    }
+    given = _options(first, names, found, named)
+    if given is None:
+        missing.append("options")
+    if missing:
+        raise DataError(_unplaced(table, scans, missing, names))
+    assert given is not None
+    options |= given
+    options |= _answers(table, first, {**given, "question_column": found["question"]}, found["answer"])
+    if "split" in found:
+        options |= _splits(table, records, found["split"])
+    used = {*found.values(), *given.get("option_columns", ())}
+    return Placed(
+        options=options,
+        columns=found,
+        unused=tuple(name for name in names if name not in used),
+        scans=tuple(dict.fromkeys(written(record[found["image"]]) for record in first)),
+    )
+
+
+_DEFAULTS = {what: what for what in ("id", "image", "patient", "split", "question", "answer")}
+
+
+def _check_named(table: Path, named: Mapping[str, str], names: Sequence[str]) -> None:
+    """Refuse columns that are named and are not there."""
+    for what, columns in named.items():
+        if what not in USUAL:
+            raise DataError(
+                f"--column {what}={columns}: a column holds one of {', '.join(USUAL)}, got {what!r}."
+                f"{did_you_mean(what, USUAL)}"
+            )
+        for column in columns.split(",") if what == "options" else [columns]:
+            if column not in names:
+                raise DataError(
+                    f"--column {what}={columns}: {table} has no column {column!r}."
+                    f"{did_you_mean(column, names)} It has: {', '.join(names)}."
+                )
+
+
+def _by_name(what: str, names: Sequence[str]) -> str | None:
+    """Return the column whose name is usual for something."""
+    plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
+    return next((plain[usual] for usual in USUAL[what] if usual in plain), None)
+
+
+def _of_files(records: Sequence[Record], names: Sequence[str], scans: Path) -> str | None:
+    """Return the first column most of whose cells name files."""
+    for name in names:
+        cells = [written(record.get(name)) for record in records]
+        filled = [cell.partition(";")[0].strip() for cell in cells if cell and len(cell) < 500]
+        if filled and sum((scans / cell).exists() for cell in filled) > _MOST * len(filled):
+            return name
+    return None
+
+
+def _options(
+    records: Sequence[Record], names: Sequence[str], found: Mapping[str, str], named: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Return what the data set is told of the options; None where no column holds any."""
+    if "," in named.get("options", ""):
+        return {"option_columns": named["options"].split(",")}
+    if "options" in found:
+        cells = [cell for record in records if (cell := written(record.get(found["options"])))]
+        lists = all(cell.startswith("[") for cell in cells)
+        separator = next((mark for mark in SEPARATORS if cells and all(mark in cell for cell in cells)), None)
+        if lists or separator in (None, "|"):
+            return {"options_column": found["options"]}
+        return {"options_column": found["options"], "separator": separator}
+    lettered = {match[1].upper(): name for name in names if (match := _LETTERED.fullmatch(name.strip()))}
+    columns = [lettered[mark] for mark in sorted(lettered)]
+    if len(columns) < 2:
+        return None
+    return {} if columns == ["A", "B", "C", "D"] else {"option_columns": columns}
+
+
+def _answers(table: Path, records: Sequence[Record], given: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Return how the answers are written.
+
+    Raises:
+        DataError: if most answers are none of the options, or their numbers may count from 0 and from 1.
+    """
+    counts = {}
+    mistakes: list[str] = []
+    for form, first in _FORMS:
+        columns = QuestionColumns(**given, answer_column=column, answer_is=form, first_index=first)
+        counts[form, first] = sum(_reads(record, columns, str(table), mistakes) for record in records)
+    form, first = max(counts, key=lambda key: counts[key])  # of equals the first: letters before numbers
+    if counts[form, first] <= _MOST * len(records):
+        raise DataError(
+            f"{table}: column {column!r} was taken for {WHAT['answer']}, and most of its cells name no "
+            f"option: {mistakes[0]} Say another column with --column answer=NAME."
+        )
+    if form == "index" and counts["index", 0] == counts["index", 1]:
+        raise DataError(
+            f"{table}: the numbers in column {column!r} fit options that are counted from 0 and from 1. "
+            "Write letters or the options' texts in their place."
+        )
+    return {**({"answer_is": form} if form != "letter" else {}), **({"first_index": first} if first else {})}
+
+
+def _reads(record: Record, columns: QuestionColumns, where: str, mistakes: list[str]) -> bool:
+    """Tell whether a record is a question with its answer."""
+    try:
+        return question_of(record, columns, "", where) is not None
+    except DataError as mistake:
+        mistakes.append(str(mistake))
+        return False
+
+
+def _splits(table: Path, records: Sequence[Record], column: str) -> dict[str, Any]:
+    """Return what the table's words for splits mean.
+
+    Raises:
+        DataError: if a word means none.
+    """
+    words = dict.fromkeys(written(record.get(column)) for record in records)
+    unknown = [word for word in words if word.casefold() not in SPLITS]
+    if unknown:
+        raise DataError(
+            f"{table}: column {column!r} was taken for the split, and {shown(unknown[0])} is none. Call the "
+            f"splits train, validation and test, or rename the column: patients are then shared out."
+        )
+    names = {word: SPLITS[word.casefold()] for word in words if word not in get_args(Split)}
+    return {"split_names": names} if names else {}
+
+
+def _unplaced(table: Path, scans: Path, missing: Sequence[str], names: Sequence[str]) -> str:
+    """Return the message about everything that no column was found for."""
+    count = "1 thing" if len(missing) == 1 else f"{len(missing)} things"
+    lines = [f"{table}: no column was found for {count}. It has: {', '.join(names)}."]
+    return "\n".join([*lines, *(f"  {line}" for line in _advice(scans, missing))])
+
+
+def _advice(scans: Path, missing: Sequence[str]) -> Iterator[str]:
+    for what in missing:
+        usual = ", ".join(USUAL[what])
+        call = f"Call the column {USUAL[what][0]!r}, or name it with --column {what}=NAME"
+        if what == "image":
+            named = f"no column's cells name files in {scans}"
+            yield f"{WHAT[what]}: none is called {usual}, and {named}. {call}."
+        elif what == "options":
+            yield (
+                f"{WHAT[what]}: no columns are called A, B, …, and none is called {usual}. Give each option "
+                f"a column (A, B, C, D), or all of them one, with | between. {call}."
+            )
+        else:
+            yield f"{WHAT[what]}: none is called {usual}. {call}."

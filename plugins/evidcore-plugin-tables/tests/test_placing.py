@@ -1,0 +1,173 @@
+"""Columns of unknown tables are found by name, else by what their cells hold; what is not found is named."""
+
+import csv
+import json
+
+import pytest
+from evidcore_plugin_tables.csv_rows import read_rows
+from evidcore_plugin_tables.placing import place
+
+from evidcore.errors import DataError
+
+SCANS = ("a.nii.gz", "b.nii.gz")
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes rows as a table beside two scans; "" in a name stands for nothing."""
+    for name in SCANS:
+        (tmp_path / name).touch()
+
+    def write(rows, name="questions.csv", delimiter=","):
+        path = tmp_path / name
+        if path.suffix == ".json":
+            path.write_text(json.dumps(rows))
+            return path
+        with path.open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+            table.writeheader()
+            table.writerows(rows)
+        return path
+
+    return write
+
+
+def rows(**changed):
+    """Give two questions in usual columns; a column of value None is left out."""
+    usual = [
+        {"id": "q0", "image": "a.nii.gz", "patient": "p0", "split": "train", "question": "Which organ?",
+         "A": "liver", "B": "spleen", "answer": "A"},
+        {"id": "q1", "image": "b.nii.gz", "patient": "p1", "split": "test", "question": "Which phase?",
+         "A": "venous", "B": "arterial", "answer": "B"},
+    ]  # fmt: skip
+    for row, number in zip(usual, range(2), strict=True):
+        for name, value in changed.items():
+            row.pop(name, None) if value is None else row.update({name: value[number]})
+    return usual
+
+
+def options(path, **named):
+    return place(path, path.parent, named).options
+
+
+def test_usual_names_need_nothing_but_the_options_columns(written):
+    assert options(written(rows())) == {"option_columns": ["A", "B"]}
+
+
+def test_other_names_are_found_and_the_rest_is_told(written):
+    names = {
+        "id": "Question ID", "image": "Scan Path", "patient": "Subject", "split": "subset",
+        "question": "Query", "A": "Option A", "B": "Option B", "answer": "Correct-Answer",
+    }  # fmt: skip
+    table = [
+        {**{names[key]: cell for key, cell in row.items()}, "subset": "training", "age": "61"}
+        for row in rows()
+    ]
+    placed = place(path := written(table), path.parent, {})
+    assert placed.options == {
+        "id_column": "Question ID", "image_column": "Scan Path", "patient_column": "Subject",
+        "split_column": "subset", "question_column": "Query", "answer_column": "Correct-Answer",
+        "option_columns": ["Option A", "Option B"], "split_names": {"training": "train"},
+    }  # fmt: skip
+    assert placed.unused == ("age",)
+    assert placed.scans == SCANS
+
+
+def test_a_column_of_files_is_the_scan_whatever_its_name(written):
+    table = rows(image=None)
+    for row, name in zip(table, SCANS, strict=True):
+        row["aufnahme"] = name
+    assert options(written(table))["image_column"] == "aufnahme"
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (("liver|spleen", "venous|arterial"), {"options_column": "options"}),
+        (("liver; spleen", "venous; arterial"), {"options_column": "options", "separator": ";"}),
+        (('["liver", "spleen"]', '["venous", "arterial"]'), {"options_column": "options"}),
+    ],
+)
+def test_options_in_one_cell_are_parted_as_they_are(written, cells, expected):
+    assert options(written(rows(A=None, B=None, options=cells))) == expected
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (("liver", "Arterial"), {"answer_is": "text"}),
+        (("0", "1"), {"answer_is": "index"}),
+        (("1", "2"), {"answer_is": "index", "first_index": 1}),
+        (("(a)", "B."), {}),
+    ],
+)
+def test_how_answers_are_written_is_told_from_them(written, answers, expected):
+    assert options(written(rows(answer=answers))) == {"option_columns": ["A", "B"], **expected}
+
+
+def test_json_is_placed_as_csv_is(written):
+    assert options(written(rows(split=None, patient=None), "quiz.json")) == {
+        "patient_column": "", "split_column": "", "option_columns": ["A", "B"],
+    }  # fmt: skip
+
+
+def test_all_that_is_not_found_is_named_at_once_with_what_to_call_it(written):
+    table = [{"Bild": "x.nii", "Frage": "?", "Antwort": "A", "eins": "a"}] * 2
+    with pytest.raises(DataError) as caught:
+        place(path := written(table), path.parent, {})
+    said = str(caught.value)
+    assert "no column was found for 4 things. It has: Bild, Frage, Antwort, eins." in said
+    assert "  the scan's file: none is called image, volume," in said
+    assert f"no column's cells name files in {path.parent}. Call the column 'image', or name it" in said
+    assert "Call the column 'question', or name it with --column question=NAME." in said
+    assert "Give each option a column (A, B, C, D), or all of them one, with | between." in said
+
+
+def test_a_column_may_be_named(written):
+    table = [
+        {"Bild": row["image"], "Frage": row["question"], "x": row["A"], "y": row["B"], "z": row["answer"]}
+        for row in rows()
+    ]
+    named = {"question": "Frage", "options": "x,y", "answer": "z"}
+    assert options(written(table), **named) == {
+        "id_column": "", "image_column": "Bild", "patient_column": "", "split_column": "",
+        "question_column": "Frage", "answer_column": "z", "option_columns": ["x", "y"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "named", "message"),
+    [
+        ({}, {"question": "questoin"}, r"has no column 'questoin'\. Did you mean 'question'\?"),
+        ({}, {"imge": "image"}, r"a column holds one of id, image, .* got 'imge'\. Did you mean 'image'\?"),
+        ({"answer": ("yes", "no")}, {}, r"most of its cells name no option: .* got 'yes'"),
+        (
+            {"A": ("a", "a"), "B": ("b", "b"), "C": ("c", "c"), "answer": ("1", "2")},
+            {},
+            r"the numbers in column 'answer' fit options that are counted from 0 and from 1",
+        ),
+        ({"split": ("train", "holdout")}, {}, r"taken for the split, and 'holdout' is none"),
+    ],
+)
+def test_what_may_mean_two_things_is_refused(written, changed, named, message):
+    with pytest.raises(DataError, match=message):
+        options(written(rows(**changed)), **named)
+
+
+def test_a_table_without_a_readable_record_is_refused(written):
+    path = written(rows())
+    path.write_text("id,image\nq0\n")
+    with pytest.raises(DataError, match="no record of it can be read"):
+        options(path)
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_cells_parted_as_spreadsheets_of_half_of_europe_do_are_read(written, delimiter):
+    (line, row), _ = read_rows(written(rows(), delimiter=delimiter), ("id",))[0]
+    assert (line, row["image"], row["answer"]) == (2, "a.nii.gz", "A")
+
+
+def test_a_ragged_row_says_what_to_quote(written):
+    path = written(rows(), delimiter=";")
+    path.write_text(path.read_text() + "q2;b.nii.gz;x;y;z;too;many;cells;here;now\n")
+    assert "Quote cells that hold semicolons." in read_rows(path, ("id",))[1][0]

@@ -1,0 +1,34 @@
+"""Under FSDP2 each process writes answers as long as they come, and what is sharded stays so."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("sharded_rollout_program.py")
+CLOSE = 1e-5
+
+
+def test_processes_that_write_unequally_long_find_what_one_finds(language_folder, tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [*launch, PROGRAM, language_folder, tmp_path],
+        capture_output=True, text=True, env=environment, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    lengths = [[len(ids) for ids in one["ids"][0]] for one in found]
+    assert max(lengths[1]) <= 3 < 24 <= max(lengths[0])
+    assert len(lengths[0]) > len(lengths[1])
+    for one in found:
+        alone, sharded = one["ids"]
+        assert sharded == alone
+        for row, other in zip(*one["scores"], strict=True):
+            assert other == pytest.approx(row, abs=CLOSE)
+        assert one["loss"][1] == pytest.approx(one["loss"][0], abs=CLOSE)
+        assert one["is_sharded"]
+        assert one["gradient_off_by"] < CLOSE
