@@ -158,7 +158,9 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
         clusters=tuple(cluster_of(prompt) for prompt in prompts),
         uniform_chance=tuple(1 / len(prompt.reference["options"]) for prompt in prompts),
         prior_only=by_rule[best],
-        perfect_perception=tuple(_perfect(prompt) for prompt in prompts) if is_known else None,
+        perfect_perception=tuple(1 / len({*p.reference["true_options"], answer_place(p)}) for p in prompts)
+        if is_known
+        else None,
         rules={name: sum(scores) / len(scores) for name, scores in by_rule.items()},
         prior_rule=best,
     )
@@ -167,11 +169,6 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
 def answer_place(prompt: Prompt) -> int:
     """Return the place of the right option, counted from 0."""
     return LETTERS.index(prompt.reference["letter"])
-
-
-def _perfect(prompt: Prompt) -> float:
-    true = set(prompt.reference["true_options"]) | {answer_place(prompt)}
-    return 1 / len(true)
 
 
 def best_rule(training: Sequence[Prompt]) -> str:

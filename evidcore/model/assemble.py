@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def assemble(
     bridge_table: Mapping[str, Any],
     view_table: Mapping[str, Any],
     seed: int = 0,
-    feature_folder: Path | None = None,
+    bank: Callable[..., FeatureBank] = FeatureBank,
 ) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return a model with a fresh bridge, and its processor, sharing one feature bank.
 
@@ -42,7 +42,7 @@ def assemble(
         bridge_table: the recipe table of the bridge.
         view_table: the recipe table of the view.
         seed: of the bridge's first weights.
-        feature_folder: where frozen-encoder features are kept between processes; None: nowhere.
+        bank: makes, for the encoder's input, what keeps its features; by itself in memory alone.
 
     Raises:
         RunError: if the tokenizer's chat template loses something of what is said.
@@ -72,7 +72,7 @@ def assemble(
     model = VolumeVLM(config, encoder=encoder, bridge=bridge, language=language)
     images = VolumeImageProcessor(encoder_table, bridge_table, view_table, text.hidden_size, vision)
     processor = VolumeProcessor(images, tokenizer)
-    _connect(model, processor, feature_folder)
+    _connect(model, processor, bank)
     return model, processor
 
 
@@ -101,7 +101,7 @@ def save(
         os.replace(partial, folder)
 
 
-def load(folder: Path, *, feature_folder: Path | None = None) -> tuple[VolumeVLM, VolumeProcessor]:
+def load(folder: Path, bank: Callable[..., FeatureBank] = FeatureBank) -> tuple[VolumeVLM, VolumeProcessor]:
     """Read back what `save` wrote, sharing one feature bank.
 
     Raises:
@@ -111,15 +111,14 @@ def load(folder: Path, *, feature_folder: Path | None = None) -> tuple[VolumeVLM
         raise RunError(f"{folder}: holds no model (config.json is missing); run the stage that writes it.")
     model = VolumeVLM.from_pretrained(folder)
     processor = VolumeProcessor.from_pretrained(folder)
-    _connect(model, processor, feature_folder)
+    _connect(model, processor, bank)
     return model, processor
 
 
-def _connect(model: VolumeVLM, processor: VolumeProcessor, feature_folder: Path | None) -> None:
+def _connect(model: VolumeVLM, processor: VolumeProcessor, bank: Callable[..., FeatureBank]) -> None:
     """Give both the same bank, and the processor the model's parts."""
     view: View = factory.build("view", processor.image_processor.view, given={}, where="model.view")
     model.train_only(())  # a stage thaws what it trains; until then the bank may keep the encoder's features
     model.eval()
-    bank = FeatureBank(model.model.encoder.input, folder=feature_folder)
-    model.model.bank = bank
-    processor.image_processor.connect(model.model.encoder, model.model.bridge, view, bank)
+    model.model.bank = bank(model.model.encoder.input)
+    processor.image_processor.connect(model.model.encoder, model.model.bridge, view, model.model.bank)

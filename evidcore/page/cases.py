@@ -51,7 +51,7 @@ def chosen_groups(path: Path) -> list[Group]:
     for line in groups(path):
         if not line.get("rollouts"):
             continue
-        spread = statistics.pstdev(_totals(line))
+        spread = statistics.pstdev(float(item.get("total") or 0.0) for item in line["rollouts"])
         if first is None or (line["step"] == first[1]["step"] and spread > first[0]):
             first = (spread, line)
         if last is None or line["step"] > last[1]["step"] or spread > last[0]:
@@ -72,10 +72,6 @@ def chosen_groups(path: Path) -> list[Group]:
         if found is not None and all(found is not group.line for group in shown):
             shown.append(Group(why=why, line=found))
     return shown
-
-
-def _totals(line: Line) -> list[float]:
-    return [float(item.get("total") or 0.0) for item in line["rollouts"]]
 
 
 def by_question(answers: Iterable[Line]) -> dict[tuple[str, str], dict[str, Line]]:

@@ -225,10 +225,11 @@ def _header(record: RunRecord) -> Html:
             f"On this page {scope} comes from generated CT phantoms, not from patients.",
             class_="banner",
         )
+    kind = "".join(letter if letter.isalnum() else "-" for letter in state.lower())
     return tag(
         "header",
         tag("p", "evidcore evidence page", class_="kicker"),
-        tag("h1", record.name, " ", tag("span", state, class_=f"state {_slug(state)}")),
+        tag("h1", record.name, " ", tag("span", state, class_=f"state {kind}")),
         *(
             tag("p", tag("b", f"{result['stage']}: "), f"{result['fitted_before']}.", class_="banner")
             for result in record.results
@@ -255,15 +256,12 @@ def _lock_summary(record: RunRecord) -> list[tuple[str, object]]:
     return pairs
 
 
-def _slug(text: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
-
-
 def _tables(record: RunRecord) -> Html:
+    badge = tag("span", "phantom", class_="badge") if record.phantom_datasets() else None
     blocks = [
         tag(
             "div",
-            tag("h3", outcome.stage_title(record, str(result.get("stage", ""))), " ", _phantom_badge(record)),
+            tag("h3", outcome.stage_title(record, str(result.get("stage", ""))), " ", badge),
             figures(result["figures"]) if result.get("figures") else None,
             result_table(result) if result.get("rows") else None,
         )
@@ -271,10 +269,6 @@ def _tables(record: RunRecord) -> Html:
         if result.get("rows") or result.get("figures")
     ]
     return join(blocks) if blocks else _empty("No stage has written figures yet.")
-
-
-def _phantom_badge(record: RunRecord) -> Html | None:
-    return tag("span", "phantom", class_="badge") if record.phantom_datasets() else None
 
 
 def _training(record: RunRecord) -> Html:

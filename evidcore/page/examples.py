@@ -158,15 +158,12 @@ def _report(known: Known | None, show_reports: bool) -> Html | None:
         if span.start < end:
             continue
         pieces.append(escape(report.text[end : span.start]))
-        pieces.append(tag("span", report.text[span.start : span.end], class_=_span_class(span.label)))
+        kind = "abnormal" if span.label == "abnormal" else None
+        pieces.append(tag("span", report.text[span.start : span.end], class_=kind))
         end = span.end
     pieces.append(escape(report.text[end:]))
     title = "Reference report (phantom)" if known.phantom else "Reference report"
     return tag("details", tag("summary", title), tag("p", *pieces, class_="text report"))
-
-
-def _span_class(label: str) -> str | None:
-    return "abnormal" if label == "abnormal" else None
 
 
 def _forks(drawn: Sequence[Mapping[str, Any]], order: Sequence[int]) -> Html | None:
@@ -307,7 +304,7 @@ def evidence_section(record: RunRecord, gallery: Gallery, show_reports: bool) ->
         blocks.append(tag("h3", f"Answers, {answers[0]['stage']}: {task}"))
         blocks.append(_patterns(answers))
         for item in asked[task]:
-            case = known.get(_case(item))
+            case = known.get(str(next(iter(item.answers.values()))["case_id"]))
             blocks.append(
                 answer_card(
                     item, gallery, case, _question(item, case), show_reports=show_reports, is_open=first
@@ -366,10 +363,6 @@ def _groups(
             for index, item in enumerate(found)
         ]
     return join(blocks)
-
-
-def _case(item: Asked) -> str:
-    return str(next(iter(item.answers.values()))["case_id"])
 
 
 def _question(item: Asked, known: Known | None) -> str | None:

@@ -105,7 +105,7 @@ def render(
         low, high = (float(edge) for edge in np.percentile(array, (1, 99)))
         windows = {"full range": (low, max(high, low + 1e-6))}
     written = {
-        name: tuple(_data_uri(_grey(plane, low, high)) for plane in planes)
+        name: tuple(_png_uri(png(_grey(plane, low, high))) for plane in planes)
         for name, (low, high) in windows.items()
     }
     outlines = {
@@ -184,10 +184,6 @@ def _grey(plane: npt.NDArray[np.float32], low: float, high: float) -> Plane:
     share = np.clip((plane - low) / (high - low), 0.0, 1.0)
     # 64 greys: the eye tells no more apart on a slice, and noise below that doubles the page
     return np.asarray(((share * 63).round() * (255 / 63)).round(), dtype=np.uint8)
-
-
-def _data_uri(plane: Plane) -> str:
-    return _png_uri(png(plane))
 
 
 def _png_uri(content: bytes) -> str:

@@ -20,6 +20,7 @@ Path = tuple[str | int, ...]
 _HOMES: Sequence[tuple[type, str]] = (
     (shape.Top, "the top of the file, above every [section]"),
     (shape.Model, "[model]"),
+    (shape.Features, "[features]"),
     (shape.DataUse, "an entry of a stage's data"),
     (shape.RewardKeys, "[[stage.reward]]"),
     (shape.MetricKeys, "[[stage.metric]]"),

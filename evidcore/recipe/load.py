@@ -190,7 +190,7 @@ def _freeze(
         name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=overrides,
         origins=origins, observers=top["observers"], fitted=top["fitted"], threads=top["threads"],
         datasets=top["dataset"], tasks=top["task"] | direct, services=services,
-        model=shape.Model(**top["model"]), stages=stages,
+        model=shape.Model(**top["model"]), features=top["features"], stages=stages,
     )  # fmt: skip
 
 

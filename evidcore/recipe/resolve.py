@@ -29,6 +29,7 @@ def to_toml(recipe: shape.Recipe) -> str:
             out += ["", f"[{section}.{_name(name)}]", *_entries(recipe, (section, name), table)]
     for part in ("language", "encoder", "bridge", "view"):
         out += ["", f"[model.{part}]", *_entries(recipe, ("model", part), getattr(recipe.model, part))]
+    out += ["", "[features]", *_entries(recipe, ("features",), dataclasses.asdict(recipe.features))]
     for index, stage in enumerate(recipe.stages):
         out += ["", "[[stage]]", *_stage(recipe, index, stage)]
     return "\n".join(out) + "\n"

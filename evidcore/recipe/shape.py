@@ -59,6 +59,16 @@ class Model:
     view: Annotated[Table, Kind("view")]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Features:
+    """How a frozen encoder's features are kept, so that each volume is encoded once while they fit."""
+
+    precision: Literal["float32", "float16"] = "float32"  # "float16" halves them and rounds
+    memory_gb: Annotated[float, Ge(0)] = 1.0  # bound on those in memory, in each process
+    folder: str = ""  # where they lie between runs; empty: in the cache, EVID_CACHE
+    folder_gb: Annotated[float, Ge(0)] = 16.0  # bound on what lies there, of all encoders; 0: nothing is kept
+
+
 def marked_kind(annotation: Any) -> str | None:
     """Return the component kind of a field's type, of a table, of each of a tuple; None where it is none."""
     for item in typing.get_args(annotation):
@@ -132,6 +142,7 @@ class Recipe:
     tasks: Mapping[str, Table]  # also the components that data entries name directly
     services: Mapping[str, Table]  # with `kind`
     model: Model
+    features: Features
     stages: tuple[Stage, ...]
 
     @property
@@ -168,4 +179,5 @@ class Top:
     task: Mapping[str, Annotated[Table, Kind("task")]] = dataclasses.field(default_factory=dict)
     service: Mapping[str, Annotated[Table, Kind("service")]] = dataclasses.field(default_factory=dict)
     model: Model
+    features: Features = Features()
     stage: tuple[Annotated[Table, Kind("stage")], ...]

@@ -74,6 +74,8 @@ def hashed_inputs(
         "versions": versions() | versions(requirements(offers)),
         "files": dict(_files(recipe.folder, components)),  # a data set's are in its fingerprint
     }
+    if "bridge" in model and recipe.features.precision != "float32":
+        found["features"] = recipe.features.precision
     own = {name for dataset in datasets for name in assembly.datasets[dataset].findings}
     if own != {*assembly.phrases} and any(_may_label(offer) for offer, _ in components):
         found["findings"] = list(assembly.phrases)

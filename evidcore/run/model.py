@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from evidcore.case import VisualPart
 from evidcore.contracts import Bridge, Encoder, Fittable, Stage
 from evidcore.errors import DataError
 from evidcore.model import assemble
+from evidcore.model.bank import FeatureBank
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.model.processor import VolumeProcessor
@@ -68,9 +70,14 @@ def encoder(assembly: Assembly, before: StageOutputs) -> Encoder:
 
 def current(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return the model and its processor, on the accelerator where there is one."""
-    features = cache_root() / "features"
+    kept = assembly.recipe.features
+    folder = assembly.recipe.folder / kept.folder if kept.folder else cache_root() / "features"
+    bank = functools.partial(
+        FeatureBank, precision=kept.precision, memory_bytes=int(kept.memory_gb * 1e9),
+        folder=folder if kept.folder_gb else None, folder_bytes=int(kept.folder_gb * 1e9),
+    )  # fmt: skip
     if before.model is not None:
-        model, processor = assemble.load(before.model, feature_folder=features)
+        model, processor = assemble.load(before.model, bank)
     else:
         seed, tables = assembly.recipe.seed, assembly.recipe.model
         source = assembly.language if before.language is None else Pretrained(folder=str(before.language))
@@ -82,8 +89,7 @@ def current(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, Volume
                 seeing.adopt(language)
         model, processor = assemble.assemble(
             language, tokenizer, seeing, encoder_table=tables.encoder,
-            bridge_table=tables.bridge, view_table=tables.view, seed=seed,
-            feature_folder=features,
+            bridge_table=tables.bridge, view_table=tables.view, seed=seed, bank=bank,
         )  # fmt: skip
     if torch.cuda.is_available():
         torch.nn.Module.to(model, torch.device("cuda"))

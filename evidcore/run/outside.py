@@ -108,7 +108,9 @@ def audit_model(
     else:
         _refuse_untrained(assembly.recipe, name)
     audited.ready(Context(assembly, NAME))
-    asked = f"model {name}, weights {_weights_hash(folder)}" if folder.is_dir() else f"model {name}"
+    hashes = "".join(file_hash(file) for file in sorted(folder.glob("*.safetensors"))).encode()
+    weights = hashlib.blake2b(hashes, digest_size=8).hexdigest()
+    asked = f"model {name}, weights {weights}" if folder.is_dir() else f"model {name}"
     return _written(assembly, audited, root, asked, before=before)
 
 
@@ -172,12 +174,6 @@ def _language(name: str) -> str:
     owner, _, revision = name.partition("@")
     given = {"id": owner, "revision": revision} if revision else {"id": owner}
     return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items()) + " }"
-
-
-def _weights_hash(folder: Path) -> str:
-    """Return a hash of the weights in a folder."""
-    hashes = [file_hash(file) for file in sorted(folder.glob("*.safetensors"))]
-    return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
 
 
 def _model_type(folder: Path) -> str:

@@ -80,7 +80,7 @@ class Grpo(GrpoSettings, TrainingStage):
         if deaf and deaf == judging:
             says = "hardly tells a finding from its denial, and nothing else judges what is said"
             log.warning("%s: reward %s %s", context.where, ", ".join(map(repr, deaf)), says)
-        self.strategy(context)
+        super().check(context)
 
     def ready(self, context: StageContext) -> None:
         """Ask the rewards whether anything is missing."""

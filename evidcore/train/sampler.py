@@ -111,7 +111,7 @@ class PolicySampler(Sampler):
             self.model,
             [self.prefix(Episode(prompt=episode.prompt)) for episode in episodes],
             dataclasses.replace(self.sampling, forbidden_ids=()),  # nothing is sampled
-            forced=[_first_turn(episode) for episode in episodes],
+            forced=[one.ids[: one.replies[0].start] if one.replies else one.ids for one in episodes],
         )
         return [one.log_probs for one in found]
 
@@ -197,11 +197,6 @@ def _extended(episode: Episode, one: Continuation, limit: int) -> Episode:
         entropies=episode.entropies + one.entropies[:limit],
         finished=ended or len(ids) >= limit,
     )
-
-
-def _first_turn(episode: Episode) -> tuple[int, ...]:
-    """Return what the model wrote before any tool did."""
-    return episode.ids[: episode.replies[0].start] if episode.replies else episode.ids
 
 
 def run_strategy(

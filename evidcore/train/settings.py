@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from annotated_types import Ge, Gt, Lt
 
 from evidcore.contracts import RolloutStrategy, Stage, StageContext
@@ -13,6 +15,8 @@ from evidcore.contracts.stage import Found, Key
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
+
+log = logging.getLogger(__name__)
 
 PARTS = ("encoder", "bridge", "language")
 TrainedPart = Literal["encoder", "bridge", "language"]
@@ -130,6 +134,14 @@ class TrainingStage(TrainingKeys, Stage):
         ]
         found: RolloutStrategy = context.component("rollout", self.rollout, "rollout", tools=tools)
         return found
+
+    def check(self, context: StageContext) -> None:
+        """Build how answers come about; warn of bfloat16 on a CPU that has no instructions for it."""
+        self.strategy(context)
+        is_slow = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX", "AVX2")
+        if self.trl.get("bf16") and is_slow and not torch.cuda.is_available():
+            says = "this CPU has no instructions for bfloat16, which then takes many times as long as float32"
+            log.warning("%s.trl.bf16: %s. Set it to false.", context.where, says)
 
     def blanked(self) -> TrainingStage:
         """Return the stage over blank volumes."""

@@ -26,7 +26,7 @@ class Sft(SftSettings, TrainingStage):
     def check(self, context: StageContext) -> None:
         """Build the re-weighter and how answers come about."""
         context.component("reweighter", self.reweighter, "reweighter")
-        self.strategy(context)
+        super().check(context)
 
     def try_step(self, where: str) -> None:
         """Take one step over a stand-in."""

@@ -91,12 +91,8 @@ def why_unusable(ref: VolumeRef, cache_folder: Path) -> str | None:
             cached = b""
         except DataError as error:
             cached = str(error).encode()
-            lasts = lasts and not _is_system_error(error.__cause__)
+            # a failed system call has an error number; a fault in the content has none
+            lasts = lasts and getattr(error.__cause__, "errno", None) is None
         if lasts:
             store(entry, cached)
     return cached.decode() or None
-
-
-def _is_system_error(cause: BaseException | None) -> bool:
-    """Tell a failed system call, which has an error number, from a fault in the content."""
-    return isinstance(cause, OSError) and cause.errno is not None

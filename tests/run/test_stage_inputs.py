@@ -135,6 +135,15 @@ def test_another_version_of_a_library_changes_every_stage(assembly, monkeypatch,
     assert all(before[name] != after[name] for name in before)
 
 
+def test_of_how_features_are_kept_the_precision_alone_counts_and_for_what_reads_them(path, assembly):
+    before = hashes(assembly)
+    elsewhere = ["features.folder='elsewhere'", "features.folder_gb=3", "features.memory_gb=0"]
+    assert hashes(Assembly(load(path, elsewhere))) == before
+    rounded = hashes(Assembly(load(path, ["features.precision='float16'"])))
+    changed = [name for name in before if before[name] != rounded[name]]
+    assert changed == ["03-sft", "04-grpo", "05-evaluate", "06-audit"]
+
+
 def test_another_version_of_what_a_metric_requires_changes_its_evaluation_alone(assembly, monkeypatch):
     before = hashes(assembly)
     installed(monkeypatch, "nltk", "0.0.1")

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from evidcore_plugin_med3d_r1.reweighter import Abnormality
@@ -7,7 +9,8 @@ from evidcore.contracts import Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model import assemble
 from evidcore.prompts.targets import Targets
-from evidcore.train.settings import Lora
+from evidcore.train.settings import Lora, TrainingStage
+from evidcore.train.sft import Sft
 from evidcore.train.trl.sft import make_trainer, sft
 
 
@@ -34,6 +37,24 @@ def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, kit, reweighter):
     assert torch.equal(kit.flat(without), kit.flat(ones))
     assert not torch.equal(kit.flat(without), kit.flat(start))
     assert [one["loss"] for one in heard.steps] == [one["loss"] for one in also.steps]
+
+
+def test_bfloat16_is_warned_of_where_a_cpu_has_no_instructions_for_it(kit, caplog, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for capability, warns in [("AVX2", True), ("AVX512", False)]:
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda said=capability: said)
+        caplog.clear()
+        stage = Sft(kind="sft", data=(), train=("bridge",), steps=1, learning_rate=1e-3, trl={"bf16": True})
+        TrainingStage.check(stage, SimpleNamespace(where="02-sft", component=lambda *_, **__: None))
+        said = [one.getMessage() for one in caplog.records]
+        assert (
+            said
+            == [
+                "02-sft.trl.bf16: this CPU has no instructions for bfloat16, which then takes many times as "
+                "long as float32. Set it to false."
+            ]
+            * warns
+        )
 
 
 def plain_loss(bench, reweighter, loss_per="token"):

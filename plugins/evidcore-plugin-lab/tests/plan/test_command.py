@@ -26,6 +26,20 @@ def test_plan_counts_parameters_and_says_what_is_not_known(evid, recipe):
     assert "tokens (counted in the first prompts)" in said
 
 
+def test_plan_says_whether_each_volume_is_encoded_once(evid, recipe):
+    features = json.loads(evid("plan", recipe, "--json").output)["features"]
+    each = features["volume_bytes"]
+    assert features["volumes"] == 6  # four to train on, two to test on
+    assert "; each is encoded once" in evid("plan", recipe).output
+    half = ["--set", f"features.folder_gb={4 * each / 1e9}", "--set", "features.memory_gb=0"]
+    said = evid("plan", recipe, *half).output
+    assert "has room for 0 in memory and 4 on disk, and the others are encoded whenever" in said
+    rounded = json.loads(
+        evid("plan", recipe, *half, "--set", "features.precision='float16'", "--json").output
+    )
+    assert each / 2 < rounded["features"]["volume_bytes"] < each
+
+
 def test_plan_says_what_leaves_the_machine_and_where_to(evid, recipe):
     assert "leaves this machine: nothing" in evid("plan", recipe).output
     endpoint = '{ url = "https://host.example/v1", model = "m", sends_text_away = true }'

@@ -13,6 +13,7 @@ import click
 from evidcore.cli.check import parameter_count, parameter_list
 
 if TYPE_CHECKING:
+    from evidcore_plugin_lab.plan.kept_features import KeptFeatures
     from evidcore_plugin_lab.plan.plan import PlannedStage
     from evidcore_plugin_lab.plan.throughput import Throughput
 
@@ -62,11 +63,25 @@ def plan(
         click.echo(f"{stage.stage:20} {stage.work}{trains}; {_time(stage, measured)}")
         for line in _memory(stage):
             click.echo(f"{'':20} {line}")
+    if found.features is not None:
+        click.echo(f"features: {_features(found.features)}")
     for package, table in found.packages.items():
         use = table.get("intended_use", "not stated")
         click.echo(f"package: {package} {table['version']}, intended use: {use}")
     click.echo("downloads: " + ("; ".join(found.downloads) or "none"))
     click.echo("leaves this machine: " + ("; ".join(found.sends) or "nothing"))
+
+
+def _features(kept: KeptFeatures) -> str:
+    """Say whether each volume is encoded once."""
+    each, whole = kept.volume_bytes / 1e6, kept.total_bytes / 1e9
+    size = f"{kept.volumes} volumes of up to {each:.3g} MB, {whole:.3g} GB in all"
+    if kept.held == kept.volumes:
+        return f"{size}; each is encoded once"
+    return (
+        f"{size}; [features] has room for {kept.in_memory} in memory and {kept.on_disk} on disk, and the "
+        "others are encoded whenever they are shown. Raise folder_gb, or take precision = 'float16'"
+    )
 
 
 def _time(stage: PlannedStage, measured: Throughput | None) -> str:

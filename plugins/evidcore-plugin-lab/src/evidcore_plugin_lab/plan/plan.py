@@ -17,6 +17,7 @@ from evidcore.run.context import Context
 from evidcore.run.dry_run import answering, shapes
 from evidcore.run.lock import used
 from evidcore.run.record import read_lines
+from evidcore_plugin_lab.plan.kept_features import KeptFeatures, kept_features
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
 from evidcore_plugin_lab.plan.needs import memory, state_bytes
@@ -44,6 +45,7 @@ class Plan:
 
     parameters: Mapping[str, int | None]  # by part of the model
     stages: tuple[PlannedStage, ...]
+    features: KeptFeatures | None  # None: no frozen encoder, or the data are not here
     packages: Mapping[str, Mapping[str, Any]]  # cards of every package in use
     downloads: tuple[str, ...]
     sends: tuple[str, ...]  # what leaves this machine, and where to
@@ -102,8 +104,8 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
             )
         )
     return Plan(
-        parameters=made.parameters, stages=tuple(stages), packages=cards,
-        downloads=tuple(fetched(assembly, cards)), sends=tuple(sent(recipe)),
+        parameters=made.parameters, stages=tuple(stages), features=kept_features(assembly, made),
+        packages=cards, downloads=tuple(fetched(assembly, cards)), sends=tuple(sent(recipe)),
     )  # fmt: skip
 
 

@@ -1,0 +1,75 @@
+"""How many bytes a recipe's frozen features take, and for how many volumes `[features]` has room."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from evidcore.case import VisualPart
+from evidcore.errors import NotHere
+from evidcore.recipe import DataUse
+from evidcore.run.assembly import Assembly
+from evidcore.run.dry_run import Shapes
+
+CENTRE_BYTES = 3 * 4  # of a patch; on disk they lie beside its features
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeptFeatures:
+    """The features of all volumes that stages show to a frozen encoder."""
+
+    volumes: int
+    volume_bytes: int  # of the largest
+    in_memory: int  # volumes that the bound leaves room for
+    on_disk: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Return what all of them take."""
+        return self.volumes * self.volume_bytes
+
+    @property
+    def held(self) -> int:
+        """Return how many need not be encoded again."""
+        return min(self.volumes, max(self.in_memory, self.on_disk))
+
+
+def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
+    """Return what the features take; None where no stage has a frozen encoder, or the data are not here.
+
+    Volumes are counted as the view shows them, as many of each case as of the first of its data entry.
+    """
+    recipe = assembly.recipe
+    loads = [(stage, stage.workload()) for stage in recipe.stages]
+    frozen = [
+        stage
+        for stage, load in loads
+        if "encoder" not in load.train and (load.trains_whole_model or not load.train)
+    ]
+    shown: dict[tuple[str, str], int] = {}  # volumes by data set and case
+    largest = 0
+    for use in dict.fromkeys(use for stage in frozen for use in stage.data_uses()):
+        try:
+            parts, patches = _first(assembly, made, use)
+        except NotHere:
+            return None
+        largest = max(largest, patches)
+        shown |= {(use.dataset, case.id): parts for case in assembly.cases(use)}
+    if not largest:
+        return None
+    kept = recipe.features
+    features_bytes = largest * made.encoder.width * (2 if kept.precision == "float16" else 4)
+    volume_bytes = features_bytes + largest * CENTRE_BYTES
+    return KeptFeatures(
+        volumes=sum(shown.values()),
+        volume_bytes=volume_bytes,
+        in_memory=int(kept.memory_gb * 1e9) // features_bytes,
+        on_disk=int(kept.folder_gb * 1e9) // volume_bytes,
+    )
+
+
+def _first(assembly: Assembly, made: Shapes, use: DataUse) -> tuple[int, int]:
+    """Return how many volumes the view shows of an entry's first case, and the most patches of one."""
+    parts = [part for part in assembly.view.render(assembly.cases(use)[0]) if isinstance(part, VisualPart)]
+    grids = [made.encoder.grid(assembly.view.size_zyx(part, made.encoder.input)) for part in parts]
+    return len(parts), max(map(math.prod, grids), default=0)
