@@ -268,8 +268,8 @@ class FeatureBank:
 
     def _prepared(self, handles: Sequence[int]) -> Iterator[Float[Tensor, "channel z y x"]]:
         """Yield encoder input for each handle; the next ones are prepared meanwhile."""
-        found = [self._lookup(handle) for handle in handles]
-        yield from prefetch(lambda one: prepare(one[0], self.spec, one[1]), found)
+        found = [(*self._lookup(handle), handle) for handle in handles]
+        yield from prefetch(lambda one: prepare(one[0], self.spec, one[1], one[2]), found)
 
     def _follow(self, encoder: Encoder) -> None:
         """Forget features of other weights."""

@@ -273,9 +273,10 @@ class VolumeCache:
         cached = self._get(key, ref)
         if cached is not None:
             return cached
-        volume = self._in_memory(key) or read(ref)
+        held = self._in_memory(key)
+        volume = held or read(ref)
         size_bytes = volume.array.nbytes
-        is_same = volume_key(ref) == key  # not if the file was replaced while it was read
+        is_same = held is not None or volume_key(ref) == key  # not if the file was replaced while it was read
         if (
             is_same
             and size_bytes >= LEAST_BYTES

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.errors import DataError
-from evidcore.formats import unreadable
+from evidcore.formats import Format, unreadable
 from evidcore.volume.cache import cache_root, fetch, store
-from evidcore.volume.files import files_of, reader_mark
+from evidcore.volume.files import files_of, format_of, reader_mark
 
 if TYPE_CHECKING:  # contracts import torch
     from evidcore.contracts import EncoderInput, Grid
@@ -42,14 +42,14 @@ def file_hash(path: str | os.PathLike[str]) -> str:
     return _known[identity]
 
 
-def content_hash(path: str) -> str:
+def content_hash(path: str, reader: Format | None = None) -> str:
     """Return a hash of the bytes behind a volume or mask.
 
     For a file that is whole by itself it is the file's, for a DICOM folder that of all files in it, whatever
     their names. One image stands for its series, of several that its folder may hold: its own hash counts
     too.
     """
-    listed = sorted(file_hash(file) for file in files_of(path))
+    listed = sorted(file_hash(file) for file in files_of(path, reader))
     if len(listed) == 1:
         return listed[0]
     if not Path(path).is_dir():
@@ -62,6 +62,7 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
 
     A blank crop looks the same whatever volume it stands for, and has the same key if it is drawn alike.
     """
+    reader = None if crop.blank else format_of(crop.volume.path)  # looking for it takes longer than the rest
     declared = dataclasses.asdict(spec) | {"size_zyx": size_zyx or spec.size_zyx, "any_depth": None}
     del declared["multiple_px"]  # it says which sizes may be asked for, as any_depth does
     if not spec.colours:
@@ -75,17 +76,18 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
         **({"drawing": crop.drawing.mark()} if crop.drawing else {}),
         "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
         "box_zyx": None if crop.blank else crop.box_zyx,
-        "file": None if crop.blank else content_hash(crop.volume.path),
+        "file": None if crop.blank else content_hash(crop.volume.path, reader),
     }
-    mark = [] if crop.blank else reader_mark(crop.volume.path)
+    mark = [] if crop.blank else reader_mark(crop.volume.path, reader)
     text = json.dumps(settings | ({"reader": mark} if mark else {}), sort_keys=True).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def volume_key(ref: VolumeRef) -> str:
     """Return the key of what `read` gives for `ref`, wherever the file lies."""
-    text = json.dumps([READING, content_hash(ref.path), ref.marks(), *reader_mark(ref.path)], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    reader = format_of(ref.path)
+    held = [READING, content_hash(ref.path, reader), ref.marks(), *reader_mark(ref.path, reader)]
+    return hashlib.blake2b(json.dumps(held, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def shown_key(crop: Crop) -> str:

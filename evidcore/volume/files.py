@@ -164,7 +164,7 @@ def open_volume(ref: VolumeRef) -> Stored:
     return dataclasses.replace(stored, load=blamed)
 
 
-def files_of(path: str) -> list[Path]:
+def files_of(path: str, reader: Format | None = None) -> list[Path]:
     """Return every file whose bytes may matter to the volume or mask at `path`, in order of name.
 
     That is the file itself, and what its format adds: the voxels beside a header, the images of a series.
@@ -172,14 +172,14 @@ def files_of(path: str) -> list[Path]:
     Raises:
         DataError: if nothing readable is there.
     """
-    reader = format_of(path)
+    reader = reader or format_of(path)
     with blame(offer_of(reader), f"listing the files of {path}"):
         return reader.files(path)
 
 
-def reader_mark(path: str) -> list[str]:
+def reader_mark(path: str, reader: Format | None = None) -> list[str]:
     """Return the package that reads a path, for keys of what was read; nothing where it is the core."""
-    offer = offer_of(format_of(path))
+    offer = offer_of(reader or format_of(path))
     is_ours = offer.package == __name__.partition(".")[0]  # `READING` counts the changes of those
     return [] if is_ours else [f"{offer.package} {offer.version}"]
 

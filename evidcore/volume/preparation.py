@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 PHOTOGRAPH = (0.0, 255.0)  # black and white
 
 
-def get_input(crop: Crop, spec: EncoderInput, size_zyx: Grid) -> Array | None:
+def get_input(crop: Crop, spec: EncoderInput, size_zyx: Grid, key: int | None = None) -> Array | None:
     """Return what `prepare` gave for the same arguments, (channel, z, y, x); None if it is not there.
 
     Raises:
         DataError: if there is no such file.
     """
-    entry = _entry(content_key(crop, spec, size_zyx))
+    entry = _entry(content_key(crop, spec, size_zyx) if key is None else key)
     try:
         held = open_array(entry)
         if held is None:
@@ -73,7 +73,9 @@ def _entry(key: int) -> Path:
     return cache_root() / "inputs" / f"{key:016x}{SUFFIX}"
 
 
-def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Float[Tensor, "channel z y x"]:
+def prepare(
+    crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None, key: int | None = None
+) -> Float[Tensor, "channel z y x"]:
     """Return what an encoder is given for `crop`.
 
     1. The crop's box is cut out of the volume; where it has a `drawing`, pictures are made of it.
@@ -93,6 +95,7 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
         crop: what is shown.
         spec: the encoder's declaration.
         size_zyx: size in voxels if not the encoder's usual one (`View.size_zyx`).
+        key: of the content, where it is known already.
 
     Raises:
         DataError: if the file cannot be used, the box lies outside it, or the intensity does not fit.
@@ -109,7 +112,7 @@ def prepare(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) -> Flo
         if is_film or not spec.windows:
             return torch.full((spec.channels, *size), -1.0)
         return _windowed(torch.full(size, AIR_HU), spec.windows)
-    held = None if crop.change else get_input(crop, spec, size)
+    held = None if crop.change else get_input(crop, spec, size, key)
     if held is not None:
         return torch.from_numpy(held.copy())
     photo = photograph(crop, in_colours=spec.colours)

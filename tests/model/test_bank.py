@@ -13,7 +13,7 @@ from evidcore.contracts import Patches
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank, FeatureFolder
 from evidcore.registry import factory
-from evidcore.volume import prepare
+from evidcore.volume import content, prepare
 
 SIZE = (8, 16, 16)
 
@@ -94,6 +94,16 @@ def test_features_on_disk_are_read_by_the_next_process_with_the_same_weights_onl
     third = FeatureBank(encoder.input, folder=tmp_path)
     third.patches(handles_of(third, cases), encoder)
     assert third.encoded == 4
+
+
+def test_the_format_of_a_file_is_looked_for_once_when_a_crop_is_prepared(encoder, cases, monkeypatch):
+    bank = FeatureBank(encoder.input)
+    handles = handles_of(bank, cases)
+    bank.pixels(handles)  # small volumes stay in memory
+    asked, real = [], content.format_of
+    monkeypatch.setattr(content, "format_of", lambda path: asked.append(path) or real(path))
+    bank.pixels(handles[-1:])
+    assert len(asked) == 1
 
 
 def reweighted(encoder, number):
