@@ -1,14 +1,23 @@
 #!/usr/bin/env bash
-# Measure training steps of the paper's size on an offline GPU machine, from the root of the repository:
+# Measure on an offline GPU machine what has not run on one, from the root of the repository:
 #
-#   benchmarks/gpu.sh WHEELS OUT      WHEELS: the folder of `make gpu-carry`; OUT: where gpu_step.json goes
+#   benchmarks/gpu.sh WHEELS OUT [PART …]      WHEELS: the folder of `make gpu-carry`; OUT: where figures go
 #
-# Nothing is fetched, and the machine's torch stays as it is: wheels go into a folder of their own. To show the
-# figures in docs/results/benchmarks/README.md: copy OUT/gpu_step.json to docs/results/benchmarks/, then
+#   steps     a step of SFT and of GRPO at the size of recipes/paper/med3d_r1.toml, memory beside `evid plan`'s
+#   engine    a GRPO step beside stock trl's, with its head on answers only too
+#   segment   medsam2 in float32 and bfloat16 beside the predictor's logits, and through 200 slices
+#
+# Without PART all of them. Each ends within 9 minutes; what one prints is in OUT/PART.txt. Nothing is fetched,
+# and the machine's torch stays as it is: wheels go into a folder of their own. To show the first part's figures
+# in docs/results/benchmarks/README.md: copy OUT/gpu_step.json to docs/results/benchmarks/, then
 # `python benchmarks/run_all.py --page`.
 set -euo pipefail
-[ $# -ge 2 ] || { echo "usage: benchmarks/gpu.sh WHEELS OUT" >&2; exit 2; }
+[ $# -ge 2 ] || { echo "usage: benchmarks/gpu.sh WHEELS OUT [steps|engine|segment …]" >&2; exit 2; }
 wheels=$1 out=$2
+shift 2
+for part in "$@"; do
+  case $part in steps | engine | segment) ;; *) echo "no part '$part'. There are steps, engine and segment." >&2; exit 2 ;; esac
+done
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   { echo "$python is older than 3.11. Name another: PYTHON=python3.12 benchmarks/gpu.sh $wheels $out" >&2; exit 2; }
@@ -21,4 +30,17 @@ trap 'rm -rf "$site"' EXIT
 "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl
 if [ -e "$site/torch" ]; then echo "$wheels holds a torch, which would hide the machine's. Take it out." >&2; exit 2; fi
 export PYTHONPATH="$site" HF_HUB_OFFLINE=1
-"$python" benchmarks/gpu_step.py --out "$out"
+mkdir -p "$out"
+failed=0
+run() {  # PART COMMAND …
+  echo "$1" >&2
+  timeout 540 "$python" "${@:2}" 2>&1 | tee "$out/$1.txt" || { echo "$1: ended with status $?, see $out/$1.txt" >&2; failed=1; }
+}
+for part in ${@:-steps engine segment}; do
+  case $part in
+    steps) run steps benchmarks/gpu_step.py --out "$out" ;;
+    engine) run engine benchmarks/grpo_step.py --device cuda ;;
+    segment) run segment benchmarks/medsam2_parity.py --device cuda --dtype float32 --dtype bfloat16 --slices 200 ;;
+  esac
+done
+exit $failed

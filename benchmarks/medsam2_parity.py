@@ -1,19 +1,23 @@
 """How far `medsam2` lies from the predictor of SAM 2.1, in logits, with the same weights on the same volume.
 
-python benchmarks/medsam2_parity.py        2 cores, about 2 minutes, no download
+python benchmarks/medsam2_parity.py [--device cuda --dtype bfloat16] [--slices 200]
+2 cores, about 2 minutes, no download
 
 The predictor's own low-resolution logits were stored once: plugins/evidcore-plugin-medsam2/tests/golden. The
 weights are seeded, so large that errors of rounding grow: in float32 they differ from library to library, in
 float64 what is left is the predictor's own. The volume is a phantom. Both reach `medsam2` as a user's do: a
-checkpoint in the layout of SAM 2.1, a volume in a file. Printed is the table of the README.
+checkpoint in the layout of SAM 2.1, a volume in a file. Printed is the table of the README. `--slices` also
+tells how long a box is followed through so many slices, and on a GPU how much memory that takes.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +59,9 @@ class Row:
         )
 
 
-def phantom() -> np.ndarray[Any, np.dtype[np.uint8]]:
+def phantom(depth: int = DEPTH) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the volume, shape (z, y, x): an ellipsoid in a field of waves."""
-    z, y, x = np.meshgrid(np.arange(DEPTH), np.arange(SIZE_PX), np.arange(SIZE_PX), indexing="ij")
+    z, y, x = np.meshgrid(np.arange(depth), np.arange(SIZE_PX), np.arange(SIZE_PX), indexing="ij")
     inside = ((x - 260) / 40) ** 2 + ((y - 300) / 30) ** 2 + ((z - KEY) / 3.0) ** 2 < 1
     shown = 60 + 40 * np.sin(x / 37.0) * np.cos(y / 53.0) + 8 * z + 90 * inside
     return np.clip(shown, 0, 255).astype(np.uint8)
@@ -87,22 +91,40 @@ def compare(
     )
 
 
-def measure(folder: Path, golden: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]) -> list[Row]:
-    """Return the table; files go into `folder`."""
+def written(folder: Path, depth: int = DEPTH) -> VolumeRef:
+    """Write a volume as a user has it."""
+    place = folder / f"phantom-{depth}.npy"
+    np.save(place, phantom(depth))
+    return VolumeRef(path=str(place), intensity="arbitrary", axes="SPL", spacing_mm_zyx=(3.0, 1.0, 1.0))
+
+
+def made(folder: Path, dtype: Any, device: str) -> MedSam2:
+    """Return the segmenter, with seeded weights in a checkpoint."""
     checkpoint = folder / "seeded.pt"
-    write_checkpoint(seeded_model(published_config()), checkpoint)
-    np.save(folder / "phantom.npy", phantom())
-    volume = VolumeRef(
-        path=str(folder / "phantom.npy"), intensity="arbitrary", axes="SPL", spacing_mm_zyx=(3.0, 1.0, 1.0)
+    if not checkpoint.exists():
+        write_checkpoint(seeded_model(published_config()), checkpoint)
+    return MedSam2(
+        folder, folder, dtype=dtype, file=checkpoint.name, propagate="box", arbitrary="bytes", device=device
     )
-    options = {"file": checkpoint.name, "propagate": "box", "arbitrary": "bytes", "device": "cpu"}
+
+
+def measure(
+    folder: Path,
+    golden: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]],
+    device: str = "cpu",
+    dtypes: Sequence[str] = ("float64", "float32"),
+) -> list[Row]:
+    """Return the table; files go into `folder`."""
+    volume = written(folder)
     rows = []
-    for dtype in ("float64", "float32"):
-        segmenter = MedSam2(folder, folder, dtype=dtype, **options)
+    for dtype in dtypes:
+        segmenter = made(folder, dtype, device)
         tracker = segmenter.session(volume).tracker
         for name, prompt in prompts().items():
             (logits,) = tracker.track([Target(prompt=prompt, start=0, stop=DEPTH)])
-            rows.append(compare(f"{name} prompt, {dtype}", logits.numpy(), golden[name]))
+            rows.append(compare(f"{name} prompt, {dtype}", logits.float().cpu().numpy(), golden[name]))
+    if device != "cpu":
+        return rows
     seen = torch.stack([pixels(plane, SIZE_PX) for plane in phantom()])
     stock = StockSession(segmenter.network().model, seen, (SIZE_PX, SIZE_PX))
     for name, prompt in prompts().items():
@@ -110,15 +132,41 @@ def measure(folder: Path, golden: Mapping[str, np.ndarray[Any, np.dtype[np.float
     return rows
 
 
+def follow(folder: Path, dtype: str, device: str, slices: int) -> str:
+    """Say how long a box is followed through so many slices, the first visit, and what memory it takes."""
+    segmenter, volume = made(folder, dtype, device), written(folder, slices)
+    box = Box(z=slices // 2, y0=Y0, y1=Y1 + 1, x0=X0, x1=X1 + 1)
+    began_s = time.perf_counter()
+    tracker = segmenter.session(volume).tracker
+    (logits,) = tracker.track([Target(prompt=BoxPrompt(box=box), start=0, stop=slices)])
+    seen = float((logits.float().cpu() > 0).float().mean())  # waits for the device
+    took_s = time.perf_counter() - began_s
+    said = f"{slices} slices, {dtype} on {device}: {took_s:.1f} s, {seen:.4f} of it marked"
+    if device == "cpu":
+        return said
+    return f"{said}, {torch.cuda.max_memory_allocated() / 1e9:.2f} GB at most"
+
+
 def main() -> None:
     """Print the table."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options.add_argument("--dtype", action="append", choices=("float64", "float32", "bfloat16"))
+    options.add_argument("--slices", type=int, default=0)
+    given = options.parse_args()
+    dtypes = given.dtype or ["float64", "float32"]
     with tempfile.TemporaryDirectory() as name:
         os.environ["EVID_CACHE"] = str(Path(name) / "cache")
-        rows = measure(Path(name), np.load(GOLDEN))
+        rows = measure(Path(name), np.load(GOLDEN), given.device, dtypes)
+        followed = follow(Path(name), dtypes[-1], given.device, given.slices) if given.slices else ""
     print("| | prompt's slice, most | tracked, most | tracked, mean | mean logit | signs that agree |")
     print("|---|---:|---:|---:|---:|---:|")
     for row in rows:
         print(row.line())
+    if followed:
+        print(f"\n{followed}")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,34 @@ def test_a_list_without_a_fitting_python_is_refused(carry, tmp_path):
     assert carry.Machine.read(file) == carry.Machine("3.12", {"typing-extensions": None})
 
 
+def test_a_part_that_is_none_is_refused_before_anything(tmp_path):
+    done = subprocess.run(
+        [ROOT / "benchmarks" / "gpu.sh", tmp_path, tmp_path / "out", "steps", "enginee"],
+        env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "no part 'enginee'. There are steps, engine and segment.\n")
+
+
+def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_others(tmp_path):
+    (tmp_path / "a-1-py3-none-any.whl").touch()
+    python = tmp_path / "python"  # says what it is asked, and fails in one part
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *pip*|-c*) exit 0;; *grpo_step*) echo bad; exit 7;; *) echo "ran $*";; esac\n'
+    )
+    python.chmod(0o755)
+    done = subprocess.run(
+        [ROOT / "benchmarks" / "gpu.sh", tmp_path, tmp_path / "out"],
+        env={**os.environ, "PYTHON": str(python)}, capture_output=True, text=True,
+    )  # fmt: skip
+    said = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert said["engine.txt"] == "bad\n"
+    assert said["steps.txt"].startswith("ran benchmarks/gpu_step.py --out")
+    assert said["segment.txt"].startswith("ran benchmarks/medsam2_parity.py --device cuda")
+    assert done.returncode == 1
+    assert "engine: ended with status 7" in done.stderr
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_the_script_says_so_and_exits_3(tmp_path):
     done = subprocess.run(

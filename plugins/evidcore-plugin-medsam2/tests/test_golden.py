@@ -30,3 +30,5 @@ def test_the_predictors_logits_are_reproduced(tmp_path, monkeypatch):
         assert row.signs >= 0.997, row
     assert box_in_float32.tracked_mean == pytest.approx(stock_box.tracked_mean, rel=0.02)
     assert stock_mask.tracked_mean > 5 * max(mask.tracked_mean, mask_in_float32.tracked_mean)
+    said = parity.follow(tmp_path, "float32", "cpu", 3)
+    assert said.startswith("3 slices, float32 on cpu: ")

@@ -47,6 +47,14 @@ def test_check_counts_patches_tokens_and_parameters(checked):
     assert checked["parameters"] == {"encoder": ENCODER, "bridge": BRIDGE, "language": LANGUAGE}
 
 
+def test_the_plan_says_how_many_volumes_are_encoded_once_before_the_data_are_here(planned):
+    features = planned["features"]
+    of_patch = features["volume_bytes"] / 14**3
+    assert of_patch == 768 * 4 + 3 * 4  # width and centre
+    assert features["volumes"] is None
+    assert features["on_disk"] == 16_000_000_000 // features["volume_bytes"]
+
+
 def test_the_bridge_alone_is_trained_in_sft_and_the_whole_model_in_grpo(checked):
     sft, grpo = checked["stages"]
     assert (sft["trained"], sft["frozen"]) == (BRIDGE, ENCODER + LANGUAGE)

@@ -74,9 +74,11 @@ def plan(
 
 def _features(kept: KeptFeatures) -> str:
     """Say whether each volume is encoded once."""
-    each, whole = kept.volume_bytes / 1e6, kept.total_bytes / 1e9
-    size = f"{kept.volumes} volumes of up to {each:.3g} MB, {whole:.3g} GB in all"
-    if kept.held == kept.volumes:
+    each = f"up to {kept.volume_bytes / 1e6:.3g} MB a volume"
+    if kept.volumes is None:
+        return f"{each}; [features] has room for {kept.room} of them, and the data are not here to be counted"
+    size = f"{each}, {kept.volumes * kept.volume_bytes / 1e9:.3g} GB for {kept.volumes}"
+    if kept.volumes <= kept.room:
         return f"{size}; each is encoded once"
     return (
         f"{size}; [features] has room for {kept.in_memory} in memory and {kept.on_disk} on disk, and the "

@@ -18,24 +18,19 @@ CENTRE_BYTES = 3 * 4  # of a patch; on disk they lie beside its features
 class KeptFeatures:
     """The features of all volumes that stages show to a frozen encoder."""
 
-    volumes: int
-    volume_bytes: int  # of the largest
+    volumes: int | None  # None: the data are not here
+    volume_bytes: int  # of the largest; where the data are not here, of one usual input
     in_memory: int  # volumes that the bound leaves room for
     on_disk: int
 
     @property
-    def total_bytes(self) -> int:
-        """Return what all of them take."""
-        return self.volumes * self.volume_bytes
-
-    @property
-    def held(self) -> int:
-        """Return how many need not be encoded again."""
-        return min(self.volumes, max(self.in_memory, self.on_disk))
+    def room(self) -> int:
+        """Return how many volumes need not be encoded again."""
+        return max(self.in_memory, self.on_disk)
 
 
 def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
-    """Return what the features take; None where no stage has a frozen encoder, or the data are not here.
+    """Return what the features take; None where no stage has a frozen encoder.
 
     Volumes are counted as the view shows them, as many of each case as of the first of its data entry.
     """
@@ -46,22 +41,26 @@ def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
         for stage, load in loads
         if "encoder" not in load.train and (load.trains_whole_model or not load.train)
     ]
+    uses = dict.fromkeys(use for stage in frozen for use in stage.data_uses())
+    if not uses:
+        return None
     shown: dict[tuple[str, str], int] = {}  # volumes by data set and case
-    largest = 0
-    for use in dict.fromkeys(use for stage in frozen for use in stage.data_uses()):
-        try:
+    largest, volumes = 0, None
+    try:
+        for use in uses:
             parts, patches = _first(assembly, made, use)
-        except NotHere:
-            return None
-        largest = max(largest, patches)
-        shown |= {(use.dataset, case.id): parts for case in assembly.cases(use)}
-    if not largest:
+            largest = max(largest, patches)
+            shown |= {(use.dataset, case.id): parts for case in assembly.cases(use)}
+        volumes = sum(shown.values())
+    except NotHere:
+        largest = math.prod(made.patch_grid_zyx)
+    if not largest:  # nothing is shown
         return None
     kept = recipe.features
     features_bytes = largest * made.encoder.width * (2 if kept.precision == "float16" else 4)
     volume_bytes = features_bytes + largest * CENTRE_BYTES
     return KeptFeatures(
-        volumes=sum(shown.values()),
+        volumes=volumes,
         volume_bytes=volume_bytes,
         in_memory=int(kept.memory_gb * 1e9) // features_bytes,
         on_disk=int(kept.folder_gb * 1e9) // volume_bytes,

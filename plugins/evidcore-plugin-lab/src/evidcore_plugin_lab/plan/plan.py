@@ -45,7 +45,7 @@ class Plan:
 
     parameters: Mapping[str, int | None]  # by part of the model
     stages: tuple[PlannedStage, ...]
-    features: KeptFeatures | None  # None: no frozen encoder, or the data are not here
+    features: KeptFeatures | None  # None: no stage has a frozen encoder
     packages: Mapping[str, Mapping[str, Any]]  # cards of every package in use
     downloads: tuple[str, ...]
     sends: tuple[str, ...]  # what leaves this machine, and where to
