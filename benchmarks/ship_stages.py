@@ -48,7 +48,7 @@ def main() -> None:
     asked = parser.parse_args()
     run = open_run(asked.run)
     recipe = load(run.path / "resolved.toml")
-    names = [recipe.stage_name(place) for place in range(len(recipe.stages))]
+    names = recipe.stage_names
     if unknown := sorted({*asked.also} - {*names}):
         sys.exit(f"The run has no stage {', '.join(unknown)}. It has: {', '.join(names)}.")
     trained = {

@@ -51,6 +51,10 @@ class NotHere(DataError):
     """Files have not been fetched yet. Says where they come from; what needs none of them can go on."""
 
 
+class NoCases(DataError):
+    """A split of a data set lists no case."""
+
+
 class RunError(EvidError):
     """A run cannot start, continue or be trusted. Names the run folder and what to do."""
 

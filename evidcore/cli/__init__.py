@@ -84,10 +84,10 @@ class _Evid(CommandGroup):
         try:
             return super().invoke(ctx)
         except (EvidError, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in _PLACES:
-                raise
             said = str(error)
             if isinstance(error, OSError):
+                if error.errno not in _PLACES:
+                    raise
                 said += ". Give a place that can be written and has room."
             if as_json:
                 click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": said}}))

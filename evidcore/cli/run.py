@@ -30,8 +30,9 @@ def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
     from evidcore.page.record import told_status
     from evidcore.run import open_run
 
-    told_status(open_run(folder).path)
-    go(open_run(folder), as_json, accept_changes=accept_changes)
+    run = open_run(folder)
+    told_status(run.path)
+    go(run, as_json, accept_changes=accept_changes)
 
 
 _log = logging.getLogger("evidcore")

@@ -12,13 +12,13 @@ from annotated_types import Ge
 from evidcore.case import Prompt
 from evidcore.contracts import Asking, Evaluation, Policy, Stage, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
-from evidcore.errors import PluginError, RecipeError
+from evidcore.errors import NoCases, PluginError, RecipeError
 from evidcore.evaluate.reference_lines import training_prompts
 from evidcore.evaluate.sealed import Sealed
 from evidcore.recipe import Recipe
 from evidcore.recipe.fitting import made_class
 from evidcore.recipe.shape import DataUse, Surroundings, Table
-from evidcore.registry import blame, find, offers
+from evidcore.registry import find, offers
 from evidcore.registry.factory import Option, offer_of, options
 
 
@@ -141,11 +141,10 @@ def learnt_from(use: DataUse, context: StageContext) -> Sequence[DataUse]:
 
     For a set without any, for tests alone, they are those that the stages above train on with its task.
     """
-    source, recipe = context.dataset(use.dataset), context.recipe
-    with blame(offer_of(source), f"listing the cases of {use.dataset}, train"):
-        listed = next(iter(source.cases("train")), None)
-    if listed is None:
-        names = [recipe.stage_name(place) for place in range(len(recipe.stages))]
+    try:
+        context.split(use.dataset, "train")
+    except NoCases:
+        recipe, names = context.recipe, context.recipe.stage_names
         here = names.index(context.where) if context.where in names else len(names)
         arms = {"", *(stage.arm for stage in recipe.stages[here : here + 1])}
         above = [one for stage in recipe.stages[:here] if stage.arm in arms for one in stage.data_uses()]

@@ -26,7 +26,7 @@ def to_toml(recipe: shape.Recipe) -> str:
     named = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}
     for section, tables in named.items():
         for name, table in tables.items():
-            out += ["", f"[{section}.{_name(name)}]", *_entries(recipe, (section, name), table)]
+            out += ["", f"[{section}.{toml_key(name)}]", *_entries(recipe, (section, name), table)]
     for part in ("language", "encoder", "bridge", "view"):
         out += ["", f"[model.{part}]", *_entries(recipe, ("model", part), getattr(recipe.model, part))]
     out += ["", "[features]", *_entries(recipe, ("features",), dataclasses.asdict(recipe.features))]
@@ -84,22 +84,24 @@ def _entries(recipe: shape.Recipe, at: Key, table: Mapping[str, Any]) -> list[st
         if key == "recipe_folder" and origin == "default":
             origin = "folder of the recipe"
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            out += [f"{_name(key)} = [  # {origin}", *(f"  {_inline(item)}," for item in value), "]"]
+            out += [f"{toml_key(key)} = [  # {origin}", *(f"  {toml_value(item)}," for item in value), "]"]
         else:
-            out.append(f"{_name(key)} = {_inline(value)}  # {origin}")
+            out.append(f"{toml_key(key)} = {toml_value(value)}  # {origin}")
     return out
 
 
-def _name(key: str) -> str:
-    return key if BARE.fullmatch(key) else _inline(key)
+def toml_key(key: str) -> str:
+    """Return a key as TOML writes it."""
+    return key if BARE.fullmatch(key) else toml_value(key)
 
 
-def _inline(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_name(str(key))} = {_inline(item)}" for key, item in value.items()) + " }"
+        pairs = (f"{toml_key(str(key))} = {toml_value(item)}" for key, item in value.items())
+        return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_inline(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON's escapes are TOML's
     return json.dumps(value) if isinstance(value, bool) else repr(value)
@@ -112,8 +114,8 @@ def toml_tables(tables: Mapping[str, Any]) -> str:
     def put(path: tuple[str, ...], table: Mapping[str, Any]) -> None:
         plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
         if path and (plain or not table):
-            out.extend(["", f"[{'.'.join(_name(part) for part in path)}]"])
-        out.extend(f"{_name(key)} = {_inline(value)}" for key, value in plain.items())
+            out.extend(["", f"[{'.'.join(toml_key(part) for part in path)}]"])
+        out.extend(f"{toml_key(key)} = {toml_value(value)}" for key, value in plain.items())
         for key, value in table.items():
             if isinstance(value, Mapping):
                 put((*path, key), value)

@@ -156,6 +156,11 @@ class Recipe:
         return f"{place + 1:02d}-{stage.label}" + (f"-{stage.arm}" if stage.arm else "")
 
     @property
+    def stage_names(self) -> tuple[str, ...]:
+        """Return the folder names of all stages, in order."""
+        return tuple(self.stage_name(place) for place in range(len(self.stages)))
+
+    @property
     def line(self) -> dict[int, Stage]:
         """Return the stages that lead to the recipe's model, by place: all but those of arms."""
         return {place: stage for place, stage in enumerate(self.stages) if not stage.arm}

@@ -11,7 +11,7 @@ from typing import Any
 
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Completion, Corpus, Dataset, Language, Policy, Task, View
-from evidcore.errors import ContractError, DataError, RunError
+from evidcore.errors import ContractError, DataError, NoCases, RunError
 from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
 from evidcore.registry import blame, factory
@@ -117,7 +117,7 @@ class Assembly:
 
         Raises:
             ContractError: if a case id comes twice, or a case is none.
-            DataError: if there are none.
+            NoCases: if there are none.
         """
         key = (dataset, split)
         if key not in self._cases:
@@ -133,7 +133,7 @@ class Assembly:
                 seen.add(case.id)
             self._cases[key] = cases
         if not self._cases[key]:
-            raise DataError(
+            raise NoCases(
                 f"dataset.{dataset}: the {split} split has no cases. Check the table's options and files."
             )
         return self._cases[key]

@@ -236,9 +236,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found += difference(old, new, f"{name}.")
         elif (
-            isinstance(old, list)
-            and isinstance(new, list)
-            and all(isinstance(one, Mapping) for one in [*old, *new])
+            isinstance(old, list) and isinstance(new, list) and all(isinstance(x, Mapping) for x in old + new)
         ):
             found += difference(_by_place(key, old), _by_place(key, new), prefix)
         elif old != new:

@@ -18,7 +18,7 @@ from evidcore.model.processor import VolumeImageProcessor
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.fitting import made_class
-from evidcore.recipe.resolve import stage_table
+from evidcore.recipe.resolve import stage_table, toml_value
 from evidcore.registry import find
 from evidcore.run.assembly import Assembly
 from evidcore.run.begin import start, telling_its_end
@@ -108,9 +108,10 @@ def audit_model(
     else:
         _refuse_untrained(assembly.recipe, name)
     audited.ready(Context(assembly, NAME))
-    hashes = "".join(file_hash(file) for file in sorted(folder.glob("*.safetensors"))).encode()
-    weights = hashlib.blake2b(hashes, digest_size=8).hexdigest()
-    asked = f"model {name}, weights {weights}" if folder.is_dir() else f"model {name}"
+    asked = f"model {name}"
+    if folder.is_dir():
+        hashes = "".join(file_hash(file) for file in sorted(folder.glob("*.safetensors"))).encode()
+        asked += f", weights {hashlib.blake2b(hashes, digest_size=8).hexdigest()}"
     return _written(assembly, audited, root, asked, before=before)
 
 
@@ -139,7 +140,7 @@ def _audit(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, Audit
         RunError: if there is no such stage, or it asks nothing.
         RecipeError: if it needs a service that another stage trains.
     """
-    names = [recipe.stage_name(index) for index in range(len(recipe.stages))]
+    names = recipe.stage_names
     asking = [
         (name, one)
         for number, (name, one) in enumerate(zip(names, recipe.stages, strict=True), start=1)
@@ -170,10 +171,9 @@ def _audit(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, Audit
 def _language(name: str) -> str:
     """Return the table of a published model as TOML."""
     if Path(name).is_dir():
-        return f"{{ folder = {json.dumps(str(Path(name).resolve()))} }}"
+        return toml_value({"folder": str(Path(name).resolve())})
     owner, _, revision = name.partition("@")
-    given = {"id": owner, "revision": revision} if revision else {"id": owner}
-    return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items()) + " }"
+    return toml_value({"id": owner, "revision": revision} if revision else {"id": owner})
 
 
 def _model_type(folder: Path) -> str:

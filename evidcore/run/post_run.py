@@ -130,9 +130,7 @@ def _blind_arm(folder: RunFolder, assembly: Assembly, before: StageOutputs) -> S
         raise RunError(f"{folder.path}: its recipe trains no policy, so none can be trained alike.")
     lock = lock_table(recipe, assembly.datasets)
     refuse_changes(folder, lock)
-    results = [
-        folder.path / "results" / f"{recipe.stage_name(index)}.json" for index in range(len(recipe.stages))
-    ]
+    results = [folder.path / "results" / f"{name}.json" for name in recipe.stage_names]
     keys = [json.loads(path.read_text(encoding="utf-8"))["inputs"] for path in results]
     announcer = Announcer.from_names([Recorder(folder)], recipe.observers)
     execution = Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer)

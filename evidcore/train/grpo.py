@@ -148,12 +148,6 @@ class Grpo(GrpoSettings, TrainingStage):
             "another patient's volumes": dataclasses.replace(self, volumes="other-patient"),
         }
 
-    def try_step(self, where: str) -> None:
-        """Take one step over a stand-in."""
-        from evidcore.train.trl.grpo import try_step  # importing trl takes 6 s
-
-        try_step(self, where)
-
     def workload(self) -> Workload:
         """Return prompts, answers and steps."""
         text = f"{self.steps} steps of {self.prompts_per_step} prompts x {self.answers_per_prompt} answers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -142,6 +143,10 @@ class TrainingStage(TrainingKeys, Stage):
         if self.trl.get("bf16") and is_slow and not torch.cuda.is_available():
             says = "this CPU has no instructions for bfloat16, which then takes many times as long as float32"
             log.warning("%s.trl.bf16: %s. Set it to false.", context.where, says)
+
+    def try_step(self, where: str) -> None:
+        """Take one step over a stand-in; importing trl alone takes 6 s."""
+        importlib.import_module(f"evidcore.train.trl.{self.trainer}").try_step(self, where)
 
     def blanked(self) -> TrainingStage:
         """Return the stage over blank volumes."""

@@ -28,12 +28,6 @@ class Sft(SftSettings, TrainingStage):
         context.component("reweighter", self.reweighter, "reweighter")
         super().check(context)
 
-    def try_step(self, where: str) -> None:
-        """Take one step over a stand-in."""
-        from evidcore.train.trl.sft import try_step  # importing trl takes 6 s
-
-        try_step(self, where)
-
     def workload(self) -> Workload:
         """Return rows and steps."""
         return Workload(

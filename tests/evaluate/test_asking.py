@@ -138,6 +138,8 @@ def test_a_set_for_tests_alone_is_held_against_rules_that_learnt_on_what_is_trai
     def torn(split):
         raise DataError(f"outside.csv: line 3 of {split} is torn")
 
+    _, context = asking("choice", *changes, ('[[stage]]\nkind = "evaluate"', stages))
+    context.where = "03-evaluate"
     context.dataset("outside").cases = torn  # a fault is told, and no other set stands in
     with pytest.raises(DataError, match="line 3 of train is torn"):
         training(use, context)()

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evidcore.recipe.lines import key_lines, line_of
-from evidcore.recipe.resolve import _inline, _name
+from evidcore.recipe.resolve import toml_key, toml_value
 
 TEXT = '''\
 a = 1  # [b]
@@ -61,6 +61,6 @@ values = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=3), values, min_size=1, max_size=4))
 def test_whatever_is_written_is_read_back_with_one_line_for_each_key(tables):
-    text = "\n".join(f"{_name(key)} = {_inline(value)}" for key, value in tables.items())
+    text = "\n".join(f"{toml_key(key)} = {toml_value(value)}" for key, value in tables.items())
     assert tomllib.loads(text) == tables
     assert [key_lines(text)[(key,)] for key in tables] == list(range(1, len(tables) + 1))

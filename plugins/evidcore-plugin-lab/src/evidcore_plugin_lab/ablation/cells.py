@@ -56,7 +56,7 @@ class Cell:
     @property
     def stages(self) -> tuple[str, ...]:
         """Return the names of its stages."""
-        return tuple(self.recipe.stage_name(index) for index in range(len(self.recipe.stages)))
+        return self.recipe.stage_names
 
     def stage_folders(self, root: Path) -> list[Path]:
         """Return where its stages lie when finished; builds its components. `root` is where runs lie."""

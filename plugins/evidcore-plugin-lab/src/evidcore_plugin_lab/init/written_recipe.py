@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from evidcore.recipe.resolve import toml_key, toml_value
 from evidcore_plugin_lab.init.own_data import OwnData
 from evidcore_plugin_lab.init.own_model import OwnModel
 
@@ -62,24 +62,10 @@ def recipe_text(
         command: that wrote it.
         folder: of the recipe; what lies in it is named from there.
     """
-    lines = [*_head(command, fit, gpu_gb), "schema = 1", f"name = {value(name)}", "seed = 17", ""]
+    lines = [*_head(command, fit, gpu_gb), "schema = 1", f"name = {toml_value(name)}", "seed = 17", ""]
     lines += [*_dataset(data, folder), "", *_tasks(data), "", *_model(data, model, fit, folder)]
     stages = _stages(data, fit)
     return "\n".join([*lines, *(line for stage in stages for line in ("", *stage))]) + "\n"
-
-
-def value(item: Any) -> str:
-    """Return a value as TOML writes it on one line."""
-    if isinstance(item, Mapping):
-        inner = ", ".join(f"{_key(key)} = {value(one)}" for key, one in item.items())
-        return f"{{ {inner} }}"
-    if isinstance(item, list | tuple):
-        return f"[{', '.join(map(value, item))}]"
-    return json.dumps(item, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else value(key)
 
 
 def _head(command: str, fit: Fit, gpu_gb: float) -> Iterator[str]:
@@ -115,11 +101,11 @@ def _dataset(data: OwnData, folder: Path) -> Iterator[str]:
     yield "[dataset.own]"
     for key, item in data.table.items():
         if key == "path":
-            yield f"path = {value(_within(item, folder))}"
+            yield f"path = {toml_value(_within(item, folder))}"
         elif key == "intensity":
-            yield _commented(f"intensity = {value(item)}", data.ground)
+            yield _commented(f"intensity = {toml_value(item)}", data.ground)
         else:
-            yield f"{_key(key)} = {value(item)}"
+            yield f"{toml_key(key)} = {toml_value(item)}"
 
 
 def _tasks(data: OwnData) -> Iterator[str]:
@@ -137,7 +123,7 @@ def _model(data: OwnData, model: OwnModel, fit: Fit, folder: Path) -> Iterator[s
     language = {key: _within(item, folder) if key == "folder" else item for key, item in model.table.items()}
     windows = SOFT_TISSUE if data.is_ct else ()
     yield "[model]"
-    yield f"language = {value(language)}"
+    yield f"language = {toml_value(language)}"
     yield 'bridge = { use = "native-merger" }'
     yield f'view = {{ use = "slices", slices = {fit.slices} }}'
     yield ""
@@ -146,7 +132,7 @@ def _model(data: OwnData, model: OwnModel, fit: Fit, folder: Path) -> Iterator[s
     yield _commented(f"size = {model.size_pixels}", "pixels of a slice's side, resized to it")
     yield _commented("slices = 1", "at a time, as the view shows them")
     about = "HU, shown in grey" if data.is_ct else "none: values are no HU, and are scaled by percentiles"
-    yield _commented(f"windows = {value([list(window) for window in windows])}", about)
+    yield _commented(f"windows = {toml_value([list(window) for window in windows])}", about)
 
 
 def _stages(data: OwnData, fit: Fit) -> Iterator[list[str]]:
@@ -162,12 +148,12 @@ def _stages(data: OwnData, fit: Fit) -> Iterator[list[str]]:
         yield ["[[stage]]", *_evaluate(entries, fit)]
         yield [
             "[[stage]]                        # is the score earned by the pixels?", 'kind = "audit"',
-            f"data = [{value(entries[-1])}]", *_asked(fit),
+            f"data = [{toml_value(entries[-1])}]", *_asked(fit),
         ]  # fmt: skip
 
 
 def _evaluate(entries: list[dict[str, Any]], fit: Fit) -> list[str]:
-    listing = ["data = [", *(f"  {value(entry)}," for entry in entries), "]"]
+    listing = ["data = [", *(f"  {toml_value(entry)}," for entry in entries), "]"]
     return ['kind = "evaluate"', *listing, *_asked(fit)]
 
 
@@ -205,4 +191,5 @@ def _grpo(task: str, fit: Fit) -> list[str]:
 
 
 def _trl(fields: Mapping[str, Any], fit: StageFit) -> str:
-    return f"trl = {value({**fields, **({'activation_checkpointing': True} if fit.is_checkpointed else {})})}"
+    checkpointed = {"activation_checkpointing": True} if fit.is_checkpointed else {}
+    return f"trl = {toml_value({**fields, **checkpointed})}"

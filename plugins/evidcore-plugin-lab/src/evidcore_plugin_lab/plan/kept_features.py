@@ -10,6 +10,7 @@ from evidcore.errors import NotHere
 from evidcore.recipe import DataUse
 from evidcore.run.assembly import Assembly
 from evidcore.run.dry_run import Shapes
+from evidcore_plugin_lab.plan.needs import uses_whole_model
 
 CENTRE_BYTES = 3 * 4  # of a patch; on disk they lie beside its features
 
@@ -36,11 +37,7 @@ def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
     """
     recipe = assembly.recipe
     loads = [(stage, stage.workload()) for stage in recipe.stages]
-    frozen = [
-        stage
-        for stage, load in loads
-        if "encoder" not in load.train and (load.trains_whole_model or not load.train)
-    ]
+    frozen = [stage for stage, load in loads if "encoder" not in load.train and uses_whole_model(load)]
     uses = dict.fromkeys(use for stage in frozen for use in stage.data_uses())
     if not uses:
         return None

@@ -135,8 +135,13 @@ def _encoding(encoder: Encoder, volumes: int, *, is_live: bool, is_half: bool) -
     return held(encoder, lambda: torch.zeros(shape), has_gradients=is_live, is_half=is_half)
 
 
+def uses_whole_model(load: Workload) -> bool:
+    """Tell whether volumes pass through the whole model: it is trained or asked, and no component alone."""
+    return load.trains_whole_model or not load.train
+
+
 def state_bytes(made: Shapes, load: Workload) -> int | None:
     """Return the bytes of weights, of gradients and of AdamW's two moments."""
     trained = made.trained(load)
-    whole = trained if load.train and not load.trains_whole_model else made.whole()
+    whole = made.whole() if uses_whole_model(load) else trained
     return None if trained is None or whole is None else 4 * (whole + 3 * trained)

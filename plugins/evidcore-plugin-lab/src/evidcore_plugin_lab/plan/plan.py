@@ -20,7 +20,7 @@ from evidcore.run.record import read_lines
 from evidcore_plugin_lab.plan.kept_features import KeptFeatures, kept_features
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
-from evidcore_plugin_lab.plan.needs import memory, state_bytes
+from evidcore_plugin_lab.plan.needs import memory, state_bytes, uses_whole_model
 from evidcore_plugin_lab.plan.network_use import fetched, sent
 from evidcore_plugin_lab.plan.throughput import Throughput
 
@@ -75,7 +75,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
         name, load = recipe.stage_name(index), stage.workload()
         strategy = None if trained_by is None else trained_by.strategy(Context(assembly, name))
-        asks = all(use.task for use in stage.data) and (load.trains_whole_model or not load.train)
+        asks = all(use.task for use in stage.data) and uses_whole_model(load)
         _check_dealt(name, load, processes)
         rows = None
         if asks and made.text is not None:
