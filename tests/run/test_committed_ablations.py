@@ -26,7 +26,7 @@ def test_they_are_those_of_the_papers_tables(ablations):
         "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
         # other forms of what gained nothing, and what must win where the mechanism works at all
         "ram_attempts", "arw_control", "arw_rare", "consistency_control",
-        "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior", "emrl_hearsay", "medvr",
+        "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior", "emrl_hearsay", "medvr", "views",
     }  # fmt: skip
     arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
     assert len(arms["ram_arw"]) == 4
@@ -48,8 +48,13 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
 def test_all_arms_of_all_tables_share_both_fits(ablations):
     keys = [set(), set()]
     for one in ablations:
-        if one.name in {"arw_control", "arw_rare"} or one.name.startswith(("medvol", "emrl", "medvr")):
-            # other patients
+        if one.name in {"arw_control", "arw_rare"} or one.name.startswith((
+            "medvol",
+            "emrl",
+            "medvr",
+            "views",
+        )):
+            # other patients, or another showing of the same
             continue
         for arm in one.arms:
             recipe = one.cell_recipe(arm.name, 17)
@@ -116,6 +121,11 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
         "all": ("entropy-regrounding", 1, 3),
     }
     assert (looks["text"].rollout["calls"], looks["zoom"].rollout["calls"]) == (0, 1)
+    for arm in ("montage", "drr", "video"):  # what the encoder learns from is what the model is shown
+        shown = recipe("views", arm)
+        learnt_from = shown.stages[0].options["view"]
+        assert {key: learnt_from[key] for key in shown.model.view} == dict(shown.model.view)
+        assert (shown.model.view["use"], shown.stages[0].options["supervision"]) == (arm, ["labels"])
     cold = recipe("medvol_cold_start", "steps-2800").stages[1]
     assert (cold.kind, cold.steps) == ("sft", 2800)
     assert recipe("medvol_cold_start", "steps-1400").stages[1].steps == 1400

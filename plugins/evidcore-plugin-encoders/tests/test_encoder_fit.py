@@ -21,9 +21,11 @@ from evidcore_plugin_encoders.objectives import (
 )
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.chest import PhantomChest
+from evidcore_plugin_views.views import Drr, Montage, Video
 
-from evidcore.case import Crop, Finding
+from evidcore.case import Crop, Finding, VisualPart
 from evidcore.errors import DataError
+from evidcore.testing import volume_case
 from evidcore.volume import prepare, read, read_mask
 
 GRID = (8, 8, 8)
@@ -427,3 +429,71 @@ def test_uncertain_findings_teach_nothing(train):
 def test_zones_need_a_grid_that_divides():
     with pytest.raises(ValueError, match=r"z divides by 4 and x by 2, got \(6, 8, 8\)"):
         Zones(4, (6, 8, 8), 1)
+
+
+def picture_encoder(**options):
+    return encoder(**({"size_zyx": (1, 32, 64), "patch_zyx": (1, 8, 8)} | options))
+
+
+@pytest.mark.parametrize(
+    ("view", "size", "sides_are_known"),
+    [
+        (Montage(rows=2, columns=3), (1, 32, 64), False),  # halves of a montage are no sides of the body
+        (Montage(rows=3, columns=1), (1, 32, 64), True),
+        (Drr(), (1, 32, 64), True),
+        (Drr(directions=("side",)), (1, 32, 64), False),
+        (Video(slices=5), (5, 32, 64), True),
+    ],
+)
+def test_a_view_draws_what_an_encoder_is_trained_on(train, view, size, sides_are_known):
+    model, names = picture_encoder(), finding_names(train)
+    known = read_targets(train[:3], model, names, masks=False, view=view)
+    assert known.size_zyx == size
+    for row, case in enumerate(train[:3]):
+        (part,) = (part for part in view.render(case) if isinstance(part, VisualPart))
+        wanted = prepare(part.crop, model.input, size)
+        assert (known.batch(torch.tensor([row]), torch.device("cpu")).pixels()[0] - wanted).abs().max() < 0.01
+    whole = read_targets(train[:3], encoder(), names, masks=False)
+    assert known.findings.equal(whole.findings)
+    assert known.sides.equal(whole.sides if sides_are_known else torch.full_like(whole.sides, -1))
+
+
+ALL_CASES = {"cases_per_step": 16}
+
+
+def test_an_encoder_learns_from_what_a_view_shows(train, validation, tmp_path):
+    view = Video(slices=4)
+    model, log = fit(train, validation, tmp_path, model=picture_encoder(), view=view, steps=60, **ALL_CASES)
+    assert log[-1]["loss"] < 0.8 * log[0]["loss"]
+    figures = json.loads((tmp_path / "fit.json").read_text(encoding="utf-8"))
+    assert any(value is not None for value in figures["validation_probe_auc"].values())
+    again, _ = fit(
+        train, validation, tmp_path / "again", model=picture_encoder(), view=view, steps=60, **ALL_CASES
+    )
+    for one, other in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
+        assert one.equal(other)
+    montage, _ = fit(
+        train,
+        validation,
+        tmp_path / "montage",
+        model=picture_encoder(),
+        view=Montage(),
+        steps=60,
+        **ALL_CASES,
+    )
+    assert not montage.positions.equal(model.positions)
+
+
+def test_what_a_view_cannot_tell_is_refused(train, validation, tmp_path):
+    with pytest.raises(DataError, match=rf"case {train[0].id}: the view shows 2 pictures, and what is known"):
+        fit(train, validation, tmp_path, model=picture_encoder(), view=Drr(directions=("front", "side")))
+    with pytest.raises(DataError, match=r"supervision = \['labels', 'masks'\] compares masks with whole"):
+        fit(train, validation, tmp_path, supervision=("labels", "masks"), view=Montage())
+
+
+def test_cases_that_a_view_shows_in_other_sizes_are_named(tmp_path):
+    deep, flat = (
+        volume_case(tmp_path, number, size_zyx=(depth, 16, 16)) for number, depth in ((0, 16), (1, 12))
+    )
+    with pytest.raises(DataError, match=r"shows it in 12 x 32 x 64 voxels and case \S+ in 14 x 32 x 64; an"):
+        read_targets([deep, flat], picture_encoder(), (), masks=False, view=Video(slices=14))

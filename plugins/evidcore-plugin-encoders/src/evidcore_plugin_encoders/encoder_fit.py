@@ -25,7 +25,7 @@ from evidcore.case import Case
 from evidcore.compute.clock import Clock, clock_for
 from evidcore.compute.learning_rate import share_of_peak
 from evidcore.compute.logistic import Logistic, roc_auc
-from evidcore.contracts import Encoder, FitLog, Grid
+from evidcore.contracts import Encoder, FitLog, Grid, View
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
 from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
@@ -52,6 +52,8 @@ class EncoderFit:
             of an encoder with maps at full resolution. The last three need masks.
         structures: masks of what is no finding, as organs, that "masks" asks for too.
         shift_voxels: training volumes are shifted by up to this many voxels along y and x.
+        view: draws what is trained on, as `model.view` of a recipe that shows pictures does; left out,
+            volumes are prepared whole. Supervision is then "labels" or "contrastive": masks lie in volumes.
     """
 
     steps: Annotated[int, Ge(1)] = 1000
@@ -64,6 +66,7 @@ class EncoderFit:
     )
     structures: tuple[str, ...] = ()
     shift_voxels: Annotated[int, Ge(0), Le(16)] = 2
+    view: View | None = None
 
 
 def fit_encoder(
@@ -109,6 +112,11 @@ def fit_encoder(
         raise DataError('encoder: structures are asked for by supervision = ["masks"], which is not there.')
     _refuse_unmasked(structures, names, train)
     masks = any(OBJECTIVES[name].needs_masks for name in supervision)
+    if options.view is not None and masks:
+        raise DataError(
+            f"encoder: supervision = {list(supervision)} compares masks with whole volumes, and view draws "
+            f'pictures. Use supervision = ["labels"] or ["contrastive"], or leave view out.'
+        )
     voxels = any(OBJECTIVES[name].of_voxels for name in supervision)
     if voxels and not _fine_channels(encoder):
         raise DataError(
@@ -118,13 +126,16 @@ def fit_encoder(
     clock = clock_for(next(encoder.parameters()).device)
     with clock.part("data"):
         known = read_targets(
-            train, encoder, names, masks=masks, voxels=voxels, structures=structures, told=_telling(log)
+            train, encoder, names, masks=masks, voxels=voxels, structures=structures, view=options.view,
+            told=_telling(log),
+        )  # fmt: skip
+        held_out = read_targets(
+            validation, encoder, names, masks=False, structures=structures, view=options.view
         )
-        held_out = read_targets(validation, encoder, names, masks=False, structures=structures)
     device = next(encoder.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        grid = encoder.grid(encoder.input.size_zyx)
+        grid = encoder.grid(known.size_zyx)
         by_patch = (encoder.width, grid, len(known.names))
         by_voxel = (_fine_channels(encoder), grid, len(names))
         heads = nn.ModuleDict({
@@ -184,7 +195,7 @@ def _train(
     options: EncoderFit,
 ) -> None:
     steps, shift_voxels = options.steps, options.shift_voxels
-    grid = encoder.grid(encoder.input.size_zyx)
+    grid = encoder.grid(known.size_zyx)
     device = next(encoder.parameters()).device
     parameters = [*encoder.parameters(), *heads.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=options.learning_rate, weight_decay=0.02)
@@ -287,7 +298,7 @@ class Probes(NamedTuple):
 
 def probe(encoder: Encoder, known: Targets, held_out: Targets) -> Probes:
     """Probe what the encoder shows of each finding: that it is there, and on which side."""
-    names, grid = known.names, encoder.grid(encoder.input.size_zyx)
+    names, grid = known.names, encoder.grid(known.size_zyx)
     found = Probes(dict.fromkeys(names), dict.fromkeys(names))
     if not len(held_out.reports):
         return found

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.case import Case, Crop
-from evidcore.contracts import Encoder, EncoderInput, Grid
+from evidcore.case import Case, Crop, VisualPart
+from evidcore.contracts import Encoder, EncoderInput, Grid, View
 from evidcore.errors import DataError
 from evidcore.formats import Mask
 from evidcore.volume import Volume, prepare, read_mask, volume_cache
@@ -40,6 +40,12 @@ class Targets:
     unmasked: Bool[Tensor, "case finding"]
     reports: tuple[str, ...]
     names: tuple[str, ...]
+
+    @property
+    def size_zyx(self) -> Grid:
+        """Return the size of a volume in voxels."""
+        z, y, x = self.volumes.shape[2:]
+        return z, y, x
 
     def batch(self, rows: Int[Tensor, " case"], device: torch.device) -> Targets:
         """Return some of the cases, on the device that trains."""
@@ -86,6 +92,7 @@ def read_targets(
     masks: bool,
     voxels: bool = False,
     structures: tuple[str, ...] = (),
+    view: View | None = None,
     told: Callable[[int, int], None] = lambda done, count: None,
 ) -> Targets:
     """Read volumes, labels and, if asked for, masks of `cases`, several at a time.
@@ -98,14 +105,16 @@ def read_targets(
         voxels: keep what those of findings show of each voxel: a byte for each voxel, finding and case.
         structures: masks of what is no finding, as organs; columns after the findings. Of a case without
             such a mask nothing is known.
+        view: draws what is read of a case, in place of its whole first volume; goes with no masks.
         told: called after each case with how many are read, of how many.
 
     Raises:
-        DataError: if a file cannot be used (names it and the case), a case has no volume, or masks are asked
-            for and no case has any.
+        DataError: if a file cannot be used (names it and the case), a case has no volume, masks are asked
+            for and no case has any, or the view shows a case in several pictures or in another size.
     """
     spec = encoder.input
-    grid = encoder.grid(spec.size_zyx)
+    size = shown_size(cases[0], view, spec) if cases else spec.size_zyx
+    grid = encoder.grid(size)
     structures_from, names = len(names), (*names, *structures)
     count, patches = len(cases), grid[0] * grid[1] * grid[2]
     if masks and not any(case.masks for case in cases):
@@ -113,7 +122,7 @@ def read_targets(
             f"encoder: supervision by zones or masks needs masks, and none of the {count} cases has any. "
             f'Use supervision = ["contrastive"] or ["labels"].'
         )
-    volumes = torch.empty((count, max(1, len(spec.windows)), *spec.size_zyx), dtype=torch.uint8)
+    volumes = torch.empty((count, spec.channels, *size), dtype=torch.uint8)
     shares = torch.zeros((count, len(names), patches if masks else 0), dtype=torch.uint8)
     fine = torch.zeros((count, structures_from, *(spec.size_zyx if voxels else (0, 0, 0))), dtype=torch.uint8)
     unmasked = torch.zeros((count, len(names)), dtype=torch.bool)
@@ -137,7 +146,13 @@ def read_targets(
     def fill_from(case: Case, row: int) -> None:
         if not case.volumes:
             raise DataError(f"case {case.id}: has no volume. Leave it out of the encoder's training.")
-        pixels = prepare(Crop(volume=case.volumes[0]), spec)
+        crop = shown(case, view).crop
+        if (found := shown_size(case, view, spec)) != size:
+            raise DataError(
+                f"case {case.id}: the view shows it in {_by(found)} voxels and case {cases[0].id} in "
+                f"{_by(size)}; an encoder is trained on one size. Leave it out, or show fewer slices."
+            )
+        pixels = prepare(crop, spec, size)
         volumes[row] = pixels.add_(1).mul_(127.5).round_().to(torch.uint8)
         volume = volume_cache.read(case.volumes[0]) if masks and case.masks else None
         if masks:
@@ -152,7 +167,8 @@ def read_targets(
             if place < 0 or finding.state == "uncertain":
                 continue
             findings[row, place] = int(finding.state == "present")
-            sides[row, :, place] = _sides(finding.state == "present", finding.side)
+            if _halves_are_sides(crop):
+                sides[row, :, place] = _sides(finding.state == "present", finding.side)
             if masks and finding.state == "present":
                 if volume is not None and finding.name in case.masks:
                     keep(row, place, read_mask(case.masks[finding.name], volume), volume)
@@ -172,6 +188,39 @@ def read_targets(
         reports=reports,
         names=names,
     )
+
+
+def shown(case: Case, view: View | None) -> VisualPart:
+    """Return what an encoder is trained on of a case: its first volume, or the one picture of a view.
+
+    Raises:
+        DataError: if the view shows several.
+    """
+    if view is None:
+        return VisualPart(crop=Crop(volume=case.volumes[0]))
+    parts = [part for part in view.render(case) if isinstance(part, VisualPart)]
+    if len(parts) != 1:
+        raise DataError(
+            f"case {case.id}: the view shows {len(parts)} pictures, and what is known of it is known of "
+            f"all of them together. An encoder is trained on one: use 'montage', 'video', or 'drr' in one "
+            f"direction."
+        )
+    return parts[0]
+
+
+def shown_size(case: Case, view: View | None, spec: EncoderInput) -> Grid:
+    """Return the size in voxels of what an encoder is trained on of a case."""
+    return spec.size_zyx if view is None else view.size_zyx(shown(case, view), spec)
+
+
+def _by(size: Grid) -> str:
+    return " x ".join(map(str, size))
+
+
+def _halves_are_sides(crop: Crop) -> bool:
+    """Tell whether its halves are those of the body: not of tiles side by side, nor seen from the side."""
+    drawing = crop.drawing
+    return drawing is None or (drawing.axis != "x" and drawing.columns <= 1)
 
 
 def _sides(present: bool, side: str | None) -> Tensor:
