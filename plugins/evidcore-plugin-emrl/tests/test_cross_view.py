@@ -12,7 +12,7 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.views import Slices
 from evidcore.case import Finding, Rollout, Score, Unscored
 from evidcore.contracts import Labeler, Reader, Unread
-from evidcore.errors import DataError
+from evidcore.errors import DataError, RecipeError
 from evidcore.testing import answer_group, check_reward
 from evidcore.volume import read, read_mask
 
@@ -248,6 +248,51 @@ def test_the_mask_gate_pays_only_where_a_mask_shows_a_finding(judge):
     assert judge("both", PAIR, 3, eyes=everywhere, mask_gate=True).value == 1.0
     own = judge("both", PAIR, 3, eyes=everywhere, mask_gate=True, bind="finding")
     assert own.value == pytest.approx(1 / 2)  # the stone lies there, the cyst does not
+
+
+UNSEEN = {"instead": {("case-1", z): report("cyst") for z in (1, 2)} | {("case-1", 3): report()}}
+
+
+@pytest.mark.parametrize(
+    ("affirmed", "z", "eyes", "costs", "free"),
+    [
+        (PAIR, 2, {}, 1.0, 1.0),  # both are seen on slice 2
+        (PAIR, 1, {}, 1 / 2, 2 / 3),  # the stone, on slice 1 not seen, is seen elsewhere: 2·1/(1 + 2)
+        (["cyst"], 1, {}, 2 / 3, 2 / 3),  # as if it had been left out
+        (PAIR, 1, UNSEEN, 1 / 2, 2 / 3),  # a stone that is seen nowhere is a false one: 2·1/(2 + 1)
+        (["cyst"], 1, UNSEEN, 2 / 3, 1.0),  # and need not be told: 2·1/(1 + 1)
+        (PAIR, 5, {}, 0.0, 0.0),
+    ],
+)
+def test_what_is_seen_on_another_slice_can_be_free(judge, affirmed, z, eyes, costs, free):
+    for elsewhere, value in (("costs", costs), ("free", free)):
+        found = judge("both", affirmed, z, eyes=eyes, bind="finding", elsewhere=elsewhere)
+        assert found.value == pytest.approx(value)
+    local = judge("both", affirmed, z, eyes=eyes, bind="finding", elsewhere="free", agreement="local")
+    false = eyes is UNSEEN and affirmed == PAIR
+    assert local.value == (0.0 if z == 5 else 0.5 if false else 1.0)
+
+
+def test_a_finding_that_the_case_does_not_have_is_never_free(judge):
+    eyes = {"instead": {("case-3", z): report(*PAIR) for z in range(6)}}  # a reader that sees it everywhere
+    found = judge("cyst", PAIR, 2, eyes=eyes, bind="finding", elsewhere="free")
+    assert found.value == pytest.approx(2 / 3)  # 2·1/(2 + 1)
+    assert judge("cyst", ["stone"], 2, eyes=eyes, bind="finding", elsewhere="free").value == 0.0
+
+
+def test_a_case_whose_findings_the_reader_sees_nowhere_is_not_scored(judge):
+    found = judge("cyst", ["cyst"], 2, eyes={"always": report()}, bind="finding", elsewhere="free")
+    assert found == Unscored(kind="not-applicable", reason="the reader sees its findings on no slice")
+    silent = {"instead": {("case-3", 4): "", ("case-3", 5): ""}}
+    found = judge("cyst", ["cyst"], 2, eyes=silent, bind="finding", elsewhere="free")
+    assert found == Unscored(kind="failed", reason="2 of 6 slices: the reader answered ''")
+
+
+def test_free_findings_go_with_bound_ones(judge):
+    with pytest.raises(
+        RecipeError, match=r"cross-view\.elsewhere: 'free' is .* bind = 'slice' asks for none"
+    ):
+        judge("cyst", ["cyst"], 2, elsewhere="free")
 
 
 @pytest.mark.parametrize("control", ["none", "blank", "text", "others"])

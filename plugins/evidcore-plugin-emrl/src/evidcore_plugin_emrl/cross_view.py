@@ -13,7 +13,7 @@ from annotated_types import Ge
 from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Case, Crop, Evidence, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Checked, ImageQuestion, Labeler, Reader, Reward, Unread
-from evidcore.errors import DataError
+from evidcore.errors import DataError, RecipeError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
 from evidcore.text.agreement import affirmed, states
 from evidcore_plugin_emrl.matched_slices import (
@@ -43,6 +43,7 @@ class _Claim:
     slices: Mapping[str, int]  # of each finding that is paid; without bind = "finding" by whatever name
     own: Mapping[int, ImageQuestion]  # by slice
     controls: Mapping[int, Sequence[ImageQuestion]]  # by slice
+    everywhere: Sequence[ImageQuestion]  # each slice that was shown, with elsewhere = "free"
 
 
 class CrossView(Reward):
@@ -71,10 +72,15 @@ class CrossView(Reward):
     `k_f` is the slice that is cited for f, or the slice of the report. The controls are as above, with 1 and
     0 for seen and not. A false finding is paid nothing, and makes the rest pay less.
 
+    So does a true one whose slice is cited wrongly, or that the reader misses: a policy does better to leave
+    it out. With `elsewhere = "free"` the reader is shown every slice. What it sees of `G` on none is then not
+    in `G`; of the rest, what it does not see on the cited slice is not in `A`, as if it had been left out.
+
     Values are shares, from 0 to 1, with `control = "others"` from -1 to 1. An answer without a slice is paid
     0. Where slices are cited for findings and `bind = "slice"`, `J` is what is seen on any of them.
-    Not applicable: a healthy scan; a case of unknown findings; one of whose findings has no mask where masks
-    are needed. Failed: the reader gave no answer, or one that cannot be read.
+    Not applicable: a healthy scan, or with `elsewhere = "free"` one of whose findings the reader sees none;
+    a case of unknown findings; one of whose findings has no mask where masks are needed. Failed: the reader
+    gave no answer, or one that cannot be read.
 
     `gate`, a key of every reward, opens by another reward; `mask_gate` is this one's own.
 
@@ -87,6 +93,8 @@ class CrossView(Reward):
         mask_gate: only a slice on which a mask shows a finding of the case is paid; with `bind = "finding"`
             the mask of the finding in question.
         bind: "slice", what is seen there is compared with the case: the paper; or "finding".
+        elsewhere: with `bind = "finding"`, what a true finding "costs" that is not seen on its slice, or
+            whether it is "free".
         labeler: reads answers and reports; `negation-rules` with the finding names of the cases trained on
             where none is named.
         question: what the reader is asked.
@@ -108,16 +116,23 @@ class CrossView(Reward):
         control_slices: Annotated[int, Ge(1)] = 8,
         mask_gate: bool = False,
         bind: Literal["slice", "finding"] = "slice",
+        elsewhere: Literal["costs", "free"] = "costs",
         labeler: Labeler | None = None,
         question: str = QUESTION,
         second_reader: Reader | None = None,
     ) -> None:
+        if elsewhere == "free" and bind != "finding":
+            raise RecipeError(
+                f"cross-view.elsewhere: 'free' is about findings that the report affirms, and bind = {bind!r} "
+                'asks for none. Set bind = "finding", or leave elsewhere out.'
+            )
         self.reader = reader
         self.agreement = agreement
         self.control = control
         self.control_slices = control_slices
         self.mask_gate = mask_gate
         self.bind = bind
+        self.elsewhere = elsewhere
         self.question = question
         self.second_reader = second_reader
         self.bounds = (-1.0, 1.0) if control == "others" else (0.0, 1.0)
@@ -158,6 +173,7 @@ class CrossView(Reward):
             if isinstance(claim, _Claim):
                 asked.update(dict.fromkeys(claim.own.values()))
                 asked.update(dict.fromkeys(one for some in claim.controls.values() for one in some))
+                asked.update(dict.fromkeys(claim.everywhere))
         seen = self._seen(list(asked))
         return [self._judge(claim, seen) if isinstance(claim, _Claim) else claim for claim in claims]
 
@@ -190,6 +206,7 @@ class CrossView(Reward):
             control_slices=self.control_slices,
             mask_gate=cell.mask_gate,
             bind=cell.bind,
+            elsewhere=self.elsewhere if cell.bind == "finding" else "costs",
             labeler=labeler,
             question=self.question,
         )
@@ -235,7 +252,8 @@ class CrossView(Reward):
             z = next(z for z, some in controls.items() if not some)
             return Unscored(kind="not-applicable", reason=f"no other patient has a slice like {z}")
         own = {z: self._about(crop) for z, crop in places.items()}
-        return _Claim(gold, _unsure(case), claimed, slices, own, controls)
+        everywhere = [self._about(crop) for crop in shown.values()] if self.elsewhere == "free" else []
+        return _Claim(gold, _unsure(case), claimed, slices, own, controls, everywhere)
 
     def _cited(self, evidence: Evidence | None, paid: Set[str]) -> dict[str, int]:
         """Return the slices that are looked at, by finding where one is cited for each."""
@@ -298,9 +316,17 @@ class CrossView(Reward):
             if answers and not controls[z]:
                 why = next(one for one in answers if isinstance(one, str))
                 return Unscored(kind="failed", reason=f"control of slice {z}: {why}")
-        if self.bind == "finding":
-            return self._by_finding(claim, own, controls)
-        return self._by_slice(claim, own, controls)
+        if self.bind == "slice":
+            return self._by_slice(claim, own, controls)
+        visible = claim.gold
+        if claim.everywhere:
+            found = [seen[question] for question in claim.everywhere]
+            if lost := [one for one in found if isinstance(one, str)]:
+                return Unscored(kind="failed", reason=f"{len(lost)} of {len(found)} slices: {lost[0]}")
+            visible &= Seen().union(*(one for one in found if not isinstance(one, str)))
+            if not visible:
+                return Unscored(kind="not-applicable", reason="the reader sees its findings on no slice")
+        return self._by_finding(claim, visible, own, controls)
 
     def _by_slice(
         self, claim: _Claim, own: Mapping[int, Seen], controls: Mapping[int, Sequence[Seen]]
@@ -314,7 +340,7 @@ class CrossView(Reward):
         return self._score(value, fmean(others) if others else 0.0, f"on {_listed(own)} is seen: {what}")
 
     def _by_finding(
-        self, claim: _Claim, own: Mapping[int, Seen], controls: Mapping[int, Sequence[Seen]]
+        self, claim: _Claim, visible: Seen, own: Mapping[int, Seen], controls: Mapping[int, Sequence[Seen]]
     ) -> Score:
         sees = {name: float(name in own[z]) for name, z in claim.slices.items()}
         taken = {
@@ -323,9 +349,10 @@ class CrossView(Reward):
         }
         if self.control != "others":
             taken = {name: min(taken[name], sees[name]) for name in taken}
-        share = 1 / len(claim.affirmed)
-        if self.agreement == "whole":
-            share = 2 / (len(claim.affirmed) + len(claim.gold))
+        said = len(claim.affirmed)
+        if self.elsewhere == "free":
+            said -= len((claim.affirmed & visible) - {name for name, is_seen in sees.items() if is_seen})
+        share = 2 / (said + len(visible)) if self.agreement == "whole" else 1 / max(1, said)
         told = [
             f"{name} on slice {z}: {'seen' if sees[name] else 'not seen'}" for name, z in claim.slices.items()
         ]
