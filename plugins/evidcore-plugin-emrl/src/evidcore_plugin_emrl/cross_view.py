@@ -123,7 +123,7 @@ class CrossView(Reward):
     ) -> None:
         if elsewhere == "free" and bind != "finding":
             raise RecipeError(
-                f"cross-view.elsewhere: 'free' is about findings that the report affirms, and bind = {bind!r} "
+                f"cross-view.elsewhere: 'free' is about findings that a report affirms, and bind = {bind!r} "
                 'asks for none. Set bind = "finding", or leave elsewhere out.'
             )
         self.reader = reader
