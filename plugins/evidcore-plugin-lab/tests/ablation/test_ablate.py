@@ -149,7 +149,7 @@ def test_what_is_kept_holds_no_answer_and_no_path_of_this_machine(copied):
     copied.evid("bridges.toml", "--keep", "kept")
     kept = copied.folder / "kept"
     files = [file for file in kept.rglob("*") if file.is_file()]
-    assert {file.name for file in files} == {"README.md", "ablation.json", "ablation.toml", "summary.txt"}
+    assert {file.name for file in files} == {"README.md", "ablation.json", "summary.txt"}
     locks = read(kept)["locks"]
     assert set(locks) == set(CELLS)
     for lock in locks.values():
@@ -162,6 +162,7 @@ def test_what_is_kept_holds_no_answer_and_no_path_of_this_machine(copied):
         assert str(copied.folder) not in file.read_text(encoding="utf-8"), file
     assert text == markdown(read(kept))
     assert read(kept)["command"] == "evid ablate bridges.toml"
+    assert read(kept)["definition"] == copied.file.read_text(encoding="utf-8")
     copied.evid("bridges.toml", "--keep", "kept")  # replaces what it wrote
     (copied.folder / "mine").mkdir()
     (copied.folder / "mine" / "notes.txt").write_text("mine")

@@ -29,12 +29,13 @@ def _write_tables(place: Path, found: Mapping[str, Any]) -> None:
 
 
 def keep(place: Path, found: Mapping[str, Any], text: str, cells: Sequence[Cell]) -> None:
-    """Archive the tables, the ablation's file and what pins each cell: four small files, no answers.
+    """Archive the tables, with the ablation's file and what pins each cell: three small files, no answers.
 
     Args:
         place: the folder to write to; an ablation that was archived there before is replaced.
-        found: what `outcome` returned, with `command`. `locks` is added to it: for each cell the hashes of
-            the recipe, of the packages' code and of the data. README.md then says that answers are missing.
+        found: what `outcome` returned, with `command`. `definition`, the file's text, is added to it, and
+            `locks`: for each cell the hashes of the recipe, of the packages' code and of the data. README.md
+            then says that answers are missing.
         text: the ablation's file.
         cells: those that count.
 
@@ -45,9 +46,10 @@ def keep(place: Path, found: Mapping[str, Any], text: str, cells: Sequence[Cell]
         raise RunError(f"{place}: holds no ablation, and nothing is overwritten. Name another folder.")
     root = Path.cwd()
     locks = {cell.name: _pins(cell.run.lock()) for cell in cells if cell.run is not None}
-    archived = json.loads(without_places(json.dumps({**found, "locks": locks}), root))
+    archived = json.loads(
+        without_places(json.dumps({**found, "definition": without_places(text, root), "locks": locks}), root)
+    )
     _write_tables(place, archived)
-    write(place / "ablation.toml", without_places(text, root))
 
 
 def _pins(lock: Mapping[str, Any]) -> dict[str, Any]:
