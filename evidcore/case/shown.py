@@ -75,6 +75,7 @@ class Episode:
     added, each at the position in `ids` of its first token. `parent` is the episode that it was forked from,
     as it was then, with the first token that they do not share. `entropies` are those of the policy in nats
     before each token, at the temperature of sampling, 0 before a tool's; none where the strategy reads none.
+    `log_probs` are those of each token as another engine than the policy's own sampled it, 0 of a tool's.
     `credit` multiplies the advantage of each token; 1 for all where there is none.
     """
 
@@ -85,6 +86,7 @@ class Episode:
     replies: tuple[Reply, ...] = ()
     parent: tuple[Episode, int] | None = None
     entropies: tuple[float, ...] = ()
+    log_probs: tuple[float, ...] = ()
     credit: tuple[float, ...] = ()
     finished: bool = False  # the model ended its turn
 
@@ -92,9 +94,10 @@ class Episode:
         """Refuse what does not fit the tokens."""
         if len(self.ids) != len(self.loss_mask):
             raise ValueError(f"{len(self.ids)} tokens but {len(self.loss_mask)} loss mask entries")
-        for name, values in (("entropies", self.entropies), ("credits", self.credit)):
+        for name in ("entropies", "log_probs", "credit"):
+            values = getattr(self, name)
             if values and len(values) != len(self.ids):
-                raise ValueError(f"{len(self.ids)} tokens but {len(values)} {name}")
+                raise ValueError(f"{len(self.ids)} tokens but {len(values)} values of {name}")
 
     @property
     def written(self) -> int:

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from evidcore.case import Action, Answer, Case, Episode, Part, Prompt, Span, Turn
+from evidcore.case import Action, Answer, Case, Crop, Episode, Part, Prompt, Reply, Span, Turn
 from evidcore.contracts.data import View
+from evidcore.contracts.sampling import Continuation
 
 
 class Task(ABC):
@@ -62,6 +63,7 @@ class Sampler(ABC):
 
     stop_texts: tuple[str, ...] = ()  # those of the strategy
     reads_entropies: bool = False  # the strategy does: episodes carry them
+    keeps_log_probs: bool = False  # the engine is not the policy itself: episodes carry them
     vocabulary: int  # how many tokens it chooses from
 
     @abstractmethod
@@ -82,6 +84,39 @@ class Sampler(ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Return tokens as text, without special tokens."""
 
+    def wrote(self, episode: Episode, one: Continuation, limit: int) -> Episode:
+        """Append what the model wrote, up to `limit` tokens; that many end the episode."""
+        ids = one.ids[:limit]
+        return dataclasses.replace(
+            episode,
+            ids=episode.ids + ids,
+            loss_mask=episode.loss_mask + (1,) * len(ids),
+            entropies=episode.entropies + one.entropies[:limit],
+            log_probs=episode.log_probs + one.log_probs[:limit] * self.keeps_log_probs,
+            finished=len(ids) >= limit or one.ended,
+        )
+
+    def replied(
+        self,
+        episode: Episode,
+        ids: Sequence[int],
+        crops: Sequence[tuple[int, Crop]],
+        parts: Sequence[Part],
+        actions: Sequence[Action],
+    ) -> Episode:
+        """Append a tool's turn of these tokens, with its crops by their place in the episode."""
+        start, none = len(episode.ids), (0.0,) * len(ids)
+        reply = Reply(start=start, stop=start + len(ids), actions=tuple(actions), parts=tuple(parts))
+        return dataclasses.replace(
+            episode,
+            ids=(*episode.ids, *ids),
+            loss_mask=(*episode.loss_mask, *(0 for _ in ids)),
+            entropies=episode.entropies + none * self.reads_entropies,
+            log_probs=episode.log_probs + none * self.keeps_log_probs,
+            crops=(*episode.crops, *crops),
+            replies=(*episode.replies, reply),
+        )
+
     def fork(self, episode: Episode, token: int) -> Episode:
         """Return the episode cut before its token number `token`, to be continued differently.
 
@@ -100,6 +135,7 @@ class Sampler(ABC):
             crops=tuple((place, crop) for place, crop in episode.crops if place < token),
             replies=tuple(reply for reply in episode.replies if reply.stop <= token),
             entropies=episode.entropies[:token],
+            log_probs=episode.log_probs[:token],
             credit=(),
             parent=(episode, token),
             finished=False,

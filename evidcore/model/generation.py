@@ -9,7 +9,6 @@ leave, so answers of unequal lengths cost what is written.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
@@ -23,9 +22,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from evidcore.contracts import Continuation, Prefix, Sampling
 from evidcore.model.shared_prefix import (
     KeyMemory,
-    Prefix,
     SharedPrefix,
     Written,
     fits,
@@ -39,39 +38,16 @@ from evidcore.model.vlm import VolumeVLM
 LEAST_LEAVING = 0.25  # of the rows that are held must be over before these leave: what stays is copied
 
 
-@dataclasses.dataclass(frozen=True)
-class Continuation:
-    """What a row wrote."""
-
-    ids: tuple[int, ...]
-    log_probs: tuple[float, ...]  # of each token at the sampling temperature, before top-k and the like
-    ended: bool  # with an end token
-    entropies: tuple[float, ...] = ()  # in nats before each token, of the same distribution; where asked for
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How the next token is chosen; temperature 0 is greedy."""
-
-    max_new_tokens: int
-    end_ids: tuple[int, ...]
-    pad_id: int
-    temperature: float = 1.0
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    forbidden_ids: tuple[int, ...] = ()  # image tokens: they would stand for images that are not there
-
-    def warpers(self) -> LogitsProcessorList:
-        """Return what cuts the tail of the distribution."""
-        warpers = LogitsProcessorList()
-        if self.top_k:
-            warpers.append(TopKLogitsWarper(self.top_k))
-        if self.top_p < 1.0:
-            warpers.append(TopPLogitsWarper(self.top_p))
-        if self.min_p:
-            warpers.append(MinPLogitsWarper(self.min_p))
-        return warpers
+def warpers_of(sampling: Sampling) -> LogitsProcessorList:
+    """Return what cuts the tail of the distribution."""
+    warpers = LogitsProcessorList()
+    if sampling.top_k:
+        warpers.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1.0:
+        warpers.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p:
+        warpers.append(MinPLogitsWarper(sampling.min_p))
+    return warpers
 
 
 @torch.no_grad()
@@ -271,7 +247,7 @@ class _Chooser:
         self, sampling: Sampling, seeds: Sequence[int] | None, limit: int, device: torch.device
     ) -> None:
         self.sampling = sampling
-        self.warpers = sampling.warpers()
+        self.warpers = warpers_of(sampling)
         self.uniform: Tensor | None = None
         if sampling.temperature > 0 and seeds is not None:
             generator = torch.Generator()

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from evidcore.case import Prompt
-from evidcore.contracts import Policy
-from evidcore.model.generation import Sampling, continue_rows
+from evidcore.contracts import Policy, Prefix, Sampling
+from evidcore.model.generation import continue_rows
 from evidcore.model.packed_attention import answer_log_probs, obstacle, pack
 from evidcore.model.parts import evaluating
 from evidcore.model.processor import VolumeProcessor
-from evidcore.model.shared_prefix import Prefix, padded_rows
+from evidcore.model.shared_prefix import padded_rows
 from evidcore.model.vlm import VolumeVLM
 
 

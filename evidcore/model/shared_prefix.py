@@ -20,6 +20,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from evidcore.contracts import Prefix
 from evidcore.model.packed_attention import unusual
 from evidcore.model.vlm import VolumeVLM
 
@@ -27,15 +28,6 @@ NAME = "evidcore_shared_prefix"
 
 
 Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (…, kept, place, size)
-
-
-@dataclasses.dataclass(frozen=True)
-class Prefix:
-    """What a row continues: tokens, and the handles of the images among them."""
-
-    ids: tuple[int, ...]
-    handles: tuple[int, ...] = ()
-    prompt: Prefix | None = None  # what it begins with, where the row has written since
 
 
 class SharedPrefix:

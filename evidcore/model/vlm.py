@@ -238,11 +238,10 @@ class VolumeVLMModel(VolumeVLMPreTrained):
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Return hidden states, those of the first `skip_positions` left out."""
-        if inputs_embeds is None:
-            inputs_embeds = self.get_input_embeddings()(input_ids)
         if input_ids is not None:
-            inputs_embeds, deep = self._place(input_ids, inputs_embeds, pixel_values, mm_encoder_outputs)
+            inputs_embeds, deep = self.embed(input_ids, pixel_values, mm_encoder_outputs, inputs_embeds)
             kwargs |= deep
+        assert inputs_embeds is not None  # or input_ids
         if position_ids is None and past_key_values is None:
             mask = inputs_embeds.new_ones(inputs_embeds.shape[:2], dtype=torch.long)
             if attention_mask is not None and attention_mask.ndim == 2:  # (row, place): of padding
@@ -260,10 +259,14 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             output.last_hidden_state = output.last_hidden_state[:, skip_positions:]
         return output
 
-    def _place(
-        self, input_ids: Tensor, embeds: Tensor, pixel_values: Tensor | None, encoded: dict[str, Any] | None
+    def embed(
+        self,
+        input_ids: Tensor,
+        pixel_values: Tensor | None = None,
+        encoded: dict[str, Any] | None = None,
+        embeds: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Put the images' tokens where `input_ids` has image tokens.
+        """Embed tokens, the images' own where `input_ids` has image tokens.
 
         Returns:
             The embeddings, and what the language model is given for its first layers, if anything.
@@ -272,6 +275,8 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             RunError: if their numbers differ, images without tokens and tokens without images among them: a
                 trainer that drops pixels must not go on as a text model.
         """
+        if embeds is None:
+            embeds = self.get_input_embeddings()(input_ids)
         shown = (encoded or {}).get("image")
         if shown is None and pixel_values is not None:
             shown = self.get_image_features(pixel_values)

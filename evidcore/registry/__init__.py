@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
-    "rollout", "tool", "reader", "labeler", "scorer", "metric", "format",
+    "rollout", "sampler", "tool", "reader", "labeler", "scorer", "metric", "format",
     "evaluation", "audit", "condition", "language", "stage", "observer",
     "command",
 )  # fmt: skip

@@ -305,6 +305,7 @@ class _Shown:
 KEPT = (
     "num_iterations",
     "mask_truncated_completions",
+    "use_vllm",
     "_step",
     "_total_train_tokens",
     "episodes",
@@ -328,6 +329,7 @@ def undisturbed(trainer: Any) -> Iterator[None]:
         # answers are then used longer than one step, so trl computes the old policy's log-probabilities
         trainer.num_iterations += trainer.args.gradient_accumulation_steps
         trainer.mask_truncated_completions = False  # the proof's answers all are
+        trainer.use_vllm = False  # the model itself samples them
     try:
         with torch.random.fork_rng(devices=_devices()):
             yield

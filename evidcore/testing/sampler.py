@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evidcore.case import Action, Crop, Episode, Part, Prompt, Reply, TextPart, VisualPart
-from evidcore.contracts import Sampler
+from evidcore.case import Action, Crop, Episode, Part, Prompt, TextPart, VisualPart
+from evidcore.contracts import Continuation, Sampler
 
 
 class TinySampler(Sampler):
@@ -66,15 +65,7 @@ class TinySampler(Sampler):
             if isinstance(part, VisualPart):
                 crops.append((start + len(ids) + 1, part.crop))
             ids += self._encoded(part)
-        reply = Reply(start=start, stop=start + len(ids), actions=tuple(actions), parts=tuple(parts))
-        return dataclasses.replace(
-            episode,
-            ids=(*episode.ids, *ids),
-            loss_mask=(*episode.loss_mask, *(0 for _ in ids)),
-            entropies=episode.entropies + (0.0,) * len(ids) * self.reads_entropies,
-            crops=(*episode.crops, *crops),
-            replies=(*episode.replies, reply),
-        )
+        return self.replied(episode, ids, crops, parts, actions)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return tokens as text."""
@@ -93,13 +84,8 @@ class TinySampler(Sampler):
             ids = ids[written : min(written + left, next(paused, len(ids)))] or [self.tokenizer.eos_token_id]
         else:
             ids = self._sampled(episode, left)
-        return dataclasses.replace(
-            episode,
-            ids=(*episode.ids, *ids),
-            loss_mask=(*episode.loss_mask, *(1 for _ in ids)),
-            entropies=episode.entropies + self._entropies(episode, ids),
-            finished=len(ids) == left or ids[-1] == self.tokenizer.eos_token_id,
-        )
+        ended = ids[-1] == self.tokenizer.eos_token_id
+        return self.wrote(episode, Continuation(tuple(ids), (), ended, self._entropies(episode, ids)), left)
 
     def _sampled(self, episode: Episode, count: int) -> list[int]:
         ids: list[int] = []

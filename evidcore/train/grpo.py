@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from evidcore.case import Case
-from evidcore.contracts import Checked, Reward, Stage, StageContext, StageResult, Workload
+from evidcore.contracts import Checked, Engine, Reward, Stage, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
@@ -35,6 +35,9 @@ class Grpo(GrpoSettings, TrainingStage):
     reward: tuple[Annotated[Table, Kind("reward")], ...]
     rollout: Annotated[Table, Kind("rollout")] | None = dataclasses.field(
         default_factory=lambda: {"use": "plain"}
+    )
+    sampler: Annotated[Table, Kind("sampler")] = dataclasses.field(
+        default_factory=lambda: {"use": "in-process"}
     )
 
     trainer: ClassVar[str] = "grpo"
@@ -81,6 +84,15 @@ class Grpo(GrpoSettings, TrainingStage):
             says = "hardly tells a finding from its denial, and nothing else judges what is said"
             log.warning("%s: reward %s %s", context.where, ", ".join(map(repr, deaf)), says)
         super().check(context)
+        strategy = self.strategy(context)
+        assert strategy is not None  # one is filled in where none is named
+        for says in self.engine(context).refusals(self.workload(), strategy):
+            raise RecipeError(f"{context.where}.sampler: {self.sampler['use']!r} does not fit: {says}")
+
+    def engine(self, context: StageContext) -> Engine:
+        """Return what writes the answers."""
+        found: Engine = context.component("sampler", self.sampler, "sampler")
+        return found
 
     def ready(self, context: StageContext) -> None:
         """Ask the rewards whether anything is missing."""
@@ -199,7 +211,7 @@ class Grpo(GrpoSettings, TrainingStage):
         figures = grpo(
             model, processor, source, self.rewards(context), self, context.folder / "checkpoint",
             seed=seed, announce=context.announce, strategy=strategy, resume=context.resume,
-            replay=replay,
+            replay=replay, engine=self.engine(context),
         )  # fmt: skip
         outcomes = {one.check: one.outcome for one in audited if not one.reward}
         return StageResult(figures={**figures, "reward_audit": outcomes})

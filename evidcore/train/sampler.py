@@ -1,4 +1,4 @@
-"""A policy as a `Sampler`: sampling by row seeds, tools' turns; and a policy with a strategy.
+"""A policy as a `Sampler`: an engine continues rows by their seeds, tools add turns; and one with a strategy.
 
 What a tool says is never read as the model's words: an answer is the text of the last turn.
 """
@@ -10,18 +10,66 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 
-from evidcore.case import Action, Crop, Episode, Part, Prompt, Reply
-from evidcore.contracts import Completion, RolloutStrategy, Sampler
+from evidcore.case import Action, Crop, Episode, Part, Prompt
+from evidcore.contracts import (
+    Completion,
+    Continuation,
+    Engine,
+    Prefix,
+    RolloutStrategy,
+    Rows,
+    Sampler,
+    Sampling,
+)
 from evidcore.errors import ContractError
-from evidcore.model.generation import Continuation, Sampling, continue_rows
+from evidcore.model.generation import continue_rows
 from evidcore.model.parts import evaluating
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import Encoded, VolumeProcessor
-from evidcore.model.shared_prefix import KeyMemory, Prefix
+from evidcore.model.shared_prefix import KeyMemory
 from evidcore.model.vlm import VolumeVLM
+
+
+class InProcess(Engine):
+    """The trained model itself, each prompt computed once for all its answers."""
+
+    is_policy: ClassVar[bool] = True
+    gives_entropies: ClassVar[bool] = True
+
+    def begin(self, model: VolumeVLM, processor: VolumeProcessor, stop_texts: Sequence[str]) -> Rows:
+        """Return passes of the model, which know nothing of earlier weights."""
+        return _Passes(model, processor.tokenizer, tuple(stop_texts))
+
+
+class _Passes:
+    """Passes of the model with the weights of one step, and what they need not compute again."""
+
+    def __init__(self, model: VolumeVLM, tokenizer: Any, stop_texts: tuple[str, ...]) -> None:
+        self.model, self.tokenizer, self.stop_texts = model, tokenizer, stop_texts
+        self.memory = KeyMemory(0) if stop_texts else None  # answers of several turns
+        # tokens that can be the last of a stop text: others need no look at the text
+        last, count = {text[-1] for text in stop_texts}, len(tokenizer) if stop_texts else 0
+        self.closing = frozenset(number for number in range(count) if last & set(tokenizer.decode([number])))
+
+    def __call__(
+        self, prefixes: Sequence[Prefix], sampling: Sampling, *, seeds: Sequence[int], entropies: bool = False
+    ) -> list[Continuation]:
+        stops = self._stops if self.stop_texts else None
+        if self.memory is not None:
+            self.memory.most_rows = max(self.memory.most_rows, len(prefixes))
+        return continue_rows(
+            self.model, prefixes, sampling, seeds=seeds, stops=stops, entropies=entropies, memory=self.memory
+        )
+
+    def _stops(self, row: int, ids: list[int]) -> bool:
+        if ids[-1] not in self.closing:
+            return False
+        tail = self.tokenizer.decode(ids[-32:])
+        return any(tail.rstrip().endswith(text) for text in self.stop_texts)
 
 
 class PolicySampler(Sampler):
@@ -41,8 +89,9 @@ class PolicySampler(Sampler):
         seed: int,
         strategy: RolloutStrategy | None = None,
         rows_per_pass: int = 256,
+        engine: Engine | None = None,
     ) -> None:
-        """Take the policy.
+        """Take the policy, with its weights as they are now.
 
         Args:
             model: in evaluation mode.
@@ -52,6 +101,7 @@ class PolicySampler(Sampler):
             seed: the stage's.
             strategy: whose stop texts are heeded and functions told.
             rows_per_pass: bound on the rows sampled together; a group stays whole where it fits.
+            engine: what continues rows; None: the model itself.
         """
         self.model, self.processor, self.sampling = model, processor, sampling
         self.positions, self.seed, self.rows_per_pass = positions, seed, rows_per_pass
@@ -63,8 +113,9 @@ class PolicySampler(Sampler):
         # by the prompt's id, which stays its own while the prompt is held here
         self._encoded: dict[int, tuple[Prompt, Encoded]] = {}
         self._prefixes: dict[int, tuple[Prompt, Prefix]] = {}
-        self._closing = self._closing_ids() if self.stop_texts else frozenset()
-        self._memory = KeyMemory(rows_per_pass) if self.stop_texts else None  # answers of several turns
+        engine = engine or InProcess()
+        self.keeps_log_probs = not engine.is_policy
+        self.continue_rows = engine.begin(model, processor, self.stop_texts)
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Continue each unfinished episode; one that has spent its tokens is finished as it is."""
@@ -77,17 +128,14 @@ class PolicySampler(Sampler):
         result = list(episodes)
         for some in self._passes(episodes, going):
             budget = [most - episodes[place].written for place in some]
-            found = continue_rows(
-                self.model,
+            found = self.continue_rows(
                 [self.prefix(episodes[place]) for place in some],
                 dataclasses.replace(self.sampling, max_new_tokens=max(budget)),
                 seeds=[seeds[place] for place in some],
-                stops=self._stops if self.stop_texts else None,
                 entropies=self.reads_entropies,
-                memory=self._memory,
             )
             for place, one, limit in zip(some, found, budget, strict=True):
-                result[place] = _extended(episodes[place], one, limit)
+                result[place] = self.wrote(episodes[place], one, limit)
         return result
 
     def _passes(self, episodes: Sequence[Episode], going: Sequence[int]) -> Iterator[list[int]]:
@@ -120,25 +168,15 @@ class PolicySampler(Sampler):
         turn = self.processor.encode_tool_turn(parts)
         length = len(self.prefix(episode).ids) + len(turn.ids)
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)
-        start = len(episode.ids)
         if limit is not None and length >= limit:
-            empty = Reply(start=start, stop=start, actions=tuple(actions))
-            return dataclasses.replace(episode, replies=(*episode.replies, empty), finished=True)
+            return dataclasses.replace(self.replied(episode, (), (), (), actions), finished=True)
         image = self.processor.image_token_id
-        crops, place = list(episode.crops), 0
+        crops, place = [], 0
         for crop in turn.crops:
             place = turn.ids.index(image, place)
-            crops.append((start + place, crop))
+            crops.append((len(episode.ids) + place, crop))
             place += self.processor.image_processor.tokens(crop)
-        reply = Reply(start=start, stop=start + len(turn.ids), actions=tuple(actions), parts=tuple(parts))
-        return dataclasses.replace(
-            episode,
-            ids=episode.ids + turn.ids,
-            loss_mask=episode.loss_mask + (0,) * len(turn.ids),
-            entropies=episode.entropies + (0.0,) * len(turn.ids) * self.reads_entropies,
-            crops=tuple(crops),
-            replies=(*episode.replies, reply),
-        )
+        return self.replied(episode, turn.ids, crops, parts, actions)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return tokens as text, without special tokens."""
@@ -172,31 +210,6 @@ class PolicySampler(Sampler):
         self._drawn[position] += 1
         digest = hashlib.blake2b(f"{self.seed}/{position}/{number}".encode(), digest_size=7).digest()
         return int.from_bytes(digest, "big")
-
-    def _stops(self, row: int, ids: list[int]) -> bool:
-        if ids[-1] not in self._closing:
-            return False
-        tail = self.processor.tokenizer.decode(ids[-32:])
-        return any(tail.rstrip().endswith(text) for text in self.stop_texts)
-
-    def _closing_ids(self) -> frozenset[int]:
-        """Return the tokens that can be the last of a stop text: others need no look at the text."""
-        tokenizer = self.processor.tokenizer
-        last = {text[-1] for text in self.stop_texts}
-        return frozenset(number for number in range(len(tokenizer)) if last & set(tokenizer.decode([number])))
-
-
-def _extended(episode: Episode, one: Continuation, limit: int) -> Episode:
-    """Append what the model wrote, up to `limit` tokens."""
-    ids = one.ids[:limit]
-    ended = one.ended and len(ids) == len(one.ids)
-    return dataclasses.replace(
-        episode,
-        ids=episode.ids + ids,
-        loss_mask=episode.loss_mask + (1,) * len(ids),
-        entropies=episode.entropies + one.entropies[:limit],
-        finished=ended or len(ids) >= limit,
-    )
 
 
 def run_strategy(

@@ -4,10 +4,10 @@ import dataclasses
 import pytest
 import torch
 
+from evidcore.contracts import Prefix
 from evidcore.model import generation
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
-from evidcore.model.shared_prefix import Prefix
 
 
 @pytest.fixture

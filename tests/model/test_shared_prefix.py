@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from evidcore.contracts import Prefix
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
-from evidcore.model.shared_prefix import KeyMemory, Prefix, Written
+from evidcore.model.shared_prefix import KeyMemory, Written
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from torch import nn
 
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
-from evidcore.contracts import Patches
+from evidcore.contracts import Patches, Prefix
 from evidcore.errors import RunError
 from evidcore.model.policy import VLMPolicy
-from evidcore.model.shared_prefix import Prefix
 from evidcore.reward.pixel_flow import Tolerance, prove_gradient
 from evidcore.reward.pixel_passes import prove_groups, prove_policy, prove_targets
 from evidcore.train.sampler import PolicySampler

@@ -250,11 +250,9 @@ def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(be
         assert trained.tolist()[: len(episode.ids)] == list(episode.loss_mask)
 
 
-@pytest.mark.parametrize(
-    ("field", "told"), [("entropies", "3 tokens but 2 entropies"), ("credit", "3 tokens but 2 credits")]
-)
-def test_an_episode_whose_numbers_do_not_fit_its_tokens_is_refused(parts, field, told):
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize("field", ["entropies", "log_probs", "credit"])
+def test_an_episode_whose_numbers_do_not_fit_its_tokens_is_refused(parts, field):
+    with pytest.raises(ValueError, match=f"3 tokens but 2 values of {field}"):
         Episode(prompt=parts[2][0], ids=(1, 2, 3), loss_mask=(1, 1, 1), **{field: (0.5, 0.5)})
 
 
@@ -367,7 +365,7 @@ def test_answers_of_several_turns_are_those_that_go_on_from_nothing(looking, mon
     assert sum(len(one.replies) > 1 for one in kept) >= 3
     bounded = several_turns(sampler(temperature=temperature, rows_per_pass=3), prompts)
     forgetful = sampler(temperature=temperature)
-    forgetful._memory = None
+    forgetful.continue_rows.memory = None
     computed = several_turns(forgetful, prompts)
     monkeypatch.setattr(generation, "fits", lambda model: False)
     apart = several_turns(sampler(temperature=temperature), prompts)

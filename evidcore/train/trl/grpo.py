@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 from trl import GRPOConfig
 
-from evidcore.contracts import Announce, RolloutStrategy
+from evidcore.contracts import Announce, Engine, RolloutStrategy
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -202,6 +202,7 @@ def grpo(
     announce: Announce,
     strategy: RolloutStrategy,
     replay: PromptSource | None = None,
+    engine: Engine | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
     """Train `model` in place and save it, with its processor, to `folder`.
@@ -217,6 +218,7 @@ def grpo(
         announce: told the figures and the judged groups of each step.
         strategy: how the answers of a group come about.
         replay: prompts whose gold answers are replayed, with `settings.replay`.
+        engine: what writes the answers; None: the model itself.
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
 
     Returns:
@@ -227,7 +229,7 @@ def grpo(
     check_start(model, processor, source, max_new_tokens=most, strategy=strategy, where=WHERE)
     trainer = make_trainer(
         model, processor, source, rewards, settings, folder, seed=seed, announce=announce,
-        strategy=strategy, replay=replay,
+        strategy=strategy, replay=replay, engine=engine,
     )  # fmt: skip
     figures = stage.carry_out(trainer, model, processor, folder, resume=resume)
     failed = {name: total for name, counts in trainer.failed_calls().items() if (total := sum(counts))}
@@ -246,6 +248,7 @@ def make_trainer(
     announce: Announce,
     strategy: RolloutStrategy,
     replay: PromptSource | None = None,
+    engine: Engine | None = None,
     kind: type[GroupTrainer] = GroupTrainer,
     **options: Any,
 ) -> GroupTrainer:
@@ -270,6 +273,7 @@ def make_trainer(
             source,
             judge,
             strategy,
+            engine=engine,
             sharing=PromptSharing(settings.share_prompts, settings.answers_per_prompt),
             announce=announce,
             learning_rates=rates,

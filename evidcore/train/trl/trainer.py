@@ -4,6 +4,10 @@ What is overridden, and why: `_generate` runs a rollout strategy over a sampler 
 once; `_calculate_rewards` judges whole groups; `_prepare_inputs` keeps groups together (trl shuffles rows
 over micro-batches), so that scoring computes each prompt once; the KL reference is a copy made at the start,
 which needs no saved model.
+
+Where another engine than the model itself samples, `use_vllm` is set: trl then scores the answers with the
+policy, weighs each token or answer by what the policy gave it over what the engine gave it, and keeps the
+figures of the difference. What trl does with a server of its own is in `_generate_single_turn`, never called.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from trl.trainer.utils import (
 )
 
 from evidcore.case import Episode, Prompt, Rollout
-from evidcore.contracts import Announce, RolloutStrategy, Sampler
+from evidcore.contracts import Announce, Engine, RolloutStrategy, Sampler
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -153,6 +157,11 @@ RENAMED = {
     "kl": "kl",
     "entropy": "entropy",
     "clip_ratio/region_mean": "clipped",
+    "sampling/sampling_logp_difference/mean": "sampling_difference",  # in nats a token
+    "sampling/sampling_logp_difference/max": "sampling_difference_most",
+    "sampling/importance_sampling_ratio/mean": "sampling_weight",
+    "sampling/importance_sampling_ratio/min": "sampling_weight_least",
+    "sampling/importance_sampling_ratio/max": "sampling_weight_most",
     "loss": "loss",
     "grad_norm": "grad_norm",
     "learning_rate": "learning_rate",
@@ -177,6 +186,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         *,
         sharing: PromptSharing,
         announce: Announce,
+        engine: Engine | None = None,
         learning_rates: Mapping[str, float],
         optimizer_kind: OptimizerKind = ADAMW,
         prove_every_steps: int = 0,
@@ -193,6 +203,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             strategy: how the answers of a group come about.
             sharing: decides whether scoring computes a prompt once per group.
             announce: told of steps and groups.
+            engine: what writes the answers; None: the model itself.
             learning_rates: for each trained part.
             optimizer_kind: AdamW, or Muon for matrices.
             prove_every_steps: repeats the pixel-flow proof; 0: at the start alone.
@@ -200,7 +211,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         """
         self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
         self.source, self.judge, self.strategy = source, judge, strategy
-        self.sharing = sharing
+        self.sharing, self.engine = sharing, engine
         self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
         self.rollouts: list[Rollout] = []
         self.judgement = Judgement({}, {})
@@ -222,6 +233,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         )
         args.beta, args.sync_ref_model = beta, sync
         self.train_dataset = Positions(steps_rows)
+        self.use_vllm = engine is not None and not engine.is_policy
         if (beta or self.needs_start) and peft_config is None:
             self.beta = beta
             reference = reference_of(model, args)
@@ -309,7 +321,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             [list(episode.ids) for episode in self.episodes],
             [list(episode.loss_mask) for episode in self.episodes],
             [rollout.text for rollout in self.rollouts],
-            None,
+            [list(episode.log_probs) for episode in self.episodes] if self.use_vllm else None,
             {},
             images,
             handles,
@@ -349,6 +361,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             {id(prompt): position for prompt, position in zip(prompts, positions, strict=True)},
             seed=self.args.seed,
             strategy=self.strategy,
+            engine=None if self.proof else self.engine,
         )
 
     def _calculate_rewards(

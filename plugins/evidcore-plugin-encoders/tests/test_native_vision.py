@@ -10,10 +10,11 @@ from transformers import AutoConfig, AutoModelForImageTextToText, Qwen2VLImagePr
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from evidcore.case import Case, Prompt, VisualPart, VolumeRef
+from evidcore.contracts import Sampling
 from evidcore.errors import RecipeError, RunError
 from evidcore.model import assemble
 from evidcore.model.architecture import shipped
-from evidcore.model.generation import Sampling, continue_rows
+from evidcore.model.generation import continue_rows
 from evidcore.model.language import Pretrained
 from evidcore.model.packed_attention import answer_log_probs, pack
 from evidcore.model.parts import build_bridge, build_encoder

@@ -11,19 +11,15 @@ Neither errors nor the log hold a word of what was sent or answered, nor the key
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import functools
 import hashlib
 import json
-import os
-import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -37,11 +33,18 @@ from evidcore_plugin_text_metrics.endpoint_answers import (
     wait_asked_s,
     whole_characters,
 )
+from evidcore_plugin_text_metrics.http_exchange import (
+    Interrupted,
+    Opened,
+    TooLong,
+    Unreadable,
+    authorization,
+    check_key_env,
+    exchange,
+    host_of,
+    opener,
+)
 
-if TYPE_CHECKING:
-    import httpx2
-
-_Opened = Callable[[], "httpx2.AsyncClient"]
 Conversation = Sequence[Mapping[str, Any]]  # messages with "role" and "content": a text, or parts with images
 
 _MOST_BYTES = 8 * 2**20  # of one answer
@@ -126,14 +129,7 @@ class ChatClient:
         return whole_characters(json.dumps({**self.endpoint.body, **own}, sort_keys=True, ensure_ascii=False))
 
     def _ask_all(self, bodies: Mapping[str, str]) -> dict[str, str | Unanswered]:
-        import httpx2
-
-        work = _Work()
-        plain = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        client = functools.partial(
-            httpx2.AsyncClient, headers={**plain, **self.authorization()}, timeout=None,
-            verify=httpx2.create_ssl_context(),
-        )  # fmt: skip
+        work, client = _Work(), opener(self.authorization())
         workers = min(self.endpoint.concurrent, len(bodies))
         with ThreadPoolExecutor(workers, thread_name_prefix="endpoint") as pool:
             asked = {
@@ -146,7 +142,7 @@ class ChatClient:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _ask_and_keep(self, client: _Opened, key: str, body: str, work: _Work) -> str | Unanswered:
+    def _ask_and_keep(self, client: Opened, key: str, body: str, work: _Work) -> str | Unanswered:
         answer = self._ask_until_answered(client, body, work)
         if isinstance(answer, str):
             _keep(key, answer)
@@ -158,20 +154,9 @@ class ChatClient:
         Raises:
             RunError: if the variable that should hold it is not set, or holds no key.
         """
-        name = self.endpoint.key_env
-        if not name:
-            return {}
-        key = os.environ.get(name, "").strip()
-        if not key:
-            raise RunError(
-                f"{self}: the environment variable {name!r} that should hold the key is not set. "
-                f"Type: export {name}=…"
-            )
-        if not re.fullmatch(r"[!-~]+", key):
-            raise RunError(f"{self}: what {name!r} holds is no key: a key is ASCII without white space.")
-        return {"Authorization": f"Bearer {key}"}
+        return authorization(self.endpoint.key_env, str(self))
 
-    def _ask_until_answered(self, client: _Opened, body: str, work: _Work) -> str | Unanswered:
+    def _ask_until_answered(self, client: Opened, body: str, work: _Work) -> str | Unanswered:
         reason = ""
         for number in range(self.endpoint.tries):
             self._pace.wait(work)
@@ -197,35 +182,20 @@ class ChatClient:
         )
         raise work.end(error)
 
-    def _ask_once(self, client: _Opened, body: str) -> str | Unanswered | Again | Stop:
-        """Send once. The content of a failure is not looked at, since it may repeat what was sent."""
-        import httpx2
-
+    def _ask_once(self, client: Opened, body: str) -> str | Unanswered | Again | Stop:
+        """Send once."""
+        address, limit_s = f"{self.endpoint.url.rstrip('/')}/chat/completions", self.endpoint.timeout_s
         try:
-            return asyncio.run(self._send(client, body))
-        except TimeoutError:
-            return Again(f"no whole answer within {self.endpoint.timeout_s:g} s")
-        except httpx2.HTTPError as cause:
-            return Again(f"a broken connection ({type(cause).__name__})")
-
-    async def _send(self, client: _Opened, body: str) -> str | Unanswered | Again | Stop:
-        """Send, and read headers and body by one deadline; no byte is unpacked."""
-        address = f"{self.endpoint.url.rstrip('/')}/chat/completions"
-        held = bytearray()
-        async with (
-            asyncio.timeout(self.endpoint.timeout_s),
-            client() as opened,
-            opened.stream("POST", address, content=body.encode()) as response,
-        ):
-            if response.status_code == 200:
-                packing = response.headers.get("Content-Encoding", "identity")
-                if packing != "identity":
-                    return Stop(f"it packs its answers ({packing}), which it was asked not to. Check url.")
-                async for chunk in response.aiter_raw():
-                    held += chunk
-                    if len(held) > _MOST_BYTES:
-                        return Stop(f"an answer is longer than {_MOST_BYTES} bytes; lower body.max_tokens.")
-            return read_answer(response.status_code, bytes(held), wait_asked_s(response.headers))
+            answer = exchange(
+                client, "POST", address, body.encode(), timeout_s=limit_s, most_bytes=_MOST_BYTES
+            )
+        except Interrupted as reason:
+            return Again(str(reason))
+        except TooLong as reason:
+            return Stop(f"{reason}; lower body.max_tokens.")
+        except Unreadable as reason:
+            return Stop(str(reason))
+        return read_answer(answer.status, answer.content, wait_asked_s(answer.headers))
 
     def __str__(self) -> str:
         """Return what messages call it."""
@@ -294,35 +264,17 @@ def _keep(key: str, answer: str) -> None:
 
 
 def _check(endpoint: Endpoint, sends: Literal["text", "images"]) -> None:
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(endpoint.url)
-    except ValueError as cause:
-        raise RecipeError(f"endpoint.url: {endpoint.url!r} is no address ({cause}).") from cause
-    if parts.username or parts.password:
-        raise RecipeError("endpoint.url: must hold no name and no password. Name a variable with key_env.")
-    is_written_so = endpoint.url.isascii() and endpoint.url.isprintable() and " " not in endpoint.url
-    is_complete = parts.scheme in ("http", "https") and parts.hostname
-    if not is_written_so or not is_complete or parts.query or parts.fragment:
-        raise RecipeError(
-            f"endpoint.url: must be an address such as 'https://host/v1' without a query, "
-            f"got {endpoint.url.partition('?')[0]!r}."
-        )
+    host = host_of(endpoint.url, "endpoint.url")
     is_allowed, whose = {
         "text": (endpoint.sends_text_away, "reports"),
         "images": (endpoint.sends_images_away, "scans"),
     }[sends]
     if not is_allowed:
         raise RecipeError(
-            f"endpoint: {sends} would be sent to {parts.hostname!r}, and the recipe does not allow it. If "
+            f"endpoint: {sends} would be sent to {host!r}, and the recipe does not allow it. If "
             f"those whose {whose} these are agree, write: sends_{sends}_away = true"
         )
-    if endpoint.key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", endpoint.key_env):
-        raise RecipeError(
-            "endpoint.key_env: must be the name of an environment variable, not a key. "
-            "Type: export CHAT_KEY=… and key_env = 'CHAT_KEY'"
-        )
+    check_key_env(endpoint.key_env, "endpoint.key_env")
     for name in _OWN:
         if name in endpoint.body:
             raise RecipeError(f"endpoint.body.{name}: this field is the client's own; leave it out.")
