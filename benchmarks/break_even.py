@@ -28,12 +28,11 @@ import transformers
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from evidcore.contracts import Prefix, Sampling
 from evidcore.model import assemble
-from evidcore.contracts import Sampling
 from evidcore.model.generation import continue_rows
 from evidcore.model.packed_attention import LEAST_SAVED, answer_log_probs, pack, pays, tokens_saved
 from evidcore.model.positions import counted
-from evidcore.contracts import Prefix
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
 from evidcore.testing import tiny_tokenizer

@@ -1,6 +1,7 @@
 """Every installed component keeps the contract of its kind."""
 
 import base64
+import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -17,6 +18,7 @@ import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_emrl.policy_reader import PolicyReader
+from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
 from evidcore_plugin_medvr.free_text import FreeText
 from evidcore_plugin_medvr.tools import CropTool, Zoom
@@ -26,6 +28,8 @@ from evidcore_plugin_text_metrics.endpoint import Endpoint
 from evidcore_plugin_text_metrics.judge import DIMENSIONS
 from evidcore_plugin_text_metrics.testing import Reply, chat_server, tiny_reward_model, tiny_text_encoder
 from evidcore_plugin_text_metrics.text_models import Pretrained
+from evidcore_plugin_vllm.testing import protocol_server
+from evidcore_plugin_vllm.weights import write_whole
 from PIL import Image
 
 from evidcore import testing
@@ -35,9 +39,10 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Crop, Finding, MaskRef, Score, Turn, VisualPart, VolumeRef
-from evidcore.contracts import KINDS, Dataset, EncoderInput, ImageQuestion, Policy
+from evidcore.contracts import KINDS, Dataset, EncoderInput, ImageQuestion, Policy, Prefix
 from evidcore.formats import Geometry
 from evidcore.formats import Volume as ScanVolume
+from evidcore.model.policy import sampling_of
 from evidcore.recipe import load
 from evidcore.registry import factory, offers
 from evidcore.run.assembly import Assembly
@@ -107,6 +112,12 @@ OPTIONS = {
     "report-consistency": {"scorer": {"use": "findings-f1"}},
     "reasoning-segmentation": {"ask": "masks"},
     "volume-consistency": {"segmenter": {"use": "region-growing"}},
+    "vllm": {
+        "url": "http://127.0.0.1:9",
+        "model": "policy",
+        "weights": "served",
+        "sends_images_away": True,
+    },
     "zoom": {"smallest_side": 4},
     "zoom-choice": {"tool": {"use": "zoom"}},
     "zoom-free-text": {"tool": {"use": "zoom"}},
@@ -193,6 +204,7 @@ class World:
                 "cases": lambda: self.cases,
                 "cache_folder": self.folder / "cache",
             },
+            "sampler": {"recipe_folder": self.folder},
             "scorer": {"recipe_folder": self.folder},
             "metric": {
                 "recipe_folder": self.folder,
@@ -650,6 +662,19 @@ def conform_rollout(name, build, world):
     turns = [CALL, "<think>seen</think><answer>A</answer>"]
     sampler = testing.TinySampler(world.language, turns=turns, **needs, budget_tokens=200)
     testing.check_rollout(build(), sampler, prompts)
+
+
+def conform_sampler(name, build, world):
+    model, processor = tiny_vlm(world.language, sharpness=3.0)
+    prefixes = [Prefix(tuple(processor.tokenizer(text)["input_ids"])) for text in ("What is it?", "Which?")]
+    sampling = sampling_of(model, processor, max_new_tokens=6, temperature=1.0)
+    engine = build()
+    with contextlib.ExitStack() as running:
+        if name == "vllm":  # it is asked here, at the address that the recipe would name
+            write_whole(model, processor, engine.weights, "embeddings")
+            server = running.enter_context(protocol_server(engine.weights))
+            engine.server = dataclasses.replace(engine.server, url=server.url)
+        testing.check_sampler(engine, model.eval(), processor, prefixes, sampling)
 
 
 def conform_tool(name, build, world):

@@ -29,7 +29,6 @@ ROOMS = (
     "volume",
     "geometry",
     "text",
-    "case_reading",
     "compute",
     "builtin",
     "model",

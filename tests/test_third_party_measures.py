@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from evidcore_plugin_lab.ablation.items import row_items
 
 from evidcore.builtin.views import Volume
 from evidcore.cli.summary import summary
-from evidcore.evaluate.items import row_items
 from evidcore.recipe import load
 from evidcore.registry.factory import build
 from evidcore.run.assembly import Assembly

@@ -1,4 +1,4 @@
-"""Boxes and masks: boxes around a mask, boxes on a shown slice, and how far two boxes or masks agree.
+"""Boxes and masks: boxes around a mask, boxes on a shown slice, Dice.
 
 A box on a shown slice is x0, y0, x1, y1 in 0..1000. Its origin is the slice's corner at the patient's right
 and front; 1000 is the far edge of what was shown, whatever its size in voxels.
@@ -83,50 +83,6 @@ Mask = npt.NDArray[np.bool_]
 def dice(one: Mask, other: Mask) -> float:
     """Return twice the overlap over the sum of sizes; one of the masks must not be empty."""
     return float(2 * (one & other).sum() / (one.sum() + other.sum()))
-
-
-def mask_overlap(one: Mask, other: Mask) -> tuple[float, float] | None:
-    """Return Dice and intersection over union of two masks of one shape; None where both are empty.
-
-    Raises:
-        ValueError: if the shapes differ.
-    """
-    if one.shape != other.shape:
-        raise ValueError(f"masks of one shape can be compared, got {one.shape} and {other.shape}")
-    both, first, second = (int(np.count_nonzero(mask)) for mask in (one & other, one, other))
-    if first + second == 0:
-        return None
-    return 2 * both / (first + second), both / (first + second - both)
-
-
-def box_iou(one: Box, other: Box) -> float:
-    """Return intersection over union of two boxes in voxels; boxes on different slices share nothing."""
-    if one.z != other.z:
-        return 0.0
-    high = min(one.y1, other.y1) - max(one.y0, other.y0)
-    wide = min(one.x1, other.x1) - max(one.x0, other.x0)
-    if high <= 0 or wide <= 0:
-        return 0.0
-    return high * wide / (_area(one) + _area(other) - high * wide)
-
-
-def matched_iou(found: Sequence[Box], wanted: Sequence[Box]) -> float:
-    """Return the best total IoU of boxes paired one to one, over the larger number of boxes; 0 without any.
-
-    Source:
-        Kuhn 1955, The Hungarian method for the assignment problem, Naval Research Logistics Quarterly 2.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    if not found or not wanted:
-        return 0.0
-    table = np.array([[box_iou(one, other) for other in wanted] for one in found])
-    shared = table[linear_sum_assignment(table, maximize=True)].sum()
-    return float(shared) / max(len(found), len(wanted))
-
-
-def _area(box: Box) -> int:
-    return (box.y1 - box.y0) * (box.x1 - box.x0)
 
 
 Region = np.ndarray[Any, np.dtype[np.bool_]]

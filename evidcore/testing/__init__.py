@@ -13,6 +13,7 @@ from evidcore.testing.checks_model import check_encoder as check_encoder
 from evidcore.testing.checks_reward import answer_group as answer_group
 from evidcore.testing.checks_reward import check_reward as check_reward
 from evidcore.testing.checks_rollout import check_rollout as check_rollout
+from evidcore.testing.checks_sampler import check_sampler as check_sampler
 from evidcore.testing.checks_segmenter import check_segmenter as check_segmenter
 from evidcore.testing.checks_segmenter import prompts_from as prompts_from
 from evidcore.testing.checks_stage import check_language as check_language

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_lab.ablation.items import row_items
 from evidcore_plugin_text_metrics.testing import Reply, chat_server
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Finding, Question, VisualPart
 from evidcore.errors import RecipeError
-from evidcore.evaluate.items import row_items
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.evaluate.stage import encoder_features, linear_probe
 from evidcore.recipe import load

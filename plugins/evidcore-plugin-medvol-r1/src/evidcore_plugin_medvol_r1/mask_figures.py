@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from evidcore.case import Evidence
-from evidcore.geometry.boxes import Mask, mask_overlap, matched_iou
+from evidcore.geometry.boxes import Mask
+from evidcore_plugin_medvol_r1.overlap import mask_overlap, matched_iou
 
 UNITS = {
     "dsc": "score", "iou": "score", "oracle_dsc": "score", "oracle_iou": "score", "unparsable_rate": "rate",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from evidcore.case import Box, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward
-from evidcore.geometry.boxes import matched_iou
+from evidcore_plugin_medvol_r1.overlap import matched_iou
 from evidcore_plugin_medvol_r1.reading import read
 
 Scores = Sequence[Score | Unscored | None]

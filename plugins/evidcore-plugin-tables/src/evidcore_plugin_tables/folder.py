@@ -13,10 +13,17 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Gt
 
 from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, State, Tilted, VolumeRef
-from evidcore.case_reading import STOP, OnMissing, files_of, named_states, skip_unreadable, why_files_unusable
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError
 from evidcore.registry.factory import Flat
+from evidcore_plugin_tables.case_reading import (
+    STOP,
+    OnMissing,
+    files_of,
+    named_states,
+    skip_unreadable,
+    why_files_unusable,
+)
 from evidcore_plugin_tables.csv_rows import Row
 from evidcore_plugin_tables.folder_table import (
     COLUMNS,

@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from evidcore.case import Case, Intensity, Split
-from evidcore.case_reading import OnMissing, files_of, named_states, skip_unreadable, why_files_unusable
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, RecipeError
 from evidcore.registry.factory import Flat
+from evidcore_plugin_tables.case_reading import (
+    OnMissing,
+    files_of,
+    named_states,
+    skip_unreadable,
+    why_files_unusable,
+)
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_cases import CaseColumns, Gathered, Splitting
 from evidcore_plugin_tables.table_questions import QuestionColumns, open_question, question_of, written

@@ -2,10 +2,10 @@ import itertools
 
 import numpy as np
 import pytest
+from evidcore_plugin_medvol_r1.overlap import box_iou, mask_overlap, matched_iou
 from sklearn.metrics import f1_score, jaccard_score
 
 from evidcore.case import Box
-from evidcore.geometry.boxes import box_iou, mask_overlap, matched_iou
 
 
 def box(y0, y1, x0, x1, z=0):

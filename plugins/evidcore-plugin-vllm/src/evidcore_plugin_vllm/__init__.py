@@ -1,0 +1,1 @@
+"""Rollouts that a vLLM server writes."""

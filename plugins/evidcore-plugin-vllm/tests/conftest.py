@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from evidcore_plugin_encoders.testing import tiny_vlm
+from evidcore_plugin_vllm.engine import Vllm
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoTokenizer
+from transformers.utils import logging
+
+from evidcore.case import Case, Prompt, TextPart, VolumeRef
+from evidcore.model import assemble
+from evidcore.model.policy import sampling_of
+from evidcore.registry import factory
+from evidcore.testing.data import volume_case
+from evidcore.testing.models import tiny_language, tiny_vision_language
+from evidcore.train.sampler import PolicySampler
+
+logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def language_folder(tmp_path_factory):
+    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("volumes")
+    return [volume_case(folder, seed) for seed in range(4)]
+
+
+@pytest.fixture
+def volume_model(language_folder, cases):
+    """Give a model that shows a volume in 4 tokens, its processor, and a prompt about each case."""
+    model, processor = tiny_vlm(language_folder, sharpness=3.0)
+    view = factory.build("view", {"use": "volume"}, given={}, where="test")
+    return model.eval(), processor, prompts_of(cases, view)
+
+
+@pytest.fixture(scope="session")
+def seeing_folder(tmp_path_factory):
+    return tiny_vision_language(tmp_path_factory.mktemp("qwen") / "vl", "qwen2_5_vl")
+
+
+@pytest.fixture
+def seeing_model(seeing_folder, tmp_path):
+    """Give Qwen2.5-VL, tiny, as a run assembles it, and a prompt about each of two photographs."""
+    language = AutoModelForImageTextToText.from_pretrained(seeing_folder)
+    table = {"use": "native-vision", "size": 112, "slices": 1, "windows": []}
+    vision = assemble.vision_of(language.config)
+    encoder = factory.build("encoder", table, given={"vision": vision}, where="test")
+    encoder.adopt(language)
+    model, processor = assemble.assemble(
+        language, AutoTokenizer.from_pretrained(seeing_folder), encoder, encoder_table=table,
+        bridge_table={"use": "native-merger"}, view_table={"use": "image"},
+    )  # fmt: skip
+    view = factory.build("view", {"use": "image"}, given={}, where="test")
+    rng, shown = np.random.default_rng(0), []
+    for number in range(2):
+        path = tmp_path / f"{number}.png"
+        Image.fromarray(rng.integers(0, 256, (112, 112, 3), dtype=np.uint8)).save(path)
+        ref = VolumeRef(path=str(path), intensity="arbitrary")
+        shown.append(Case(id=f"{number}", patient=None, volumes=(ref,)))
+    return model.eval(), processor, prompts_of(shown, view)
+
+
+def prompts_of(cases, view):
+    return [
+        Prompt(id=case.id, case=case, task="test", parts=(*view.render(case), TextPart(text="What is it?")))
+        for case in cases
+    ]
+
+
+@pytest.fixture
+def sampler():
+    """Return a function that gives a sampler of a model's answers."""
+
+    def build(parts, engine=None, *, temperature=1.0, tokens=7, strategy=None, **limits):
+        model, processor, prompts = parts
+        settings = sampling_of(model, processor, max_new_tokens=tokens, temperature=temperature, **limits)
+        positions = {id(prompt): number for number, prompt in enumerate(prompts)}
+        return PolicySampler(model, processor, settings, positions, seed=1, engine=engine, strategy=strategy)
+
+    return build
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """Return a function that gives the component, for a server."""
+
+    def build(server, **changed):
+        usual = {"url": server.url, "model": "policy", "weights": "weights", "sends_images_away": True}
+        return Vllm(tmp_path, **{**usual, "timeout_s": 60.0, **changed})
+
+    return build

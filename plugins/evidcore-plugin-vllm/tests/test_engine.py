@@ -1,0 +1,79 @@
+"""A server that speaks vLLM's protocol writes what the model itself writes."""
+
+import dataclasses
+
+import pytest
+import torch
+from evidcore_plugin_vllm.testing import protocol_server
+from evidcore_plugin_vllm.weights import Inputs, write_whole
+
+from evidcore.case import Episode, TextPart, VisualPart
+
+
+@pytest.fixture(params=["volume_model", "seeing_model"])
+def parts(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def inputs(request, parts) -> Inputs:
+    return "images" if parts[0].config.vision else "embeddings"
+
+
+@pytest.fixture
+def server(parts, inputs, tmp_path):
+    write_whole(parts[0], parts[1], tmp_path / "weights", inputs)
+    with protocol_server(tmp_path / "weights") as running:
+        yield running
+
+
+def full_pass(parts, sampler, episode, temperature=1.0):
+    """Return the log-probability of each token of an episode by one pass of the model over all of it."""
+    model, processor, _ = parts
+    prefix = sampler.prefix(episode)
+    handles = torch.tensor(prefix.handles).reshape(-1, 1)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prefix.ids]), pixel_values=handles).logits[0]
+    logits[:, processor.image_token_id] = -torch.inf  # which is never sampled
+    count = len(episode.ids)
+    log_probs = (logits[-count - 1 : -1] / temperature).log_softmax(-1)
+    return log_probs.gather(-1, torch.tensor(episode.ids)[:, None])[:, 0]
+
+
+def test_greedy_tokens_are_those_of_the_model_itself(parts, inputs, server, engine, sampler):
+    episodes = [Episode(prompt=prompt) for prompt in parts[2] for _ in range(2)]
+    there = sampler(parts, engine(server, inputs=inputs), temperature=0.0).sample(episodes)
+    here = sampler(parts, temperature=0.0).sample(episodes)
+    assert [one.ids for one in there] == [one.ids for one in here]
+    assert len({one.ids for one in here}) > 1  # what is shown matters
+    assert [one.finished for one in there] == [one.finished for one in here]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_of_sampling_are_those_of_a_full_pass(
+    parts, inputs, server, engine, sampler, temperature
+):
+    served = sampler(parts, engine(server, inputs=inputs), temperature=temperature)
+    found = served.sample([Episode(prompt=prompt) for prompt in parts[2] for _ in range(3)])
+    assert len({one.ids for one in found}) == len(found)
+    for one in found:
+        expected = full_pass(parts, served, one, temperature)
+        torch.testing.assert_close(torch.tensor(one.log_probs), expected, rtol=0, atol=1e-4)
+
+
+def test_a_fork_and_a_tools_turn_go_on_from_exactly_their_tokens(parts, inputs, server, engine, sampler):
+    served = sampler(parts, engine(server, inputs=inputs), tokens=12)
+    first = served.sample([Episode(prompt=prompt) for prompt in parts[2][:2]])
+    forks = [served.fork(one, 3) for one in first]
+    [crop] = parts[2][0].crops()
+    told = [served.extend(one, (TextPart(text="closer:"), VisualPart(crop=crop))) for one in forks]
+    for one in served.sample([*forks, *told]):
+        assert len(one.log_probs) == len(one.ids) > 3
+        expected = full_pass(parts, served, one)
+        for token, (own, wanted) in enumerate(zip(one.log_probs, expected.tolist(), strict=True)):
+            is_told = any(reply.start <= token < reply.stop for reply in one.replies)
+            assert own == (0.0 if is_told else pytest.approx(wanted, abs=1e-4))
+    greedy = {"temperature": 0.0, "tokens": 12}
+    there = sampler(parts, engine(server, inputs=inputs), **greedy).sample(told)
+    here = sampler(parts, **greedy).sample([dataclasses.replace(one, log_probs=()) for one in told])
+    assert [one.ids for one in there] == [one.ids for one in here]

@@ -1,0 +1,102 @@
+"""Answers of another engine than the policy: what they weigh in the loss."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from evidcore.builtin.rollouts import Plain
+from evidcore.model.generation import continue_rows
+from evidcore.train.sampler import InProcess
+from evidcore.train.trl import stage
+from evidcore.train.trl.grpo import make_trainer
+
+
+class Elsewhere(InProcess):
+    """The model itself, as if it were another, that says other log-probabilities than it sampled by."""
+
+    is_policy = False
+
+    def __init__(self, shift=0.0):
+        self.shift, self.given = shift, []
+
+    def begin(self, model, processor, stop_texts):
+        rows = super().begin(model, processor, stop_texts)
+
+        def shifted(prefixes, sampling, **options):
+            found = rows(prefixes, sampling, **options)
+            # random weights give tokens of images, which are never sampled, a chance that counts
+            whole, ids = dataclasses.replace(sampling, forbidden_ids=()), [one.ids for one in found]
+            scored = continue_rows(model, prefixes, whole, forced=ids)
+            said = [tuple(value + self.shift for value in one.log_probs) for one in scored]
+            self.given += said
+            return [dataclasses.replace(one, log_probs=own) for one, own in zip(found, said, strict=True)]
+
+        return shifted
+
+
+@pytest.fixture
+def trained(bench, kit):
+    """Return a function that takes a step by SGD; it gives the weights' change, trainer and figures."""
+
+    def run(engine, **trl):
+        model, processor = bench.model()
+        before, heard = kit.flat(model).clone(), kit.heard()
+        plain = {"optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, "beta": 0.0, **trl}
+        settings = kit.grpo_settings(steps=1, learning_rate=1.0, prove_every_steps=0, trl=plain)
+        trainer = make_trainer(
+            model, processor, bench.source(), [kit.letters()], settings, bench.folder / "grpo", seed=3,
+            announce=heard, strategy=Plain(), engine=engine,
+        )  # fmt: skip
+        stage.train(trainer, bench.folder / "grpo", resume=False)
+        return kit.flat(model) - before, trainer, heard.steps[0]
+
+    return run
+
+
+def test_equal_log_probabilities_leave_the_gradient_as_it_is(trained):
+    usual, _, figures = trained(None)
+    found, _, told = trained(Elsewhere())
+    assert usual.abs().max() > 1e-3
+    torch.testing.assert_close(found, usual, rtol=0, atol=1e-6)
+    assert "sampling_difference" not in figures
+    assert told["sampling_difference_most"] < 1e-4
+    weights = [told[f"sampling_weight{which}"] for which in ("", "_least", "_most")]
+    assert weights == pytest.approx([1.0] * 3, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "shift", "weight"),
+    [
+        ("token_truncate", -0.5, math.exp(0.5)),
+        ("token_truncate", -2.0, 3.0),  # above the bound
+        ("token_mask", -0.5, math.exp(0.5)),
+        ("token_mask", -2.0, 0.0),
+        ("sequence_mask", -2.0, 0.0),
+    ],
+)
+def test_the_loss_is_weighed_by_what_the_policy_gave_over_what_the_engine_gave(trained, mode, shift, weight):
+    bounds = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 3.0}
+    usual, _, _ = trained(None)
+    found, _, told = trained(Elsewhere(shift), **bounds)
+    torch.testing.assert_close(found, weight * usual, rtol=0, atol=1e-5)
+    assert told["sampling_difference"] == pytest.approx(-shift, abs=1e-3)
+    assert told["sampling_weight"] == pytest.approx(weight, abs=1e-3)
+
+
+def test_the_weight_of_an_answer_is_that_of_all_its_tokens_bounded(trained):
+    bounds = {"vllm_importance_sampling_mode": "sequence_truncate", "vllm_importance_sampling_clip_max": 1.3}
+    _, trainer, told = trained(Elsewhere(-0.05), **bounds)
+    found = torch.cat([part["importance_sampling_ratio"] for part in trainer._buffered_inputs])
+    expected = [min(math.exp(0.05 * len(one.ids)), 1.3) for one in trainer.episodes]
+    assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-3)
+    assert told["sampling_weight_most"] == pytest.approx(max(expected), abs=1e-3)
+
+
+def test_answers_keep_what_the_engine_gave_and_no_others_do(trained):
+    engine = Elsewhere(-0.5)
+    _, trainer, _ = trained(engine)
+    assert sorted(one.log_probs for one in trainer.episodes) == sorted(engine.given)
+    _, trainer, _ = trained(None)
+    assert {one.log_probs for one in trainer.episodes} == {()}
