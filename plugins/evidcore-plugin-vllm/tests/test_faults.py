@@ -1,6 +1,7 @@
 """What a server may do wrong, each named; and what is refused before anything is asked."""
 
 import contextlib
+import dataclasses
 import re
 import socket
 
@@ -19,11 +20,12 @@ from evidcore.errors import RecipeError, RunError
 def asked(volume_model, engine, sampler, tmp_path):
     """Return a function that asks a server for answers, with what it does wrong."""
 
-    def ask(spoil=None, settings=None, **flags):
+    def ask(spoil=None, settings=None, timeout_s=60.0, **flags):
         write_whole(volume_model[0], volume_model[1], tmp_path / "weights", "embeddings")
         with protocol_server(tmp_path / "weights", **flags) as server:
             served = sampler(volume_model, engine(server, **(settings or {})))
-            server.spoil = spoil
+            server.spoil, rows = spoil, served.continue_rows
+            rows.server = dataclasses.replace(rows.server, timeout_s=timeout_s)  # of what comes now alone
             return served.sample([Episode(prompt=prompt) for prompt in volume_model[2][:1] for _ in range(2)])
 
     return ask
@@ -119,7 +121,7 @@ def test_a_fault_of_the_server_is_named(asked, fault):
 
 def test_a_server_that_hangs_is_given_up_at_the_deadline(asked):
     with pytest.raises(RunError, match=r"/v1/completions gave no whole answer within 0\.5 s.*evid resume"):
-        asked(on_completions(lambda answer: Spoilt(after_s=3.0)), {"timeout_s": 0.5})
+        asked(on_completions(lambda answer: Spoilt(after_s=3.0)), timeout_s=0.5)
 
 
 def test_a_server_that_is_gone_is_named(volume_model, sampler, tmp_path):

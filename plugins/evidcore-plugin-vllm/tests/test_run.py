@@ -27,7 +27,7 @@ def test_a_run_says_what_to_start_and_goes_on_with_it(evid, tmp_path, port):
     result = evid("run", recipe, "--out", tmp_path / "runs", exit_code=2)
     assert f"vLLM server http://127.0.0.1:{port}: /v1/models gave a broken connection" in result.stderr
     with protocol_server(tmp_path / "models" / "served", port=port) as server:
-        [run] = (tmp_path / "runs" / "vllm").iterdir()
+        [run] = {path.parent.resolve() for path in (tmp_path / "runs" / "vllm").glob("*/STATUS")}
         evid("resume", run)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "sampling_difference" in line]

@@ -118,7 +118,7 @@ class Vllm(Engine):
         if state.is_main_process and name != self._given:
             if layers:
                 self._know_base(model, processor, layers)
-                write_adapter(layers, tensors, self.weights / served, self.inputs)
+                write_adapter(layers, tensors, self.weights / served)
                 self._swap(served)
             else:
                 write_whole(model, processor, self.weights, self.inputs)

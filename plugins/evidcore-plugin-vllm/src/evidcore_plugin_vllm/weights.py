@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -69,10 +69,8 @@ def adapter_tensors(layers: Mapping[str, LoraLayer], inputs: Inputs) -> dict[str
     return found
 
 
-def write_adapter(
-    layers: Mapping[str, LoraLayer], tensors: Mapping[str, Tensor], folder: Path, inputs: Inputs
-) -> None:
-    """Write an adapter's folder, whole or not at all."""
+def write_adapter(layers: Mapping[str, LoraLayer], tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Write an adapter's folder, as peft does."""
     layer = next(iter(layers.values()))
     config = LoraConfig(
         r=layer.r[_ADAPTER],
@@ -80,18 +78,14 @@ def write_adapter(
         target_modules=sorted({name.rpartition(".")[2] for name in layers}),
         task_type="CAUSAL_LM",
     )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-        save_file(dict(tensors), Path(work) / "adapter_model.safetensors")
+    with _laid_down_in(folder) as work:
+        save_file(dict(tensors), work / "adapter_model.safetensors")
         config.save_pretrained(work)
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(work, folder)
 
 
 def write_whole(model: VolumeVLM, processor: VolumeProcessor, folder: Path, inputs: Inputs) -> None:
     """Write the model that a server is started with, each file over the one that was there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as work:
+    with _laid_down_in(folder) as work:
         if inputs == "images":
             as_published(model, processor).save_pretrained(work)
         else:
@@ -100,10 +94,16 @@ def write_whole(model: VolumeVLM, processor: VolumeProcessor, folder: Path, inpu
             served.generation_config = model.generation_config
             served.save_pretrained(work, state_dict=decoder_weights(model))
         processor.tokenizer.save_pretrained(work)
+
+
+@contextlib.contextmanager
+def _laid_down_in(folder: Path) -> Iterator[Path]:
+    """Give a folder to write to; its files then take the places of those in `folder`, one by one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        yield Path(work)
         for path in sorted(Path(work).iterdir()):
-            path.chmod(
-                0o644
-            )  # safetensors lets nobody else read what it writes; a server may be another user
+            path.chmod(0o644)  # safetensors lets nobody else read what it writes; the server may be another
             os.replace(path, folder / path.name)
 
 
