@@ -204,7 +204,6 @@ class World:
                 "cases": lambda: self.cases,
                 "cache_folder": self.folder / "cache",
             },
-            "sampler": {"recipe_folder": self.folder},
             "scorer": {"recipe_folder": self.folder},
             "metric": {
                 "recipe_folder": self.folder,
@@ -671,6 +670,7 @@ def conform_sampler(name, build, world):
     engine = build()
     with contextlib.ExitStack() as running:
         if name == "vllm":  # it is asked here, at the address that the recipe would name
+            engine.weights = world.folder / "served"
             write_whole(model, processor, engine.weights, "embeddings")
             server = running.enter_context(protocol_server(engine.weights))
             engine.server = dataclasses.replace(engine.server, url=server.url)

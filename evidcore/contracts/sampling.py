@@ -55,7 +55,7 @@ class Rows(Protocol):
 
 
 class Engine(ABC):
-    """Kind `sampler`: what writes the answers of rollouts. Core gives: `recipe_folder`.
+    """Kind `sampler`: what writes the answers of rollouts.
 
     A strategy never sees it: budgets, tools' turns and forks are the same whatever engine runs. Each process
     of a run has its own.

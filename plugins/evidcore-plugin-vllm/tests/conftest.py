@@ -92,7 +92,7 @@ def engine(tmp_path):
     """Return a function that gives the component, for a server."""
 
     def build(server, **changed):
-        usual = {"url": server.url, "model": "policy", "weights": "weights", "sends_images_away": True}
-        return Vllm(tmp_path, **{**usual, "timeout_s": 60.0, **changed})
+        usual = {"url": server.url, "model": "policy", "weights": str(tmp_path / "weights")}
+        return Vllm(**{**usual, "sends_images_away": True, "timeout_s": 60.0, **changed})
 
     return build

@@ -128,7 +128,7 @@ def test_a_server_that_is_gone_is_named(volume_model, sampler, tmp_path):
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    engine = Vllm(tmp_path, url=url, model="policy", weights="weights", sends_images_away=True)
+    engine = Vllm(url=url, model="policy", weights=str(tmp_path / "weights"), sends_images_away=True)
     said = rf"vLLM server {re.escape(url)}: /v1/models gave a broken connection \(ConnectError\)\. Start it"
     with pytest.raises(RunError, match=said):
         sampler(volume_model, engine)

@@ -23,12 +23,14 @@ def port():
 @pytest.mark.slow
 def test_a_run_says_what_to_start_and_goes_on_with_it(evid, tmp_path, port):
     recipe = tmp_path / "vllm.toml"
-    recipe.write_text(RECIPE.read_text().replace(":8000", f":{port}"))
+    text = RECIPE.read_text().replace(":8000", f":{port}")
+    recipe.write_text(text.replace("runs/served", f"{tmp_path}/served"))
     result = evid("run", recipe, "--out", tmp_path / "runs", exit_code=2)
     assert f"vLLM server http://127.0.0.1:{port}: /v1/models gave a broken connection" in result.stderr
-    with protocol_server(tmp_path / "models" / "served", port=port) as server:
+    with protocol_server(tmp_path / "served", port=port) as server:
         [run] = {path.parent.resolve() for path in (tmp_path / "runs" / "vllm").glob("*/STATUS")}
-        evid("resume", run)
+        said = evid("resume", run).stderr
+    assert "other inputs" not in said  # what lies in the folder of weights is no input
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "sampling_difference" in line]
     assert len(steps) == 2

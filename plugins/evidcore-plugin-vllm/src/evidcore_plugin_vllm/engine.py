@@ -51,12 +51,11 @@ class Vllm(Engine):
     """A vLLM server writes the answers; docs/howto/vllm.md says how it is started.
 
     Args:
-        recipe_folder: where a relative `weights` starts.
         url: of the server, without `/v1`.
         model: the name by which it serves the model that a stage starts from.
-        weights: a folder that the server sees at the same path. Adapters are written into it; without `lora`
-            it is the model's folder, and the server must be started from it. What the server needs to begin
-            with lies there after a run that did not find it.
+        weights: a folder that the server sees at the same path; a relative one starts where `evid` runs.
+            Adapters are written into it; without `lora` it is the model's folder, and the server must be
+            started from it. What the server needs to begin with lies there after a run that did not find it.
         inputs: "embeddings": prompts are embedded here, images and all, and decoded there; "images": token
             ids and pictures, for a vision-language model as it was published.
         sends_images_away: must be true: what patients' scans show and what is asked of them is sent to `url`,
@@ -68,7 +67,6 @@ class Vllm(Engine):
 
     def __init__(
         self,
-        recipe_folder: Path | None = None,
         *,
         url: str,
         model: str,
@@ -88,7 +86,8 @@ class Vllm(Engine):
             )
         self.server = Server(url, key_env, timeout_s)
         self.model, self.inputs, self.concurrent = model, inputs, concurrent
-        self.weights = (recipe_folder or Path()) / weights
+        # not from the recipe's folder: what lies there and is named counts in the hash of the stage
+        self.weights = Path(weights)
         self._given = ""  # hash of the weights that the server has
         self._adapter = ""  # the one that it has
         self._is_known = False
