@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
+from evidcore.case.read_only import ReadOnly
+
 Split = Literal["train", "validation", "test"]
 Intensity = Literal["hu", "arbitrary"]
 Tilted = Literal["refuse", "resample"]
@@ -152,7 +154,7 @@ class Query:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(ReadOnly):
     """A scan with what is known about it; data, not a question.
 
     `patient` may be None in 2D sets without patients; statistics then cluster by case and say so.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 from urllib.parse import parse_qsl, urlencode
 
+from evidcore.case.read_only import ReadOnly
 from evidcore.case.scan import Case, MaskRef, VolumeRef
 
 
@@ -22,7 +23,7 @@ class Box:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Evidence(ReadOnly):
     """What an answer points at, in voxels of the source volume."""
 
     slice: int | None = None
@@ -32,7 +33,7 @@ class Evidence:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(ReadOnly):
     """A completion, read by its task.
 
     `malformed` gives the reason where the strict format does not hold; lenient fields may still be filled.
@@ -49,7 +50,7 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Action:
+class Action(ReadOnly):
     """One tool call inside an episode."""
 
     tool: str
@@ -156,7 +157,7 @@ class Rollout:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(ReadOnly):
     """A reward's verdict on one rollout: the value that trains, its parts and why."""
 
     value: float
@@ -295,7 +296,7 @@ def written(parts: Sequence[Part]) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Prompt:
+class Prompt(ReadOnly):
     """What the model is asked about one case, and what a right answer is judged against."""
 
     id: str  # unique within a task and split

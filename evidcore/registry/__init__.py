@@ -175,7 +175,6 @@ def card(package: str) -> dict[str, Any]:
     Raises:
         PluginError: if the package is not installed or its card is not TOML.
     """
-    import tomllib
     from importlib import metadata
 
     try:
@@ -185,6 +184,21 @@ def card(package: str) -> dict[str, Any]:
     message = dist.metadata
     body = message.get_payload() if hasattr(message, "get_payload") else ""
     text = str(message["Description"] or "") or str(body or "")
+    return card_in(text, f"{package} {dist.version}")
+
+
+def card_in(text: str, where: str) -> dict[str, Any]:
+    """Return the `toml card` block of a README, empty if it has none.
+
+    Args:
+        text: of the README, or of the metadata that hold it.
+        where: named in the message.
+
+    Raises:
+        PluginError: if the block is not TOML.
+    """
+    import tomllib
+
     block = _CARD.search(re.sub(r"^(?: {7}\||        )", "", text.replace("\r\n", "\n"), flags=re.MULTILINE))
     if block is None:
         return {}
@@ -192,7 +206,7 @@ def card(package: str) -> dict[str, Any]:
         return parse_toml(block.group(1))
     except tomllib.TOMLDecodeError as cause:
         raise PluginError(
-            f"{package} {dist.version}: the card in its README is not TOML ({cause}). Tell its authors."
+            f"{where}: the card in its README is not TOML ({cause}). Tell its authors."
         ) from cause
 
 

@@ -13,23 +13,22 @@ out of bounds, another number of verdicts.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 import numbers
 import statistics
 import threading
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict
+from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.compute.clock import Clock
 from evidcore.compute.ending import HangLimit
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
 from evidcore.recipe.shape import RewardKeys
 from evidcore.registry import is_own
+from evidcore.reward.confined import changed, content, forks_ended, process_kept
 
 log = logging.getLogger(__name__)
 
@@ -116,33 +115,31 @@ class RewardComposer:
             clock: counts each reward as the part `reward/<name>`.
 
         Raises:
-            ContractError: if a reward writes into a prompt's reference, exits, or returns what its contract
-                does not allow; names reward, package, value and prompt.
+            ContractError: if a reward changes what it is shown, exits, or returns what its contract does not
+                allow; names reward, package, value and prompt.
             FailedCall: if one raises or is late, and no call may fail.
         """
         rollouts = tuple(rollouts)  # what a reward is given must not be what is recorded
-        prompts = list({id(rollout.prompt): rollout.prompt for rollout in rollouts}.values())
-        references = _references(prompts)
         verdicts: dict[str, Sequence[Verdict]] = {}
         failed: dict[str, str] = {}
         clock = clock or Clock()
         for item in self.rewards:
+            shown = content(rollouts, verdicts)
             with clock.part(f"reward/{item.name}"):
                 try:
-                    answer = self._ask(item, rollouts, dict(verdicts))
+                    with process_kept():
+                        answer = self._ask(item, rollouts, dict(verdicts))
                 except FailedCall as failure:
                     if not self.max_failed:
                         raise
                     self._warn(item, failure)
                     failed[item.name] = str(failure)
                     answer = [Unscored(kind="failed", reason=failure.reason)] * len(rollouts)
+                if what := changed(shown, content(rollouts, verdicts)):
+                    raise ContractError(
+                        f"{_who(item)} changed {what}, by which others judge. Let it work on a copy."
+                    )
                 verdicts[item.name] = self._checked(item, rollouts, answer)
-            if (now := _references(prompts)) != references:
-                place = next(place for place, one in enumerate(now) if one != references[place])
-                raise ContractError(
-                    f"{_who(item)} wrote into the reference of prompt {prompts[place].id!r}, by which others "
-                    "judge. Let it work on a copy."
-                )
         counted = {item.name: _fill(_gated(item, verdicts), rollouts) for item in self.rewards}
         return Judgement(verdicts, counted, failed)
 
@@ -237,7 +234,8 @@ class RewardComposer:
         self, item: NamedReward, rollouts: Sequence[Rollout], earlier: dict[str, Sequence[Verdict]]
     ) -> Any:
         try:
-            return item.reward(rollouts, earlier)
+            with forks_ended():
+                return item.reward(rollouts, earlier)
         except Exception as cause:
             if isinstance(cause, EvidError) and not (self.max_failed and _may_fail(cause)):
                 raise
@@ -290,16 +288,13 @@ class RewardComposer:
                 raise ContractError(
                     f"{where}: the value {value!r} lies outside the declared bounds {low:g} to {high:g}."
                 )
+            if not isinstance(score.reason, str):
+                raise ContractError(f"{where}: the reason must be a text", f", got {score.reason!r}.")
             for name, part in score.parts.items():
                 if not _is_number(part):
                     raise ContractError(f"{where}: part {name!r} must be a finite number", f", got {part!r}.")
-            checked.append(dataclasses.replace(score, parts=types.MappingProxyType(dict(score.parts))))
+            checked.append(score)
         return tuple(checked)
-
-
-def _references(prompts: Sequence[Prompt]) -> list[str]:
-    """Return what the prompts are judged by, as the rollout file holds it."""
-    return [json.dumps(dict(prompt.reference), default=repr) for prompt in prompts]
 
 
 def _is_number(value: Any) -> bool:

@@ -7,21 +7,16 @@ reward is asked.
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
-import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-
-import numpy as np
-import torch
+from collections.abc import Callable, Mapping, Sequence
 
 from evidcore.case import Score
 from evidcore.contracts.judging import Checked, Judged, Outcome
 from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import EQUAL, Judgement, NamedReward, RewardComposer
+from evidcore.reward.confined import process_kept
 from evidcore.reward.twins import Twin, options_of, twins
 
 ANSWER: frozenset[Judged] = frozenset({"correctness", "evidence"})
@@ -330,10 +325,9 @@ def audit_rewards(
     if not asked:
         return left_out
     found = list(left_out)
-    with _randomness_kept():
-        for task in dict.fromkeys(row.prompt.task for row in rows):
-            own = [row for row in rows if row.prompt.task == task]
-            found += _of_task(asked, task, own, constants, time_limit_s)
+    for task in dict.fromkeys(row.prompt.task for row in rows):
+        own = [row for row in rows if row.prompt.task == task]
+        found += _of_task(asked, task, own, constants, time_limit_s)
     return found
 
 
@@ -379,10 +373,6 @@ def _without_costs(rewards: Sequence[NamedReward]) -> tuple[list[NamedReward], l
 def _of_task(
     rewards: Sequence[NamedReward], task: str, rows: Sequence[Row], constants: bool, time_limit_s: float
 ) -> list[Checked]:
-    rows = [
-        Row(dataclasses.replace(row.prompt, reference=copy.deepcopy(dict(row.prompt.reference))), row.task)
-        for row in rows
-    ]  # a reward that writes into them must not write into the run's
     try:
         made = twins(rows, constants=constants)
     except (ValueError, EvidError) as cause:
@@ -423,7 +413,8 @@ def _of_task(
                 found.append(Checked(check=name, task=task, reward=one.name, **vars(result)))
     gold = [twin.rollout for twin in made if twin.kind == "right"]
     for one in rewards:
-        own = one.reward.checks(gold)
+        with process_kept():
+            own = one.reward.checks(gold)
         found += [dataclasses.replace(result, task=task, reward=one.name) for result in own]
     return found
 
@@ -483,16 +474,3 @@ def _apart(one: float | None, other: float | None) -> float:
     if one is None or other is None:
         return 0.0 if one is other else 1.0
     return abs(one - other)
-
-
-@contextlib.contextmanager
-def _randomness_kept() -> Iterator[None]:
-    """Give back the state of every generator that training draws from."""
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

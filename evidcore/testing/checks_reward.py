@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward, Task
+from evidcore.reward.confined import changed, content, forks_ended, process_kept
 from evidcore.testing.clauses import broken, close, raises_nothing, require
 
 Earlier = Callable[[Sequence[Rollout]], Mapping[str, Sequence[Verdict]]]
@@ -37,11 +37,11 @@ def check_reward(
     - a verdict is a Score, an Unscored or None;
     - values and parts are finite;
     - values lie in the declared bounds;
-    - what is not scored says why;
+    - what is not scored says why, and a reason is a text;
     - equal calls give equal verdicts;
     - neither the order within a group nor the order of groups matters;
     - a group is judged alone as among others;
-    - earlier verdicts and rollouts stay as they were;
+    - what it is shown stays as it was: rollouts, prompts, references and earlier verdicts;
     - a good answer beats its bad twin.
 
     Args:
@@ -79,16 +79,14 @@ def check_reward(
 
 
 def _judge(reward: Reward, rollouts: Sequence[Rollout], earlier: Earlier) -> list[Score | Unscored | None]:
-    """Call the reward on copies and see that it leaves them alone."""
-    before = earlier(rollouts)
-    given, shown = copy.deepcopy({name: list(each) for name, each in before.items()}), list(rollouts)
-    with raises_nothing(reward, "rollouts that a task can read are judged", f"{len(rollouts)} rollouts"):
-        verdicts = list(reward(shown, given))
-    if shown != list(rollouts):
-        told = f"{len(shown)} of {len(rollouts)} rollouts left or changed"
-        broken(reward, "rollouts stay as they were", told)
-    unchanged = given == {name: list(each) for name, each in before.items()}
-    require(unchanged, reward, "earlier verdicts stay as they were", f"{before!r} became {given!r}")
+    """Call the reward as training does, and see that it leaves alone what it is shown."""
+    shown, before = tuple(rollouts), {name: tuple(each) for name, each in earlier(rollouts).items()}
+    known = content(shown, before)
+    clause, told = "rollouts that a task can read are judged", f"{len(rollouts)} rollouts"
+    with process_kept(), forks_ended(), raises_nothing(reward, clause, told):
+        verdicts = list(reward(shown, dict(before)))
+    what = changed(known, content(shown, before))
+    require(not what, reward, "what it is shown stays as it was", f"{what} changed")
     if len(verdicts) != len(rollouts):
         told = f"got {len(verdicts)} verdicts for {len(rollouts)} rollouts"
         broken(reward, "one verdict per rollout", told)
@@ -105,6 +103,8 @@ def _soundness(
         where = f"for {rollout.text[:60]!r} (prompt {rollout.prompt.id!r})"
         match verdict:
             case Score(value=value, parts=parts):
+                clause = "a reason is a text"
+                require(isinstance(verdict.reason, str), reward, clause, f"got {verdict.reason!r} {where}")
                 numbers = {"value": value, **parts}
                 for name, number in numbers.items():
                     clause = "values and parts are finite"

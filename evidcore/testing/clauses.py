@@ -69,10 +69,10 @@ def require(holds: bool, component: object, clause: str, found: str) -> None:
 
 @contextlib.contextmanager
 def raises_nothing(component: object, clause: str, given: str) -> Iterator[None]:
-    """Turn any exception of the component into a broken clause, keeping its traceback."""
+    """Turn any exception of the component, or its exit, into a broken clause, keeping its traceback."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{type(component).__name__} breaks its contract: {clause}."
         raise AssertionError(f"{message} {given} raised {type(error).__name__}: {error}") from error
 

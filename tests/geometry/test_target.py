@@ -173,6 +173,7 @@ def test_an_edited_mask_is_measured_again_by_the_next_process(case, tmp_path):
 
 
 def test_a_mask_that_cannot_be_read_is_named_with_its_case(case, tmp_path):
-    case.masks["liver"] = MaskRef(path=str(tmp_path / "none.npz"), key="liver")
+    gone = MaskRef(path=str(tmp_path / "none.npz"), key="liver")
+    case = dataclasses.replace(case, masks={**case.masks, "liver": gone})
     with pytest.raises(DataError, match=r"none\.npz.*\(case 'c7'\)"):
         measure(case, ["liver"], RULE, tmp_path)

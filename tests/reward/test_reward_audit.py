@@ -169,7 +169,7 @@ def test_a_reward_that_rewrites_the_right_answer_is_refused_and_reaches_no_promp
 
     rows = bad.rows()
     before = [dict(row.prompt.reference) for row in rows]
-    with pytest.raises(ContractError, match="wrote into the reference of prompt"):
+    with pytest.raises(ContractError, match="TypeError: this dict is shown to others too"):
         alarms([bad.named(bad.Planted(rewrites)), *bad.sound()], rows)
     assert [dict(row.prompt.reference) for row in rows] == before
 

@@ -1,5 +1,8 @@
 import itertools
 import math
+import random
+import signal
+import sys
 
 import pytest
 
@@ -87,6 +90,11 @@ class OddBounds(Right):
     bounds = (1.0, 0.0)
 
 
+class OddReason(Right):
+    def judge(self, rollout):
+        return Score(value=1.0, reason=42)
+
+
 class Mute(Right):
     def judge(self, rollout):
         return Unscored(kind="failed", reason=" ")
@@ -126,15 +134,31 @@ class GradedOnACurve(Right):
 
 class Rewrites(Right):
     def __call__(self, rollouts, earlier):
-        earlier["format"][0] = Score(value=0.0)
+        object.__setattr__(earlier["format"][0], "value", 0.0)
         return super().__call__(rollouts, earlier)
+
+
+class WritesTheKey(Right):
+    def points(self, rollout):
+        rollout.prompt.reference["letter"] = rollout.answer.choice
+        return 1.0
+
+
+class ForcesTheKey(Right):
+    def points(self, rollout):
+        dict.__setitem__(rollout.prompt.reference, "letter", rollout.answer.choice)
+        return 1.0
 
 
 class Reorders(Right):
     def __call__(self, rollouts, earlier):
-        verdicts = super().__call__(rollouts, earlier)
         rollouts.reverse()
-        return verdicts
+        return super().__call__(rollouts, earlier)
+
+
+class Leaves(Right):
+    def points(self, rollout):
+        sys.exit(0)
 
 
 class Blind(Right):
@@ -171,6 +195,7 @@ def test_twins_must_answer_the_same_prompts():
         (EndlessPart, "values and parts are finite. got side = nan for 'It is A'"),
         (TooProud, r"values lie in the declared bounds. got 5\.0, bounds 0\.0\.\.1\.0"),
         (OddBounds, r"bounds are two finite numbers that rise. got \(1\.0, 0\.0\)"),
+        (OddReason, r"a reason is a text. got 42 for 'It is A' \(prompt 'one'\)"),
         (Mute, "what is not scored says why. got 'failed' without a reason"),
         (Explodes, "rollouts that a task can read are judged. 8 rollouts raised KeyError: 'options'"),
         (Fickle, r"equal calls give equal verdicts. Score\(value=0\.0.*, then Score\(value=1\.0"),
@@ -180,12 +205,30 @@ def test_twins_must_answer_the_same_prompts():
             GradedOnACurve,
             r"a group is judged alone as among others. Score\(value=0\.75.*, then Score\(value=0\.5",
         ),
-        (Rewrites, r"earlier verdicts stay as they were. .*Score\(value=1\.0.* became .*Score\(value=0\.0"),
-        (Reorders, "rollouts stay as they were. 8 of 8 rollouts left or changed"),
+        (Rewrites, "what it is shown stays as it was. the verdicts of 'format' changed"),
+        (WritesTheKey, "8 rollouts raised TypeError: this dict is shown to others too and cannot be written"),
+        (ForcesTheKey, r"what it is shown stays as it was. prompt 'one' changed"),
+        (Reorders, "8 rollouts raised AttributeError: 'tuple' object has no attribute 'reverse'"),
+        (Leaves, "8 rollouts raised SystemExit: 0"),
         (Blind, r"a good answer beats its bad twin. 0\.5 is not above 0\.5 for 'It is A'"),
         (NeverJudges, "a good answer beats its bad twin. none of 4 pairs was scored on both sides"),
     ],
 )
 def test_a_reward_that_breaks_a_clause_is_caught(mutant, message):
+    good, bad = rollouts("AABB"), rollouts("CDDA")  # of its own, since it may change them
     with pytest.raises(AssertionError, match=message):
-        check_reward(mutant(), GOOD, BAD, earlier=earlier)
+        check_reward(mutant(), good, bad, earlier=earlier)
+
+
+def test_what_a_reward_does_to_the_process_ends_with_its_call(capsys):
+    class Meddles(Right):
+        def points(self, rollout):
+            print("printed")  # noqa: T201
+            random.seed(1)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            return super().points(rollout)
+
+    before = random.getstate(), signal.getsignal(signal.SIGTERM)
+    check_reward(Meddles(), GOOD, BAD, earlier=earlier)
+    assert (random.getstate(), signal.getsignal(signal.SIGTERM)) == before
+    assert capsys.readouterr().out == ""

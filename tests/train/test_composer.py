@@ -1,15 +1,21 @@
+import copy
+import dataclasses
 import logging
 import math
 import os
+import random
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 
+import numpy as np
 import pytest
+import torch
 
-from evidcore.case import Answer, Rollout, Score, Unscored
+from evidcore.case import Action, Answer, Evidence, Rollout, Score, Turn, Unscored
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, DataError, RecipeError, RunError
 from evidcore.registry import Offer, blame
@@ -58,16 +64,107 @@ def named(answers, name="mine", **changed):
     return NamedReward(name=name, reward=reward, package="their-package 1.2", **changed)
 
 
-def test_a_reward_that_writes_into_what_others_judge_by_is_named(rollouts):
-    class Rewriting(Reward):
-        def __call__(self, given, earlier):
-            given[-1].prompt.reference["options"][0] = given[-1].text
-            return [Score(value=1.0)] * len(given)
+class Meddler(Reward):
+    """Does something with what it is shown, or with the process."""
 
-    composer = RewardComposer([NamedReward(name="mine", reward=Rewriting(), package="evid-mine 1")])
-    prompt = re.escape(repr(rollouts[-1].prompt.id))
-    with pytest.raises(ContractError, match=f"evid-mine 1: reward 'mine' wrote into .* prompt {prompt}"):
-        composer(rollouts)
+    def __init__(self, act):
+        self.act = act
+
+    def __call__(self, rollouts, earlier):
+        self.act(rollouts, earlier)
+        return [Score(value=1.0)] * len(rollouts)
+
+
+def asked(rollouts, act, **keys):
+    first = named([1.0] * 6, "first")
+    meddler = NamedReward(name="mine", reward=Meddler(act), package="evid-mine 1")
+    return RewardComposer([first, meddler], **keys)(rollouts)
+
+
+def answered(rollouts):
+    """Return the rollouts with an answer that holds all that an answer can."""
+    evidence, action = Evidence(slices={"nodule": 3}), Action(tool="zoom", arguments={"box": [0, 0, 9, 9]})
+    turns = (Turn(text="?", actions=(action,), reply=()),)
+    return [
+        dataclasses.replace(one, turns=turns, answer=Answer(text="x", evidence=evidence, value={"a": [1]}))
+        for one in rollouts
+    ]
+
+
+WRITES = {
+    "reference": lambda one: one.prompt.reference.update(letter="A"),
+    "options": lambda one: one.prompt.reference["options"].sort(),
+    "option": lambda one: one.prompt.reference["options"].__setitem__(0, one.text),
+    "masks": lambda one: one.prompt.case.masks.setdefault("liver", None),
+    "notes": lambda one: one.prompt.case.notes.clear(),
+    "slices": lambda one: one.answer.evidence.slices.pop("nodule"),
+    "value": lambda one: one.answer.value["a"].append(2),
+    "arguments": lambda one: one.turns[0].actions[0].arguments["box"].reverse(),
+}
+
+
+@pytest.mark.parametrize("place", WRITES)
+def test_a_reward_cannot_write_into_what_it_is_shown(rollouts, place):
+    with pytest.raises(ContractError, match=r"failed with TypeError: this (dict|list) is shown"):
+        asked(answered(rollouts), lambda shown, _: WRITES[place](shown[0]))
+
+
+FORCED = {
+    "prompt 'PROMPT'": lambda one, _: dict.update(one.prompt.reference, letter="forced"),
+    "an answer to prompt 'PROMPT'": lambda one, _: object.__setattr__(one.answer, "choice", "A"),
+    "the verdicts of 'first'": lambda _, earlier: object.__setattr__(earlier["first"][0], "value", 0.0),
+}
+
+
+@pytest.mark.parametrize("what", FORCED)
+@pytest.mark.parametrize("time_limit_s", [0.0, 60.0])
+def test_a_reward_that_changes_what_others_judge_by_all_the_same_is_named(rollouts, what, time_limit_s):
+    said = re.escape(what.replace("PROMPT", rollouts[-1].prompt.id))
+    with pytest.raises(ContractError, match=rf"evid-mine 1: reward 'mine' changed {said}, by which others"):
+        asked(rollouts, lambda shown, earlier: FORCED[what](shown[-1], earlier), time_limit_s=time_limit_s)
+
+
+def test_a_reward_may_work_on_a_copy(rollouts):
+    def act(shown, earlier):
+        mine = copy.deepcopy(shown[0])
+        mine.prompt.reference["options"].sort()
+        mine.prompt.reference["letter"] = "A"
+        dict(shown[0].prompt.reference)["letter"] = "A"
+
+    before = repr(rollouts)
+    assert asked(rollouts, act).counted["mine"] == [1.0] * 6
+    assert repr(rollouts) == before
+
+
+@pytest.mark.parametrize("time_limit_s", [0.0, 60.0])
+def test_what_a_reward_does_to_the_process_ends_with_its_call(rollouts, capfd, time_limit_s):
+    def state():
+        drawn = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        return drawn, signal.getsignal(signal.SIGTERM), signal.getitimer(signal.ITIMER_REAL)
+
+    def act(shown, earlier):
+        print("printed")  # noqa: T201
+        subprocess.run(["echo", "by a program"], check=True)
+        random.random(), np.random.seed(1), torch.manual_seed(1)
+        signal.setitimer(signal.ITIMER_REAL, 3600)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        if not time_limit_s:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    before, threads = state(), torch.get_num_threads()
+    asked(rollouts, act, time_limit_s=time_limit_s)
+    assert state() == before
+    assert torch.get_num_threads() == threads
+    said = capfd.readouterr()
+    assert (said.out, "by a program" in said.err) == ("", True)
+
+
+@pytest.mark.parametrize("time_limit_s", [0.0, 60.0])
+def test_a_process_that_a_reward_forks_does_not_go_on_as_a_second_run(rollouts, tmp_path, time_limit_s):
+    asked(rollouts, lambda *_: os.fork(), time_limit_s=time_limit_s)
+    (tmp_path / f"{os.getpid()}").touch()  # a second run would leave a second file
+    assert os.wait()[1] == 0
+    assert [path.name for path in tmp_path.iterdir()] == [f"{os.getpid()}"]
 
 
 def test_totals_are_weighted_sums(rollouts):

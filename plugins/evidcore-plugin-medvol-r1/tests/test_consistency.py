@@ -197,8 +197,9 @@ def test_a_volume_that_cannot_be_opened_is_unscored_with_its_reason(asked, case)
 def test_a_target_that_cannot_be_read_is_unscored_with_its_reason(asked):
     prompt, answered = asked()
     one = answered(5, LEFT_BOX)
-    prompt.case.masks["kidneys"] = MaskRef(path="/gone.npz", key="kidneys")
-    (verdict,) = judged(VolumeConsistency(segmenter=Prisms()), one)
+    masks = {**prompt.case.masks, "kidneys": MaskRef(path="/gone.npz", key="kidneys")}
+    gone = dataclasses.replace(prompt, case=dataclasses.replace(prompt.case, masks=masks))
+    (verdict,) = judged(VolumeConsistency(segmenter=Prisms()), dataclasses.replace(one, prompt=gone))
     assert verdict.kind == "failed"
     assert "the target cannot be read: /gone.npz" in verdict.reason
     assert "(case 'c7', mask 'kidneys')" in verdict.reason

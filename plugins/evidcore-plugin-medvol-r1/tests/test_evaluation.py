@@ -323,7 +323,7 @@ def test_a_segmenter_that_fails_stops_the_evaluation_and_is_named(segmenter, cas
 def test_a_mask_that_the_case_lacks_is_named(segmenter, case_of):
     case = case_of("a")
     (prompt, *_) = Boxed().prompts(case, None, 0)
-    prompt.reference["masks"] = ["spleen"]
+    prompt = dataclasses.replace(prompt, reference={**prompt.reference, "masks": ["spleen"]})
     GOLD["spleen"] = GOLD["liver"]
     said = (
         "case 'a': prompt 'a:liver' is answered by mask 'spleen', which the case lacks. It has: left kidney"

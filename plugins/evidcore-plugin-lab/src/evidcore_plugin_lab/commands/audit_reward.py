@@ -78,7 +78,7 @@ def reward(
             if functions:
                 rewards = [read_function(one, context.tasks, is_chat=chat) for one in functions]
             checks = audit_rewards(
-                rewards, list(_rows(stage, context, limit)), time_limit_s=stage.reward_time_limit_s
+                rewards, list(audited_rows(stage, context, limit)), time_limit_s=stage.reward_time_limit_s
             )
         if rollouts is not None:
             checks.append(check_start(_first_step(rollouts), most_of(rewards)))
@@ -94,7 +94,7 @@ def reward(
         click.get_current_context().exit(1)
 
 
-def _rows(stage: Any, context: Context, limit: int) -> Iterator[Any]:
+def audited_rows(stage: Any, context: Context, limit: int) -> Iterator[Any]:
     """Yield a prompt of each of the first cases of every data entry."""
     from evidcore.prompts.rows import PromptSource, prompt_sets
 

@@ -1,0 +1,59 @@
+"""Tables and lists that nobody can write into, so that what many are shown stays the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+
+def _refuse(self: Any, *given: Any, **named: Any) -> NoReturn:
+    kind = type(self).__mro__[1].__name__
+    raise TypeError(
+        f"this {kind} is shown to others too and cannot be written: take copy.deepcopy(...) of it"
+    )
+
+
+class ReadOnlyDict(dict[Any, Any]):
+    """A dict whose items stay. It compares and prints as any other; its deep copy is a plain one."""
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as a plain dict."""
+        return dict, (dict(self),)
+
+
+class ReadOnlyList(list[Any]):
+    """A list whose items stay; its deep copy is a plain one."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as a plain list."""
+        return list, (list(self),)
+
+
+def read_only(value: Any) -> Any:
+    """Return a value of which no table, list or set can be written, however deep it lies."""
+    if isinstance(value, ReadOnlyDict | ReadOnlyList):
+        return value
+    if isinstance(value, Mapping):
+        return ReadOnlyDict({key: read_only(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return ReadOnlyList(map(read_only, value))
+    if type(value) is tuple:
+        return tuple(map(read_only, value))
+    if isinstance(value, set):
+        return frozenset(value)
+    return value
+
+
+class ReadOnly:
+    """A frozen dataclass whose fields hold nothing that can be written."""
+
+    def __post_init__(self) -> None:
+        """Take read-only copies of what was given."""
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, read_only(value))

@@ -1,0 +1,93 @@
+"""What a call of a reward may not change: what it is shown, and the process that calls it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from evidcore.case import Rollout, Verdict
+
+_LASTING = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+def content(rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> list[tuple[str, str]]:
+    """Return what a reward is shown: of each part what a message calls it, and all that it holds, as text."""
+    prompts = {id(one.prompt): one.prompt for one in rollouts}.values()
+    found = [(f"prompt {one.id!r}", repr(one)) for one in prompts]
+    for one in rollouts:
+        rest = one.group, one.text, one.answer, one.turns, one.parent
+        found.append((f"an answer to prompt {one.prompt.id!r}", repr(rest)))
+    return found + [(f"the verdicts of {name!r}", repr(given)) for name, given in earlier.items()]
+
+
+def changed(before: Sequence[tuple[str, str]], after: Sequence[tuple[str, str]]) -> str:
+    """Return the name of what changed first, empty if nothing did."""
+    return next((one[0] for one, other in zip(before, after, strict=True) if one != other), "")
+
+
+@contextlib.contextmanager
+def process_kept() -> Iterator[None]:
+    """Give the process back as it was: streams, random state, handlers of signals, timer, number of threads.
+
+    What is printed inside goes to standard error.
+    """
+    is_main = threading.current_thread() is threading.main_thread()  # no other can set handlers
+    handlers = {one: signal.getsignal(one) for one in _LASTING} if is_main else {}
+    threads, timer_s = torch.get_num_threads(), signal.getitimer(signal.ITIMER_REAL)[0]
+    try:
+        with _randomness_kept(), contextlib.redirect_stdout(sys.stderr), _output_redirected():
+            yield
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+        if not timer_s:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def forks_ended() -> Iterator[None]:
+    """End a process that was forked inside, which would go on as a second run."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+
+
+@contextlib.contextmanager
+def _output_redirected() -> Iterator[None]:
+    """Send to standard error what programs and libraries in C write to standard output."""
+    if sys.__stdout__ is None or sys.__stderr__ is None:  # closed before Python began
+        yield
+        return
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _randomness_kept() -> Iterator[None]:
+    """Give back the state of every generator that training draws from."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
