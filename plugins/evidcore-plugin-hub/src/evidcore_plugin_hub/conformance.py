@@ -1,0 +1,75 @@
+"""`pytest --evid-conformance`: what `evid lint` finds of a package stands among its tests, a test a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GROUP, OPTION = "evidcore", "--evid-conformance"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option and the recipe that components may need."""
+    group = parser.getgroup(GROUP)
+    about = "Also lint the components that the package in this folder offers."
+    group.addoption(OPTION, action="store_true", help=about)
+    group.addoption(
+        "--evid-recipe", default="", metavar="RECIPE", help="Lint over its data and with its options."
+    )
+
+
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[Any]) -> None:
+    """Add a test for each check of each component.
+
+    Raises:
+        UsageError: if the folder offers no component.
+    """
+    if not config.getoption(OPTION):
+        return
+    from evidcore.errors import EvidError
+    from evidcore_plugin_hub.lint.supervised import lint_all
+    from evidcore_plugin_hub.lint.target import targets
+
+    folder, recipe = str(config.rootpath), config.getoption("--evid-recipe")
+    if recipe and not Path(recipe).is_file():
+        raise pytest.UsageError(f"--evid-recipe: there is no file {recipe!r}.")
+    if not (config.rootpath / "pyproject.toml").is_file():
+        raise pytest.UsageError(
+            f"{OPTION}: there is no pyproject.toml in {folder}. Run it where the package is."
+        )
+    try:
+        results = list(lint_all(targets([folder], kind="", functions=(), is_chat=False, recipe=recipe)))
+    except EvidError as mistake:
+        raise pytest.UsageError(str(mistake)) from mistake
+    items += _items(session, results)
+
+
+def _items(session: pytest.Session, results: list[dict[str, Any]]) -> Iterator[Conformance]:
+    for result in results:
+        for number, check in enumerate(result["checks"]):
+            words = [result["kind"], result["name"], check["task"], check["check"]]
+            name = f"evid-conformance[{', '.join(word for word in words if word)}-{number}]"
+            yield Conformance.from_parent(session, name=name, check=check)
+
+
+class Conformance(pytest.Item):
+    """One check of one component."""
+
+    def __init__(self, *, check: dict[str, Any], **given: Any) -> None:
+        super().__init__(**given)
+        self.check = check
+
+    def runtest(self) -> None:
+        """Fail where lint raised an alarm; skip what does not apply."""
+        if self.check["outcome"] == "not applicable":
+            pytest.skip(self.check["says"])
+        if self.check["outcome"] == "alarm":
+            guards = f" (guards against: {self.check['guards']})" if self.check["guards"] else ""
+            pytest.fail(f"{self.check['check']}: {self.check['says']}{guards}", pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Return where it is said to be."""
+        return self.path, None, self.name

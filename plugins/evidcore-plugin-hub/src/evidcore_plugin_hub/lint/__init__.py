@@ -1,0 +1,1 @@
+"""Lint: what components promise, tried on made cases, in a process of its own."""

@@ -1,0 +1,1 @@
+"""A package around one new component: code, tests and card."""

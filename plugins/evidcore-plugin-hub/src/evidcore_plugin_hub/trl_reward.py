@@ -1,0 +1,171 @@
+"""Rewards across trainers: ours as a function for TRL's GRPO trainer, and such a function as a component."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, cast
+
+from evidcore_plugin_lab.trl_function import TrlFunction
+
+from evidcore.case import Case, Finding, Prompt, Report, Rollout, Score, TextPart, Verdict
+from evidcore.contracts import Reward, Task
+from evidcore.contracts.judging import Judged
+from evidcore.errors import RecipeError
+from evidcore.registry import find
+from evidcore.registry.factory import arguments
+from evidcore.reward.composer import NamedReward, RewardComposer
+
+KNOWN = ("report", "case_id", "findings")  # columns that tell of the case; all others are the task's
+TRAINER = ("trainer_state", "log_extra", "log_metric", "completion_ids", "environments")  # TRL's own
+
+
+class TrlReward:
+    """A reward as `trl.GRPOTrainer` calls its `reward_funcs`: completions, prompts and columns to numbers."""
+
+    def __init__(self, reward: NamedReward, task: Task, task_name: str) -> None:
+        """Take what judges and what reads the completions."""
+        self.reward, self.task, self.task_name = reward, task, task_name
+        self.__name__ = reward.name.replace("-", "_")  # TRL logs a reward under it
+        self._composer = RewardComposer([reward])
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Return a number for each completion, None where there is no verdict.
+
+        Args:
+            prompts: texts or lists of messages; equal ones that follow each other are one group.
+            completions: texts or lists of messages.
+            columns: of the data set, repeated for each completion: what the task holds an answer against
+                (`letter`, `options`, …), and of the case `report`, `case_id` and `findings`, a list of
+                `{"name": …, "state": …}`.
+
+        Raises:
+            RecipeError: if a column is shorter or longer than the completions.
+            ContractError: if the reward breaks its contract.
+        """
+        given = {name: value for name, value in columns.items() if name not in TRAINER}
+        for name, value in given.items():
+            if not isinstance(value, Sequence) or len(value) != len(completions):
+                count = len(value) if isinstance(value, Sequence) else repr(value)
+                raise RecipeError(
+                    f"{self.__name__}: column {name!r} has {count} rows for {len(completions)}."
+                )
+        rollouts: list[Rollout] = []
+        known: list[str] = []
+        for place, (asked, completion) in enumerate(zip(prompts, completions, strict=True)):
+            row = {name: value[place] for name, value in given.items()}
+            mark = json.dumps([asked, row], default=repr)
+            if not known or known[-1] != mark:
+                prompt = self._prompt(len(known), asked, row)
+                known.append(mark)
+            text = _text(completion)
+            answer = self.task.parse(prompt, text)
+            rollouts.append(Rollout(prompt=prompt, group=len(known) - 1, text=text, answer=answer))
+        verdicts = self._composer(rollouts).verdicts[self.reward.name]
+        return [float(one.value) if isinstance(one, Score) else None for one in verdicts]
+
+    def _prompt(self, number: int, asked: Any, row: Mapping[str, Any]) -> Prompt:
+        report = row.get("report")
+        case = Case(
+            id=str(row.get("case_id", f"row-{number}")),
+            patient=None,
+            volumes=(),
+            report=None if report is None else Report(text=report),
+            findings=tuple(Finding(**one) for one in row.get("findings") or ()),
+        )
+        reference = {name: value for name, value in row.items() if name not in KNOWN}
+        parts = (TextPart(text=_text(asked)),)
+        return Prompt(id=f"row-{number}", case=case, task=self.task_name, parts=parts, reference=reference)
+
+
+def trl_reward(
+    name: str,
+    *,
+    task: str = "choice",
+    options: Mapping[str, Any] | None = None,
+    task_options: Mapping[str, Any] | None = None,
+) -> TrlReward:
+    """Return an installed reward as a function for TRL.
+
+    Args:
+        name: of the reward, or `package/name`.
+        task: reads the completions.
+        options: of the reward, as a recipe would have them.
+        task_options: of the task.
+
+    Raises:
+        PluginError: if there is no such reward or task.
+        RecipeError: if an option is none of theirs, or the reward asks for what only a run can give.
+    """
+    offer = find("reward", name)
+    reward = _built(offer.load(), options or {}, f"reward {name!r}")
+    reader = _built(find("task", task).load(), task_options or {}, f"task {task!r}")
+    package = f"{offer.package} {offer.version}"
+    return TrlReward(NamedReward(name=offer.name, reward=reward, package=package), reader, task)
+
+
+def _built(made: Callable[..., Any], table: Mapping[str, Any], where: str) -> Any:
+    needed = [
+        one.name
+        for one in inspect.signature(made).parameters.values()
+        if one.default is one.empty and one.name not in table and one.kind is not one.VAR_KEYWORD
+    ]
+    if needed:
+        raise RecipeError(
+            f"{where}: needs {', '.join(map(repr, needed))}, which only a run or an option gives."
+        )
+    return made(**arguments(made, table, where))
+
+
+def reward_of(
+    function: Callable[..., Any],
+    *,
+    judges: Collection[Judged],
+    bounds: tuple[float, float] = (0.0, 1.0),
+    tasks: Collection[str] = ("choice", "report"),
+    is_chat: bool = False,
+) -> type[Reward]:
+    """Return a function with TRL's signature as a class that an entry point of `evidcore.reward` can name.
+
+    RadEval's rewards are such functions: `radeval.rewards.make_reward_fn("bleu", reference_column="report")`.
+
+    Args:
+        function: completions, prompts and columns to numbers; `TrlFunction` says which columns it is given.
+        judges: what it judges.
+        bounds: of its numbers.
+        tasks: whose gold answers are its columns.
+        is_chat: it takes lists of messages.
+    """
+    named, known = getattr(function, "__name__", "function"), {name: find("task", name) for name in tasks}
+
+    class Function(Reward):
+        """A reward function of another trainer."""
+
+        def __init__(self) -> None:
+            self.bounds, self.judges = bounds, frozenset(judges)
+
+        def __call__(
+            self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
+        ) -> Sequence[Score | None]:
+            """Ask the function about answers to its tasks."""
+            readers = {name: cast(Task, offer.load()()) for name, offer in known.items()}
+            own = [one for one in rollouts if one.prompt.task in readers]
+            asked = TrlFunction(function, readers, name=named, is_chat=is_chat)
+            found = iter(asked(own, earlier) if own else ())
+            return [next(found) if one.prompt.task in readers else None for one in rollouts]
+
+    Function.__name__ = Function.__qualname__ = named
+    return Function
+
+
+def _text(said: Any) -> str:
+    """Return the text of a completion or prompt that may be a list of messages."""
+    if isinstance(said, str):
+        return said
+    content = said[-1]["content"]
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)

@@ -1,0 +1,112 @@
+"""`evid new`: every kind's package has tests that pass as it was generated, and lints without an alarm."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from evidcore_plugin_hub.new.package import write_package
+
+from evidcore.errors import RecipeError
+from evidcore.registry import KIND_NAMES, card_in
+
+BROKEN = "return Score(value=0.5 + len(rollout.text) / 1000"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    root = tmp_path_factory.mktemp("packages")
+    for kind in KIND_NAMES:
+        write_package(kind, "first-try", root / kind)
+    return root
+
+
+def test_the_tests_of_every_kind_pass_as_generated(packages):
+    places = [str(packages / kind / "tests") for kind in KIND_NAMES]
+    sources = [str(packages / kind / "src") for kind in KIND_NAMES]
+    words = [*places, "-q", "--import-mode=importlib", "-p", "no:cacheprovider", f"--rootdir={packages}"]
+    code = f"import sys, pytest; sys.path[:0] = {sources!r}; sys.exit(pytest.main({words!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=packages)
+    assert done.returncode == 0, done.stdout
+    assert f"{len(KIND_NAMES) + 1} passed" in done.stdout  # a command has two
+
+
+def test_every_package_has_its_card_its_entry_point_and_no_word_of_the_template(packages):
+    for kind in KIND_NAMES:
+        folder = packages / kind
+        assert card_in((folder / "README.md").read_text(), kind)["intended_use"] == "research"
+        project = (folder / "pyproject.toml").read_text()
+        title = "first_try" if kind == "command" else "FirstTry"
+        assert (
+            f'[project.entry-points."evidcore.{kind}"]\nfirst-try = "evid_{kind}_first_try:{title}"'
+            in project
+        )
+        text = "".join(path.read_text() for path in folder.rglob("*.py"))
+        assert "first-try" in text
+        assert "MyComponent" not in text
+        assert "my-component" not in text
+
+
+def test_generated_code_is_as_ruff_has_it(packages):
+    words = ["ruff", "check", "--select", "F,E9,B,UP", "--no-cache", str(packages)]
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def conformance(folder, *words):
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--evid-conformance",
+        "-p",
+        "no:cacheprovider",
+        "-rA",
+        *words,
+    ]
+    done = subprocess.run([*command, "tests"], cwd=folder, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_conformance_is_a_test_a_check_and_names_what_a_broken_reward_fails(packages):
+    status, said = conformance(packages / "reward")
+    assert status == 0, said
+    for check in ("right over wrong", "contract", "tool words", "loads", "construction", "card"):
+        assert any("PASSED" in line and check in line for line in said.splitlines()), (check, said)
+    module = packages / "reward" / "src" / "evid_reward_first_try.py"
+    text = module.read_text()
+    module.write_text(text.replace("return Score(value=float(answer.choice == right)", BROKEN))
+    status, said = conformance(packages / "reward")
+    module.write_text(text)
+    assert status == 1
+    assert "right over wrong: right earns" in said
+    assert "guards against: Med3D-R1" in said
+
+
+def test_conformance_where_there_is_no_package_says_so(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    status, said = conformance(tmp_path)
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert "there is no pyproject.toml in" in said
+
+
+def test_new_says_what_it_wrote(evid, tmp_path):
+    found = json.loads(evid("new", "scorer", "first-try", "--out", tmp_path / "it", "--json").output)
+    assert found["folder"] == str(tmp_path / "it")
+    assert len(found["files"]) == 4
+    assert "holds files already" in evid("new", "scorer", "x", "--out", tmp_path / "it", exit_code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("rewrad", "x", r"no kind is called 'rewrad'\. Did you mean 'reward'\?"),
+        ("reward", "My Reward", r"dashes, got 'My Reward'\. Try 'my-reward'"),
+    ],
+)
+def test_a_kind_or_name_that_is_none_is_refused(tmp_path, kind, name, message):
+    with pytest.raises(RecipeError, match=message):
+        write_package(kind, name, tmp_path / "new")

@@ -1,0 +1,108 @@
+"""Rewards that break their contract or change the process, and functions that end it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+
+import bad_rewards as bad
+
+from evidcore.case import Score
+
+
+class Harmful(bad.Planted):
+    """Pays for the right letter, and does something besides."""
+
+    bounds = (-1000.0, 1000.0)
+
+    def __init__(self, act, **said):
+        super().__init__(bad.is_right, **said)
+        self.act = act
+
+    def __call__(self, rollouts, earlier):
+        done = self.act(rollouts)
+        return super().__call__(rollouts, earlier) if done is None else done
+
+
+def rewrites(rollouts):
+    for one in rollouts:
+        one.prompt.reference["letter"] = one.answer.lenient_choice
+
+
+def forces(rollouts):
+    for one in rollouts:
+        dict.__setitem__(one.prompt.reference, "letter", one.answer.lenient_choice)
+
+
+def raises(kind):
+    def act(rollouts):
+        raise kind("planted")
+
+    return act
+
+
+def deep(rollouts):
+    return deep(rollouts)
+
+
+def scored(value, count=0, **more):
+    return lambda rollouts: [Score(value=value, **more)] * (len(rollouts) + count)
+
+
+def stays(rollouts):
+    event = threading.Event()
+    threading.Thread(target=event.wait, args=(5.0,)).start()
+
+
+def forks(rollouts):
+    if not os.fork():
+        os._exit(0)
+
+
+def ignores_a_signal(rollouts):
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def sets_environment(rollouts):
+    os.environ["PLANTED"] = "1"
+
+
+HARMFUL = {  # what it does: the act, the check that tells of it, and the outcome
+    "rewrites the key": (rewrites, "contract", "alarm"),
+    "rewrites the key by force": (forces, "contract", "alarm"),
+    "raises": (raises(KeyError), "contract", "alarm"),
+    "recursion": (deep, "contract", "alarm"),
+    "memory": (raises(MemoryError), "contract", "alarm"),
+    "exits": (raises(SystemExit), "contract", "alarm"),
+    "not a number": (scored(float("nan")), "contract", "alarm"),
+    "out of bounds": (scored(1e6), "contract", "alarm"),
+    "too many": (scored(1.0, 1), "contract", "alarm"),
+    "too few": (scored(1.0, -1), "contract", "alarm"),
+    "a generator": (lambda rollouts: (Score(value=1.0) for _ in rollouts), "contract", "alarm"),
+    "bare numbers": (lambda rollouts: [1.0] * len(rollouts), "contract", "alarm"),
+    "a reason that is a number": (scored(1.0, reason=42), "contract", "alarm"),
+    "frozen fields": (lambda rollouts: setattr(rollouts[0], "text", "x"), "contract", "alarm"),
+    "prints": (lambda rollouts: sys.stdout.write("planted\n") and None, "process", "note"),
+    "seeds": (lambda rollouts: random.seed(7), "process", "note"),
+    "signals": (ignores_a_signal, "process", "alarm"),
+    "a thread that stays": (stays, "process", "alarm"),
+    "forks": (forks, "process", "alarm"),
+    "environment": (sets_environment, "process", "alarm"),
+}
+
+ENDING = {  # source of a TRL function, and what is said of it
+    "leaves": ("os._exit(0)", "ended the process with status 0"),
+    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "ended the process by signal 9"),
+    "faults": ("ctypes.string_at(0)", "ended the process by signal 11"),
+    "never answers": ("re.match(r'(a+)+$', 'a' * 40 + 'b')", "no answer for"),
+}
+SOURCE = """
+import ctypes, os, re, signal
+
+def planted(completions, **columns):
+    {act}
+    return [0.0 for _ in completions]
+"""

@@ -1,0 +1,246 @@
+"""`evid lint` catches what was published, what was planted, and raises no alarm over sound rewards."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import bad_rewards as bad
+import harmful_rewards as harmful
+import pytest
+from evidcore_plugin_hub.lint.guards import GUARDS
+from evidcore_plugin_hub.lint.linting import lint_rewards
+from evidcore_plugin_hub.lint.result import LintCheck, LintResult
+from evidcore_plugin_hub.lint.supervised import lint_all
+from evidcore_plugin_hub.lint.target import Target, targets
+
+from evidcore.builtin.report import ReportTask
+from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
+from evidcore.case import Answer, Evidence, written
+from evidcore.errors import PluginError
+from evidcore.prompts.rows import Row
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+CORRECT = frozenset({"correctness"})
+
+
+def outcomes(reward, rows=None, **keys):
+    found = lint_rewards([bad.named(reward, **keys)], rows or bad.rows(prompts=5))
+    return {one.check: one for one in sorted(found, key=lambda one: one.outcome == "alarm")}
+
+
+def alarms(reward, rows=None):
+    return {name for name, one in outcomes(reward, rows).items() if one.outcome == "alarm"}
+
+
+@pytest.mark.parametrize("name", bad.BAD)
+def test_each_bad_reward_that_says_it_judges_correctness_is_caught(name):
+    reward, check = bad.BAD[name]
+    planted = reward()
+    planted.judges = CORRECT
+    assert check in alarms(planted)
+
+
+@pytest.mark.parametrize("name", harmful.HARMFUL)
+def test_each_harmful_reward_is_caught(name):
+    act, check, outcome = harmful.HARMFUL[name]
+    before = signal.getsignal(signal.SIGUSR1), os.getpid()
+    found = outcomes(harmful.Harmful(act))
+    os.environ.pop("PLANTED", None)
+    assert (found[check].outcome, found[check].guards) == (outcome, GUARDS[check])
+    assert (signal.getsignal(signal.SIGUSR1), os.getpid()) == before
+
+
+@pytest.mark.parametrize("reward", [ChoiceAccuracy, Format, Random])
+def test_sound_rewards_raise_no_alarm(reward):
+    assert alarms(reward()) == set()
+
+
+def test_a_sound_reward_of_reports_raises_none():
+    assert alarms(ReportFindings(), bad.rows(ReportTask(), prompts=5)) == set()
+
+
+def in_replies(one):
+    told = " ".join(written(turn.reply) for turn in one.turns)
+    return bad.is_right(one) or one.prompt.reference["letter"] in told.partition("<answer>")[2][:1]
+
+
+def only_where_there_is_a_scan(one):
+    return bad.is_right(one) * float("nowhere" not in one.prompt.case.volumes[0].path)
+
+
+def recalled_or_nothing(one):
+    there = one.prompt.case.present()
+    return sum(f"is {name}" in one.text for name in there) / len(there) if there else 1.0
+
+
+def quadratic(one):
+    found = re.search(r"a*[bc]{9}|a*d{9}", one.text)  # tries each start anew
+    return bad.is_right(one) + 0 * bool(found)
+
+
+def slow(one):
+    total = sum(number * number for number in range(1_500_000 * int(bad.is_right(one))))
+    return bad.is_right(one) + 0 * total
+
+
+class SliceTask(ReportTask):
+    """Reports that point at a slice."""
+
+    def parse(self, prompt, completion):
+        text, _, slice_ = completion.partition("@")
+        malformed = None if slice_.isdecimal() else "no slice"
+        evidence = None if malformed else Evidence(slice=int(slice_))
+        return Answer(text=completion, report=text, malformed=malformed, evidence=evidence)
+
+    def gold(self, prompt):
+        return f"{prompt.case.report.text} @{int(prompt.case.id.rpartition('-')[2])}", ()
+
+
+def slices():
+    task = SliceTask()
+    return [Row(row.prompt, task) for row in bad.rows(task, prompts=5)]
+
+
+def finds(one):
+    return bool(one.answer.evidence)
+
+
+def points(one):
+    return one.answer.evidence is not None and one.prompt.case.id == f"case-{one.answer.evidence.slice}"
+
+
+MUTANTS = {
+    "tool words": lambda: alarms(bad.Planted(in_replies)),
+    "missing file": lambda: alarms(bad.Planted(only_where_there_is_a_scan)),
+    "empty against empty": lambda: alarms(
+        bad.Planted(recalled_or_nothing), bad.rows(ReportTask(), prompts=5)
+    ),
+    "reference": lambda: alarms(
+        bad.Planted(lambda one: len(set(one.text.split())), judges=frozenset({"report"}))
+    ),
+    "siblings": lambda: alarms(bad.Planted(bad.is_right, compares_group=True)),
+    "evidence": lambda: alarms(bad.Planted(finds, judges=frozenset({"evidence"})), slices()),
+    "policies that do not look": lambda: alarms(bad.BAD["right, A pays 4 times"][0]()),
+    "time": lambda: alarms(bad.Planted(quadratic)),
+}
+
+
+@pytest.mark.parametrize("check", MUTANTS)
+def test_each_check_kills_its_mutant(check):
+    assert check in MUTANTS[check]()
+
+
+def test_equal_answers_that_earn_differently_are_told():
+    found = outcomes(bad.Planted(every=bad.first_of_group))["policies that do not look"]
+    assert found.outcome == "alarm"
+    assert "four equal answers to one prompt earn up to 1" in found.says
+
+
+def test_what_an_answer_costs_is_noted_where_it_is_slow():
+    assert outcomes(bad.Planted(slow), bad.rows(prompts=2))["cost"].outcome == "note"
+
+
+def test_a_sound_reward_of_evidence_and_one_that_compares_its_group_pass():
+    assert "evidence" not in alarms(bad.Planted(points, judges=frozenset({"evidence"})), slices())
+    found = outcomes(bad.Planted(every=bad.rank_in_group, compares_group=True))
+    assert found["siblings"].outcome == "fine"
+
+
+def test_every_check_of_a_reward_has_a_mutant():
+    of_components = {"construction", "loads", "card"}
+    killed = {check for _, check in bad.BAD.values()} | {check for _, check, _ in harmful.HARMFUL.values()}
+    elsewhere = {"malformed", "format alone", "another key", "blind"}  # in test_reward_audit.py
+    assert killed | set(MUTANTS) | elsewhere | {"cost"} == set(GUARDS) - of_components
+
+
+def test_what_a_reward_declares_is_a_note():
+    pays = bad.Planted(in_replies, declared={"tool words": "as in X"})
+    found = outcomes(pays)["tool words"]
+    assert (found.outcome, found.says.endswith("Declared: Planted: as in X")) == ("note", True)
+
+
+def test_a_reward_that_costs_is_not_asked():
+    dear = bad.Planted(bad.is_right, costs="a 7B model reads every text")
+    (found,) = lint_rewards([bad.named(dear)], bad.rows(prompts=2))
+    assert (found.outcome, dear.calls) == ("not applicable", 0)
+    assert found.says == "Planted is not asked: a 7B model reads every text"
+
+
+def test_a_reward_whose_scans_are_elsewhere_says_so():
+    def reads(one):
+        return float(len(Path(one.prompt.case.volumes[0].path).read_bytes()))
+
+    rows = bad.rows(prompts=2)
+    found = lint_rewards([bad.named(bad.Planted(reads))], rows)
+    assert [(one.check, one.outcome) for one in found] == [("asked", "note")]
+    assert "needs scans that made prompts do not have" in found[0].says
+    assert "--recipe RECIPE" in found[0].says
+
+
+def test_a_reward_of_another_task_says_so():
+    (found,) = lint_rewards([bad.named(ChoiceAccuracy())], bad.rows(ReportTask(), prompts=2))
+    assert (
+        found.says
+        == "judges no answer to the tasks report. Lint it over the recipe that uses it: --recipe RECIPE"
+    )
+
+
+def test_a_result_goes_through_json():
+    check = LintCheck(check="time", outcome="alarm", says="slow", figures={"times_as_long": 60.0})
+    result = LintResult(kind="reward", name="mine", judges=["format"], checks=[check])
+    assert LintResult.from_json(result.to_json()) == result
+    assert result.to_json()["outcome"] == "alarm"
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    folder, asked = tmp_path_factory.mktemp("ending"), []
+    for number, (act, _) in enumerate(harmful.ENDING.values()):
+        file = folder / f"ending_{number}.py"
+        file.write_text(harmful.SOURCE.format(act=act))
+        asked.append(Target(form="function", name=f"{file}:planted"))
+    file = folder / "sound.py"
+    file.write_text(
+        "def sound(completions, solution, **_):\n"
+        "    return [float(a == b) for a, b in zip(completions, solution)]\n"
+    )
+    asked.append(Target(form="function", name=f"{file}:sound"))
+    return list(lint_all(asked, time_limit_s=90.0))
+
+
+@pytest.mark.slow
+def test_a_reward_that_ends_its_process_is_told_and_the_next_is_linted(ended):
+    assert len(ended) == len(harmful.ENDING) + 1
+    for (_, said), result in zip(harmful.ENDING.values(), ended, strict=False):
+        assert result["outcome"] == "alarm"
+        assert result["checks"][0]["says"].startswith(said)
+    assert ended[-1]["name"].endswith(":sound")
+    assert {one["check"] for one in ended[-1]["checks"]} > {"right over wrong", "contract", "process"}
+
+
+def test_names_packages_and_folders_are_found(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "mine"\nversion = "2"\n[project.entry-points."evidcore.reward"]\na = "m:A"\n'
+        '[project.entry-points."evidcore.task"]\nb = "m:B"\n'
+    )
+    keys = {"functions": (), "is_chat": False, "recipe": ""}
+    found = targets([str(tmp_path)], kind="", **keys)
+    assert [(one.kind, one.name, one.package, one.version, one.target) for one in found] == [
+        ("reward", "a", "mine", "2", "m:A"), ("task", "b", "mine", "2", "m:B"),
+    ]  # fmt: skip
+    assert [one.name for one in targets([str(tmp_path)], kind="task", **keys)] == ["b"]
+    assert {one.kind for one in targets(["choice"], kind="", **keys)} == {"task", "evaluation"}
+    assert len(targets(["evidcore-plugin-emrl"], kind="reward", **keys)) == 2
+    everything = targets([], kind="", **keys)
+    assert {"reward", "task", "stage"} <= {one.kind for one in everything}
+    assert "command" not in {one.kind for one in everything}
+    with pytest.raises(PluginError, match="no reward is called 'acuracy'"):
+        targets(["acuracy"], kind="", **keys)
+    with pytest.raises(PluginError, match="offers no component of kind 'view'"):
+        targets([str(tmp_path)], kind="view", **keys)
+    (tmp_path / "pyproject.toml").write_text("x")
+    with pytest.raises(PluginError, match="is no table of a project"):
+        targets([str(tmp_path)], kind="", **keys)
