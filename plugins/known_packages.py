@@ -24,6 +24,8 @@ def table() -> str:
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         lines = [f"[{project['name']}]"]
         for group, names in project.get("entry-points", {}).items():
+            if not group.startswith("evidcore."):
+                continue  # a plugin of another program
             lines.append(f"{group.removeprefix('evidcore.')} = {json.dumps(sorted(names))}")
         sections.append("\n".join(lines) + "\n")
     return "\n".join(sections)

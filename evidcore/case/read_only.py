@@ -36,7 +36,7 @@ class ReadOnlyList(list[Any]):
 
 
 def read_only(value: Any) -> Any:
-    """Return a value of which no table, list or set can be written, however deep it lies."""
+    """Return a value of which no table, list or set can be written; itself where it holds none."""
     if isinstance(value, ReadOnlyDict | ReadOnlyList):
         return value
     if isinstance(value, Mapping):
@@ -44,7 +44,8 @@ def read_only(value: Any) -> Any:
     if isinstance(value, list):
         return ReadOnlyList(map(read_only, value))
     if type(value) is tuple:
-        return tuple(map(read_only, value))
+        kept = tuple(map(read_only, value))
+        return kept if any(one is not other for one, other in zip(kept, value, strict=True)) else value
     if isinstance(value, set):
         return frozenset(value)
     return value

@@ -87,6 +87,11 @@ def rank_in_batch(rollouts):
     return [sum(other < value for other in values) / len(values) for value in values]
 
 
+def by_the_first_key(rollouts):
+    key = rollouts[0].prompt.reference["letter"]  # as where labels are repeated once too often
+    return [float(one.answer.choice == key) for one in rollouts]
+
+
 def rank_in_group(rollouts):
     groups = {}
     for one in rollouts:
@@ -128,6 +133,7 @@ BAD = {  # what it does: the reward, and the check that must raise an alarm
     "non-deterministic": (lambda: Planted(lambda one: is_right(one) + 0.1 * COIN.random()), "repeat"),
     "saturating": (lambda: Planted(lambda one: min(1.0, is_right(one) + 5)), "right over wrong"),
     "first of its group": (lambda: Planted(every=first_of_group), "company"),
+    "the first prompt's key": (lambda: Planted(every=by_the_first_key), "company"),
     "rank in the whole batch": (lambda: Planted(every=rank_in_batch), "company"),
     "any of several answers": (
         lambda: Planted(lambda one: one.prompt.reference["letter"] in in_tags(one)), "everything affirmed"

@@ -244,3 +244,43 @@ def test_names_packages_and_folders_are_found(tmp_path):
     (tmp_path / "pyproject.toml").write_text("x")
     with pytest.raises(PluginError, match="is no table of a project"):
         targets([str(tmp_path)], kind="", **keys)
+
+
+def test_a_package_without_a_card_is_noted(tmp_path):
+    (tmp_path / "plain_module.py").write_text(
+        "from evidcore.builtin.rewards import Format\n\n\nclass Plain(Format):\n    pass\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "plain"\nversion = "1"\n[project.entry-points."evidcore.reward"]\n'
+        'plain = "plain_module:Plain"\nlost = "plain_module:Lost"\n'
+    )
+    asked = targets([str(tmp_path)], kind="", functions=(), is_chat=False, recipe="")
+    plain, lost = lint_all(asked)
+    (card,) = [one for one in plain["checks"] if one["check"] == "card"]
+    assert (card["outcome"], card["says"]) == ("note", "its package has no `toml card` block in its README")
+    assert plain["outcome"] == "note"
+    assert lost["outcome"] == "alarm"
+    assert "Lost" in lost["checks"][0]["says"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["med3d_r1", "medvol_r1", "medvr"])
+def test_composed_rewards_of_a_recipe_raise_no_alarm(name):
+    (asked,) = targets([], kind="", functions=(), is_chat=False, recipe=str(RECIPES / f"{name}.toml"))
+    (result,) = lint_all([asked], time_limit_s=600.0)
+    found = [one for one in result["checks"] if one["outcome"] == "alarm"]
+    assert found == []
+    assert len(result["checks"]) > 15
+
+
+def test_the_fixtures_that_the_page_names_are_there():
+    root = RECIPES.parent
+    page = (root / "docs" / "howto" / "lint.md").read_text(encoding="utf-8")
+    tables = page.partition("## Findings in released code")[2]
+    places = re.findall(r"`((?:tests|plugins)/[\w/.-]+\.py)(?:::(\w+))?`((?:, \"[^\"]+\")*)", tables)
+    assert len(places) == 24
+    for file, name, quoted in places:
+        text = (root / file).read_text(encoding="utf-8")
+        assert not name or re.search(rf"^(def )?{name}\b", text, re.MULTILINE), (file, name)
+        for words in re.findall(r'"([^"]+)"', quoted):
+            assert f'"{words}":' in text, (file, words)
