@@ -26,7 +26,7 @@ requires-python = ">=3.11"
 dependencies = ["evidcore>=0.1,<0.2"]
 
 [project.optional-dependencies]
-test = ["evidcore-plugin-hub>=0.1,<0.2", "pytest>=8"]
+test = ["evidcore-plugin-hub[conformance]>=0.1,<0.2"]
 
 [project.entry-points."evidcore.{kind}"]
 {name} = "{module}:{attribute}"
