@@ -85,10 +85,14 @@ def policies_that_do_not_look(subject: Subject) -> Said | None:
     paid = subject.pay(regrouped(groups))
     place = 0
     for said in letters:
-        values = [value or 0.0 for value in paid[place : place + len(said)]]
+        values = _known(paid[place : place + len(said)])
         place += len(said)
+        if len(values) < len(said):
+            continue  # not every letter has a verdict, so none has an advantage that could be told
         for letter, value in zip(said, values, strict=True):
             by_letter.setdefault(letter, []).append(value - statistics.fmean(values))
+    if not by_letter:
+        return None
     means = {letter: statistics.fmean(values) for letter, values in by_letter.items()}
     most = max(means, key=lambda letter: abs(means[letter]))
     says = f"a policy that always answers {most} has a mean advantage of {means[most]:+.3g} over all orders"

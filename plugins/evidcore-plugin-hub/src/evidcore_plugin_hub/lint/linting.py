@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from evidcore.errors import ContractError, DataError, EvidError
 from evidcore.prompts.rows import Row
@@ -106,8 +105,3 @@ def _declared(subject: Subject, check: LintCheck) -> LintCheck:
     if check.outcome != "alarm" or not reasons:
         return check
     return dataclasses.replace(check, outcome="note", says=f"{check.says}. Declared: {'; '.join(reasons)}")
-
-
-def table(checks: Sequence[LintCheck]) -> dict[str, Any]:
-    """Return outcomes by check and task, for tests and short tables."""
-    return {f"{one.task} {one.check}".strip(): one.outcome for one in checks}
