@@ -56,7 +56,7 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 31_331
+MOST_LINES = 31_390
 MOST_MODULES = 189
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 3115
