@@ -225,7 +225,7 @@ def test_a_task_that_needs_tags_is_not_tried_on_a_view_without(cases):
         (Looks, "parts are shown, all or some. got 1 crops in prompt 'case-0/side', 1 shown"),
         (Tells, "no prompt shows the report. it stands in prompt 'case-0/side'"),
         (LosesTheCase, "a prompt carries its case. got 'another' in prompt 'case-0/side'"),
-        (KeepsASet, r"the reference is plain JSON. got \{'side': 'right', 'sides': \{"),
+        (KeepsASet, r"the reference is plain JSON. got \{'side': 'right', 'sides': frozenset"),
         (KeepsATuple, r"the reference is plain JSON. got \{'side': 'right', 'sides': \("),
         (CannotReadItsGold, "gold is read as well-formed. 'right' is malformed: must be 'left.' or 'right.'"),
         (NoGold, "gold is read as well-formed. prompt 'case-0/side' raised JSONDecodeError"),
