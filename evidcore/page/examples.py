@@ -24,7 +24,7 @@ from evidcore.page.markup import DASH, Html, escape, join, number, tag, written
 from evidcore.page.record import Line, RunRecord
 
 CONDITIONS = {"own": "Own volume", "other-patient": "Another patient's volume", "blank": "Blank volume"}
-_READINGS = (  # field, label, whether None means that it was not asked for
+READINGS = (  # field, label, whether None means that it was not asked for
     ("choice", "strict", False),
     ("lenient_choice", "lenient", False),
     ("rescue_choice", "rescue", False),
@@ -33,7 +33,7 @@ _READINGS = (  # field, label, whether None means that it was not asked for
     ("answer", "right answer", False),
 )
 _TAG = re.compile(r"(</?[A-Za-z_]+>)")
-_OPEN_KEYS = ("letter", "options", "finding", "answer", "present")  # never report text
+OPEN_KEYS = ("letter", "options", "finding", "answer", "present")  # never report text
 
 
 def group_card(
@@ -127,7 +127,7 @@ def _prompt(prompt: str) -> Html:
 
 def _reference(reference: Mapping[str, Any], known: Known | None) -> Html | None:
     """Name the right answer; whatever else a task keeps may be report text, so only phantoms show it."""
-    shown = reference if known is not None and known.phantom else {k: reference.get(k) for k in _OPEN_KEYS}
+    shown = reference if known is not None and known.phantom else {k: reference.get(k) for k in OPEN_KEYS}
     letter, finding = shown.get("letter"), shown.get("finding")
     if letter is not None:
         said = join([tag("b", letter), f" {finding}" if finding else ""])
@@ -243,7 +243,7 @@ def _answer(condition: str, label: str, answer: Mapping[str, Any], gallery: Gall
         )
     readings = [
         tag("div", tag("dt", name), tag("dd", DASH if answer[key] is None else answer[key]))
-        for key, name, where_asked in _READINGS
+        for key, name, where_asked in READINGS
         if key in answer and (answer[key] is not None or not where_asked)
     ]
     return tag(

@@ -51,9 +51,8 @@ def interval(low: float | None, high: float | None, unit: Unit = "plain") -> Htm
     """Return an interval, or a dash where there is none."""
     if low is None or high is None:
         return tag("span", DASH, class_="none", title="no interval")
-    bare: Unit = unit
-    first = written(low, bare).removesuffix(" %")
-    last = written(high, bare).removesuffix(" %")
+    first = written(low, unit).removesuffix(" %")
+    last = written(high, unit).removesuffix(" %")
     return tag(
         "span",
         tag("data", first, value=repr(low)),

@@ -60,25 +60,33 @@ def read_record(folder: Path) -> RunRecord:
     Raises:
         RunError: if the folder is not a run, a file in it cannot be read, or it was moved from its stages.
     """
+    return dataclasses.replace(
+        read_head(folder),
+        metrics=list(_lines(folder / "metrics.jsonl")),
+        answers=[
+            {"stage": path.stem, **line}
+            for path in sorted((folder / "answers").glob("*.jsonl"))
+            for line in _lines(path)
+        ],
+    )
+
+
+def read_head(folder: Path) -> RunRecord:
+    """Read the run in `folder` without the lines of its metrics and answers, as `read_record`."""
     if not (folder / "resolved.toml").is_file() and not (folder / "recipe.toml").is_file():
         raise RunError(
             f"{folder}: not a run folder, neither resolved.toml nor recipe.toml is in it. "
             "Give the folder that `evid run` printed, runs/<recipe>/<time>-<hash>."
         )
     refuse_moved(folder)
-    recipe = _toml(folder / "resolved.toml") or _toml(folder / "recipe.toml")
     return RunRecord(
         folder=folder,
-        recipe=recipe,
+        recipe=_toml(folder / "resolved.toml") or _toml(folder / "recipe.toml"),
         lock=_toml(folder / "lock.toml"),
         status=told_status(folder),
-        metrics=list(_lines(folder / "metrics.jsonl")),
+        metrics=(),
         results=[_json(path) for path in sorted((folder / "results").glob("*.json"))],
-        answers=[
-            {"stage": path.stem, **line}
-            for path in sorted((folder / "answers").glob("*.jsonl"))
-            for line in _lines(path)
-        ],
+        answers=(),
         rollout_files=sorted((folder / "rollouts").glob("*.jsonl")),
     )
 

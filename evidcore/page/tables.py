@@ -99,26 +99,17 @@ def _line_note(row: Mapping[str, Any]) -> Html:
 def _table(rows: Sequence[Mapping[str, Any]], result: Line) -> Html:
     with_lines = any(is_accuracy(row) and not is_detail(row) and reference_lines(row, result) for row in rows)
     with_notes = any(row.get("note") for row in rows)
-    heads = [
-        tag("th", "What", scope="col"),
-        tag("th", "Metric", scope="col"),
-        tag("th", "Value", scope="col", class_="num"),
-        tag("th", "95 % interval", scope="col", class_="num"),
-    ]
-    if with_lines:
-        heads += [tag("th", label, scope="col", class_="num") for label in REFERENCE_LINES.values()]
-    heads += [
-        tag("th", "Questions", scope="col", class_="num"),
-        tag("th", "Patients", scope="col", class_="num"),
-    ]
+    heads = [tag("th", label, scope="col") for label in ("What", "Metric")]
+    lines = REFERENCE_LINES.values() if with_lines else ()
+    numbers = ("Value", "95 % interval", *lines, "Questions", "Patients")
+    heads += [tag("th", label, scope="col", class_="num") for label in numbers]
     if with_notes:
         heads.append(tag("th", "Note", scope="col"))
-    body = []
-    previous = None
-    for row in rows:
-        name = str(row.get("name", ""))
-        body.append(_row(row, result, name if name != previous else "", with_lines, with_notes))
-        previous = name
+    names = [str(row.get("name", "")) for row in rows]
+    body = [
+        _row(row, result, name if name != before else "", with_lines, with_notes)
+        for row, name, before in zip(rows, names, [None, *names], strict=False)
+    ]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Figures")
 

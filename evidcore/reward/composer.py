@@ -371,6 +371,7 @@ def record(
                     "text": rollouts[index].text,
                     "total": totals[index],
                     "malformed": rollouts[index].answer.malformed,
+                    "evidence": (said := rollouts[index].answer.evidence) and dataclasses.asdict(said),
                     "turns": [turn.to_json() for turn in rollouts[index].turns],
                     "parent": rollouts[index].parent,
                     "rewards": {

@@ -1,0 +1,215 @@
+"""One overlay model: what is drawn over a scan, whoever says it, and its shape on a slice of any plane.
+
+An answer, a rollout, a tool's reply and a data set all give overlays, which differ by their role alone. Boxes
+and masks are in voxels of the source volume, axes z, y, x.
+
+Nothing here knows of a server. In `evidcore.page` it would replace the six masks that `Gallery._drawn` picks,
+and it would draw predicted boxes there, which are drawn on the page of `evid predict` alone so far.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from evidcore.case import Crop, MaskRef
+from evidcore.page.gallery import outline
+
+Role = Literal["truth", "predicted", "looked-at", "shown"]
+Plane = Literal["axial", "coronal", "sagittal"]
+Mask = npt.NDArray[np.bool_]
+AXES: Mapping[Plane, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # which of z, y, x a slice cuts
+SpanZYX = tuple[int, int, int, int, int, int]  # z0, z1, y0, y1, x0, x1: starts included, stops excluded
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Overlay:
+    """One thing to draw; it is switched by itself.
+
+    Args:
+        name: what it shows: a finding, "box", "slice".
+        role: who says so.
+        source: "a" or "b" for an answer on that side, empty for the data set.
+        boxes: in voxels.
+        mask: where its mask lies, read when it is drawn.
+        slices: axial slices that are named without a box.
+        asked: whether the question is about it; then it is drawn at first.
+    """
+
+    name: str
+    role: Role
+    source: str = ""
+    boxes: tuple[SpanZYX, ...] = ()
+    mask: MaskRef | None = None
+    slices: tuple[int, ...] = ()
+    asked: bool = True
+
+    @property
+    def id(self) -> str:
+        """Return the name by which it is asked for; one overlay of a question has it."""
+        return "/".join((self.source or "case", self.role, self.name))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What is drawn of an overlay on one slice: SVG paths in pixels of that slice."""
+
+    outline: str
+    fill: str = ""
+
+
+def of_answer(line: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
+    """Return what an answer's line points at in one volume, and what is known to be right.
+
+    Args:
+        line: of `answers/<stage>.jsonl`.
+        side: "a" or "b".
+        path: of the volume that is drawn.
+    """
+    found = _predicted(line.get("slice"), line.get("slices"), line.get("boxes"), side)
+    gold = dict(line.get("gold_slices") or {})
+    if isinstance(line.get("gold_slice"), int):
+        gold[""] = line["gold_slice"]
+    found += [
+        Overlay(name=f"right slice {name}".strip(), role="truth", slices=(int(z),))
+        for name, z in gold.items()
+        if isinstance(z, int)
+    ]
+    return [*found, *_seen(line.get("images") or (), line.get("turns") or (), side, path)]
+
+
+def of_group(line: Mapping[str, Any], path: str) -> list[Overlay]:
+    """Return what is known to be right of a group's question, and what was shown.
+
+    Args:
+        line: of `rollouts/<stage>.jsonl`.
+        path: of the volume that is drawn.
+    """
+    found = []
+    target = (line.get("reference") or {}).get("target")
+    if isinstance(target, Mapping) and isinstance(target.get("boxes"), Mapping):
+        boxes = tuple(_span(box) for some in target["boxes"].values() for box in some)
+        found.append(Overlay(name="right box", role="truth", boxes=boxes))
+    if isinstance(target, Mapping) and isinstance(target.get("slice"), int):
+        found.append(Overlay(name="right slice", role="truth", slices=(target["slice"],)))
+    return [*found, *_seen(line.get("images") or (), (), "a", path)]
+
+
+def of_rollout(rollout: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
+    """Return what one rollout points at and looked at; empty for runs that recorded no evidence."""
+    said = rollout.get("evidence") or {}
+    found = _predicted(said.get("slice"), said.get("slices"), said.get("boxes"), side)
+    return [*found, *_seen((), rollout.get("turns") or (), side, path)]
+
+
+def of_masks(masks: Mapping[str, MaskRef], asked: Sequence[str]) -> list[Overlay]:
+    """Return a case's masks, those that the question is about first."""
+    order = [*(name for name in asked if name in masks), *(name for name in masks if name not in asked)]
+    return [Overlay(name=name, role="truth", mask=masks[name], asked=name in asked) for name in order]
+
+
+def extent(overlay: Overlay, mask: Mask | None, plane: Plane) -> list[int]:
+    """Return the slices of a plane on which an overlay is seen.
+
+    Args:
+        overlay: what is drawn.
+        mask: its mask where it has one, shape (z, y, x).
+        plane: whose slices.
+    """
+    axis = AXES[plane]
+    seen: set[int] = set(overlay.slices) if plane == "axial" else set()
+    for span in overlay.boxes:
+        seen.update(range(span[2 * axis], span[2 * axis + 1]))
+    if mask is not None:
+        others = tuple(other for other in range(3) if other != axis)
+        seen.update(np.flatnonzero(mask.any(axis=others)).tolist())
+    return sorted(seen)
+
+
+def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: int) -> Drawn | None:
+    """Return an overlay's shape on a slice, None where it is not seen there.
+
+    Args:
+        overlay: what is drawn.
+        mask: its mask where it has one, shape (z, y, x).
+        plane: axial slices show y down and x right; the other planes show z up.
+        index: of the slice along its axis.
+        depth: slices of the volume along z.
+    """
+    axis = AXES[plane]
+    edges = [
+        _rectangle(span, plane, depth)
+        for span in overlay.boxes
+        if span[2 * axis] <= index < span[2 * axis + 1]
+    ]
+    if mask is not None:
+        seen = cut(mask, plane, index)
+        if seen.any():
+            return Drawn(outline="".join([outline(seen), *edges]), fill=filled(seen))
+    return Drawn(outline="".join(edges)) if edges else None
+
+
+def cut(array: npt.NDArray[Any], plane: Plane, index: int) -> npt.NDArray[Any]:
+    """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
+    seen = np.asarray(np.take(array, index, axis=AXES[plane]))
+    return seen if plane == "axial" else seen[::-1]
+
+
+def filled(mask: Mask) -> str:
+    """Return the area of a mask, shape (y, x), as an SVG path: a strip for each run of a row."""
+    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    pieces = []
+    for y in np.flatnonzero(mask.any(axis=1)).tolist():
+        ends = np.flatnonzero(edges[y]).reshape(-1, 2).tolist()
+        pieces += [f"M{start} {y}H{stop}V{y + 1}H{start}Z" for start, stop in ends]
+    return "".join(pieces)
+
+
+def _rectangle(span: SpanZYX, plane: Plane, depth: int) -> str:
+    z0, z1, y0, y1, x0, x1 = span
+    top, bottom = (y0, y1) if plane == "axial" else (depth - z1, depth - z0)
+    left, right = (y0, y1) if plane == "sagittal" else (x0, x1)
+    return f"M{left} {top}H{right}V{bottom}H{left}Z"
+
+
+def _predicted(place: Any, by_finding: Any, boxes: Any, side: str) -> list[Overlay]:
+    found = []
+    if boxes:
+        found.append(
+            Overlay(name="box", role="predicted", source=side, boxes=tuple(_span(box) for box in boxes))
+        )
+    if isinstance(place, int):
+        found.append(Overlay(name="slice", role="predicted", source=side, slices=(place,)))
+    for name, z in (by_finding or {}).items():
+        if isinstance(z, int):
+            found.append(Overlay(name=f"slice {name}".strip(), role="predicted", source=side, slices=(z,)))
+    return found
+
+
+def _span(box: Mapping[str, int]) -> SpanZYX:
+    return box["z"], box["z"] + 1, box["y0"], box["y1"], box["x0"], box["x1"]
+
+
+def _seen(images: Iterable[str], turns: Iterable[Mapping[str, Any]], side: str, path: str) -> list[Overlay]:
+    """Return the parts of a volume that a prompt showed, and those that tools showed afterwards."""
+    found = []
+    shown = _parts(images, path)
+    if shown and all(span[1] - span[0] == 1 for span in shown):
+        slices = tuple(span[0] for span in shown)
+        found.append(Overlay(name="slices shown", role="shown", source=side, slices=slices, asked=False))
+    elif shown:
+        found.append(Overlay(name="part shown", role="shown", source=side, boxes=shown, asked=False))
+    for number, turn in enumerate(turns, start=1):
+        looked = _parts(turn.get("crops") or (), path)
+        if looked:
+            found.append(Overlay(name=f"look {number}", role="looked-at", source=side, boxes=looked))
+    return found
+
+
+def _parts(uris: Iterable[str], path: str) -> tuple[SpanZYX, ...]:
+    crops = [Crop.parse_uri(uri) for uri in uris]
+    return tuple(crop.box_zyx for crop in crops if crop.volume.path == path and crop.box_zyx is not None)

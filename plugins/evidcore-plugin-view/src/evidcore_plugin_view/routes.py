@@ -1,0 +1,194 @@
+"""What can be asked of the runs that are looked at, and the answers: JSON values, and PNG of slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, get_args
+
+from evidcore.errors import RunError
+from evidcore_plugin_view.opened_run import OpenedRun
+
+if TYPE_CHECKING:
+    from evidcore_plugin_view.overlay import Plane
+    from evidcore_plugin_view.scan import Scan
+    from evidcore_plugin_view.scene import Reference, Scene
+
+Query = Mapping[str, str]
+Answer = dict[str, Any] | list[Any] | bytes
+
+
+class Routes:
+    """Answers by name; every value of a query is text.
+
+    Args:
+        runs: by name; "a" is the first, "b" the second.
+    """
+
+    def __init__(self, runs: Mapping[str, OpenedRun]) -> None:
+        self.runs = runs
+        self._scans: Any = None
+        self._answers: Mapping[str, Callable[[Query], Answer]] = {
+            "runs": self._runs,
+            "rows": self._rows,
+            "search": self._search,
+            "line": self._line,
+            "results": self._results,
+            "scene": self._scene,
+            "slice.png": self._slice,
+            "shapes": self._shapes,
+            "extent": self._extent,
+            "value": self._value,
+        }
+
+    def answer(self, name: str, query: Query) -> Answer | None:
+        """Return what is asked for; None where nothing has that name.
+
+        Raises:
+            EvidError: if a run, a line or a scan is not there or cannot be read.
+            ValueError: if a number is none, or lies outside a scan.
+            KeyError: if the query lacks a value; names it.
+        """
+        found = self._answers.get(name)
+        return None if found is None else found(query)
+
+    def _run(self, name: str) -> OpenedRun:
+        if name not in self.runs:
+            raise RunError(f"no run is called {name!r}. There are: {', '.join(self.runs)}.")
+        return self.runs[name]
+
+    def _runs(self, query: Query) -> Answer:
+        for run in self.runs.values():
+            run.read_again()
+        return {name: run.described() for name, run in self.runs.items()}
+
+    def _rows(self, query: Query) -> Answer:
+        return list(self._run(query["run"]).rows(query["kind"], query["stage"]))
+
+    def _search(self, query: Query) -> Answer:
+        from evidcore_plugin_view.texts import searched
+
+        return (
+            self._run(query["run"]).index(query["kind"], query["stage"]).containing(query["words"], searched)
+        )
+
+    def _results(self, query: Query) -> Answer:
+        return [
+            {
+                "stage": result.get("stage"),
+                "kind": result.get("kind"),
+                "rows": [_plain(row) for row in result.get("rows") or ()],
+                "verdict": result.get("verdict") or {},
+            }
+            for result in self._run(query["run"]).head.results
+        ]
+
+    def _line(self, query: Query) -> Answer:
+        from evidcore_plugin_view import texts
+
+        reference = _reference(query["line"])
+        run = self._run(reference.run)
+        line = run.line(reference.kind, reference.stage, reference.number)
+        run.look_up(reference.kind, reference.stage, reference.number)
+        case_id = str(line["case_id"])
+        phantom, booked = run.is_phantom(case_id), run.book.case(case_id)
+        found = texts.told(line, phantom=phantom)
+        found["phantom"] = phantom
+        if "reference" in line:
+            found["reference"] = texts.told_reference(line["reference"] or {}, phantom=phantom)
+        if "rollouts" in line:
+            found["rollouts"] = [texts.told_rollout(one) for one in line["rollouts"]]
+        else:
+            found["text"] = texts.shortened(str(line.get("text", "")))
+            found["turns"] = texts.told_turns(line.get("turns") or ())
+        if booked is not None:
+            found["report"], found["report_withheld"] = booked.report, booked.report_withheld
+        return found
+
+    def _composed(self, query: Query) -> Scene:
+        from evidcore_plugin_view.scene import compose
+
+        references = [_reference(query[side]) for side in ("a", "b") if query.get(side)]
+        for one in references:
+            self._run(one.run)
+        self.runs[references[0].run].look_up(references[0].kind, references[0].stage, references[0].number)
+        return compose(self.runs, references)
+
+    def _scan(self, scene: Scene) -> Scan:
+        from evidcore_plugin_view.scan import Scans
+
+        if scene.volume is None:
+            raise RunError(" ".join(scene.notes))
+        if self._scans is None:
+            self._scans = Scans()
+        found: Scan = self._scans.get(scene.volume)
+        return found
+
+    def _scene(self, query: Query) -> Answer:
+        from evidcore_plugin_view.overlay import AXES
+
+        scene = self._composed(query)
+        told: dict[str, Any] = {"notes": list(scene.notes), "waiting": scene.waiting, "overlays": []}
+        if scene.volume is None:
+            return told
+        scan = self._scan(scene)
+        told |= {"windows": scan.windows(), "planes": {plane: scan.plane(plane) for plane in AXES}}
+        for one in scene.overlays:
+            fields = ("id", "name", "role", "source", "asked")
+            told["overlays"].append({name: getattr(one, name) for name in fields})
+        return told
+
+    def _slice(self, query: Query) -> Answer:
+        scan = self._scan(self._composed(query))
+        return scan.png(_plane(query), int(query["index"]), float(query["low"]), float(query["high"]))
+
+    def _shapes(self, query: Query) -> Answer:
+        """Return the shapes of some overlays on one slice, by id."""
+        from evidcore_plugin_view.overlay import drawn
+
+        scene = self._composed(query)
+        scan, plane, index = self._scan(scene), _plane(query), int(query["index"])
+        found = {}
+        for name in query["overlays"].split("|") if query["overlays"] else ():
+            one = scene.overlay(name)
+            mask = scan.mask(one.mask) if one.mask is not None else None
+            shape = drawn(one, mask, plane, index, scan.volume.shape_zyx[0])
+            if shape is not None:
+                found[name] = {"outline": shape.outline, "fill": shape.fill}
+        return found
+
+    def _extent(self, query: Query) -> Answer:
+        """Return the slices on which an overlay is seen, by plane."""
+        from evidcore_plugin_view.overlay import AXES, extent
+
+        scene = self._composed(query)
+        scan, one = self._scan(scene), scene.overlay(query["overlay"])
+        mask = scan.mask(one.mask) if one.mask is not None else None
+        seen: dict[str, Any] = {plane: extent(one, mask, plane) for plane in AXES}
+        return seen | {"window": None if mask is None else scan.window_around(mask)}
+
+    def _value(self, query: Query) -> Answer:
+        scan = self._scan(self._composed(query))
+        return scan.value(*(int(query[axis]) for axis in "zyx"))
+
+
+def _reference(text: str) -> Reference:
+    from evidcore_plugin_view.scene import Reference
+
+    return Reference.parse(text)
+
+
+def _plane(query: Query) -> Plane:
+    from evidcore_plugin_view.overlay import Plane
+
+    plane = query["plane"]
+    if plane not in get_args(Plane):
+        raise ValueError(f"a plane is one of {', '.join(get_args(Plane))}, got {plane!r}")
+    return plane  # type: ignore[return-value]  # it was just compared
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a table shows of a result's row."""
+    from evidcore.page.tables import unit_of_row
+
+    kept = ("name", "task", "metric", "value", "low", "high", "note", "headline", "questions", "patients")
+    return {name: row[name] for name in kept if row.get(name) is not None} | {"unit": unit_of_row(row)}

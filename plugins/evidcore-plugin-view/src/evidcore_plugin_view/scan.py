@@ -1,0 +1,160 @@
+"""Scans in memory: slices of three planes as PNG, masks on the scan's grid, values under the pointer."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.formats import Volume
+from evidcore.page.gallery import AXIAL_SIDES, FILM_SIDES, WINDOWS_HU
+from evidcore.volume import read, read_mask
+from evidcore_plugin_view.overlay import AXES, Mask, Plane, cut
+
+_LUNG_HU = (-980.0, -600.0)  # values of aerated lung
+_LUNG_SHARE = 0.08  # of the middle of a volume: chest CT has 15 to 50 %, an abdomen with lung bases less
+_LUNG_AROUND = 0.25  # of the box around a mask
+_AROUND = 3  # voxels that the box is wider on each side
+SIDES = {"axial": AXIAL_SIDES, "coronal": FILM_SIDES["y"], "sagittal": FILM_SIDES["x"]}
+_MOST_BYTES = 1_000_000_000  # of scans and masks together
+
+
+class Scan:
+    """A volume that was read, its masks as they are asked for."""
+
+    def __init__(self, ref: VolumeRef) -> None:
+        """Read the volume.
+
+        Raises:
+            DataError: if its file cannot be used; names it, the value and what to do.
+        """
+        self.volume: Volume = read(ref)
+        self._masks: dict[MaskRef, Mask] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return how much memory it takes."""
+        with self._lock:
+            return self.volume.array.nbytes + sum(mask.nbytes for mask in self._masks.values())
+
+    def mask(self, ref: MaskRef) -> Mask:
+        """Return a mask, shape (z, y, x) on the volume's grid.
+
+        Raises:
+            DataError: if its file cannot be used, or lies on another grid.
+        """
+        with self._lock:
+            if ref not in self._masks:
+                self._masks[ref] = read_mask(ref, self.volume)
+            return self._masks[ref]
+
+    def windows(self) -> dict[str, tuple[float, float]]:
+        """Return display windows as (lowest, highest value), the one that fits the content first."""
+        if self.volume.intensity != "hu":
+            low, high = (float(edge) for edge in np.percentile(self.volume.array, (1, 99)))
+            return {"full range": (low, max(high, low + 1e-6))}
+        _, y, x = self.volume.shape_zyx
+        middle = self.volume.array[:, y // 5 : y - y // 5, x // 5 : x - x // 5]  # without air around the body
+        best = _fitting(middle, _LUNG_SHARE)
+        return {best: WINDOWS_HU[best], **{name: edges for name, edges in WINDOWS_HU.items() if name != best}}
+
+    def window_around(self, mask: Mask) -> str | None:
+        """Return the window that shows what lies around a mask; None where it is empty or nothing is HU."""
+        if self.volume.intensity != "hu" or not mask.any():
+            return None
+        spans = [np.flatnonzero(mask.any(axis=others)) for others in ((1, 2), (0, 2), (0, 1))]
+        around = tuple(slice(max(0, span[0] - _AROUND), span[-1] + 1 + _AROUND) for span in spans)
+        return _fitting(self.volume.array[around], _LUNG_AROUND)
+
+    def plane(self, plane: Plane) -> dict[str, Any]:
+        """Return what a viewer must know of a plane: slices, pixels, width / height in mm, body sides."""
+        axis = AXES[plane]
+        shape, spacing = self.volume.shape_zyx, self.volume.spacing_mm_zyx
+        rows, columns = (other for other in range(3) if other != axis)
+        return {
+            "count": shape[axis],
+            "height": shape[rows],
+            "width": shape[columns],
+            "aspect": shape[columns] * spacing[columns] / (shape[rows] * spacing[rows]),
+            "step_mm": spacing[axis],
+            "sides": dict(SIDES[plane]),
+        }
+
+    def png(self, plane: Plane, index: int, low: float, high: float) -> bytes:
+        """Return a slice as an 8-bit grey PNG, a pixel a voxel.
+
+        Args:
+            plane: which way it is cut.
+            index: of the slice along its axis.
+            low: the value that is black.
+            high: the value that is white.
+
+        Raises:
+            ValueError: if there is no such slice or the window is empty.
+        """
+        self._refuse(plane, index)
+        if not high > low:
+            raise ValueError(f"a window must rise, got {low} to {high}")
+        values = cut(self.volume.array, plane, index).astype(np.float32)
+        grey = np.clip((values - low) * (255.0 / (high - low)), 0, 255).astype(np.uint8)
+        held = io.BytesIO()
+        Image.fromarray(grey).save(held, format="PNG", compress_level=1)  # fast: it stays on this machine
+        return held.getvalue()
+
+    def value(self, z: int, y: int, x: int) -> dict[str, Any]:
+        """Return the value of a voxel and its place in the body, in mm from the scanner's origin, LPS.
+
+        Raises:
+            ValueError: if it lies outside the volume.
+        """
+        for plane, index in zip(AXES, (z, y, x), strict=True):
+            self._refuse(plane, index)
+        place = self.volume.affine @ np.array([z, y, x, 1.0])
+        return {
+            "value": float(self.volume.array[z, y, x]),
+            "mm_zyx": [round(float(mm), 1) for mm in place[:3]],
+        }
+
+    def _refuse(self, plane: Plane, index: int) -> None:
+        count = self.volume.shape_zyx[AXES[plane]]
+        if not 0 <= index < count:
+            raise ValueError(f"{plane} slices are 0 to {count - 1}, got {index}")
+
+
+def _fitting(voxels: npt.NDArray[Any], share: float) -> str:
+    """Return the lung's window where more than a share of some voxels is aerated lung."""
+    low, high = _LUNG_HU
+    return "lung" if ((voxels > low) & (voxels < high)).mean() > share else "mediastinum"
+
+
+class Scans:
+    """The scans that were looked at last, as many as fit into memory."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._held: OrderedDict[VolumeRef, Scan] = OrderedDict()
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+
+    def get(self, ref: VolumeRef) -> Scan:
+        """Return a scan, read if it has to be; the scan asked for last always stays.
+
+        Raises:
+            DataError: if its file cannot be used.
+        """
+        with self._lock:
+            if ref not in self._held:
+                self._held[ref] = Scan(ref)
+            self._held.move_to_end(ref)
+            while (
+                len(self._held) > 1
+                and sum(scan.memory_bytes for scan in self._held.values()) > self._most_bytes
+            ):
+                self._held.popitem(last=False)
+            return self._held[ref]

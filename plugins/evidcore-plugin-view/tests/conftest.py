@@ -1,0 +1,246 @@
+"""A run with answers and rollouts that point at things, on generated scans; its server; one browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evidcore_plugin_phantoms.testing import copied_run as copied_run
+from evidcore_plugin_phantoms.testing import small_run as small_run
+
+from evidcore.case import Crop
+from evidcore.registry.factory import build
+from evidcore.testing.fixtures import evid as evid
+from evidcore.volume import cache_root, read, read_mask
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+RECIPE = """
+schema = 1
+name = "looked"
+seed = 17
+[dataset.chest]
+use = "phantom-chest"
+train_cases = 3
+validation_cases = 0
+test_cases = 6
+questions_per_finding = 1
+[dataset.abdomen]
+use = "phantom-abdomen"
+train_cases = 1
+validation_cases = 0
+test_cases = 2
+[[stage]]
+kind = "sft"
+data = [{ dataset = "chest", task = "choice" }]
+[[stage]]
+kind = "evaluate"
+[[stage.data]]
+dataset = "chest"
+task = "choice"
+split = "test"
+[[stage.data]]
+dataset = "abdomen"
+task = "point"
+split = "test"
+[[stage]]
+kind = "grpo"
+data = [{ dataset = "chest", task = "choice" }, { dataset = "abdomen", task = "point" }]
+[[stage]]
+kind = "evaluate"
+[[stage.data]]
+dataset = "chest"
+task = "choice"
+split = "test"
+[[stage.data]]
+dataset = "abdomen"
+task = "point"
+split = "test"
+"""
+LONG = 10_000_000
+EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
+
+
+@pytest.fixture(scope="session")
+def cases():
+    """Generated cases by data set and split."""
+    import tomllib
+
+    found = {}
+    for name, table in tomllib.loads(RECIPE)["dataset"].items():
+        dataset = build("dataset", table, given={"cache_folder": cache_root()}, where=f"dataset.{name}")
+        found[name] = {split: list(dataset.cases(split)) for split in ("train", "test")}
+    return found
+
+
+@pytest.fixture(scope="session")
+def looked(tmp_path_factory, cases) -> Path:
+    """The run: two evaluations of the same questions, and groups of rollouts between them."""
+    folder = tmp_path_factory.mktemp("runs") / "looked" / "20261120-221504-3fa9c1"
+    for name in ("answers", "rollouts", "results"):
+        (folder / name).mkdir(parents=True)
+    (folder / "resolved.toml").write_text(RECIPE)
+    (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "STATUS").write_text(json.dumps({"state": "finished", "stage": "", "step": 0, "message": ""}))
+    rows = [{"name": "choice", "metric": "strict_accuracy", "value": 0.5, "headline": True}]
+    for stage in ("02-evaluate", "04-evaluate"):
+        (folder / "results" / f"{stage}.json").write_text(
+            json.dumps({"stage": stage, "kind": "evaluate", "rows": rows})
+        )
+    chest = [case for case in cases["chest"]["test"] if case.present()]
+    for stage in ("02-evaluate", "04-evaluate"):
+        lines = [choice_line(case, stage, number) for number, case in enumerate(chest)]
+        lines += [pointing_line(case, stage) for case in cases["abdomen"]["test"]]
+        write_lines(folder / "answers" / f"{stage}.jsonl", lines)
+    groups = [group_line(case, step) for step, case in enumerate(cases["abdomen"]["train"] * 3, start=1)]
+    write_lines(folder / "rollouts" / "03-grpo.jsonl", groups)
+    return folder
+
+
+def write_lines(path, lines):
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+
+def line_of(case, name, task, **fields):
+    """What every line says of its question."""
+    return {"prompt_id": f"{case.id}:{name}", "case_id": case.id, "task": task, **fields}
+
+
+def choice_line(case, stage, number):
+    """One question; the first is right before GRPO and wrong after it, the second the other way round."""
+    right = {0: stage == "02-evaluate", 1: stage == "04-evaluate"}.get(number, True)
+    finding = case.present()[0]
+    text = f"<think>The scan shows {finding}.</think><answer>{'A' if right else 'B'}</answer>"
+    return line_of(
+        case,
+        "0-0",
+        "choice",
+        patient=case.patient,
+        condition="own",
+        prompt=f"<image>Which finding is present?\nA) {finding}\nB) nothing",
+        text={2: EVIL, 3: "long " * (LONG // 5)}.get(number, text),
+        malformed="no tags" if number in (2, 3) else None,
+        choice="A" if right else "B",
+        answer="A",
+        finding=finding,
+        images=[Crop(volume=case.volumes[0]).uri()],
+        correct=right,
+        value=float(right),
+    )
+
+
+def target_of(case):
+    """A mask of a case: its name, and its box on the slice that shows most of it."""
+    name = sorted(case.masks)[0]
+    mask = read_mask(case.masks[name], read(case.volumes[0]))
+    z = int(mask.sum(axis=(1, 2)).argmax())
+    y, x = np.flatnonzero(mask[z].any(axis=1)), np.flatnonzero(mask[z].any(axis=0))
+    return name, {"z": z, "y0": int(y[0]), "y1": int(y[-1]) + 1, "x0": int(x[0]), "x1": int(x[-1]) + 1}
+
+
+def pointing_line(case, stage):
+    """An answer that boxes something: beside it before GRPO, on it afterwards."""
+    name, box = target_of(case)
+    off = 0 if stage == "04-evaluate" else 6
+    said = {**box, "x0": box["x0"] + off, "x1": box["x1"] + off}
+    dice = 0.9 if not off else 0.3
+    return line_of(
+        case,
+        name,
+        "point",
+        patient=case.patient,
+        condition="own",
+        prompt=f"<image>Where is the {name}?",
+        text=json.dumps(said),
+        malformed=None,
+        slice=box["z"],
+        boxes=[said],
+        gold_slice=box["z"],
+        target=name,
+        masks=[name],
+        images=[Crop(volume=case.volumes[0]).uri()],
+        figures={"dsc": dice},
+        value=dice,
+    )
+
+
+def group_line(case, step):
+    """A group of three rollouts: a good box, a malformed answer, and one that looked at a part first."""
+    name, box = target_of(case)
+    crop = Crop(volume=case.volumes[0])
+    part = crop.cut((box["z"], box["z"] + 1, box["y0"] - 2, box["y1"] + 2, box["x0"] - 2, box["x1"] + 2))
+    turn = {"text": "I zoom in.", "actions": [{"tool": "crop"}], "reply": "<image>", "crops": [part.uri()]}
+
+    def rollout(total, advantage, text, turns=(), fault=None):
+        verdict = {"value": total, "parts": {}, "reason": "IoU with the box", "unscored": None}
+        return {
+            "text": text,
+            "total": total,
+            "malformed": fault,
+            "evidence": None if fault else {"slice": box["z"], "slices": {}, "boxes": [box], "mask": None},
+            "turns": list(turns),
+            "parent": None,
+            "rewards": {"box-overlap": verdict},
+            "advantage": advantage,
+            "tokens": 12,
+            "length": 12,
+        }
+
+    is_dead = step == 2
+    target = {"slice": box["z"], "areas": {}, "boxes": {str(box["z"]): [box]}}
+    return line_of(
+        case,
+        name,
+        "point",
+        stage="03-grpo",
+        step=step,
+        prompt=f"<image>Where is the {name}?",
+        images=[crop.uri()],
+        reference={"query": f"the {name}", "masks": [name], "finding": name, "target": target},
+        rollouts=[
+            rollout(0.0 if is_dead else 1.0, 1.2, "Here it is."),
+            rollout(0.0, -0.7, "<answer>", fault="no </answer>"),
+            rollout(0.0 if is_dead else 0.4, -0.5, "After a look.", [turn]),
+        ],
+    )
+
+
+@pytest.fixture
+def serve():
+    """Return a function that serves runs; all servers end with the test."""
+    from evidcore_plugin_view.opened_run import OpenedRun
+    from evidcore_plugin_view.server import ViewServer
+
+    started = []
+
+    def start(*folders, show_reports=False):
+        runs = {
+            name: OpenedRun(folder, show_reports=show_reports)
+            for name, folder in zip("ab", folders, strict=False)
+        }
+        server = ViewServer(runs, port=0)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        started.append((server, runs))
+        return server
+
+    yield start
+    for server, runs in started:
+        server.shutdown()
+        server.server_close()
+        for run in runs.values():
+            run.close()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A browser without a window; skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

@@ -1,0 +1,235 @@
+"""The viewer as a reader uses it: in a browser, with keys, wheel and clicks; pixels, not only elements."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+GREEN, ORANGE, VIOLET = (61, 220, 132), (255, 167, 51), (183, 156, 255)
+
+
+class Reader:
+    """A page on a server, and everything that went wrong in it."""
+
+    def __init__(self, browser, server, **options):
+        self.context = browser.new_context(viewport={"width": 1400, "height": 900}, **options)
+        self.page = self.context.new_page()
+        self.faults = []
+        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.outside = []
+        self.page.on(
+            "request",
+            lambda asked: (
+                None
+                if re.match(r"(http://127\.0\.0\.1:|blob:)", asked.url)
+                else self.outside.append(asked.url)
+            ),
+        )
+        self.page.goto(server.address)
+        self.ready()
+
+    def ready(self):
+        self.page.wait_for_selector("body[data-ready]")
+        self.page.wait_for_selector(".screen.large[data-painted]")
+        self.page.wait_for_function("() => !document.querySelector('.waiting')", timeout=120_000)
+
+    def colours(self, plane="axial"):
+        """The pixels of a plane, shape (y, x, rgb), the pointer elsewhere."""
+        self.page.mouse.move(2, 2)
+        self.page.wait_for_timeout(350)
+        shot = self.page.locator(f'.screen[data-plane="{plane}"] .picture').screenshot()
+        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
+
+    def painted(self, slice_, plane="axial"):
+        self.page.wait_for_selector(f'.screen[data-plane="{plane}"][data-painted="{slice_}"]')
+
+    def close(self):
+        self.context.close()
+        assert self.faults == []
+        assert self.outside == []
+
+
+def near(pixels, colour, within=60):
+    """Where a picture has a colour, roughly."""
+    return np.abs(pixels - np.array(colour)).sum(axis=2) < within
+
+
+def rows(page):
+    return page.locator("#list .rows a")
+
+
+@pytest.fixture
+def read(browser):
+    readers = []
+
+    def start(server, **options):
+        readers.append(Reader(browser, server, **options))
+        return readers[-1]
+
+    yield start
+    for reader in readers:
+        reader.close()
+
+
+def test_what_training_broke_is_found_in_two_actions(serve, looked, read):
+    page = read(serve(looked)).page
+    assert page.locator("#side-a").input_value() == "a:02-evaluate"  # before
+    assert page.locator("#side-b").input_value() == "a:04-evaluate"  # after, without being asked for
+    count = rows(page).count()
+    page.click('[data-show="broke"]')
+    assert rows(page).count() == 1 < count
+    page.wait_for_function("() => document.querySelector('.answer.b .pill')?.textContent === 'wrong'")
+    assert page.locator(".answer.a .pill").inner_text() == "right"
+    page.click('[data-show="mended"]')
+    page.select_option('[data-pick="task"]', "choice")
+    assert rows(page).count() == 1
+    page.wait_for_function("() => document.querySelector('.answer.b .pill')?.textContent === 'right'")
+    page.select_option('[data-pick="task"]', "point")
+    assert rows(page).count() == 2  # graded answers are right from half on
+    page.select_option('[data-pick="task"]', "")
+    page.click('[data-show="all"]')
+    finding = page.locator('[data-pick="finding"] option').nth(1).get_attribute("value")
+    page.select_option('[data-pick="finding"]', finding)
+    assert {finding in text for text in rows(page).all_inner_texts()} == {True}
+    page.select_option('[data-pick="finding"]', "")
+    page.select_option('[data-pick="sort"]', "change")
+    told = [text.split("\n")[-1] for text in rows(page).all_inner_texts()[:2]]
+    assert sorted(told) == ["+100", "\N{MINUS SIGN}100"]
+
+
+def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(serve, looked, read, cases):
+    reader = read(serve(looked))
+    page = reader.page
+    page.select_option('[data-pick="task"]', "point")
+    reader.ready()
+    page.wait_for_selector('.switch.truth input[type="checkbox"]')
+    mask_switch = page.locator('input[data-overlay^="case/truth/"]').first
+    name = mask_switch.get_attribute("data-overlay").removeprefix("case/truth/")
+    case = cases["abdomen"]["test"][0]
+    from evidcore.volume import read as read_volume
+    from evidcore.volume import read_mask
+
+    mask = read_mask(case.masks[name], read_volume(case.volumes[0]))
+    z = int(page.locator(".screen.large").get_attribute("data-painted"))
+    with_mask = reader.colours()
+    mask_switch.uncheck()
+    without = reader.colours()
+    changed = np.abs(with_mask - without).sum(axis=2) > 12
+    scale = changed.shape[0] / mask.shape[1], changed.shape[1] / mask.shape[2]
+    grid = np.add.outer(np.zeros(mask.shape[1]), np.zeros(mask.shape[2]))
+    for y in range(mask.shape[1]):
+        for x in range(mask.shape[2]):
+            middle = int((y + 0.5) * scale[0]), int((x + 0.5) * scale[1])
+            grid[y, x] = changed[middle]
+    assert (grid[mask[z]] == 1).mean() > 0.9  # what the mask covers has changed colour
+    assert grid[~mask[z]].mean() < 0.05  # and nothing else has
+    both = reader.colours()
+    assert near(both, ORANGE).sum() > 50
+    assert near(both, VIOLET).sum() > 50
+    page.locator('input[data-overlay="a/predicted/box"]').uncheck()
+    one = reader.colours()
+    assert near(one, ORANGE).sum() == 0
+    assert near(one, VIOLET).sum() > 50
+
+
+def test_wheel_keys_and_drag_move_slices_window_and_crosshair(serve, looked, read):
+    reader = read(serve(looked))
+    page = reader.page
+    start = int(page.locator(".screen.large").get_attribute("data-painted"))
+    page.hover(".screen.large .picture")
+    page.mouse.wheel(0, 100)
+    reader.painted(start + 1)
+    page.keyboard.press("ArrowUp")
+    reader.painted(start)
+    assert page.evaluate("scrollY") == 0
+    page.wait_for_function("() => /HU/.test(document.querySelector('.under').textContent)")
+    assert re.search(r"HU\s+·\s+z .* mm", page.locator(".under").inner_text())
+    before, level = reader.colours(), page.locator(".level").inner_text()
+    box = page.locator(".screen.large .picture").bounding_box()
+    page.mouse.move(box["x"] + 100, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 180, box["y"] + 160, steps=4)
+    page.mouse.up()
+    assert page.locator(".level").inner_text() != level
+    assert np.abs(reader.colours() - before).mean() > 3
+    page.click('[data-window="bone"]')
+    assert page.locator('[data-window="bone"]').get_attribute("aria-pressed") == "true"
+    coronal = page.locator('.screen[data-plane="coronal"]').get_attribute("data-painted")
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 4)
+    page.wait_for_function(
+        "(before) => document.querySelector('.screen[data-plane=coronal]').dataset.painted !== before",
+        arg=coronal,
+    )
+    page.click('.screen[data-plane="sagittal"] .enlarge')
+    assert page.locator(".screen.large").get_attribute("data-plane") == "sagittal"
+    page.focus("body")
+    page.keyboard.press("j")
+    second = page.locator("#list a[aria-current]").get_attribute("data-key")
+    page.keyboard.press("k")
+    assert page.locator("#list a[aria-current]").get_attribute("data-key") != second
+
+
+def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(serve, looked, read):
+    server = serve(looked)
+    reader = read(server)
+    page = reader.page
+    page.click('[data-show="malformed"]')
+    page.wait_for_selector(".answer .text")
+    assert "<b>bold</b>" in page.locator(".answer.a .text").inner_text()
+    assert page.locator(".answer b b").count() == 0
+    assert "broken" not in page.title()
+    page.keyboard.press("j")
+    page.wait_for_selector(".answer .cut")
+    assert "of 10 000 000 characters" in page.locator(".answer.a .cut").inner_text().replace("\u202f", " ")
+    assert len(page.locator(".answer.a .text").inner_text()) < 30_000
+    link, chosen = page.url, page.locator("#list a[aria-current]").get_attribute("data-key")
+    assert "key=" not in link
+    page.goto("about:blank")
+    page.goto(link)
+    reader.ready()
+    assert page.locator("#list a[aria-current]").get_attribute("data-key") == chosen
+    assert page.locator('[data-show="malformed"]').get_attribute("aria-pressed") == "true"
+    page.fill('[data-pick="words"]', "Where is the")
+    page.press('[data-pick="words"]', "Enter")
+    page.click('[data-show="all"]')
+    page.wait_for_function("() => document.querySelector('.count b').textContent === '2'")
+
+
+def test_groups_show_rewards_and_what_a_rollout_looked_at(serve, looked, read):
+    reader = read(serve(looked))
+    page = reader.page
+    page.click('nav button:text("Rollouts")')
+    page.wait_for_selector(".rollout")
+    reader.ready()
+    assert rows(page).count() == 3
+    assert page.locator(".rollout").count() == 3
+    assert "IoU with the box" in page.locator(".rollout").first.inner_text()
+    page.locator('.rollout input[type="radio"]').nth(1).check()
+    page.wait_for_selector('input[data-overlay="a/looked-at/look 1"]')
+    assert page.locator('input[data-overlay="a/predicted/box"]').is_checked()
+    page.click('[data-show="zero"]')
+    assert rows(page).count() == 1
+    page.click('nav button:text("Results")')
+    page.wait_for_selector("#figures table")
+    assert (
+        "50 %" in page.locator("#figures").inner_text() or "50.0 %" in page.locator("#figures").inner_text()
+    )
+
+
+def test_it_fits_a_telephone_and_every_control_has_a_name(serve, looked, read):
+    reader = read(serve(looked))
+    page = reader.page
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('button, select, input, a')]
+          .filter((one) => one.offsetParent && ![
+            one.textContent, one.getAttribute('aria-label') ?? '', one.title,
+            one.closest('label')?.textContent ?? '',
+          ].join('').trim())
+          .map((one) => one.outerHTML)"""
+    )
+    assert nameless == []
