@@ -128,7 +128,7 @@ def look_up(record: RunRecord, shown: Iterable[Line]) -> tuple[dict[str, Known],
     wanted: dict[tuple[str, str], set[str]] = {}
     for line in shown:
         if _volume_is_there(line):
-            for place in _places(record, str(line.get("stage", ""))):
+            for place in _places(record, line):
                 wanted.setdefault(place, set()).add(str(line["case_id"]))
     known: dict[str, Known] = {}
     faults: dict[str, str] = {}
@@ -157,12 +157,13 @@ def _volume_is_there(line: Line) -> bool:
     return False
 
 
-def _places(record: RunRecord, stage: str) -> list[tuple[str, str]]:
-    """Return the data sets and splits that a stage read; all of them where its recipe does not say."""
-    number = stage.partition("-")[0]
+def _places(record: RunRecord, line: Line) -> list[tuple[str, str]]:
+    """Return the data sets and splits that a line's stage asked its task on; all if its recipe says none."""
+    number = str(line.get("stage", "")).partition("-")[0]
     stages = record.recipe.get("stage", ())
     table = stages[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(stages) else {}
-    places = [(str(entry["dataset"]), str(entry.get("split", "train"))) for entry in table.get("data", ())]
+    asked = [entry for entry in table.get("data", ()) if entry.get("task", line["task"]) == line["task"]]
+    places = [(str(entry["dataset"]), str(entry.get("split", "train"))) for entry in asked]
     return places or [(name, split) for split in _SPLITS for name in record.recipe.get("dataset", {})]
 
 

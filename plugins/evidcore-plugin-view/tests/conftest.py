@@ -208,9 +208,15 @@ def group_line(case, step):
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def served(looked, serve):
+    """The server of the run, one for all tests that only read it: its data sets are asked once."""
+    return serve(looked)
+
+
+@pytest.fixture(scope="session")
 def serve():
-    """Return a function that serves runs; all servers end with the test."""
+    """Return a function that serves runs; all servers end with the tests."""
     from evidcore_plugin_view.opened_run import OpenedRun
     from evidcore_plugin_view.server import ViewServer
 

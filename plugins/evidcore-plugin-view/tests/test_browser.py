@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-GREEN, ORANGE, VIOLET = (61, 220, 132), (255, 167, 51), (183, 156, 255)
+from evidcore.volume import read as read_volume
+from evidcore.volume import read_mask
+
+ORANGE, VIOLET = (255, 167, 51), (183, 156, 255)  # boxes of sides A and B
 
 
 class Reader:
@@ -74,8 +77,8 @@ def read(browser):
         reader.close()
 
 
-def test_what_training_broke_is_found_in_two_actions(serve, looked, read):
-    page = read(serve(looked)).page
+def test_what_training_broke_is_found_in_two_actions(served, read):
+    page = read(served).page
     assert page.locator("#side-a").input_value() == "a:02-evaluate"  # before
     assert page.locator("#side-b").input_value() == "a:04-evaluate"  # after, without being asked for
     count = rows(page).count()
@@ -100,18 +103,15 @@ def test_what_training_broke_is_found_in_two_actions(serve, looked, read):
     assert sorted(told) == ["+100", "\N{MINUS SIGN}100"]
 
 
-def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(serve, looked, read, cases):
-    reader = read(serve(looked))
+def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(served, read, cases):
+    reader = read(served)
     page = reader.page
     page.select_option('[data-pick="task"]', "point")
     reader.ready()
-    page.wait_for_selector('.switch.truth input[type="checkbox"]')
-    mask_switch = page.locator('input[data-overlay^="case/truth/"]').first
-    name = mask_switch.get_attribute("data-overlay").removeprefix("case/truth/")
     case = cases["abdomen"]["test"][0]
-    from evidcore.volume import read as read_volume
-    from evidcore.volume import read_mask
-
+    name = sorted(case.masks)[0]
+    page.wait_for_selector(f'.switch input[data-overlay="case/truth/{name}"]')
+    mask_switch = page.locator(f'input[data-overlay="case/truth/{name}"]')
     mask = read_mask(case.masks[name], read_volume(case.volumes[0]))
     z = int(page.locator(".screen.large").get_attribute("data-painted"))
     with_mask = reader.colours()
@@ -135,8 +135,8 @@ def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(serve
     assert near(one, VIOLET).sum() > 50
 
 
-def test_wheel_keys_and_drag_move_slices_window_and_crosshair(serve, looked, read):
-    reader = read(serve(looked))
+def test_wheel_keys_and_drag_move_slices_window_and_crosshair(served, read):
+    reader = read(served)
     page = reader.page
     start = int(page.locator(".screen.large").get_attribute("data-painted"))
     page.hover(".screen.large .picture")
@@ -172,9 +172,8 @@ def test_wheel_keys_and_drag_move_slices_window_and_crosshair(serve, looked, rea
     assert page.locator("#list a[aria-current]").get_attribute("data-key") != second
 
 
-def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(serve, looked, read):
-    server = serve(looked)
-    reader = read(server)
+def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(served, read):
+    reader = read(served)
     page = reader.page
     page.click('[data-show="malformed"]')
     page.wait_for_selector(".answer .text")
@@ -198,8 +197,8 @@ def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(serve, looked,
     page.wait_for_function("() => document.querySelector('.count b').textContent === '2'")
 
 
-def test_groups_show_rewards_and_what_a_rollout_looked_at(serve, looked, read):
-    reader = read(serve(looked))
+def test_groups_show_rewards_and_what_a_rollout_looked_at(served, read):
+    reader = read(served)
     page = reader.page
     page.click('nav button:text("Rollouts")')
     page.wait_for_selector(".rollout")
@@ -219,8 +218,8 @@ def test_groups_show_rewards_and_what_a_rollout_looked_at(serve, looked, read):
     )
 
 
-def test_it_fits_a_telephone_and_every_control_has_a_name(serve, looked, read):
-    reader = read(serve(looked))
+def test_it_fits_a_telephone_and_every_control_has_a_name(served, read):
+    reader = read(served)
     page = reader.page
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -14,9 +14,12 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evidcore.case import MaskRef
+
+if TYPE_CHECKING:
+    from evidcore.page.cases import Known
 
 _SHOW_REPORTS = "--show-reports"
 
@@ -56,13 +59,13 @@ class CaseBook:
         """Have the cases of some lines looked up; those that were asked about before are left out.
 
         Args:
-            lines: of answers or groups: stage, case_id, images.
+            lines: of answers or groups: stage, task, case_id, images.
         """
         with self._lock:
             wanted: dict[str, Mapping[str, Any]] = {}
             for line in lines:
-                if str(line["case_id"]) not in self._asked:
-                    wanted.setdefault(str(line["case_id"]), line)
+                if key_of(line) not in self._asked:
+                    wanted.setdefault(key_of(line), line)
             if not wanted:
                 return
             self._asked |= wanted.keys()
@@ -72,14 +75,14 @@ class CaseBook:
                 process.stdin.write(json.dumps(list(wanted.values())) + "\n")
                 process.stdin.flush()
 
-    def case(self, case_id: str) -> BookedCase | None:
-        """Return a case; None while it is looked for, and where no data set has it."""
-        return self._cases.get(case_id)
+    def case(self, line: Mapping[str, Any]) -> BookedCase | None:
+        """Return the case of a line; None while it is looked for, and where no data set has it."""
+        return self._cases.get(key_of(line))
 
-    def is_waiting(self, case_id: str) -> bool:
-        """Tell whether a case is still looked for."""
+    def is_waiting(self, line: Mapping[str, Any]) -> bool:
+        """Tell whether the case of a line is still looked for."""
         with self._lock:
-            return case_id in self._asked and case_id not in self._answered and not self._faults
+            return key_of(line) in self._asked - self._answered and not self._faults
 
     def faults(self) -> list[str]:
         """Return a sentence for each data set that could not be read."""
@@ -115,7 +118,7 @@ class CaseBook:
         for raw in process.stdout:
             told = json.loads(raw)
             with self._lock:
-                self._cases |= {name: _booked(case) for name, case in told["cases"].items()}
+                self._cases |= {key: _booked(case) for key, case in told["cases"].items()}
                 self._faults += [fault for fault in told["faults"] if fault not in self._faults]
                 self._answered |= set(told["asked"])
         reader.join()
@@ -123,6 +126,11 @@ class CaseBook:
             said = errors[-1].strip() if errors else "it said nothing"
             with self._lock:
                 self._faults.append(f"The data sets could not be read: {said}")
+
+
+def key_of(line: Mapping[str, Any]) -> str:
+    """Return what a line's case is booked under; data sets of other tasks may have a case of the same id."""
+    return f"{line['task']}/{line['case_id']}"
 
 
 def _booked(told: Mapping[str, Any]) -> BookedCase:
@@ -139,24 +147,35 @@ def main(folder: Path, *, show_reports: bool) -> None:
     os.dup2(2, 1)  # what a data set prints is no answer
     head = read_head(folder)
     for request in sys.stdin:
-        lines = json.loads(request)
-        known, faults = look_up(head, lines)
-        cases = {}
-        for name, found in known.items():
-            case, told = found.case, found.phantom or show_reports
-            cases[name] = {
-                "phantom": found.phantom,
-                "paths": [ref.path for ref in case.volumes],
-                "masks": {mask: dataclasses.asdict(ref) for mask, ref in case.masks.items()},
-                "findings": [
-                    {"name": one.name, "state": one.state, "side": one.side, "size_mm": one.size_mm}
-                    for one in case.findings
-                ],
-                "report": dataclasses.asdict(case.report) if case.report is not None and told else None,
-                "report_withheld": case.report is not None and not told,
+        by_task: dict[str, list[Mapping[str, Any]]] = {}
+        for line in json.loads(request):
+            by_task.setdefault(str(line["task"]), []).append(line)
+        for lines in by_task.values():
+            known, faults = look_up(head, lines)
+            found = {key_of(line): known[line["case_id"]] for line in lines if line["case_id"] in known}
+            told = {
+                "asked": [key_of(line) for line in lines],
+                "cases": {key: _told(one, show_reports=show_reports) for key, one in found.items()},
+                "faults": faults,
             }
-        asked = [str(line["case_id"]) for line in lines]
-        print(json.dumps({"asked": asked, "cases": cases, "faults": faults}), file=answers, flush=True)
+            print(json.dumps(told), file=answers, flush=True)
+
+
+def _told(known: Known, *, show_reports: bool) -> dict[str, Any]:
+    """Return the JSON form of a `BookedCase`."""
+    case, may_tell = known.case, known.phantom or show_reports
+    findings = [
+        {"name": one.name, "state": one.state, "side": one.side, "size_mm": one.size_mm}
+        for one in case.findings
+    ]
+    return {
+        "phantom": known.phantom,
+        "paths": [ref.path for ref in case.volumes],
+        "masks": {mask: dataclasses.asdict(ref) for mask, ref in case.masks.items()},
+        "findings": findings,
+        "report": dataclasses.asdict(case.report) if case.report is not None and may_tell else None,
+        "report_withheld": case.report is not None and not may_tell,
+    }
 
 
 if __name__ == "__main__":

@@ -96,17 +96,17 @@ class OpenedRun:
         threading.Thread(target=self._look_up_all, args=(stage, index), daemon=True).start()
 
     def _look_up_all(self, stage: str, index: LineIndex) -> None:
-        first: dict[str, int] = {}
+        first: dict[tuple[str, str], int] = {}
         for number, row in enumerate(index.rows()):
-            first.setdefault(str(row["case"]), number)
+            first.setdefault((row["task"], row["case"]), number)
         self.book.ask([_asked(stage, index.line(number)) for number in first.values()])
 
-    def is_phantom(self, case_id: str) -> bool:
-        """Tell whether a case was generated; one that no data set has told yet counts as a patient's.
+    def is_phantom(self, line: Line) -> bool:
+        """Tell whether a line's case was generated; one that no data set has told yet counts as a patient's.
 
         Where all data sets of a run generate phantoms, every case was.
         """
-        booked = self.book.case(case_id)
+        booked = self.book.case(line)
         if booked is not None:
             return booked.phantom
         return bool(self.head.phantom_datasets()) and not self.head.real_datasets()
@@ -141,4 +141,4 @@ class OpenedRun:
 
 def _asked(stage: str, line: Line) -> dict[str, Any]:
     """Return what a line's case is looked up by."""
-    return {"stage": stage, "case_id": line["case_id"], "images": line.get("images") or ()}
+    return {"stage": stage, **{name: line.get(name) for name in ("task", "case_id", "images")}}

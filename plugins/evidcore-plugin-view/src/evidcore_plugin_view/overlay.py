@@ -130,6 +130,15 @@ def extent(overlay: Overlay, mask: Mask | None, plane: Plane) -> list[int]:
     return sorted(seen)
 
 
+def fullest(overlay: Overlay, mask: Mask | None, plane: Plane) -> int | None:
+    """Return the slice of a plane that shows most of an overlay; None where none shows any."""
+    seen = extent(overlay, mask, plane)
+    if mask is None or not seen:
+        return seen[len(seen) // 2] if seen else None
+    others = tuple(other for other in range(3) if other != AXES[plane])
+    return int(mask.sum(axis=others).argmax())
+
+
 def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: int) -> Drawn | None:
     """Return an overlay's shape on a slice, None where it is not seen there.
 

@@ -89,8 +89,7 @@ class Routes:
         run = self._run(reference.run)
         line = run.line(reference.kind, reference.stage, reference.number)
         run.look_up(reference.kind, reference.stage, reference.number)
-        case_id = str(line["case_id"])
-        phantom, booked = run.is_phantom(case_id), run.book.case(case_id)
+        phantom, booked = run.is_phantom(line), run.book.case(line)
         found = texts.told(line, phantom=phantom)
         found["phantom"] = phantom
         if "reference" in line:
@@ -157,13 +156,14 @@ class Routes:
         return found
 
     def _extent(self, query: Query) -> Answer:
-        """Return the slices on which an overlay is seen, by plane."""
-        from evidcore_plugin_view.overlay import AXES, extent
+        """Return the slices on which an overlay is seen, by plane, and on which most of it is."""
+        from evidcore_plugin_view.overlay import AXES, extent, fullest
 
         scene = self._composed(query)
         scan, one = self._scan(scene), scene.overlay(query["overlay"])
         mask = scan.mask(one.mask) if one.mask is not None else None
         seen: dict[str, Any] = {plane: extent(one, mask, plane) for plane in AXES}
+        seen["fullest"] = {plane: fullest(one, mask, plane) for plane in AXES}
         return seen | {"window": None if mask is None else scan.window_around(mask)}
 
     def _value(self, query: Query) -> Answer:

@@ -102,8 +102,8 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
             continue
         notes += _about(crops, side if len(references) > 1 else "")
         said += _evidence(one, line, side, path)
-    run, case_id = runs[references[0].run], str(lines[0]["case_id"])
-    booked = run.book.case(case_id)
+    book = runs[references[0].run].book
+    booked = book.case(lines[0])
     truth: list[Overlay] = []
     if booked is not None and path in booked.paths:
         truth = overlay.of_masks(booked.masks, _asked(lines[0], booked))
@@ -114,8 +114,8 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     return Scene(
         volume=first.volume,
         overlays=tuple(overlays),
-        notes=(*dict.fromkeys(notes), *run.book.faults()),
-        waiting=booked is None and run.book.is_waiting(case_id),
+        notes=(*dict.fromkeys(notes), *book.faults()),
+        waiting=booked is None and book.is_waiting(lines[0]),
     )
 
 

@@ -7,6 +7,7 @@ const AXIS = { axial: "z", coronal: "y", sagittal: "x" };
 const ROLES = { truth: "right", predicted: "predicted", "looked-at": "looked at", shown: "shown" };
 const OTHERS = 5; // colours for masks that the question is not about
 const KEPT_PICTURES = 150;
+const WHEEL_PX = 60; // of turning for one slice; a mouse's notch is 100 or more
 
 /** Keeps slices that were fetched, the last ones longest. */
 class Pictures {
@@ -122,7 +123,7 @@ export class ScanView {
     try {
       one.extent = await get("extent", { ...this.references, overlay: one.id });
     } catch (error) {
-      one.extent = { axial: [], coronal: [], sagittal: [], window: null };
+      one.extent = { axial: [], coronal: [], sagittal: [], fullest: {}, window: null };
       one.fault = error.message;
     }
   }
@@ -132,12 +133,14 @@ export class ScanView {
     const seen = this.scene.overlays.filter((one) => one.asked && one.extent && one.role !== "shown" && one.extent.axial.length);
     const first = seen.find((one) => one.role === "truth") ?? seen[0];
     if (!first) return;
-    for (const plane of PLANES) {
-      const slices = first.extent[plane];
-      if (slices.length) this.at[plane] = slices[Math.floor(slices.length / 2)];
-    }
+    this.goTo(first);
     const fitting = this.scene.windows[first.extent.window];
     if (!this.preset && fitting) this.window = [...fitting];
+  }
+
+  /** Move every plane to the slice that shows most of an overlay. */
+  goTo(one) {
+    for (const plane of PLANES) this.at[plane] = one.extent.fullest[plane] ?? this.at[plane];
   }
 
   isOn(one) {
@@ -184,10 +187,14 @@ export class ScanView {
     const picture = h("div", { class: "picture", style: { "--aspect": about.aspect } }, image, shapes, cross, sides, h("span", { class: "flags" }));
     const box = h("div", { class: "screen", "data-plane": plane, tabindex: "0", role: "group", "aria-label": `${plane} plane` },
       picture, h("button", { type: "button", class: "enlarge", onclick: () => this.enlarge(plane) }, plane));
+    let turned = 0;
     picture.addEventListener("wheel", (event) => {
       event.preventDefault();
       this.moved = true;
-      this.move(plane, this.at[plane] + Math.sign(event.deltaY));
+      turned += event.deltaMode ? WHEEL_PX * Math.sign(event.deltaY) : event.deltaY;
+      if (Math.abs(turned) < WHEEL_PX) return; // touch pads send many small turns
+      this.move(plane, this.at[plane] + Math.sign(turned));
+      turned = 0;
     }, { passive: false });
     let drag = null;
     picture.addEventListener("pointerdown", (event) => {
@@ -385,12 +392,9 @@ export class ScanView {
       await this.extent(one);
       this.paint();
     } });
-    const jump = h("button", { type: "button", class: "plain", title: "go to its middle slice", onclick: async () => {
+    const jump = h("button", { type: "button", class: "plain", title: "go to the slice that shows most of it", onclick: async () => {
       await this.extent(one);
-      for (const plane of PLANES) {
-        const slices = one.extent[plane];
-        if (slices.length) this.at[plane] = slices[Math.floor(slices.length / 2)];
-      }
+      this.goTo(one);
       this.moved = true;
       this.paint();
     } }, one.name);
