@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import threading
@@ -238,6 +239,21 @@ def serve():
         server.server_close()
         for run in runs.values():
             run.close()
+
+
+@pytest.fixture(scope="session")
+def asked():
+    """Return a function that sends a bare request: it gives status, headers and body."""
+
+    def ask(server, path, **headers):
+        line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        line.request("GET", path, headers={"Host": f"127.0.0.1:{server.server_port}", **headers})
+        answer = line.getresponse()
+        body = answer.read()
+        line.close()
+        return answer.status, answer.headers, body
+
+    return ask
 
 
 @pytest.fixture(scope="session")

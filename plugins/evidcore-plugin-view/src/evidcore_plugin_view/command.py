@@ -34,12 +34,11 @@ def view(
         if port is not None:
             raise
         server = ViewServer(runs, port=0)
-    click.echo(
-        json.dumps({"address": server.address}) if as_json else f"view: {server.address}\nEnd with Ctrl-C."
-    )
-    if opens:
-        click.launch(server.address)
     try:
+        told = {"address": server.address}
+        click.echo(json.dumps(told) if as_json else f"view: {server.address}\nEnd with Ctrl-C.")
+        if opens:
+            click.launch(server.address)
         server.serve_forever()
     except KeyboardInterrupt:
         click.echo("", err=True)

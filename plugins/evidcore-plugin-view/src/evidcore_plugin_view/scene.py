@@ -67,9 +67,8 @@ class Scene:
         for one in self.overlays:
             if one.id == name:
                 return one
-        raise RunError(
-            f"nothing to draw is called {name!r}. There are: {', '.join(one.id for one in self.overlays)}."
-        )
+        known = ", ".join(one.id for one in self.overlays)
+        raise RunError(f"nothing to draw is called {name!r}. There are: {known or 'none'}.")
 
 
 def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> Scene:
@@ -127,7 +126,8 @@ def _evidence(one: Reference, line: Line, side: str, path: str) -> list[Overlay]
     if one.rollout is not None:
         if one.rollout >= len(rollouts):
             raise RunError(
-                f"group {one.number} of {one.stage} has {len(rollouts)} rollouts, so no {one.rollout}."
+                f"group {one.number} of {one.stage} has {len(rollouts)} rollouts, so no rollout {one.rollout} "
+                "(counted from 0). Choose one from the list again."
             )
         found += overlay.of_rollout(rollouts[one.rollout], side, path)
     return found

@@ -4,7 +4,7 @@ import { figure, h, put, s } from "./dom.js";
 
 const PLANES = ["axial", "coronal", "sagittal"];
 const AXIS = { axial: "z", coronal: "y", sagittal: "x" };
-const ROLES = { truth: "right", predicted: "predicted", "looked-at": "looked at", shown: "shown" };
+const ROLES = { truth: "truth", predicted: "predicted", "looked-at": "looked at", shown: "shown" };
 const OTHERS = 5; // colours for masks that the question is not about
 const KEPT_PICTURES = 150;
 const WHEEL_PX = 60; // of turning for one slice; a mouse's notch is 100 or more

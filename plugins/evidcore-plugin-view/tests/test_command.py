@@ -1,0 +1,92 @@
+"""`evid view`: what it prints, what it imports, what it says of a folder that is no run, and live runs."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from evidcore_plugin_view.opened_run import OpenedRun
+
+from evidcore.errors import RunError
+
+SERVED = """
+import sys, threading
+from evidcore_plugin_view.opened_run import OpenedRun
+from evidcore_plugin_view.server import ViewServer
+from pathlib import Path
+server = ViewServer({"a": OpenedRun(Path(sys.argv[1]), show_reports=False)}, port=0)
+server.routes.answer("runs", {})
+server.routes.answer("rows", {"run": "a", "kind": "answers", "stage": "02-evaluate"})
+print(sorted({"torch", "transformers", "trl", "monai", "evidcore.contracts"} & sys.modules.keys()))
+"""
+
+
+def test_it_prints_its_address_serves_without_torch_and_ends_with_ctrl_c(looked):
+    done = subprocess.run([sys.executable, "-c", SERVED, looked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    words = [sys.executable, "-m", "evidcore", "view", looked, "--no-open", "--port", "0", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        address = json.loads(process.stdout.readline())["address"]
+        process.send_signal(signal.SIGINT)
+    assert address.startswith("http://127.0.0.1:")
+    assert process.returncode == 0
+
+
+def test_help_imports_nothing_slow():
+    code = (
+        "import sys; from click.testing import CliRunner; from evidcore.cli import main;"
+        "assert CliRunner().invoke(main, ['view', '--help']).exit_code == 0;"
+        "print(sorted({'torch', 'numpy', 'PIL'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_folder_that_is_no_run_is_refused(evid, tmp_path):
+    assert f"{tmp_path}: not a run folder" in evid("view", tmp_path, "--no-open", exit_code=2).stderr
+
+
+def test_a_real_run_is_described_with_its_stages(small_run):
+    run = OpenedRun(small_run, show_reports=False)
+    told = run.described()
+    assert (told["name"], told["state"], told["phantoms"], told["real"]) == (
+        "small",
+        "finished",
+        ["chest"],
+        [],
+    )
+    assert [one["stage"] for one in told["answers"]] == ["02-evaluate", "04-evaluate"]
+    assert {one["kind"] for one in told["answers"]} == {"evaluate"}
+    rows = run.rows("answers", "04-evaluate")
+    assert rows
+    assert {row["condition"] for row in rows} == {"own"}
+
+
+def test_a_run_that_still_trains_is_read_again_and_one_that_ended_is_not(copied_run):
+    run = OpenedRun(copied_run, show_reports=False)
+    (copied_run / "STATUS").write_text(
+        json.dumps({"state": "failed", "stage": "", "step": 0, "message": "x"})
+    )
+    run.read_again()
+    assert run.described()["state"] == "finished"
+    (copied_run / "STATUS").write_text(json.dumps({"state": "running", "stage": "", "step": 0}))
+    live = OpenedRun(copied_run, show_reports=False)
+    assert live.described()["rollouts"] == []
+    group = {"prompt_id": "p", "case_id": "c", "task": "t", "step": 1, "rollouts": [{"total": 1.0}]}
+    path = copied_run / "rollouts" / "05-grpo.jsonl"
+    path.write_text(json.dumps(group) + "\n")
+    (copied_run / "STATUS").write_text(json.dumps({"state": "running", "stage": "05-grpo", "step": 1}))
+    live.read_again()
+    assert [one["stage"] for one in live.described()["rollouts"]] == ["05-grpo"]
+    assert len(live.rows("rollouts", "05-grpo")) == 1
+    with path.open("a") as file:
+        file.write(json.dumps(group) + "\n")
+    assert len(live.rows("rollouts", "05-grpo")) == 2
+
+
+def test_a_stage_without_answers_is_named(looked):
+    with pytest.raises(
+        RunError, match=r"stage '03-grpo' has no answers. Stages with answers: 02-evaluate, 04-evaluate"
+    ):
+        OpenedRun(looked, show_reports=False).rows("answers", "03-grpo")
