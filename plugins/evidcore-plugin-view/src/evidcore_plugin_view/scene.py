@@ -126,8 +126,8 @@ def _evidence(one: Reference, line: Line, side: str, path: str) -> list[Overlay]
     if one.rollout is not None:
         if one.rollout >= len(rollouts):
             raise RunError(
-                f"group {one.number} of {one.stage} has {len(rollouts)} rollouts, so no rollout {one.rollout} "
-                "(counted from 0). Choose one from the list again."
+                f"group {one.number} of {one.stage} has {len(rollouts)} rollouts, "
+                f"so no rollout {one.rollout} (counted from 0). Choose one from the list again."
             )
         found += overlay.of_rollout(rollouts[one.rollout], side, path)
     return found
