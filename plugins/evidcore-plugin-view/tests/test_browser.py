@@ -1,7 +1,9 @@
 """The viewer as a reader uses it: in a browser, with keys, wheel and clicks; pixels, not only elements."""
 
 import io
+import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -232,3 +234,28 @@ def test_it_fits_a_telephone_and_every_control_has_a_name(served, read):
           .map((one) => one.outerHTML)"""
     )
     assert nameless == []
+
+
+def test_two_runs_stand_side_by_side_and_a_group_that_is_judged_meanwhile_joins_the_list(
+    serve, looked, read, tmp_path
+):
+    other = tmp_path / "looked" / "20261121-221504-3fa9c1"
+    shutil.copytree(looked, other)
+    lines = (other / "answers" / "04-evaluate.jsonl").read_text().splitlines(keepends=True)
+    (other / "answers" / "04-evaluate.jsonl").write_text("".join(lines[1:]))  # one question fewer
+    (other / "STATUS").write_text(json.dumps({"state": "running", "stage": "", "step": 0, "message": ""}))
+    reader = read(serve(looked, other))
+    page = reader.page
+    assert page.locator("#side-a").input_value() == "a:04-evaluate"
+    assert page.locator("#side-b").input_value() == "b:04-evaluate"
+    assert rows(page).count() == len(lines) - 1  # those that both were asked
+    page.click('nav button:text("Rollouts")')
+    page.wait_for_selector(".rollout")
+    page.select_option("#side-a", "b:03-grpo")
+    page.wait_for_function("() => document.querySelector('.count b').textContent === '3'")
+    with (other / "rollouts" / "03-grpo.jsonl").open("a") as file:
+        file.write((other / "rollouts" / "03-grpo.jsonl").read_text().splitlines()[0] + "\n")
+    status = {"state": "failed", "stage": "03-grpo", "step": 4, "message": "the disk is full"}
+    (other / "STATUS").write_text(json.dumps(status))
+    page.wait_for_function("() => document.querySelector('.count b').textContent === '4'")
+    assert page.locator(".state.failed").get_attribute("title") == "the disk is full"

@@ -63,26 +63,24 @@ def test_a_real_run_is_described_with_its_stages(small_run):
     assert {row["condition"] for row in rows} == {"own"}
 
 
-def test_a_run_that_still_trains_is_read_again_and_one_that_ended_is_not(copied_run):
+def test_a_run_is_read_again_when_it_has_gone_on(copied_run):
+    status = copied_run / "STATUS"
     run = OpenedRun(copied_run, show_reports=False)
-    (copied_run / "STATUS").write_text(
-        json.dumps({"state": "failed", "stage": "", "step": 0, "message": "x"})
-    )
-    run.read_again()
-    assert run.described()["state"] == "finished"
-    (copied_run / "STATUS").write_text(json.dumps({"state": "running", "stage": "", "step": 0}))
-    live = OpenedRun(copied_run, show_reports=False)
-    assert live.described()["rollouts"] == []
+    assert run.described()["rollouts"] == []
+    status.write_text(json.dumps({"state": "running", "stage": "", "step": 1, "message": ""}))  # resumed
     group = {"prompt_id": "p", "case_id": "c", "task": "t", "step": 1, "rollouts": [{"total": 1.0}]}
     path = copied_run / "rollouts" / "05-grpo.jsonl"
     path.write_text(json.dumps(group) + "\n")
-    (copied_run / "STATUS").write_text(json.dumps({"state": "running", "stage": "05-grpo", "step": 1}))
-    live.read_again()
-    assert [one["stage"] for one in live.described()["rollouts"]] == ["05-grpo"]
-    assert len(live.rows("rollouts", "05-grpo")) == 1
+    run.read_again()
+    assert (run.described()["state"], run.described()["step"]) == ("running", 1)
+    assert [one["stage"] for one in run.described()["rollouts"]] == ["05-grpo"]
+    assert len(run.rows("rollouts", "05-grpo")) == 1
     with path.open("a") as file:
         file.write(json.dumps(group) + "\n")
-    assert len(live.rows("rollouts", "05-grpo")) == 2
+    assert len(run.rows("rollouts", "05-grpo")) == 2
+    status.write_text(json.dumps({"state": "failed", "stage": "05-grpo", "step": 2, "message": "no room"}))
+    run.read_again()
+    assert (run.described()["state"], run.described()["message"]) == ("failed", "no room")
 
 
 def test_a_stage_without_answers_is_named(looked):

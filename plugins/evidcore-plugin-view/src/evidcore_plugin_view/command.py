@@ -10,13 +10,13 @@ import click
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.argument("other", metavar="[RUN2]", required=False, type=click.Path(path_type=Path))
+@click.argument("run2", metavar="RUN2", required=False, type=click.Path(path_type=Path))
 @click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 8765, or any if that is taken.")
 @click.option("--show-reports", is_flag=True, help="Show real patients' reports too.")
 @click.option("--open/--no-open", "opens", default=True, show_default=True, help="Open a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the address.")
 def view(
-    folder: Path, other: Path | None, port: int | None, show_reports: bool, opens: bool, as_json: bool
+    folder: Path, run2: Path | None, port: int | None, show_reports: bool, opens: bool, as_json: bool
 ) -> None:
     """Look at every answer and every rollout of RUN, beside its scan; with RUN2, at both side by side.
 
@@ -26,7 +26,7 @@ def view(
     from evidcore_plugin_view.opened_run import OpenedRun
     from evidcore_plugin_view.server import USUAL_PORT, ViewServer
 
-    folders = {"a": folder, **({"b": other} if other is not None else {})}
+    folders = {"a": folder, **({"b": run2} if run2 is not None else {})}
     runs = {name: OpenedRun(path, show_reports=show_reports) for name, path in folders.items()}
     try:
         server = ViewServer(runs, port=USUAL_PORT if port is None else port)

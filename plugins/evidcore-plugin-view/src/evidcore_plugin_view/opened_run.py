@@ -29,6 +29,7 @@ class OpenedRun:
 
     def __init__(self, folder: Path, *, show_reports: bool) -> None:
         self.folder = folder.resolve()
+        self._read_at = self._status_time_ns()
         self.head: RunRecord = read_head(self.folder)
         self.book = CaseBook(self.folder, show_reports=show_reports)
         self._indexes: dict[tuple[Kind, str], LineIndex] = {}
@@ -36,9 +37,15 @@ class OpenedRun:
         self._lock = threading.Lock()
 
     def read_again(self) -> None:
-        """Read what a run in progress has written since; one that has ended is left as it was read."""
-        if self.head.status.get("state") == "running":
+        """Read what a run has written since, if it trains or its STATUS is another."""
+        told = self._status_time_ns()
+        if self.head.status.get("state") == "running" or told != self._read_at:
+            self._read_at = told
             self.head = read_head(self.folder)
+
+    def _status_time_ns(self) -> int:
+        path = self.folder / "STATUS"
+        return path.stat().st_mtime_ns if path.exists() else 0
 
     def stages(self, kind: Kind) -> list[str]:
         """Return the stages that have answers or rollouts, in their order."""

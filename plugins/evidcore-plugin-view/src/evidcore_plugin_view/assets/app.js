@@ -6,7 +6,7 @@ import { place, readPlace, side, writePlace } from "./place.js";
 import { QuestionList, Questions } from "./questions.js";
 import { drawResults } from "./results.js";
 
-const LOOK_AGAIN_MS = 4000; // at a run that still trains
+const LOOK_AGAIN_MS = 4000;
 const RELOADS = ["view", "a", "b"];
 const head = document.getElementById("head");
 const [listRoot, detailRoot] = [document.getElementById("list"), document.getElementById("detail")];
@@ -117,20 +117,18 @@ function walk(steps) {
   if (next) go({ at: next.key }, { step: true });
 }
 
-/** Look again at runs that still train; new answers and groups join the list. */
+/** Look again at the runs: of one that trains, new answers and groups join the list. */
 async function follow() {
-  if (Object.values(runs).some((run) => run.state === "running")) {
-    const before = JSON.stringify(runs);
-    runs = await get("runs").catch(() => runs);
-    if (JSON.stringify(runs) !== before) {
-      drawHead();
-      const count = questions.pairs.length;
-      if (place.view !== "results" && side(place.a)) await questions.load().catch(() => {});
-      if (questions.pairs.length !== count) {
-        list.runs = runs;
-        list.draw();
-        if (!count) await draw({});
-      } else if (!side(place.a)) await draw({});
+  const before = JSON.stringify(runs);
+  runs = await get("runs").catch(() => runs);
+  if (JSON.stringify(runs) !== before) {
+    drawHead();
+    const count = questions.pairs.length;
+    if (place.view !== "results" && side(place.a)) await questions.load().catch(() => {});
+    if (!count || !side(place.a)) await draw({});
+    else if (questions.pairs.length !== count) {
+      list.runs = runs;
+      list.draw();
     }
   }
   setTimeout(follow, LOOK_AGAIN_MS);
