@@ -120,18 +120,18 @@ def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(serve
     mask_switch.uncheck()
     without = reader.colours()
     changed = np.abs(with_mask - without).sum(axis=2) > 12
-    scale = changed.shape[0] / mask.shape[1], changed.shape[1] / mask.shape[2]
-    grid = np.add.outer(np.zeros(mask.shape[1]), np.zeros(mask.shape[2]))
-    for y in range(mask.shape[1]):
-        for x in range(mask.shape[2]):
-            middle = int((y + 0.5) * scale[0]), int((x + 0.5) * scale[1])
-            grid[y, x] = changed[middle]
-    assert (grid[mask[z]] == 1).mean() > 0.9  # what the mask covers has changed colour
+    rows_, columns = (
+        ((np.arange(count) + 0.5) * length / count).astype(int)
+        for count, length in zip(mask.shape[1:], changed.shape, strict=True)
+    )
+    grid = changed[np.ix_(rows_, columns)]  # at the middle of each voxel
+    assert grid[mask[z]].mean() > 0.9  # what the mask covers has changed colour
     assert grid[~mask[z]].mean() < 0.05  # and nothing else has
     both = reader.colours()
     assert near(both, ORANGE).sum() > 50
     assert near(both, VIOLET).sum() > 50
     page.locator('input[data-overlay="a/predicted/box"]').uncheck()
+    page.locator('input[data-overlay="a/predicted/slice"]').uncheck()  # named in a corner, in its colour
     one = reader.colours()
     assert near(one, ORANGE).sum() == 0
     assert near(one, VIOLET).sum() > 50

@@ -17,8 +17,8 @@ from evidcore.page.gallery import AXIAL_SIDES, FILM_SIDES, WINDOWS_HU
 from evidcore.volume import read, read_mask
 from evidcore_plugin_view.overlay import AXES, Mask, Plane, cut
 
-_LUNG_HU = (-980.0, -600.0)  # values of aerated lung
-_LUNG_SHARE = 0.08  # of the middle of a volume: chest CT has 15 to 50 %, an abdomen with lung bases less
+_LUNG_HU = (-930.0, -500.0)  # values of aerated lung; air beside a body is lower, noise and all
+_LUNG_SHARE = 0.12  # of the middle of a volume: chest CT has 15 to 50 %, an abdomen with lung bases less
 _LUNG_AROUND = 0.25  # of the box around a mask
 _AROUND = 3  # voxels that the box is wider on each side
 SIDES = {"axial": AXIAL_SIDES, "coronal": FILM_SIDES["y"], "sagittal": FILM_SIDES["x"]}
