@@ -5,10 +5,11 @@ import re
 
 import pytest
 
+from evidcore.case import Crop, VolumeRef
 from evidcore.errors import RunError
-from evidcore.page.cases import chosen_answers, chosen_groups, pattern
+from evidcore.page.cases import chosen_answers, chosen_groups, look_up, pattern
 from evidcore.page.markup import Html, data_block, number, tag, written
-from evidcore.page.record import is_phantom, read_record
+from evidcore.page.record import is_phantom, read_head, read_record
 from evidcore.page.tables import with_tasks
 
 
@@ -148,3 +149,25 @@ def test_rows_of_an_audit_learn_their_task_from_its_margin():
         "other",
         "other",
     ]
+
+
+def test_a_case_is_looked_up_in_the_data_sets_of_its_own_task(bare_run, tmp_path):
+    """Two data sets have a case of the same id, as two that generate phantoms do."""
+    (tmp_path / "scan.nii").touch()
+    tables = ""
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "scan.nii").touch()
+        (folder / "cases.csv").write_text("id,volume,patient,split\ncase,scan.nii,p,test\n")
+        tables += f'[dataset.{name}]\nuse = "folder"\npath = "{folder}"\n'
+    data = ", ".join(
+        f'{{ dataset = "{name}", task = "{name}-task", split = "test" }}' for name in ("first", "second")
+    )
+    stage = f'[[stage]]\nkind = "evaluate"\ndata = [{data}]\n'
+    (bare_run.folder / "resolved.toml").write_text(f'schema = 1\nname = "two"\n{tables}{stage}')
+    uri = Crop(volume=VolumeRef(path=str(tmp_path / "second" / "scan.nii"), intensity="hu")).uri()
+    line = {"stage": "01-evaluate", "task": "second-task", "case_id": "case", "images": [uri]}
+    known, faults = look_up(read_head(bare_run.folder), [line])
+    assert faults == []
+    assert [ref.path for ref in known["case"].case.volumes] == [str(tmp_path / "second" / "scan.nii")]

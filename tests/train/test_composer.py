@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import json
 import logging
 import math
 import os
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from evidcore.case import Action, Answer, Evidence, Rollout, Score, Turn, Unscored
+from evidcore.case import Action, Answer, Box, Evidence, Rollout, Score, Turn, Unscored
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, DataError, RecipeError, RunError
 from evidcore.registry import Offer, blame
@@ -522,3 +523,15 @@ def test_a_record_is_a_line_for_each_group(rollouts):
         "value": None, "parts": {}, "reason": "", "unscored": "not-applicable", "counted": 0.75,
     }  # fmt: skip
     assert lines[0]["images"] == [rollouts[0].prompt.crops()[0].uri()]
+    assert second["evidence"] is None
+
+
+def test_a_record_holds_what_a_rollout_points_at(rollouts):
+    box = Box(z=3, y0=1, y1=2, x0=4, x1=6)
+    answer = dataclasses.replace(rollouts[0].answer, evidence=Evidence(slice=3, boxes=(box,)))
+    pointing = [dataclasses.replace(rollouts[0], answer=answer), *rollouts[1:]]
+    rewards = [named([1.0] * 6)]
+    lines = json.loads(json.dumps(record(RewardComposer(rewards)(pointing), rewards, pointing, 3)))
+    boxes = [{"z": 3, "y0": 1, "y1": 2, "x0": 4, "x1": 6}]
+    said = {"slice": 3, "slices": {}, "boxes": boxes, "mask": None}
+    assert lines[0]["rollouts"][0]["evidence"] == said

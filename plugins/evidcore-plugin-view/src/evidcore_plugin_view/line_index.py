@@ -74,8 +74,8 @@ class LineIndex:
         found = []
         if count:
             with self.path.open("rb") as file:
-                for number in range(count):
-                    if wanted in texts(self._parsed(file.readline(), number)).casefold():
+                for number, raw in zip(range(count), file, strict=False):  # it may be cut meanwhile
+                    if wanted in texts(self._parsed(raw, number)).casefold():
                         found.append(number)
         return found
 

@@ -11,7 +11,7 @@ from evidcore.errors import RunError, did_you_mean
 from evidcore.page.record import RunRecord, read_head
 from evidcore_plugin_view.case_book import CaseBook
 from evidcore_plugin_view.line_index import Line, LineIndex, Row
-from evidcore_plugin_view.rows import answer_row, group_row
+from evidcore_plugin_view.line_rows import answer_row, group_row
 
 Kind = Literal["answers", "rollouts"]
 

@@ -9,9 +9,9 @@ from evidcore.errors import RunError
 from evidcore_plugin_view.opened_run import OpenedRun
 
 if TYPE_CHECKING:
+    from evidcore_plugin_view.opened_scan import Scan
     from evidcore_plugin_view.overlay import Plane
-    from evidcore_plugin_view.scan import Scan
-    from evidcore_plugin_view.scene import Reference, Scene
+    from evidcore_plugin_view.question_scene import Reference, Scene
 
 Query = Mapping[str, str]
 Answer = dict[str, Any] | list[Any] | bytes
@@ -65,7 +65,7 @@ class Routes:
         return list(self._run(query["run"]).rows(query["kind"], query["stage"]))
 
     def _search(self, query: Query) -> Answer:
-        from evidcore_plugin_view.texts import searched
+        from evidcore_plugin_view.public_lines import searched
 
         return (
             self._run(query["run"]).index(query["kind"], query["stage"]).containing(query["words"], searched)
@@ -83,28 +83,28 @@ class Routes:
         ]
 
     def _line(self, query: Query) -> Answer:
-        from evidcore_plugin_view import texts
+        from evidcore_plugin_view import public_lines
 
         reference = _reference(query["line"])
         run = self._run(reference.run)
         line = run.line(reference.kind, reference.stage, reference.number)
         run.look_up(reference.kind, reference.stage, reference.number)
         phantom, booked = run.is_phantom(line), run.book.case(line)
-        found = texts.told(line, phantom=phantom)
+        found = public_lines.public_fields(line, phantom=phantom)
         found["phantom"] = phantom
         if "reference" in line:
-            found["reference"] = texts.told_reference(line["reference"] or {}, phantom=phantom)
+            found["reference"] = public_lines.public_reference(line["reference"] or {}, phantom=phantom)
         if "rollouts" in line:
-            found["rollouts"] = [texts.told_rollout(one) for one in line["rollouts"]]
+            found["rollouts"] = [public_lines.rollout_json(one) for one in line["rollouts"]]
         else:
-            found["text"] = texts.shortened(str(line.get("text", "")))
-            found["turns"] = texts.told_turns(line.get("turns") or ())
+            found["text"] = public_lines.shortened(str(line.get("text", "")))
+            found["turns"] = public_lines.turns_json(line.get("turns") or ())
         if booked is not None:
             found["report"], found["report_withheld"] = booked.report, booked.report_withheld
         return found
 
     def _composed(self, query: Query) -> Scene:
-        from evidcore_plugin_view.scene import compose
+        from evidcore_plugin_view.question_scene import compose
 
         references = [_reference(query[side]) for side in ("a", "b") if query.get(side)]
         for one in references:
@@ -113,7 +113,7 @@ class Routes:
         return compose(self.runs, references)
 
     def _scan(self, scene: Scene) -> Scan:
-        from evidcore_plugin_view.scan import Scans
+        from evidcore_plugin_view.opened_scan import Scans
 
         if scene.volume is None:
             raise RunError(" ".join(scene.notes))
@@ -172,7 +172,7 @@ class Routes:
 
 
 def _reference(text: str) -> Reference:
-    from evidcore_plugin_view.scene import Reference
+    from evidcore_plugin_view.question_scene import Reference
 
     return Reference.parse(text)
 

@@ -128,7 +128,8 @@ async function follow() {
     if (!count || !side(place.a)) await draw({});
     else if (questions.pairs.length !== count) {
       list.runs = runs;
-      list.draw();
+      const isTyping = document.activeElement?.matches("#list input");
+      if (!isTyping) list.draw(); // else with the next change
     }
   }
   setTimeout(follow, LOOK_AGAIN_MS);

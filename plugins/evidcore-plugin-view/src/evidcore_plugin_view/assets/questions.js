@@ -1,7 +1,7 @@
 // The questions of one or two sides, what may be asked of them, and the list.
 import { get } from "./api.js";
 import { counted, figure, h, percent, points, put } from "./dom.js";
-import { place, side, writePlace } from "./place.js";
+import { place, side } from "./place.js";
 
 const AT_ONCE = 150; // rows that are drawn before the reader scrolls on
 

@@ -1,7 +1,7 @@
 """Rows of the list: scores, findings, what went wrong."""
 
 import pytest
-from evidcore_plugin_view.rows import answer_row, findings_of, group_row, score_of
+from evidcore_plugin_view.line_rows import answer_row, findings_of, group_row, score_of
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,17 @@ from evidcore.page.examples import OPEN_KEYS, READINGS
 from evidcore_plugin_view.line_index import Line
 
 MOST_CHARACTERS = 20_000
-_ASKED_AND_WRITTEN = (
-    "prompt_id",
-    "case_id",
-    "patient",
-    "task",
-    "condition",
-    "stage",
-    "prompt",
-    "text",
-    "malformed",
-)
+_IDS = ("prompt_id", "case_id", "patient", "task", "condition", "stage")
+_ASKED_AND_WRITTEN = ("prompt", "text", "malformed")
 _LISTS_OF_FINDINGS = ("affirmed", "present", "absent", "masks")
-_REASONS = ("unparsable", "refused", "target", "kind")
-_OPEN = {*_ASKED_AND_WRITTEN, *_LISTS_OF_FINDINGS, *_REASONS, *OPEN_KEYS, *(name for name, *_ in READINGS)}
+_SHORT = ("unparsable", "refused", "target", "kind")
+_OPEN = {
+    *_ASKED_AND_WRITTEN,
+    *_LISTS_OF_FINDINGS,
+    *_SHORT,
+    *OPEN_KEYS,
+    *(name for name, *_ in READINGS),
+}
 _ELSEWHERE = {"images", "rollouts"}  # drawn, or told one by one
 
 
@@ -35,7 +32,7 @@ def shortened(text: str, most: int = MOST_CHARACTERS) -> dict[str, Any]:
     return {"text": text[:most], "characters": len(text), "cut": len(text) > most}
 
 
-def told(line: Line, *, phantom: bool) -> dict[str, Any]:
+def public_fields(line: Line, *, phantom: bool) -> dict[str, Any]:
     """Return what may be told of an answer or of a group without its rollouts.
 
     Args:
@@ -49,21 +46,21 @@ def told(line: Line, *, phantom: bool) -> dict[str, Any]:
     }
 
 
-def told_reference(reference: Mapping[str, Any], *, phantom: bool) -> dict[str, Any]:
+def public_reference(reference: Mapping[str, Any], *, phantom: bool) -> dict[str, Any]:
     """Return what may be told of what is right: of patients only fields that are never report text."""
     return {name: _cut(value) for name, value in reference.items() if phantom or name in OPEN_KEYS}
 
 
-def told_rollout(rollout: Line) -> dict[str, Any]:
+def rollout_json(rollout: Line) -> dict[str, Any]:
     """Return one rollout; the model wrote its texts and the rewards their reasons."""
     return {
         **{name: _cut(value) for name, value in rollout.items() if name not in ("text", "turns")},
         "text": shortened(str(rollout.get("text", ""))),
-        "turns": told_turns(rollout.get("turns") or ()),
+        "turns": turns_json(rollout.get("turns") or ()),
     }
 
 
-def told_turns(turns: Sequence[Line]) -> list[dict[str, Any]]:
+def turns_json(turns: Sequence[Line]) -> list[dict[str, Any]]:
     """Return the turns before an answer: what the model wrote, which tools it called, what they replied."""
     return [
         {

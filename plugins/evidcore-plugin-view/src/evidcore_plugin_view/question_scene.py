@@ -12,9 +12,9 @@ from evidcore.page.gallery import WORDS
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.case_book import BookedCase
 from evidcore_plugin_view.line_index import Line
+from evidcore_plugin_view.line_rows import findings_of
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.overlay import Overlay
-from evidcore_plugin_view.rows import findings_of
 
 _REFERENCE = re.compile(r"(\w+):(answers|rollouts):([^:]+):(\d+)(?::(\d+))?")
 

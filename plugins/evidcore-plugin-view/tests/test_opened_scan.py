@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from evidcore_plugin_view.scan import Scan, Scans
+from evidcore_plugin_view.opened_scan import Scan, Scans
 from PIL import Image
 
 from evidcore.case import VolumeRef
