@@ -76,6 +76,7 @@ def test_a_patients_report_is_shown_on_request_only(asked, serve, real):
     assert "the model's words" in told[2]
     assert "sampled words" in told[3]
     line = json.loads(told[2])
+    assert (line["stage"], line["case_id"]) == ("01-evaluate", "p1")
     assert (line["phantom"], line["report"], line["report_withheld"]) == (False, None, True)
     assert told[-1] == told[-3] == "[]"  # a search is no way around it
 

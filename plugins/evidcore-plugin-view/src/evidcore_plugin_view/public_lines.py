@@ -18,6 +18,7 @@ _ASKED_AND_WRITTEN = ("prompt", "text", "malformed")
 _LISTS_OF_FINDINGS = ("affirmed", "present", "absent", "masks")
 _SHORT = ("unparsable", "refused", "target", "kind")
 _OPEN = {
+    *_IDS,
     *_ASKED_AND_WRITTEN,
     *_LISTS_OF_FINDINGS,
     *_SHORT,
