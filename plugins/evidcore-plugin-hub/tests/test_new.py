@@ -10,7 +10,7 @@ from evidcore_plugin_hub.new.package import write_package
 from evidcore.errors import RecipeError
 from evidcore.registry import KIND_NAMES, card_in
 
-BROKEN = "return Score(value=0.5 + len(rollout.text) / 1000"
+BROKEN = "return Score(value=min(1.0, len(rollout.text) / 5000)"
 
 
 @pytest.fixture(scope="module")
