@@ -167,13 +167,14 @@ def one_token_learns(tokens):
 def padding_shifts(trainer):
     body = trainer.vlm.model
     pad = body.config.text_config.pad_token_id
-    real = body._place
+    real = body.embed
 
-    def broken(input_ids, *args):
+    def broken(input_ids, pixel_values=None, encoded=None, embeds=None):
         shifted = torch.stack([row.roll(1) if row[0] == pad else row for row in input_ids])
-        return real(shifted, *args)
+        words = body.get_input_embeddings()(input_ids) if embeds is None else embeds
+        return real(shifted, pixel_values, encoded, words)
 
-    body._place = broken
+    body.embed = broken
 
 
 def kept_features(trainer):

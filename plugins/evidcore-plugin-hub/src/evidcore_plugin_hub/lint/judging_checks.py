@@ -198,10 +198,8 @@ def tool_words(subject: Subject) -> Said | None:
 
 def missing_file(subject: Subject) -> Said | None:
     """A scan or mask that is not there gives an error or no verdict, never a 0."""
-    golds = list(subject.of("right").values())
-    known = subject.pay(regrouped([[gold] for gold in golds]))
     lost = []
-    for gold, value in zip(golds, known, strict=True):
+    for gold in subject.of("right").values():
         case = gold.prompt.case
         gone = dataclasses.replace(
             case,
@@ -210,14 +208,13 @@ def missing_file(subject: Subject) -> Said | None:
                 name: dataclasses.replace(ref, path=GONE.format(name)) for name, ref in case.masks.items()
             },
         )
-        if not value:
-            continue
+        known = subject.paid_by(gold)
         try:
-            (now,) = subject.pay([about(gold, dataclasses.replace(gold.prompt, case=gone))])
+            now = subject.paid_by(about(gold, dataclasses.replace(gold.prompt, case=gone)))
         except (DataError, EvidError):
             continue
-        if now is not None and now < value - subject.least:
-            lost.append(value - now)
+        falls = [known[name] - value for name, value in now.items() if name in known]
+        lost += [max(falls)] if falls and max(falls) > subject.least else []
     if not lost:
         return Said("fine", "no verdict falls where scans and masks are missing")
     says = (

@@ -29,6 +29,7 @@ from evidcore_plugin_hub.lint.subject import ANSWER, Subject, regrouped
 WORDS = ("emphysema ", "There is emphysema. ", "<think>", "[", "a")
 SHORT, LONG = 1_000, 8_000  # characters
 STEEP, SLOW_S = 24.0, 0.2  # linear is 8 times; quadratic 64
+TRIES = 3
 DEAR_S, MUCH_MIB = 0.05, 1024.0  # of an answer: 64 of them take 3 s of each step
 TOLERATED_BOUND = 1e9  # where a function has none of its own
 _forks: list[None] = []  # one for each fork of this process
@@ -137,7 +138,8 @@ def _twins(subject: Subject, one: NamedReward) -> tuple[list[Rollout], list[Roll
     """Return right answers in groups of two, and worse ones where it says that it tells them apart."""
     judges, right = one.reward.judges, subject.of("right")
     worse = subject.of("wrong" if judges and judges & ANSWER else "malformed")
-    alone = Subject([*(item for item in subject.rewards if not item.weight), one], subject.rows)
+    needed = (item for item in subject.rewards if not item.weight)
+    alone = Subject([*needed, dataclasses.replace(one, gate="")], subject.rows)
     paid = alone.pay(regrouped([[gold] for gold in right.values()])) if right else []
     places = [place for place, value in zip(right, paid, strict=True) if value is not None]
     tells = bool(judges and judges & {*ANSWER, "format"}) and not one.reward.compares_group
@@ -165,13 +167,19 @@ def time_by_length(subject: Subject) -> Said:
 
 
 def _seconds(subject: Subject, text: str) -> float:
-    """Return the CPU time of judging an answer of that text."""
-    row = subject.rows[0]
-    one = Rollout(prompt=row.prompt, group=0, text=text, answer=row.task.parse(row.prompt, text))
-    answer = dataclasses.replace(one.answer, think=text, report=one.answer.report and text)
-    start = time.process_time()
-    subject.pay([dataclasses.replace(one, answer=answer)] * 2)
-    return time.process_time() - start
+    """Return the CPU time of judging an answer of that text, the least of several tries.
+
+    A busy machine disturbs that least. Each try has another text, since rewards keep what they have read.
+    """
+    row, took = subject.rows[0], []
+    for number in range(TRIES):
+        said = f"{text}{number}"
+        one = Rollout(prompt=row.prompt, group=0, text=said, answer=row.task.parse(row.prompt, said))
+        answer = dataclasses.replace(one.answer, think=said, report=one.answer.report and said)
+        start = time.process_time()
+        subject.pay([dataclasses.replace(one, answer=answer)] * 2)
+        took.append(time.process_time() - start)
+    return min(took)
 
 
 def cost(subject: Subject) -> Said:

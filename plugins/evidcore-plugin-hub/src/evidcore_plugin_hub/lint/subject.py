@@ -62,6 +62,12 @@ class Subject:
         totals = judgement.totals(self.rewards)
         return [total if known else None for total, known in zip(totals, judged, strict=True)]
 
+    def paid_by(self, rollout: Rollout) -> dict[str, float]:
+        """Return what each reward that counts adds for an answer; those without a verdict are left out."""
+        verdicts = RewardComposer(self.rewards)([rollout]).verdicts
+        judged = ((one, verdicts[one.name][0]) for one in self.counted)
+        return {one.name: one.weight * said.value for one, said in judged if isinstance(said, Score)}
+
     def of(self, kind: str) -> dict[int, Rollout]:
         """Return the first answer of a kind to each prompt, by the prompt's place."""
         found: dict[int, Rollout] = {}
