@@ -113,7 +113,7 @@ def read_targets(
             for and no case has any, or the view shows a case in several pictures or in another size.
     """
     spec = encoder.input
-    size = shown_size(cases[0], view, spec) if cases else spec.size_zyx
+    size = shown(cases[0], view, spec)[1] if cases else spec.size_zyx
     grid = encoder.grid(size)
     structures_from, names = len(names), (*names, *structures)
     count, patches = len(cases), grid[0] * grid[1] * grid[2]
@@ -144,10 +144,8 @@ def read_targets(
             raise DataError(f"{cause} (case {cases[row].id!r})") from cause
 
     def fill_from(case: Case, row: int) -> None:
-        if not case.volumes:
-            raise DataError(f"case {case.id}: has no volume. Leave it out of the encoder's training.")
-        crop = shown(case, view).crop
-        if (found := shown_size(case, view, spec)) != size:
+        crop, found = shown(case, view, spec)
+        if found != size:
             raise DataError(
                 f"case {case.id}: the view shows it in {_by(found)} voxels and case {cases[0].id} in "
                 f"{_by(size)}; an encoder is trained on one size. Leave it out, or show fewer slices."
@@ -190,14 +188,16 @@ def read_targets(
     )
 
 
-def shown(case: Case, view: View | None) -> VisualPart:
-    """Return what an encoder is trained on of a case: its first volume, or the one picture of a view.
+def shown(case: Case, view: View | None, spec: EncoderInput) -> tuple[Crop, Grid]:
+    """Return an encoder's view of a case, its first volume or the one picture of a view, and its size.
 
     Raises:
-        DataError: if the view shows several.
+        DataError: if the case has no volume, or the view shows several pictures.
     """
+    if not case.volumes:
+        raise DataError(f"case {case.id}: has no volume. Leave it out of the encoder's training.")
     if view is None:
-        return VisualPart(crop=Crop(volume=case.volumes[0]))
+        return Crop(volume=case.volumes[0]), spec.size_zyx
     parts = [part for part in view.render(case) if isinstance(part, VisualPart)]
     if len(parts) != 1:
         raise DataError(
@@ -205,12 +205,7 @@ def shown(case: Case, view: View | None) -> VisualPart:
             f"all of them together. An encoder is trained on one: use 'montage', 'video', or 'drr' in one "
             f"direction."
         )
-    return parts[0]
-
-
-def shown_size(case: Case, view: View | None, spec: EncoderInput) -> Grid:
-    """Return the size in voxels of what an encoder is trained on of a case."""
-    return spec.size_zyx if view is None else view.size_zyx(shown(case, view), spec)
+    return parts[0].crop, view.size_zyx(parts[0], spec)
 
 
 def _by(size: Grid) -> str:

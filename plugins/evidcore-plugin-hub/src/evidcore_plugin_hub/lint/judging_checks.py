@@ -31,8 +31,13 @@ class Said:
     figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def _share(changed: Sequence[bool]) -> float:
-    return sum(changed) / len(changed)
+def _both_known(first: Sequence[float | None], second: Sequence[float | None]) -> list[tuple[float, float]]:
+    pairs = zip(first, second, strict=True)
+    return [(one, other) for one, other in pairs if one is not None and other is not None]
+
+
+def _share_moved(subject: Subject, both: Sequence[tuple[float, float]]) -> float:
+    return statistics.fmean(abs(one - other) > subject.least for one, other in both)
 
 
 def _pairs(
@@ -41,8 +46,7 @@ def _pairs(
     """Return what is paid for two answers each, where both are judged; each pair stands in one group."""
     groups = [[one, other] for one, other in zip(first, second, strict=True)]
     paid = subject.pay(regrouped(groups)) if groups else []
-    both = zip(paid[::2], paid[1::2], strict=True)
-    return [(one, other) for one, other in both if one is not None and other is not None]
+    return _both_known(paid[::2], paid[1::2])
 
 
 def _apart(
@@ -50,8 +54,7 @@ def _apart(
 ) -> list[tuple[float, float]]:
     """Return the same where each stands in a group of its own, since their prompts differ."""
     paid = subject.pay(regrouped([[one] for one in (*first, *second)])) if first else []
-    both = zip(paid[: len(first)], paid[len(first) :], strict=True)
-    return [(one, other) for one, other in both if one is not None and other is not None]
+    return _both_known(paid[: len(first)], paid[len(first) :])
 
 
 def policies_that_do_not_look(subject: Subject) -> Said | None:
@@ -133,7 +136,7 @@ def reference(subject: Subject) -> Said | None:
     both = _apart(subject, first, second)
     if not both:
         return None
-    share = _share([abs(one - other) > subject.least for one, other in both])
+    share = _share_moved(subject, both)
     says = f"against another patient's report the same answer earns more or less on {100 * share:.0f} %"
     return Said("alarm" if share == 0 else "fine", says, {"share_of_prompts": share})
 
@@ -148,14 +151,10 @@ def siblings(subject: Subject) -> Said | None:
     alone = [[right[place], wrong[place], wrong[place], wrong[place]] for place in both]
     paid = subject.pay(regrouped([*alike, *alone]))
     firsts = [paid[at] for at in range(0, len(paid), 4)]
-    pairs = [
-        (one, other)
-        for one, other in zip(firsts[: len(both)], firsts[len(both) :], strict=True)
-        if one is not None and other is not None
-    ]
+    pairs = _both_known(firsts[: len(both)], firsts[len(both) :])
     if not pairs:
         return None
-    share = _share([abs(one - other) > subject.least for one, other in pairs])
+    share = _share_moved(subject, pairs)
     says = f"with other siblings the right answer earns something else on {100 * share:.0f} % of the prompts"
     return Said("alarm" if share == 0 else "fine", says, {"share_of_prompts": share})
 
