@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import email.utils
@@ -11,12 +12,14 @@ import threading
 import pytest
 from evidcore_plugin_text_metrics.endpoint import ChatClient, Endpoint
 from evidcore_plugin_text_metrics.endpoint_answers import Unanswered, wait_asked_s
+from evidcore_plugin_text_metrics.http_exchange import exchange, opener
 from evidcore_plugin_text_metrics.testing import Reply, chat_server
 
 from evidcore.errors import RecipeError, RunError
 
 SECRET = "Zebra-striped finding of Jane"
 KEY = "sk-0123456789"
+BODY = b'{"messages": []}'
 BAD = rb'{"choices": [{"message": {"content": "bad \ud800 x"}}]}'
 
 
@@ -328,3 +331,11 @@ def test_a_recipe_is_refused(settings, said):
     with pytest.raises(RecipeError, match=said) as caught:
         ChatClient(Endpoint(**given))
     assert "abc" not in str(caught.value)
+
+
+def test_an_exchange_ends_where_a_loop_runs_already_as_in_a_notebook():
+    async def cell():
+        return exchange(opener({}), "POST", f"{server.url}/chat/completions", BODY, timeout_s=9, most_bytes=999)
+
+    with chat_server(in_turn(Reply(content="yes"))) as server:
+        assert asyncio.run(cell()).status == 200

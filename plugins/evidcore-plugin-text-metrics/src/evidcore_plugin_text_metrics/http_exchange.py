@@ -6,12 +6,13 @@ Neither errors nor the log hold a word of what was sent or answered, nor the key
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
 
 from evidcore.errors import RecipeError, RunError
 
@@ -82,11 +83,21 @@ def exchange(
             return Answered(response.status_code, response.headers, bytes(held))
 
     try:
-        return asyncio.run(run())
+        return _finished(run)
     except TimeoutError:
         raise Interrupted(f"no whole answer within {timeout_s:g} s") from None
     except httpx2.HTTPError as cause:
         raise Interrupted(f"a broken connection ({type(cause).__name__})") from cause
+
+
+def _finished(run: Callable[[], Coroutine[Any, Any, Answered]]) -> Answered:
+    """Wait for an answer; in a notebook a loop runs in this thread already, so another thread has the wait."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as one:
+        return one.submit(lambda: asyncio.run(run())).result()
 
 
 def host_of(url: str, where: str) -> str:
