@@ -2,10 +2,10 @@
 
 python benchmarks/gpu_carry.py FOLDER [--machine benchmarks/gpu_machine.txt] [--limit-mib 60]
 
-What is wanted: everything that evidcore and its plugins need, at the versions of this environment, which
-`make venv` built from constraints.txt. What the machine has, at a version that all of them allow, stays as it
-is; torch and what it brings are never taken along. The rest is downloaded as wheels for the machine's Python
-on Linux x86-64. Above the limit nothing is left in the folder.
+What is wanted: everything that evidcore and the plugins of gpu.sh's parts need, at the versions of this
+environment, which `make venv` built from constraints.txt. What the machine has, at a version that all of them
+allow, stays as it is; torch and what it brings are never taken along. The rest is downloaded as wheels for
+the machine's Python on Linux x86-64. Above the limit nothing is left in the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-OWN = ("evidcore", *sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")))
+OWN = (  # what gpu.sh uses; the segmenters would bring 50 MiB of SimpleITK, DICOM 13 of GDCM
+    "evidcore",
+    *(
+        f"evidcore-plugin-{name}"
+        for name in (
+            "ct-data", "emrl", "encoders", "lab", "med3d-r1", "medsam2", "medvol-r1", "medvr", "phantoms",
+            "tables", "text-metrics", "views",
+        )
+    ),
+)  # fmt: skip
 NEVER = ("torch", "triton", "nvidia-", "cuda-")  # the machine's build of torch, and what belongs to it
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]

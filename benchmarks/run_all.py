@@ -31,7 +31,7 @@ NAMES = (
     "propagation",
 )  # as on the page
 # on a GPU by benchmarks/gpu.sh, and beside another checkout; shown where their results were kept
-ELSEWHERE = ("gpu_step", "crop_step")
+ELSEWHERE = ("gpu_step", "grpo_step_gpu", "crop_step")
 HEAD = """\
 # Benchmarks
 

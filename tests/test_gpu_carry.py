@@ -62,7 +62,10 @@ def test_a_part_that_is_none_is_refused_before_anything(tmp_path):
         [ROOT / "benchmarks" / "gpu.sh", tmp_path, tmp_path / "out", "steps", "enginee"],
         env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (2, "no part 'enginee'. There are steps, engine and segment.\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "no part 'enginee'. There are steps, engine, segment, recipes and vlm.\n",
+    )
 
 
 def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_others(tmp_path):
@@ -70,7 +73,7 @@ def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_other
     python = tmp_path / "python"  # says what it is asked, and fails in one part
     python.write_text(
         "#!/bin/sh\n"
-        'case "$*" in *pip*|-c*) exit 0;; *grpo_step*) echo bad; exit 7;; *) echo "ran $*";; esac\n'
+        'case "$*" in *pip*|-c*) exit 0;; *grpo_step*) echo bad; echo "{"; exit 7;; *) echo "ran $*";; esac\n'
     )
     python.chmod(0o755)
     done = subprocess.run(
@@ -78,9 +81,11 @@ def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_other
         env={**os.environ, "PYTHON": str(python)}, capture_output=True, text=True,
     )  # fmt: skip
     said = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert said["engine.txt"] == "bad\n"
+    assert (said["engine.txt"], said["grpo_step_gpu.json"]) == ("bad\n{\n", "{\n")
     assert said["steps.txt"].startswith("ran benchmarks/gpu_step.py --out")
     assert said["segment.txt"].startswith("ran benchmarks/medsam2_parity.py --device cuda")
+    assert said["recipes.txt"].startswith("ran benchmarks/short_runs.py --out")
+    assert said["vlm.txt"] == "ran benchmarks/gpu_vlm.py\n"
     assert done.returncode == 1
     assert "engine: ended with status 7" in done.stderr
 

@@ -101,6 +101,7 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
             return {}
         micro, looks, kept = trainer._step, 0, dict[int, list[Episode]]()
         batches: list[tuple[Proof, Any, Tensor]] = []
+        most = trainer.args.per_device_train_batch_size // answers  # that memory was planned for
 
         def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
             nonlocal looks
@@ -116,7 +117,7 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
                 trainer.compute_loss(trainer.model_wrapped, batch)
             assert proof.policy is not None  # every look computes the loss
             mask = batch["completion_mask"].bool() & batch["tool_mask"].bool()
-            if not batches:
+            if not batches and len(positions) <= most:
                 batches.append((proof, batch, mask))
             found = {"policy": _by_group(proof.policy, mask, answers)}
             for name, key in (("old policy", "old_per_token_logps"), ("reference", "ref_per_token_logps")):
@@ -190,9 +191,10 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
             return {"policy": _by_group(output.log_probs, output.label_mask.bool(), 1)}
 
         def objective() -> Tensor:
+            some = list(prompts)[: trainer.args.per_device_train_batch_size]  # that memory was planned for
             with torch.random.fork_rng(devices=_devices()):
                 torch.manual_seed(0)
-                loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(list(prompts), prompts))
+                loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(some, prompts))
             return loss
 
         tolerance = _tolerance(trainer)

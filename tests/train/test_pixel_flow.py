@@ -593,6 +593,29 @@ class Drawing(grpo.GroupTrainer):
         return super()._compute_loss(model, inputs)
 
 
+@pytest.mark.parametrize(
+    ("make", "settings", "rows"),
+    [
+        (grpo_trainer, {"prompts_per_forward": 1, "share_prompts": "never"}, SMALL["answers_per_prompt"]),
+        (sft_trainer, {"rows_per_forward": 1}, 1),
+    ],
+)
+def test_no_pass_of_the_proof_keeps_more_rows_for_its_gradient_than_a_pass_of_training(
+    bench, kit, make, settings, rows
+):
+    model, processor = bench.model()
+    kept = []
+
+    def look(module, given, output):
+        if torch.is_grad_enabled():
+            kept.append(len(output))
+
+    model.get_decoder().layers[0].register_forward_hook(look)
+    stage.train(make(bench, kit, model=(model, processor), **settings), bench.folder, resume=False)
+    assert kept
+    assert set(kept) == {rows}
+
+
 @pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
 def test_training_is_not_disturbed(bench, kit, monkeypatch, make):
     trained = []

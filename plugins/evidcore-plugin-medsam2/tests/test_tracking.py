@@ -181,3 +181,11 @@ def test_a_mask_in_the_models_pixels_holds_those_that_are_half_covered():
     wanted = np.kron(shown[0], np.ones((2, 4), dtype=bool))  # each voxel is 2 x 4 pixels
     assert (found != wanted).sum() <= 8  # corners are rounded
     assert torch.equal(to_model(torch.ones(1, 128, 128) > 0, 128), torch.ones(1, 128, 128) > 0)
+
+
+@pytest.mark.parametrize(("dtype", "rounds"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_float32_is_not_rounded_further_on_a_gpu(model, dtype, rounds):
+    network = Network(model, torch.device("cpu"), dtype)
+    with network.computing():
+        assert torch.backends.cudnn.allow_tf32 == rounds
+    assert torch.backends.cudnn.allow_tf32

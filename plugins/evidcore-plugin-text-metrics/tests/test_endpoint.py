@@ -335,7 +335,9 @@ def test_a_recipe_is_refused(settings, said):
 
 def test_an_exchange_ends_where_a_loop_runs_already_as_in_a_notebook():
     async def cell():
-        return exchange(opener({}), "POST", f"{server.url}/chat/completions", BODY, timeout_s=9, most_bytes=999)
+        return exchange(
+            opener({}), "POST", f"{server.url}/chat/completions", BODY, timeout_s=9, most_bytes=999
+        )
 
     with chat_server(in_turn(Reply(content="yes"))) as server:
         assert asyncio.run(cell()).status == 200

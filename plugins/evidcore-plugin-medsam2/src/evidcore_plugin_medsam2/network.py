@@ -123,10 +123,18 @@ class Network:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Without gradients, in the type that was asked for."""
+        """Without gradients, in the type that was asked for.
+
+        Unless it is told not to, torch lets a GPU's convolutions round float32 to the 10 bits of TF32.
+        """
         mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_mixed)
-        with torch.inference_mode(), mixed:
-            yield
+        before = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = before and self.is_mixed
+        try:
+            with torch.inference_mode(), mixed:
+                yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = before
 
     def encode(self, pixels: Float[Tensor, "slice 3 size size"]) -> View:
         """Look at slices, normalised as for ImageNet."""

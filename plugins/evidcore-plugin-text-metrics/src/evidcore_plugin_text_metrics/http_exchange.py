@@ -91,7 +91,7 @@ def exchange(
 
 
 def _finished(run: Callable[[], Coroutine[Any, Any, Answered]]) -> Answered:
-    """Wait for an answer; in a notebook a loop runs in this thread already, so another thread has the wait."""
+    """Wait for an answer; in a notebook a loop runs in this thread already, so another thread waits."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
