@@ -1,7 +1,8 @@
 # make demo   environment, then recipes/med3d_r1.toml in two processes, then its figures (2 CPU cores, about 9 minutes)
 # make demo FRESH=1   what ships fitted with the recipe is made anew too (about 30 minutes)
 # make test   environment, then all tests but the slow ones
-# make test-all   those too, as CI does; TIMES=FILE keeps how long each took (JUnit XML)
+# make test-all   those too; TURNS=1 those of a third of the files, by the commit's number, as CI does; TIMES=FILE keeps
+#                 how long each took (JUnit XML)
 # make fuzz   100,000 drawn answers through every installed task, rollout, tool and reward (about 15 minutes)
 # make wheels   a wheel of the core and of every package, into dist/
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
@@ -39,7 +40,7 @@ test: venv
 	$(PYTEST) -m "not slow" --durations 20 --durations-min 1
 
 test-all: venv
-	$(PYTEST) --durations 40 --durations-min 10 $(if $(TIMES),--junitxml $(TIMES))
+	$(PYTEST) --durations 40 --durations-min 10 $(if $(TURNS),--by-turns) $(if $(TIMES),--junitxml $(TIMES))
 
 lint: venv
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""A whole recipe with a vision-language model of published size, on one GPU: seconds and memory of its stages.
+"""A recipe with a vision-language model of published size, on one GPU: seconds and memory of its stages.
 
 python benchmarks/gpu_vlm.py [--id Qwen/Qwen3-VL-4B-Instruct] [--quick --device cpu]     one GPU of 80 GB
 
