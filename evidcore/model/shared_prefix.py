@@ -39,11 +39,10 @@ class SharedPrefix:
         """Make room for `length` tokens of each row; `prompt_of` tells the prompt of each."""
         keys = prompts[0][0]
         self.prompts, self.mask = prompts, mask
-        self.hidden = _hiding(mask, keys.dtype)
         self._lay_out(prompt_of)
         self.own = keys.new_zeros(len(prompts), 2, len(prompt_of), keys.shape[1], length, keys.shape[3])
         self.seen = mask.new_ones(len(prompt_of), length)
-        self.own_hidden: Tensor | None = None  # as `hidden`, where some is not seen
+        self.own_hidden: Tensor | None = None  # added to scores, where some of `seen` is not
         self.block: Bool[Tensor, "row one place other"] | None = None
         self.step = 0
 
@@ -58,33 +57,39 @@ class SharedPrefix:
         self.prompt_of = torch.tensor(prompt_of, device=self.mask.device)
         is_even = slots == list(range(len(self.mask) * self.answers))  # then they lie there already
         self.slots = None if is_even else torch.tensor(slots, device=self.mask.device)
+        # laid out once for all tokens: one of a small batch waits for the number of its operations
+        self.flat = [(keys.flatten(0, 1).mT, values.flatten(0, 1)) for keys, values in self.prompts]
+        self.hidden = _hiding(self.mask, self.prompts[0][0])
 
     def keep(self, rows: Int[Tensor, " row"]) -> None:
         """Hold these rows alone, and the prompts that they go on from."""
         prompts, prompt_of = torch.unique(self.prompt_of[rows], return_inverse=True)
         if len(prompts) < len(self.mask):
             self.prompts = [(keys[prompts], values[prompts]) for keys, values in self.prompts]
-            self.mask, self.hidden = self.mask[prompts], self.hidden[prompts]
+            self.mask = self.mask[prompts]
         self._lay_out(prompt_of.tolist())
         self.own, self.seen = self.own[:, :, rows], self.seen[rows]
         if self.own_hidden is not None:
-            self.own_hidden = self.own_hidden[rows]
+            self.own_hidden = _hiding(self.seen, self.own)
 
     def begin(self, seen: Bool[Tensor, "row place"], count: int) -> None:
         """Take which of the first places hold tokens; the last `count` of these run at once."""
         length = seen.shape[1]
         self.seen[:, :length] = seen
-        self.own_hidden = _hiding(self.seen, self.own.dtype)
+        self.own_hidden = _hiding(self.seen, self.own)
         causal = seen.new_ones(length, length).tril()[-count:]
         own = causal & seen[:, None, None]
         prompt = self.mask[self.prompt_of][:, None, None].expand(-1, -1, count, -1)
         self.block, self.step = torch.cat([prompt, own], dim=-1), length - count
 
 
-def _hiding(seen: Bool[Tensor, "row place"], dtype: torch.dtype) -> Float[Tensor, "row one one place"]:
-    """Return what is added to scores so that nothing else is seen."""
-    lowest = torch.finfo(dtype).min
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, lowest)[:, None, None]
+def _hiding(
+    seen: Bool[Tensor, "row place"], keys: Float[Tensor, "*before kept place size"]
+) -> Float[Tensor, "row_and_kept one place"]:
+    """Return what is added to scores of `keys` so that nothing else is seen."""
+    hidden = torch.zeros(seen.shape, dtype=keys.dtype, device=seen.device)
+    hidden.masked_fill_(~seen, torch.finfo(keys.dtype).min)
+    return hidden.repeat_interleave(keys.shape[-3], dim=0)[:, None]
 
 
 def fits(model: VolumeVLM) -> bool:
@@ -116,48 +121,52 @@ def attend(
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "row place head size"], None]:
     """Attend from the next places of each row, and keep their keys and values."""
-    before_keys, before_values = shared.prompts[module.layer_idx]
     rows, kept, count, size = key.shape
     stop = shared.step + count
-    own = shared.own[module.layer_idx][..., :stop, :]
-    own[0, ..., shared.step :, :], own[1, ..., shared.step :, :] = key, value
-    keys, values = own
+    own = shared.own[module.layer_idx]
+    own[0, :, :, shared.step : stop], own[1, :, :, shared.step : stop] = key, value
     if shared.block is not None:
         whole = (
             torch.cat([before[shared.prompt_of], one], dim=2)
-            for before, one in ((before_keys, keys), (before_values, values))
+            for before, one in zip(shared.prompts[module.layer_idx], own[..., :stop, :], strict=True)
         )
+        query = query.to(own.dtype)
         return sdpa_attention_forward(module, query, *whole, shared.block, scaling=scaling)[0], None
-    prompts, answers = len(before_keys), shared.answers
-    repeats = query.shape[1] // kept  # query heads per key head
-    query = query.reshape(rows, kept, repeats, size) * scaling
+    answers, repeats = shared.answers, query.shape[1] // kept  # query heads per key head
+    groups = len(shared.mask) * kept
+    keys, values = own[..., :stop, :].flatten(1, 2)
+    query = (query * scaling).to(own.dtype).view(rows, kept, repeats, size)
 
     def by_prompt(per_row: Tensor) -> Tensor:
-        """Bring (row, kept, repeat, x) to (prompt, kept, answer and repeat, x)."""
-        width = per_row.shape[-1]
+        """Bring (row, kept, repeat, x) to (prompt and kept, answer and repeat, x)."""
         if shared.slots is not None:
-            slots = per_row.new_zeros(prompts * answers, kept, repeats, width)
+            slots = per_row.new_zeros(len(shared.mask) * answers, *per_row.shape[1:])
             per_row = slots.index_copy(0, shared.slots, per_row)
-        by_group = per_row.reshape(prompts, answers, kept, repeats, width).transpose(1, 2)
-        return by_group.reshape(prompts, kept, answers * repeats, width)
+        return (
+            per_row
+            .view(-1, answers, kept, repeats, per_row.shape[-1])
+            .transpose(1, 2)
+            .reshape(groups, answers * repeats, -1)
+        )
 
     def by_row(per_prompt: Tensor) -> Tensor:
-        """Bring it back."""
+        """Bring it to (row and kept, repeat, x)."""
         width = per_prompt.shape[-1]
-        by_answer = per_prompt.reshape(prompts, kept, answers, repeats, width).transpose(1, 2)
-        per_slot = by_answer.reshape(prompts * answers, kept, repeats, width)
-        return per_slot if shared.slots is None else per_slot[shared.slots]
+        by_slot = per_prompt.view(-1, kept, answers, repeats, width).transpose(1, 2)
+        if shared.slots is not None:
+            by_slot = by_slot.reshape(-1, kept, repeats, width)[shared.slots]
+        return by_slot.reshape(rows * kept, repeats, width)
 
-    to_prompt = by_prompt(query) @ before_keys.transpose(2, 3) + shared.hidden
-    scores = query @ keys.transpose(2, 3)
+    before_keys, before_values = shared.flat[module.layer_idx]
+    to_prompt = torch.baddbmm(shared.hidden, by_prompt(query), before_keys)
+    scores = torch.bmm(query.view(rows * kept, repeats, size), keys.mT)
     if shared.own_hidden is not None:
         scores = scores + shared.own_hidden[..., :stop]
-    to_own = by_prompt(scores)
+    to_own = by_prompt(scores.view(rows, kept, repeats, stop))
     weights = torch.cat([to_prompt, to_own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(query.dtype)
-    before = to_prompt.shape[-1]
-    of_prompt, of_own = weights[..., :before], weights[..., before:]
-    output = by_row(of_prompt @ before_values) + by_row(of_own) @ values
-    return output.reshape(rows, 1, kept * repeats, size), None
+    of_prompt, of_own = weights.split([to_prompt.shape[-1], stop], dim=-1)
+    output = torch.baddbmm(by_row(torch.bmm(of_prompt, before_values)), by_row(of_own), values)
+    return output.view(rows, 1, kept * repeats, size), None
 
 
 AttentionInterface.register(NAME, attend)
@@ -217,7 +226,10 @@ class KeyMemory:
         new = [one for one in wanted if one not in self._kept]
         if new:
             logits, cache, mask, _ = prefill(model, new, pad_id)
-            layers = [(layer.keys, layer.values) for layer in cache.layers]
+            layers = []
+            while cache.layers:  # one after the other, so that little is held twice
+                layer = cache.layers.pop(0)
+                layers.append(_as_multiplied(layer.keys, layer.values))
             for number, one in enumerate(new):
                 own = [
                     (keys[number, :, -len(one.ids) :], values[number, :, -len(one.ids) :])
@@ -261,6 +273,15 @@ class KeyMemory:
         kept.rows = [one for one in kept.rows if one[0] != content[: len(one[0])]] + [(content, keys)]
         while sum(len(one.rows) for one in self._kept.values()) > self.most_rows:
             del self._kept[next(iter(self._kept))]
+
+
+def _as_multiplied(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in the type of products: under autocast each token would cast them anew."""
+    kind = keys.device.type
+    if not torch.is_autocast_enabled(kind):
+        return keys, values
+    dtype = torch.get_autocast_dtype(kind)
+    return keys.to(dtype), values.to(dtype)
 
 
 def prefill(

@@ -68,6 +68,16 @@ def test_keys_that_were_kept_are_those_of_a_call_of_its_own(small, prompts):
             assert torch.equal(kept * seen, whole[order][:, :, -longest:] * seen)
 
 
+def test_keys_are_kept_in_the_type_of_products(small, prompts):
+    for dtype in (torch.float32, torch.bfloat16):
+        memory = KeyMemory(8)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            layers, _, _ = memory.prompts(small.model, prompts, 0)
+        kept = [one for layer in layers for one in layer]
+        kept += [one for held in memory._kept.values() for layer in held.layers for one in layer]
+        assert {one.dtype for one in kept} == {dtype}
+
+
 def test_images_in_what_was_written_are_told_apart(small, prompts):
     image = small.model.config.image_token_id
     prompt, handles = prompts[0], tuple(one.handles[0] for one in prompts[:2])

@@ -101,7 +101,7 @@ def test_plan_adds_up_by_hand(planned):
     assert (half["reference"], half["casts"]) == (4 * whole, 2 * matrices)
     assert sft["memory"]["bfloat16"]["reference"] == 0
     positions = 599 + 4 * 512  # the prompt once: 343 visual tokens and 256 of text are assumed
-    assert half["cache"] == 16 * positions * 36 * 2 * k * 3  # a step's 16 prompts are sampled together
+    assert half["cache"] == 16 * positions * 36 * 2 * k * 2  # a step's 16 prompts are sampled together
     # one layer's, and 36 inputs: activations are computed again
     read, cells = 4 * (599 + 512) + 599, 4 * 512 * (599 + 512) + 599**2
     of_language = positions * (26 * h + 6 * h + 8 * f) + (read * 2 * h + cells) * 2 + 36 * positions * h * 4

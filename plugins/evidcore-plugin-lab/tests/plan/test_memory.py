@@ -127,6 +127,9 @@ def test_the_answers_of_a_whole_step_are_sampled_together_up_to_the_samplers_bou
     assert cache_bytes(TEXT, step, "float32") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 4
     many = dataclasses.replace(step, passes=1000)
     assert cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4
+    assert cache_bytes(TEXT, step, "bfloat16") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 2
+    long = dataclasses.replace(step, prompt_tokens=100)  # held in float32, until they are kept in bfloat16
+    assert cache_bytes(TEXT, long, "bfloat16") == 6 * 100 * 3 * 2 * 64 * 3
     bound = inspect.signature(PolicySampler).parameters["rows_per_pass"].default
     assert bound == SAMPLED_ROWS
 

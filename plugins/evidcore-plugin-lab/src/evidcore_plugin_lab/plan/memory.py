@@ -34,8 +34,8 @@ and weights in float32, as both trainers keep them (bfloat16 is autocast around 
                  answers 5 x 4 V: logits in float32, both log-probabilities, their products, the gradient
     head         logits in tiles: min(N, 4096) x 32768 numbers, and h N x 4
     cache        keys and values of prompts and answers that are sampled together, those of a whole step up
-                 to 256 rows: (prompts x prompt + rows x answer) L 2 k c, with c = 4, or 3 in bfloat16 (keys
-                 are rotated in float32)
+                 to 256 rows: (prompts x prompt + rows x answer) L 2 k c, with c = 4, or 2 in bfloat16; at
+                 first the prompts' alone, with 3 (keys are rotated in float32)
     logits       V x rows x 28: what choosing the next token of each row makes
 
 Of D processes each takes one D-th of a step's prompts, and
@@ -262,10 +262,16 @@ def head_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
 
 
 def cache_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
-    """Return the bytes of keys and values while answers are sampled."""
+    """Return the bytes of keys and values while answers are sampled.
+
+    Under bfloat16 a prompt's keys come in float32, and are then kept in bfloat16 as answers' are.
+    """
     rows = batch.sampled_rows
-    positions = rows // batch.answers * batch.prompt_tokens + rows * batch.answer_tokens
-    return positions * text.layers * 2 * text.key_width * (3 if precision == "bfloat16" else FLOAT)
+    prompts = rows // batch.answers * batch.prompt_tokens
+    numbers = text.layers * 2 * text.key_width
+    if precision == "bfloat16":
+        return numbers * max(3 * prompts, 2 * (prompts + rows * batch.answer_tokens))
+    return numbers * FLOAT * (prompts + rows * batch.answer_tokens)
 
 
 def logits_bytes(text: TextShape, batch: Batch) -> int:
