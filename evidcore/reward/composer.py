@@ -123,8 +123,8 @@ class RewardComposer:
         verdicts: dict[str, Sequence[Verdict]] = {}
         failed: dict[str, str] = {}
         clock = clock or Clock()
+        shown = content(rollouts, verdicts)
         for item in self.rewards:
-            shown = content(rollouts, verdicts)
             with clock.part(f"reward/{item.name}"):
                 try:
                     with process_kept():
@@ -135,11 +135,13 @@ class RewardComposer:
                     self._warn(item, failure)
                     failed[item.name] = str(failure)
                     answer = [Unscored(kind="failed", reason=failure.reason)] * len(rollouts)
-                if what := changed(shown, content(rollouts, verdicts)):
+                left = content(rollouts, verdicts)
+                if what := changed(shown, left):
                     raise ContractError(
                         f"{_who(item)} changed {what}, by which others judge. Let it work on a copy."
                     )
                 verdicts[item.name] = self._checked(item, rollouts, answer)
+                shown = left + content((), {item.name: verdicts[item.name]})
         counted = {item.name: _fill(_gated(item, verdicts), rollouts) for item in self.rewards}
         return Judgement(verdicts, counted, failed)
 
