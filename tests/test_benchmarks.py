@@ -275,7 +275,7 @@ def test_at_most_a_hundred_files_of_results_are_committed():
 
 def test_the_page_of_benchmarks_is_made_from_the_kept_results(benchmark):
     made = benchmark("run_all")
-    assert {*made.NAMES, *made.ELSEWHERE} == {
+    assert {*made.NAMES, *made.ELSEWHERE} - {"grpo_step_gpu"} == {  # the same script on another device
         path.stem
         for path in (ROOT / "benchmarks").glob("*.py")
         if re.search(r"from side_by_side import .*\btell\b", path.read_text())  # others keep their own

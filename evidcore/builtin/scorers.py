@@ -36,10 +36,7 @@ class FindingsF1(Scorer):
         self._cache: TextCache[tuple[Finding, ...] | Unread] = TextCache(unless=Unread)  # by text
 
     def __call__(
-        self,
-        candidates: Sequence[str],
-        references: Sequence[str],
-        questions: Sequence[str] | None = None,
+        self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
         """Return F1 per pair; 0 where the candidate speaks of nothing and the reference of something.
 
@@ -61,10 +58,7 @@ class TokenF1(Scorer):
     """F1 of the words that two texts share, counted with repetition, without case or punctuation."""
 
     def __call__(
-        self,
-        candidates: Sequence[str],
-        references: Sequence[str],
-        questions: Sequence[str] | None = None,
+        self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
         """Return F1 per pair; two texts without words are equal."""
         return [self._score(*pair) for pair in zip(candidates, references, strict=True)]

@@ -85,9 +85,7 @@ class Metric(ABC):
         """
 
     @staticmethod
-    def pool(
-        sums: Float[np.ndarray[Any, Any], "row number"],
-    ) -> Float[np.ndarray[Any, Any], " row"]:
+    def pool(sums: Float[np.ndarray[Any, Any], "row number"]) -> Float[np.ndarray[Any, Any], " row"]:
         """Return the figure of each row of sums; only for `Sums` that name this metric as their pooling.
 
         Lines of answers hold such sums, and are pooled again for each resample of patients, also where
@@ -252,10 +250,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def __call__(
-        self,
-        candidates: Sequence[str],
-        references: Sequence[str],
-        questions: Sequence[str] | None = None,
+        self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
         """Return an agreement in 0..1 per pair, None where nothing can be compared.
 

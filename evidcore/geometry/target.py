@@ -144,8 +144,7 @@ def _measured(ref: VolumeRef, named: Named, rule: Rule) -> Target:
             boxes.setdefault(z, {}).update(dict.fromkeys(found))
     areas = together.sum(axis=(1, 2))
     return Target(
-        areas={z: int(areas[z]) for z in sorted(boxes)},
-        boxes={z: tuple(boxes[z]) for z in sorted(boxes)},
+        areas={z: int(areas[z]) for z in sorted(boxes)}, boxes={z: tuple(boxes[z]) for z in sorted(boxes)}
     )
 
 

@@ -278,9 +278,7 @@ class KeyMemory:
 def _as_multiplied(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return both in the type of products: under autocast each token would cast them anew."""
     kind = keys.device.type
-    if not torch.is_autocast_enabled(kind):
-        return keys, values
-    dtype = torch.get_autocast_dtype(kind)
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else keys.dtype
     return keys.to(dtype), values.to(dtype)
 
 

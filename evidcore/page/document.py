@@ -157,15 +157,8 @@ def document(
     ]
     body = [
         _header(record),
-        tag(
-            "nav",
-            *(tag("a", title, href=f"#{name}") for name, title, _ in parts),
-            aria_label="Sections",
-        ),
-        tag(
-            "main",
-            *(tag("section", tag("h2", title), content, id=name) for name, title, content in parts),
-        ),
+        tag("nav", *(tag("a", title, href=f"#{name}") for name, title, _ in parts), aria_label="Sections"),
+        tag("main", *(tag("section", tag("h2", title), content, id=name) for name, title, content in parts)),
         tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
         tag("div", id="tip", role="status", hidden=True),
         gallery.blocks(),

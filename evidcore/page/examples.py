@@ -113,12 +113,7 @@ def answer_card(
 def _head(why: str, where: str, line: Mapping[str, Any], known: Known | None) -> Html:
     kind = tag("span", "phantom", class_="badge") if known is not None and known.phantom else None
     case = tag("code", line.get("case_id", "?"))
-    return tag(
-        "summary",
-        tag("b", why),
-        tag("span", where, " · case ", case, class_="faint"),
-        kind,
-    )
+    return tag("summary", tag("b", why), tag("span", where, " · case ", case, class_="faint"), kind)
 
 
 def _prompt(prompt: str) -> Html:
@@ -210,9 +205,7 @@ def _balance(advantage: float | None, widest: float) -> Html:
     share = 0.0 if not advantage or not widest else float(advantage) / widest
     left = 50 if share >= 0 else 50 + 50 * share
     bar = tag(
-        "span",
-        class_="up" if share >= 0 else "down",
-        style=f"left:{left:.1f}%;width:{50 * abs(share):.1f}%",
+        "span", class_="up" if share >= 0 else "down", style=f"left:{left:.1f}%;width:{50 * abs(share):.1f}%"
     )
     return tag("div", bar, class_="balance", aria_hidden="true")
 

@@ -161,9 +161,7 @@ def _figure(value: object) -> object:
 def facts(pairs: Sequence[tuple[str, object]]) -> Html:
     """Return names and values as a definition list; a value may be text or markup."""
     return tag(
-        "dl",
-        *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs),
-        class_="facts",
+        "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), class_="facts"
     )
 
 

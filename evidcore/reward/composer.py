@@ -351,10 +351,7 @@ def _fill(values: Sequence[float | None], rollouts: Sequence[Rollout]) -> list[f
 
 
 def record(
-    judgement: Judgement,
-    rewards: Sequence[NamedReward],
-    rollouts: Sequence[Rollout],
-    answers_per_prompt: int,
+    judgement: Judgement, rewards: Sequence[NamedReward], rollouts: Sequence[Rollout], answers_per_prompt: int
 ) -> list[dict[str, Any]]:
     """Return the lines of the rollout file: one for each group."""
     totals = judgement.totals(rewards)

@@ -21,6 +21,7 @@ from evidcore.model.parts import part_of
 from evidcore.model.processor import VolumeProcessor
 
 MOVED = 1e-8  # nats: any bit; a blind pass gives exactly 0, and one may see and care little
+USUAL = 32.0  # nats at most that a word drawn at random is from what a model expects
 LOOKED_AT = 256  # prompts of a stream, in search of those that show a volume
 WEIGHTS = 8  # matrices of a part along whose gradient it is moved
 
@@ -150,7 +151,8 @@ def prove_rows(
     """
     places = list(prompts)
     own = score(places, prompts)
-    noise = _noise(own, score(places, prompts))
+    again = score(places, prompts)
+    most = {name: 3 * _noise(one, again[name]) + tolerance.nats * _size(one) for name, one in own.items()}
     _finite(where, own, prompts)
     moved = dict.fromkeys(own, math.inf)
     for turn, changed in enumerate(places):
@@ -158,18 +160,18 @@ def prove_rows(
         scores = score(places, shown)
         _finite(where, scores, shown)
         for name, rows in scores.items():
-            least = _reacted(where, name, own[name], rows, prompts, changed, tolerance.nats + 3 * noise[name])
+            least = _reacted(where, name, own[name], rows, prompts, changed, most[name])
             moved[name] = min(moved[name], least)
     for name, other in (("rollout", "policy"), ("old policy", "policy"), ("answer", "likelihood")):
         if name in own and other in own:
-            _agree(where, own, name, other, prompts, tolerance.nats + 3 * noise[other])
+            _agree(where, own, name, other, prompts, most[other])
     for place in places:
         others = {place: renamed(prompts[place])}
         for name, rows in score([place], others).items():
             far = _apart(own[name][places.index(place)], rows[0])
-            if not far <= tolerance.nats + 3 * noise[name]:
-                again = score([place], {place: prompts[place]})[name][0]
-                is_name = _apart(again, rows[0]) > tolerance.nats
+            if not far <= most[name]:
+                by_itself = score([place], {place: prompts[place]})[name][0]
+                is_name = _apart(by_itself, rows[0]) > tolerance.nats
                 _unequal(where, name, prompts[place], far, is_name=is_name)
     return moved
 
@@ -184,12 +186,14 @@ def _finite(where: str, scores: Rows, prompts: Mapping[int, Prompt]) -> None:
                 )  # fmt: skip
 
 
-def _noise(one: Rows, other: Rows) -> dict[str, float]:
-    """Return by how much each pass differs from itself."""
-    return {
-        name: max(_apart(mine, theirs) for mine, theirs in zip(groups, other[name], strict=True))
-        for name, groups in one.items()
-    }
+def _noise(one: Sequence[Sequence[Row]], other: Sequence[Sequence[Row]]) -> float:
+    """Return by how much a pass differs from itself."""
+    return max(_apart(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+def _size(groups: Sequence[Sequence[Row]]) -> float:
+    """Return by how much more than usual is rounded off: numbers far from 0 have fewer digits behind it."""
+    return max([1.0, *(float(row.abs().mean()) / USUAL for rows in groups for row in rows if len(row))])
 
 
 def _apart(mine: Sequence[Row], theirs: Sequence[Row]) -> float:

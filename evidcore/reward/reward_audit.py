@@ -305,11 +305,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def audit_rewards(
-    rewards: Sequence[NamedReward],
-    rows: Sequence[Row],
-    *,
-    constants: bool = True,
-    time_limit_s: float = 0.0,
+    rewards: Sequence[NamedReward], rows: Sequence[Row], *, constants: bool = True, time_limit_s: float = 0.0
 ) -> list[Checked]:
     """Judge the rewards of a stage over prompts of its data.
 

@@ -198,39 +198,21 @@ def grpo(
     settings: GrpoSettings,
     folder: Path,
     *,
-    seed: int,
-    announce: Announce,
     strategy: RolloutStrategy,
-    replay: PromptSource | None = None,
-    engine: Engine | None = None,
     resume: bool = False,
+    **given: Any,
 ) -> dict[str, Any]:
-    """Train `model` in place and save it, with its processor, to `folder`.
+    """Train `model` in place, save it, with its processor, to `folder`, and return figures of the stage.
 
-    Args:
-        model: what the stage starts from, and the KL reference where beta is above 0 or rows are replayed.
-        processor: its processor.
-        source: prompts; `PromptSource(volumes="other-patient")` is the wrong-volume training control.
-        rewards: in the recipe's order.
-        settings: the stage's keys.
-        folder: where the trained model goes; `folder/steps` holds what a resume needs.
-        seed: of everything random in the stage.
-        announce: told the figures and the judged groups of each step.
-        strategy: how the answers of a group come about.
-        replay: prompts whose gold answers are replayed, with `settings.replay`.
-        engine: what writes the answers; None: the model itself.
+    Among these are `failed_calls` of each reward where any failed.
+
+    Args: those of `make_trainer`, and
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
-
-    Returns:
-        Figures of the stage; `failed_calls` of each reward where any failed.
     """
     stage.check_sharded(settings.trl, WHERE)
     most = settings.max_new_tokens
     check_start(model, processor, source, max_new_tokens=most, strategy=strategy, where=WHERE)
-    trainer = make_trainer(
-        model, processor, source, rewards, settings, folder, seed=seed, announce=announce,
-        strategy=strategy, replay=replay, engine=engine,
-    )  # fmt: skip
+    trainer = make_trainer(model, processor, source, rewards, settings, folder, strategy=strategy, **given)
     figures = stage.carry_out(trainer, model, processor, folder, resume=resume)
     failed = {name: total for name, counts in trainer.failed_calls().items() if (total := sum(counts))}
     return {**figures, "failed_calls": failed} if failed else {**figures}
@@ -252,7 +234,23 @@ def make_trainer(
     kind: type[GroupTrainer] = GroupTrainer,
     **options: Any,
 ) -> GroupTrainer:
-    """Return the trainer of a stage."""
+    """Return the trainer of a stage.
+
+    Args:
+        model: what the stage starts from, and the KL reference where beta is above 0 or rows are replayed.
+        processor: its processor.
+        source: prompts; `PromptSource(volumes="other-patient")` is the wrong-volume training control.
+        rewards: in the recipe's order.
+        settings: the stage's keys.
+        folder: where the trained model goes; `folder/steps` holds what a resume needs.
+        seed: of everything random in the stage.
+        announce: told the figures and the judged groups of each step.
+        strategy: how the answers of a group come about.
+        replay: prompts whose gold answers are replayed, with `settings.replay`.
+        engine: what writes the answers; None: the model itself.
+        kind: of trainer.
+        options: of such a trainer.
+    """
     rates = stage.rates_of(settings.train, settings.learning_rate)
     judge = RewardComposer(
         rewards, time_limit_s=settings.reward_time_limit_s, max_failed=settings.max_failed or 0.0

@@ -128,37 +128,18 @@ def sft(
     settings: SftSettings,
     folder: Path,
     *,
-    seed: int,
-    announce: Announce,
-    reweighter: Reweighter | None = None,
-    reweighter_package: str = "",
     strategy: RolloutStrategy | None = None,
     resume: bool = False,
+    **given: Any,
 ) -> dict[str, float]:
-    """Train `model` in place and save it, with its processor, to `folder`.
+    """Train `model` in place, save it, with its processor, to `folder`, and return figures of the stage.
 
-    Args:
-        model: what the stage starts from.
-        processor: its processor.
-        source: prompts; the tasks' gold answers are the targets.
-        settings: the stage's keys.
-        folder: where the trained model goes; `folder/steps` holds what a resume needs.
-        seed: of everything random in the stage.
-        announce: told the figures of each step.
-        reweighter: weighs the target tokens; None weighs each 1, with a loss per token alone.
-        reweighter_package: "package version", named when the re-weighter breaks its contract.
-        strategy: how the model is to answer; it is told its functions.
+    Args: those of `make_trainer`, and
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
-
-    Returns:
-        Figures of the stage.
     """
     stage.check_sharded(settings.trl, WHERE)
     check_start(model, processor, source, max_new_tokens=0, strategy=strategy, where=WHERE)
-    trainer = make_trainer(
-        model, processor, source, settings, folder, seed=seed, announce=announce, reweighter=reweighter,
-        reweighter_package=reweighter_package, strategy=strategy,
-    )  # fmt: skip
+    trainer = make_trainer(model, processor, source, settings, folder, strategy=strategy, **given)
     return stage.carry_out(trainer, model, processor, folder, resume=resume)
 
 
@@ -176,6 +157,18 @@ def make_trainer(
     strategy: RolloutStrategy | None = None,
 ) -> WeightedTrainer:
     """Return the trainer of a stage.
+
+    Args:
+        model: what the stage starts from.
+        processor: its processor.
+        source: prompts; the tasks' gold answers are the targets.
+        settings: the stage's keys.
+        folder: where the trained model goes; `folder/steps` holds what a resume needs.
+        seed: of everything random in the stage.
+        announce: told the figures of each step.
+        reweighter: weighs the target tokens; None weighs each 1, with a loss per token alone.
+        reweighter_package: "package version", named when the re-weighter breaks its contract.
+        strategy: how the model is to answer; it is told its functions.
 
     Raises:
         RecipeError: if the rows of a step cannot be dealt out evenly.
