@@ -37,6 +37,7 @@ def test_the_tables_are_made_from_the_kept_results(benchmark, recipe):
     assert study.again(places) == "".join(one.read_text(encoding="utf-8") for one in kept.glob("again.txt"))
 
 
+@pytest.mark.slow
 def test_the_tables_of_kept_results_are_printed_again():
     command = [sys.executable, SCRIPT, "--read", KEPT]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

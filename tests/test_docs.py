@@ -114,9 +114,11 @@ def desk(tmp_path_factory):
     return tmp_path_factory.mktemp("desk"), {"PYTHONPATH": str(site)}
 
 
+TRAINS = ("start", "ablations.md", "predict.md")  # what a first hour reads, and two pages besides
 RUN = [
-    pytest.param(path, marks=pytest.mark.slow) if path.parent.name == "start" else path for path in WRITTEN
-]  # what a first hour reads trains models
+    pytest.param(path, marks=pytest.mark.slow) if {path.parent.name, path.name} & {*TRAINS} else path
+    for path in WRITTEN
+]
 
 
 @pytest.mark.parametrize("path", RUN, ids=named)

@@ -46,6 +46,7 @@ def test_all_sets_are_audited(script, shared, monkeypatch, capsys):
     assert said.count("box moved 50 %") >= 3
 
 
+@pytest.mark.slow
 def test_the_propagator_is_audited_on_scans_that_it_has_not_seen(script, shared, monkeypatch, capsys):
     learned_from, fit = [], SlicePropagator.fit
 

@@ -202,6 +202,7 @@ def shortened(folder, *more):
     return [word for one in named for word in ("--set", one)]
 
 
+@pytest.mark.slow
 def test_the_recipe_runs_on_a_small_model_of_the_same_layout(evid, folder, tmp_path):
     found = evid("check", RECIPE, *shortened(folder))
     assert found.output.endswith(f"{RECIPE}: nothing wrong found\n")

@@ -90,6 +90,7 @@ def test_the_core_reads_caches_and_saves_beside_it(tmp_path):
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), VALUES > 0)
 
 
+@pytest.mark.slow
 def test_a_data_set_of_such_files_passes_evid_data_check_in_two_processes(site, tmp_path):
     folder = tmp_path / "data"
     rows = ["id,volume,patient,split,masks"]

@@ -164,7 +164,7 @@ def attend(
         scores = scores + shared.own_hidden[..., :stop]
     to_own = by_prompt(scores.view(rows, kept, repeats, stop))
     weights = torch.cat([to_prompt, to_own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(query.dtype)
-    of_prompt, of_own = weights.split([to_prompt.shape[-1], stop], dim=-1)
+    of_prompt, of_own = weights[..., :-stop], weights[..., -stop:]
     output = torch.baddbmm(by_row(torch.bmm(of_prompt, before_values)), by_row(of_own), values)
     return output.view(rows, 1, kept * repeats, size), None
 

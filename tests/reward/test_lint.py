@@ -139,6 +139,7 @@ def test_equal_answers_that_earn_differently_are_told():
     assert "four equal answers to one prompt earn up to 1" in found.says
 
 
+@pytest.mark.slow
 def test_what_an_answer_costs_is_noted_where_it_is_slow():
     assert outcomes(bad.Planted(slow), bad.rows(prompts=2))["cost"].outcome == "note"
 

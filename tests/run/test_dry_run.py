@@ -79,6 +79,7 @@ def agree(rows, stages, recipe: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_check_and_plan_hold_for_the_template_of_qwen2_5(evid, recipe_of):
     recipe = recipe_of("qwen2_5")
     rows = json.loads(evid("check", recipe, "--json").stdout)["data"]
@@ -115,6 +116,7 @@ def test_an_arm_says_nothing_of_how_the_own_line_answers():
 
 
 @pytest.mark.parametrize("template", ["qwen2_5", "gemma"])  # the first one writes tools itself
+@pytest.mark.slow
 def test_the_tools_that_a_model_is_told_are_shown_and_counted_from_its_stage_on(evid, recipe_of, template):
     recipe = recipe_of(template)
     tools = ["--set", 'stage.grpo.rollout={use="tool-call"}', "--set", 'stage.grpo.tools=[{use="crop"}]']

@@ -66,6 +66,7 @@ def looking(offered, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_a_policy_is_measured_with_the_rollout_that_trained_it(looking):
     sealed = [(prompt, crop) for prompt, crop in LooksOnce.shown if prompt.case.id.startswith("case-")]
     answers = looking.path / "answers"
@@ -88,6 +89,7 @@ def test_a_policy_is_measured_with_the_rollout_that_trained_it(looking):
     assert type(Context(Assembly(recipe), "02-evaluate", before=before).policy()) is VLMPolicy
 
 
+@pytest.mark.slow
 def test_a_tool_shows_what_the_prompt_shows_in_audits_and_predictions(looking, tmp_path):
     from evidcore_plugin_lab.predict import Inquiry, predict_scan
 

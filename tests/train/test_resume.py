@@ -43,6 +43,7 @@ def test_a_killed_and_resumed_stage_gives_the_bits_of_an_uninterrupted_one(kind,
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(start, tmp_path):
     finish(start("sft", "whole"))
     process = start("sft", "cut")

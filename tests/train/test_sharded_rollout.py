@@ -12,6 +12,7 @@ PROGRAM = Path(__file__).with_name("sharded_rollout_program.py")
 CLOSE = 1e-5
 
 
+@pytest.mark.slow
 def test_processes_that_write_unequally_long_find_what_one_finds(language_folder, tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}

@@ -115,6 +115,7 @@ def test_a_share_that_is_none_is_refused(scans, share):
     assert f"must be i/n with i from 1 to n, got '{share}'" in prepare("--shard", share, exit_code=2).stderr
 
 
+@pytest.mark.slow
 def test_killed_it_leaves_only_whole_entries_and_goes_on_from_them(scans):
     command = [sys.executable, "-m", "evidcore", "data", "prepare", "set.toml", "--processes", "2"]
     running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)

@@ -149,6 +149,7 @@ def judged(folder):
     return [json.loads(line) for line in text.strip().split("\n")]
 
 
+@pytest.mark.slow
 def test_a_fitted_reader_and_the_policy_itself_are_asked(recipe, tmp_path, caplog):
     found = recipe(CROSS_VIEW, POLICY, SAYS, reader=60, sft=2, grpo=2)
     dry_run(found)

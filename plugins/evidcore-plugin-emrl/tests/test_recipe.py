@@ -126,6 +126,7 @@ def test_a_fit_above_its_use_is_enough(recipe):
     assert dry_run(recipe(FIT, SFT, GRPO)).data
 
 
+@pytest.mark.slow
 def test_a_reader_is_fitted_and_asked_in_a_run(recipe, tmp_path):
     folder = start(recipe(FIT, SFT, GRPO), tmp_path / "runs")
     run(folder)
@@ -163,6 +164,7 @@ def test_a_labeler_without_the_words_of_abdomens_is_refused_by_check(recipe, rep
     assert dry_run(recipe(SFT, stages)).data
 
 
+@pytest.mark.slow
 def test_reports_with_evidence_are_measured_and_audited_in_a_run(recipe, tmp_path):
     folder = start(recipe(SFT, EVALUATE, old="test_cases = 2", new="test_cases = 6"), tmp_path / "runs")
     run(folder)

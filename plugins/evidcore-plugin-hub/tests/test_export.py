@@ -109,6 +109,7 @@ def test_a_chat_names_a_scan_by_its_path_and_reads_as_in_the_run(small_run, expo
         assert chat[0]["content"][0] == {"type": "image", key: path}
 
 
+@pytest.mark.slow
 def test_the_four_lines_on_the_card_answer_as_the_run_does(small_run, exported, cases, tmp_path):
     program = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)[0]
     assert len([line for line in program.splitlines() if line]) == 4

@@ -21,6 +21,7 @@ def packages(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_the_tests_of_every_kind_pass_as_generated(packages):
     places = [str(packages / kind / "tests") for kind in KIND_NAMES]
     sources = [str(packages / kind / "src") for kind in KIND_NAMES]

@@ -26,6 +26,7 @@ def audited(policy, world, offered):
 
 
 @pytest.mark.parametrize("planted", [HeightOnly, OutlineOnly])
+@pytest.mark.slow
 def test_who_knows_where_the_body_lies_and_no_organ_is_not_told_to_look(planted, world, offered):
     audit = audited(planted(world), world, offered)
     assert not audit.verdict().startswith(SEES)
@@ -33,6 +34,7 @@ def test_who_knows_where_the_body_lies_and_no_organ_is_not_told_to_look(planted,
     assert "registration (the usual place in the body's outline" in audit.verdict()
 
 
+@pytest.mark.slow
 def test_who_looks_is_told_so_and_registration_has_a_row(world, offered):
     audit = audited(Looker(world, Planted(world)), world, offered)
     assert audit.verdict().startswith("What is asked is seen")

@@ -129,6 +129,7 @@ def rows_of(folder):
     return {(row["name"], row["metric"]): row for row in result_of(folder, "03-evaluate")["rows"]}
 
 
+@pytest.mark.slow
 def test_a_run_is_scored_by_its_masks_and_scored_again_by_others_without_training(root):
     first = start(load(root / "boxes.toml"), root / "runs")
     run(first)

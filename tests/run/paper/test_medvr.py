@@ -15,6 +15,7 @@ from evidcore.train.grpo import Grpo
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "medvr.toml"
 
 
+@pytest.mark.slow
 def test_check_counts_tokens_and_parameters_and_names_what_is_missing(checked):
     assert checked["visual_tokens"] == 16 * 16
     published = shipped()["Qwen/Qwen2.5-VL-7B-Instruct"].weights_bytes

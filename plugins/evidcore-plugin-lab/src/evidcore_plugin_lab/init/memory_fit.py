@@ -39,21 +39,21 @@ def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | N
     Raises:
         DataError: if nothing fits; says by how much, and what would.
     """
-    why = ""
-    for slices in SLICES:
+
+    def found(slices: int) -> Fit | str:
         planned = _Planned(written, slices)
         whole = planned.prompt_tokens + planned.answer_tokens
         if context_tokens is not None and whole > context_tokens:
-            why = f"{slices} slices take {whole} tokens, and the model's context holds {context_tokens}"
-            continue
-        found = planned.within(SHARE * gpu_gb * 1e9)
-        if isinstance(found, Fit):
-            return found
-        why = found
-    raise DataError(
-        f"--gpu {gpu_gb:g}: nothing fits, not even {SLICES[-1]} slices of a scan: {why}. Take a smaller "
-        "model or a larger GPU."
-    )
+            return f"{slices} slices take {whole} tokens, and the model's context holds {context_tokens}"
+        return planned.within(SHARE * gpu_gb * 1e9)
+
+    fewest = found(SLICES[-1])  # first: where these do not fit, none do
+    if isinstance(fewest, str):
+        raise DataError(
+            f"--gpu {gpu_gb:g}: nothing fits, not even {SLICES[-1]} slices of a scan: {fewest}. Take a "
+            "smaller model or a larger GPU."
+        )
+    return next((one for slices in SLICES[:-1] if isinstance(one := found(slices), Fit)), fewest)
 
 
 class _Planned:
