@@ -7,12 +7,14 @@ commands are shown; another package's command shows its package, since listing r
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import json
 import os
 import sys
 import threading
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -64,6 +66,21 @@ class CommandGroup(click.Group):
         return name if isinstance(self, _Evid) else f"{self.name}.{name}"
 
 
+class _JsonAlone(io.TextIOBase):
+    """Passes on a line that is an object or a list of JSON; anything else goes to standard error."""
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._stdout = stdout
+
+    def write(self, text: str) -> int:
+        """Write to one or the other: `click.echo` writes a line with its end, `print` does not."""
+        try:
+            is_result = text.startswith(("{", "[")) and text.endswith("\n") and json.loads(text) is not None
+        except ValueError:
+            is_result = False
+        return (self._stdout if is_result else sys.stderr).write(text)
+
+
 class _Evid(CommandGroup):
     """Turns what a person can fix into a message and exit status 2; anything else is our bug."""
 
@@ -79,10 +96,11 @@ class _Evid(CommandGroup):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
+        """Run a command; under --json what components print goes to standard error."""
         as_json = "--json" in ctx.args
         try:
-            return super().invoke(ctx)
+            with contextlib.redirect_stdout(_JsonAlone(sys.stdout)) if as_json else contextlib.nullcontext():
+                return super().invoke(ctx)
         except (EvidError, OSError) as error:
             said = str(error)
             if isinstance(error, OSError):

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from evidcore.builtin.report import ReportTask
+
 RECIPE = """\
 schema = 1
 name = "small"
@@ -135,6 +137,20 @@ def test_a_mistake_is_printed_without_traceback_and_exits_2(evid, recipe):
     assert "Traceback" not in result.stderr
     result = evid("check", recipe, "--set", "stage.sft.stepz=1", "--json", exit_code=2)
     assert "stepz" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_what_components_print_is_not_in_the_json(evid, recipe, monkeypatch):
+    real = ReportTask.prompts
+
+    def talking(self, *args):
+        for part in ("asked", "\n", json.dumps({"asked": True}), "\n"):  # as `print` writes
+            sys.stdout.write(part)
+        return real(self, *args)
+
+    monkeypatch.setattr(ReportTask, "prompts", talking)
+    said = evid("check", recipe, "--json")
+    assert json.loads(said.stdout)["data"]
+    assert 'asked\n{"asked": true}\n' in said.stderr
 
 
 def test_check_reads_first_cases_and_counts_tokens(evid, recipe):
