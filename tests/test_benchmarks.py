@@ -373,6 +373,15 @@ def test_a_benchmark_runs(name):
 
 
 @pytest.mark.slow
+def test_what_a_gpu_runs_of_a_vision_language_model_runs_here_in_small():
+    script = ROOT / "benchmarks" / "gpu_vlm.py"
+    words = [sys.executable, script, "--quick", "--device", "cpu"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    stages = [line.split()[0] for line in done.stdout.splitlines() if "GB planned" in line]
+    assert stages == ["01-sft", "02-evaluate", "03-grpo", "04-evaluate", "05-audit"]
+
+
+@pytest.mark.slow
 def test_planted_policies_are_audited_over_rendered_scans():
     script = ROOT / "benchmarks" / "rendered_policies.py"
     words = ["--seeds", "2", "--pool", "40", "--training", "60", "--workers", "1"]
