@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -24,11 +25,25 @@ class VLMPolicy(Policy):
     opening = ""  # of its prompts, as `VolumeProcessor.write` takes it
 
     def __init__(
-        self, model: VolumeVLM, processor: VolumeProcessor, *, prompts_per_pass: int = 64, seed: int = 0
+        self,
+        model: VolumeVLM,
+        processor: VolumeProcessor,
+        *,
+        prompts_per_pass: int = 64,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Take model and processor; `seed` is of sampling above temperature 0."""
+        """Take model and processor; `seed` is of sampling above temperature 0, `dtype` of matrix products."""
         self.model, self.processor = model, processor
-        self.prompts_per_pass, self.seed = prompts_per_pass, seed
+        self.prompts_per_pass, self.seed, self.dtype = prompts_per_pass, seed, dtype
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Hold the model in evaluation mode, without gradients, with products in the policy's type."""
+        with evaluating(self.model), torch.no_grad(), contextlib.ExitStack() as stack:
+            if self.dtype != torch.float32:
+                stack.enter_context(torch.autocast(self.model.device.type, self.dtype))
+            yield
 
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
@@ -40,7 +55,7 @@ class VLMPolicy(Policy):
         )
         texts = [""] * len(prompts)
         for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
-            with evaluating(self.model):
+            with self.asking():
                 found = continue_rows(
                     self.model,
                     [prefixes[place] for place in batch],
@@ -51,7 +66,6 @@ class VLMPolicy(Policy):
                 texts[place] = self.processor.tokenizer.decode(one.ids, skip_special_tokens=True)
         return texts
 
-    @torch.no_grad()
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
@@ -64,7 +78,7 @@ class VLMPolicy(Policy):
                 [tokenizer(text, add_special_tokens=False)["input_ids"] for text in completions[place]]
                 for place in batch
             ]
-            with evaluating(self.model):
+            with self.asking():
                 scores = self._score([prefixes[place] for place in batch], candidates)
             for place, score in zip(batch, scores, strict=True):
                 found[place] = score

@@ -290,14 +290,9 @@ def prefill(
     positions = model.positions(ids, mask, pixels)
     cache = DynamicCache(config=model.config.get_text_config())
     output = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=positions,
-        pixel_values=pixels,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
+        input_ids=ids, attention_mask=mask, position_ids=positions, pixel_values=pixels,
+        past_key_values=cache, use_cache=True, logits_to_keep=1,
+    )  # fmt: skip
     return output.logits[:, -1], cache, mask, positions
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from evidcore.case import Episode, Prompt
 from evidcore.contracts import Policy
 from evidcore.model.generation import continue_rows
-from evidcore.model.parts import evaluating
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.prompts.rows import PromptSource, Row
@@ -227,11 +226,12 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
         forced = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         sampling = sampling_of(model, processor, max_new_tokens=1, temperature=0.0)
         sampling = dataclasses.replace(sampling, forbidden_ids=())
+        tolerance = Tolerance.of(model, is_mixed=policy.dtype != torch.float32)
 
         def score(places: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
             some = [shown[place] for place in places]
             prefixes = [policy.prefix(one) for one in some for _ in texts]
-            with evaluating(model):
+            with policy.asking():
                 told = continue_rows(model, prefixes, sampling, forced=forced * len(some))
             tokens = _grouped([torch.tensor(one.log_probs) for one in told], CANDIDATES)
             whole = policy.log_likelihoods(some, [texts] * len(some))
@@ -243,9 +243,9 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
                 ],
             }
 
-        with evaluating(model):
+        with policy.asking():
             prove_images(where, model, processor, next(iter(looked_at.values())))
-        return prove_rows(where, looked_at, processor, score, Tolerance.of(model))
+        return prove_rows(where, looked_at, processor, score, tolerance)
 
 
 def _is_sharded(trainer: Any) -> bool:

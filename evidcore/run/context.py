@@ -19,6 +19,7 @@ from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
 from evidcore.run.model import StageOutputs
 from evidcore.train.sampler import RolloutPolicy
+from evidcore.train.settings import dtype_of_products
 
 
 class Context(StageContext):
@@ -114,10 +115,11 @@ class Context(StageContext):
             before = StageOutputs(model=before.blind_arm)
         model, processor = models.current(self._assembly, before)
         strategy = None if trained_by is None else trained_by.strategy(self)
-        seed = self.recipe.seed
+        given: dict[str, Any] = {"prompts_per_pass": prompts_per_pass, "seed": self.recipe.seed}
+        given["dtype"] = dtype_of_products(getattr(trained_by, "trl", {}))
         if strategy is None:
-            return VLMPolicy(model, processor, prompts_per_pass=prompts_per_pass, seed=seed)
-        return RolloutPolicy(model, processor, strategy, prompts_per_pass=prompts_per_pass, seed=seed)
+            return VLMPolicy(model, processor, **given)
+        return RolloutPolicy(model, processor, strategy, **given)
 
     def bind_policy(self, policy: Policy) -> None:
         """Let components that were given `policy` ask this one, and `start_policy` what `model()` gives."""

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
-
 from evidcore.case import Action, Crop, Episode, Part, Prompt
 from evidcore.contracts import (
     Completion,
@@ -27,7 +25,6 @@ from evidcore.contracts import (
 )
 from evidcore.errors import ContractError
 from evidcore.model.generation import continue_rows
-from evidcore.model.parts import evaluating
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import Encoded, VolumeProcessor
 from evidcore.model.shared_prefix import KeyMemory
@@ -268,12 +265,10 @@ class RolloutPolicy(VLMPolicy):
         model: VolumeVLM,
         processor: VolumeProcessor,
         strategy: RolloutStrategy,
-        *,
-        prompts_per_pass: int = 64,
-        seed: int = 0,
+        **given: Any,
     ) -> None:
-        """Take model, processor and strategy; `seed` is of sampling above temperature 0."""
-        super().__init__(model, processor, prompts_per_pass=prompts_per_pass, seed=seed)
+        """Take model, processor and strategy, and what any policy takes besides."""
+        super().__init__(model, processor, **given)
         self.strategy = strategy
         self.opening = processor.opening_of(strategy)
 
@@ -300,7 +295,7 @@ class RolloutPolicy(VLMPolicy):
         found: dict[int, Completion] = {}
         lengths = [len(sampler.encoded(prompt).ids) for prompt in prompts]
         for batch in self._batches(lengths):
-            with evaluating(self.model), torch.no_grad():
+            with self.asking():
                 episodes = run_strategy(self.strategy, sampler, [prompts[place] for place in batch], 1)
             for place, episode in zip(batch, episodes, strict=True):
                 found[place] = Completion(text=sampler.text(episode), turns=sampler.past_turns(episode))

@@ -24,6 +24,15 @@ TrainedPart = Literal["encoder", "bridge", "language"]
 SharePrompts = Literal["auto", "always", "never"]
 
 
+def dtype_of_products(trl: Mapping[str, Any]) -> torch.dtype:
+    """Return the type of matrix products of a stage with these TRL keys, and of who answers as it trained."""
+    if trl.get("fp16"):
+        return torch.float16
+    # a GPU without bfloat16 may emulate it, slowly
+    usual = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if trl.get("bf16", usual) else torch.float32
+
+
 class Silent:
     """An Announce that drops everything."""
 

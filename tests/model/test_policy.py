@@ -35,6 +35,24 @@ def test_a_model_that_cannot_be_packed_gives_the_same_log_likelihoods(small, mon
         assert one == pytest.approx(other, abs=2e-3)
 
 
+def test_products_are_computed_in_the_type_of_training(small):
+    seen = []
+    layer = small.model.model.language_model.layers[0].mlp.down_proj
+    hook = layer.register_forward_hook(lambda module, given, output: seen.append(output.dtype))
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        policy = VLMPolicy(small.model, small.processor, dtype=dtype)
+        policy.generate(small.prompts, max_new_tokens=2)
+        found[dtype] = torch.tensor(
+            policy.log_likelihoods(small.prompts, [["left lung"]] * len(small.prompts))
+        )
+        assert set(seen) == {dtype}
+        seen.clear()
+    hook.remove()
+    apart = (found[torch.float32] - found[torch.bfloat16]).abs().max()
+    assert 0 < float(apart) < 1
+
+
 def test_answers_do_not_depend_on_the_batch(small):
     for temperature in (0.0, 1.0):
         texts = [

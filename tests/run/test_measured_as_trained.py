@@ -5,6 +5,7 @@ import json
 import string
 
 import pytest
+import torch
 from evidcore_plugin_phantoms.testing import SMALL
 
 from evidcore.case import Episode, TextPart, VisualPart
@@ -64,6 +65,18 @@ def looking(offered, tmp_path):
     folder = start(load(tmp_path / "looking.toml"), tmp_path / "runs")
     run(folder)
     return folder
+
+
+def test_a_policy_is_measured_with_products_of_the_type_that_trained_it(tmp_path, monkeypatch):
+    real, seen = VLMPolicy.generate, []
+
+    def noted(self, *args, **kwargs):
+        seen.append(self.dtype)
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(VLMPolicy, "generate", noted)
+    run(start(load(SMALL, [f"stage.sft[{place}].trl={{ bf16 = true }}" for place in (0, 1)]), tmp_path))
+    assert set(seen) == {torch.bfloat16}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from evidcore.errors import RecipeError, RunError
 from evidcore.model.parts import part_of
 from evidcore.recipe.trl_fields import OWNED
 from evidcore.run.folder import RunFolder, naming_full_disk
-from evidcore.train.settings import Lora, Replay
+from evidcore.train.settings import Lora, Replay, dtype_of_products
 from evidcore.train.trl import grpo, stage
 from evidcore.train.trl.sft import make_trainer, sft, try_step
 
@@ -158,3 +158,12 @@ def test_a_step_over_a_stand_in_finds_what_would_end_the_first_one(kit, changed,
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_precisions_of_a_gpu_are_not_tried_without_one(kit):
     try_step(kit.sft_settings(trl={"bf16": True, "tf32": True}), "02-sft")
+
+
+@pytest.mark.parametrize(
+    ("trl", "dtype"),
+    [({}, torch.float32), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, torch.float16)],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_products_are_of_the_type_that_trl_is_told(trl, dtype):
+    assert dtype_of_products(trl) == dtype

@@ -35,7 +35,7 @@ from evidcore.model import assemble
 from evidcore.model.parts import matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.settings import Lora, Silent
+from evidcore.train.settings import Lora, Silent, dtype_of_products
 from evidcore.train.stand_in import stand_in
 from evidcore.train.trl.optimizers import OptimizerKind, with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
@@ -238,9 +238,7 @@ def stage_arguments(
 
 def arguments(owned: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return trl's settings: what the core sets, over a recipe's `trl` table, over our defaults."""
-    # a GPU without bfloat16 may emulate it, slowly
-    has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    usual: dict[str, Any] = {"bf16": has_bf16 and not given.get("fp16")}
+    usual: dict[str, Any] = {"bf16": dtype_of_products(given) == torch.bfloat16}
     if given.get("bf16") and not torch.cuda.is_available():
         usual["use_cpu"] = True  # else transformers refuses it without a GPU
     if "gradient_checkpointing" not in given:

@@ -173,8 +173,12 @@ def test_replayed_rows_are_kept_beside_the_others_with_five_copies_of_their_logi
     assert found.peak - without.peak == found.replay
 
 
-def test_evaluation_computes_in_float32_and_trains_nothing():
-    found = answering(TEXT, 1000, BATCH)
+def test_evaluation_trains_nothing_and_casts_as_sampling_does():
+    found = answering(TEXT, 1000, BATCH, "float32")
+    half = answering(TEXT, 1000, BATCH, "bfloat16")
+    matrices = TEXT.layers * sum(before * after for before, after in TEXT.matrices())
+    assert half.casts == 2 * (matrices + TEXT.vocabulary * TEXT.width)
+    assert half.peak == 4000 + half.casts + half.cache + half.logits
     assert found.peak == 4000 + found.cache + found.logits
     assert found.casts == found.gradients == found.activations == 0
 

@@ -48,7 +48,7 @@ A stage's peak is the greatest of three moments; each has weights, reference and
 
     update       casts + activations + head, and the gradients of the passes before; where one pass makes the
                  step, gradients take the place of activations one after another: the greater counts
-    sampling     casts + cache + logits (GRPO, evaluate, audit; the latter two in float32), and with `fsdp`
+    sampling     casts + cache + logits (GRPO, evaluate, audit), and with `fsdp`
                  the gathered weights, which are their own casts
     encoding     what a frozen encoder holds for a pass of volumes (`fake_pass`)
 """
@@ -62,6 +62,7 @@ from evidcore.model.bank import VOLUMES_PER_PASS
 from evidcore.run.dry_run import TextShape
 
 Precision = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 HEAD_TOKENS, HEAD_WORDS = 4096, 32768  # a tile of logits: trl.kernels.chunked_logprob, trl.trainer.utils
 SAMPLED_ROWS = 256  # evidcore.train.sampler
 HEAD_COPIES = 6  # float32 copies of a tile where Triton does not fold it into one: on a CPU
@@ -220,14 +221,18 @@ def training(
     )  # fmt: skip
 
 
-def answering(text: TextShape, parameters: int, batch: Batch, *, encoding_bytes: int = 0) -> Memory:
-    """Return what an `evaluate` or `audit` stage needs, which computes in float32."""
+def answering(
+    text: TextShape, parameters: int, batch: Batch, precision: Precision, *, encoding_bytes: int = 0
+) -> Memory:
+    """Return what an `evaluate` or `audit` stage needs: it computes as who trained the model samples."""
     weights = FLOAT * parameters
-    cache, logits = cache_bytes(text, batch, "float32"), logits_bytes(text, batch)
+    matrices = text.layers * sum(before * after for before, after in text.matrices())
+    casts = 2 * (matrices + text.vocabulary * text.width) if precision == "bfloat16" else 0
+    cache, logits = cache_bytes(text, batch, precision), logits_bytes(text, batch)
     return Memory(
-        weights=weights, reference=0, optimizer=0, gradients=0, casts=0, activations=0, replay=0, head=0,
+        weights=weights, reference=0, optimizer=0, gradients=0, casts=casts, activations=0, replay=0, head=0,
         cache=cache, logits=logits, encoding=encoding_bytes,
-        peak=weights + max(cache + logits, encoding_bytes),
+        peak=weights + max(casts + cache + logits, encoding_bytes),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from evidcore.run.dry_run import Shapes, adapter_parameters
 from evidcore_plugin_lab.plan.fake_pass import Held, held
 from evidcore_plugin_lab.plan.lengths import Lengths
 from evidcore_plugin_lab.plan.memory import (
+    PRECISIONS,
     Batch,
     Memory,
     Precision,
@@ -40,15 +41,18 @@ def memory(
         return None
     batch = _batch(load, rows, processes)
     if not load.trains_whole_model:
-        encoding = _seen(made, batch.prompts * rows.volumes, "float32", ())[1]
-        return {"float32": answering(text, whole, batch, encoding_bytes=encoding)}
+        asked: dict[Precision, Memory] = {}
+        for precision in PRECISIONS:
+            encoding = _seen(made, batch.prompts * rows.volumes, precision, ())[1]
+            asked[precision] = answering(text, whole, batch, precision, encoding_bytes=encoding)
+        return asked
     trained = _trained(made, load)
     replayed = _replayed(load, batch, rows, processes)
     shown = batch.prompts * rows.volumes
     if replayed is not None and rows.replayed is not None:
         shown += replayed.prompts * rows.replayed.volumes
     found: dict[Precision, Memory] = {}
-    for precision in ("float32", "bfloat16"):
+    for precision in PRECISIONS:
         kept, encoding = _seen(made, shown, precision, load.train)
         found[precision] = training(
             text, whole, trained, batch, precision,
