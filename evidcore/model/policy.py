@@ -56,12 +56,9 @@ class VLMPolicy(Policy):
         texts = [""] * len(prompts)
         for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
             with self.asking():
-                found = continue_rows(
-                    self.model,
-                    [prefixes[place] for place in batch],
-                    sampling,
-                    seeds=[_seed(self.seed, prompts[place].id) for place in batch],
-                )
+                seeds = [_seed(self.seed, prompts[place].id) for place in batch]
+                some = [prefixes[place] for place in batch]
+                found = continue_rows(self.model, some, sampling, seeds=seeds)
             for place, one in zip(batch, found, strict=True):
                 texts[place] = self.processor.tokenizer.decode(one.ids, skip_special_tokens=True)
         return texts

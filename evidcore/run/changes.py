@@ -46,9 +46,7 @@ def _asked(stage: AskingStage) -> tuple[Any, ...]:
 
 
 def _rows(
-    headlines: Mapping[str, str],
-    after: tuple[str, Sequence[Line]],
-    before: tuple[str, Sequence[Line]],
+    headlines: Mapping[str, str], after: tuple[str, Sequence[Line]], before: tuple[str, Sequence[Line]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the change of each task's headline.
 

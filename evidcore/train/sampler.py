@@ -261,11 +261,7 @@ class RolloutPolicy(VLMPolicy):
     """Answers as it is trained to: by a rollout strategy, with its tools. An answer is its last turn."""
 
     def __init__(
-        self,
-        model: VolumeVLM,
-        processor: VolumeProcessor,
-        strategy: RolloutStrategy,
-        **given: Any,
+        self, model: VolumeVLM, processor: VolumeProcessor, strategy: RolloutStrategy, **given: Any
     ) -> None:
         """Take model, processor and strategy, and what any policy takes besides."""
         super().__init__(model, processor, **given)
