@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 import inspect
 import json
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Gt, Le
 
 from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
 from evidcore.registry import Offer, blame, find
 
 OWN_KEYS: Mapping[str, frozenset[str]] = {
-    "reward": frozenset({"use", "weight", "gate", "name"}),
+    "reward": frozenset({"use", "weight", "gate", "name", "isolated"}),
     "metric": frozenset({"use", "name"}),
+    "scorer": frozenset({"use", "isolated"}),
+    "reader": frozenset({"use", "isolated"}),
 }
+CROSSING = ("recipe_folder", "cache_folder", "vocabulary", "cases")  # given to isolated components too
 _USE = frozenset({"use"})
+_ISOLATION = "evidcore.isolation.components"  # above this room, so named and loaded as components are
 SERVICE_KINDS = ("segmenter", "reader", "scorer", "labeler")
 
 
@@ -27,6 +35,14 @@ class Flat:
 
     Its type is a frozen dataclass. A default of the parameter gives the defaults of its fields.
     """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Isolated:
+    """Limits of a component in a process of its own; `isolated = true` takes these."""
+
+    time_limit_s: Annotated[float, Gt(0), Le(86400)] = 60.0  # of a call
+    memory_gb: Annotated[float, Gt(0), Le(10000)] = 4.0  # beside what the core itself takes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,7 +199,10 @@ def check(
     except PluginError as cause:
         return [Mistake(where=where, key=("use",), text=str(cause))]
     given = {key: value for key, value in table.items() if key not in own_keys(kind)}
-    return check_options(known, given, where, services)
+    wrong = check_options(known, given, where, services)
+    if "isolated" in table.keys() & own_keys(kind) and table["isolated"] is not False:
+        wrong += _check_isolated(kind, table, where)
+    return wrong
 
 
 def check_options(
@@ -217,6 +236,51 @@ def check_options(
     return sorted(wrong, key=lambda item: [str(part) for part in item.key])
 
 
+def isolated_of(kind: str, table: Mapping[str, Any]) -> Isolated | None:
+    """Return the limits of a component that a checked table has in a process of its own, None for others."""
+    value = table.get("isolated", False) if "isolated" in own_keys(kind) else False
+    if value is False:
+        return None
+    return Isolated(**arguments(Isolated, {} if value is True else value, "isolated"))
+
+
+def _check_isolated(kind: str, table: Mapping[str, Any], where: str) -> Iterator[Mistake]:
+    value = table["isolated"]
+    if isinstance(value, Mapping):
+        for item in check_options(options(Isolated), value, where):
+            yield dataclasses.replace(item, key=("isolated", *item.key))
+    elif value is not True:
+        text = f"must be true, false, or a table {{ time_limit_s = 60.0, memory_gb = 4.0 }}, got {value!r}."
+        yield Mistake(where=where, key=("isolated",), text=text)
+    with contextlib.suppress(PluginError):  # reported where the component is named
+        for key, text in _staying(kind, table, ()):
+            yield Mistake(where=where, key=key, text=text)
+
+
+def _staying(
+    kind: str, table: Mapping[str, Any], at: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what a component needs that stays in the run's process: what the core gives it, and services."""
+    offer = find(kind, str(table.get("use")))
+    for item in inspect.signature(offer.load()).parameters.values():
+        if item.kind is item.POSITIONAL_OR_KEYWORD and item.name not in CROSSING:
+            text = f"not for {offer}: it asks the core for {item.name!r}, which stays in the run's process."
+            yield at or ("isolated",), f"{text} Leave `isolated` out."
+    for name, option in options(offer.load(), kind).items():
+        value = table.get(name, option.default)
+        each = [((*at, name), value)]
+        if option.is_list and isinstance(value, list | tuple):
+            each = [((*at, name, index), one) for index, one in enumerate(value)]
+        for key, one in each if option.kind else ():
+            if isinstance(one, str):
+                text = f"service {one!r} stays in the run's process, and {offer} is isolated."
+                yield key, f"{text} Give a table of its own, {{ use = … }}, or leave `isolated` out."
+            elif isinstance(one, Mapping):
+                if one.get("isolated"):
+                    yield (*key, "isolated"), f"it is in the process of {offer} already. Leave it out here."
+                yield from _staying(str(option.kind), one, key)
+
+
 def build(
     kind: str,
     table: Mapping[str, Any],
@@ -242,12 +306,11 @@ def build(
     kinds = {name: _kind_of(service) for name, service in (services or {}).items()}
     _refuse(check(kind, table, where, kinds))
     offer = find(kind, table["use"])
-    factory = offer.load()
-    known = options(factory, kind)
-    values = _values(known, table, given, where, services or {})
-    arguments = _given(offer, factory, given)
-    with blame(offer, f"being built for {where}", PluginError):
-        component = factory(**arguments, **gathered(known, values))
+    if limits := isolated_of(kind, table):
+        room = importlib.import_module(_ISOLATION)  # where only those pay for it who ask
+        component = room.isolate(offer, table, given, where, limits)
+    else:
+        component = _construct(offer, table, given, where, services or {})
     contract = _contracts().get(kind)
     if contract is not None and not isinstance(component, contract):
         raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
@@ -257,6 +320,17 @@ def build(
     except AttributeError as cause:
         raise ContractError(f"{offer}: instances must take attributes; drop `slots=True`.") from cause
     return component
+
+
+def _construct(
+    offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str, services: Mapping[str, Any]
+) -> Any:
+    factory = offer.load()
+    known = options(factory, offer.kind)
+    values = _values(known, table, given, where, services)
+    arguments = _given(offer, factory, given)
+    with blame(offer, f"being built for {where}", PluginError):
+        return factory(**arguments, **gathered(known, values))
 
 
 def arguments(function: Callable[..., Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:

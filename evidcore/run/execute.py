@@ -26,6 +26,7 @@ from evidcore.compute.processes import processes
 from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
+from evidcore.isolation.process import processes_ended
 from evidcore.model.shared_policy import others_standing_by, stand_by
 from evidcore.page.record import refuse_moved
 from evidcore.recipe import Recipe
@@ -161,7 +162,8 @@ class Execution:
             stand_by(context.own_policy)
             return
         start_s = time.monotonic()
-        with contextlib.nullcontext() if stage.is_distributed else others_standing_by():
+        alone = contextlib.nullcontext() if stage.is_distributed else others_standing_by()
+        with alone, processes_ended():
             result = stage.run(context)
         if processes().is_first:
             took_s = None if resume else time.monotonic() - start_s

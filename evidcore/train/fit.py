@@ -61,6 +61,9 @@ class Fit(Stage):
         if component.startswith("model.") and "bridge" in around.has_weights:
             text = f"{component} would be trained anew below a stage that already trained the bridge to it."
             yield (*at, "component"), f"{text} Move this stage up."
+        if around.table("service", component.partition(".")[2]).get("isolated"):
+            text = f"{component} is isolated, and a fit trains in the run's process."
+            yield (*at, "component"), f"{text} Leave `isolated` out, or name `pretrained` weights."
         if component == LANGUAGE:
             if "language" in around.has_weights:
                 text = "the language model already has weights, and is not fitted."

@@ -70,6 +70,8 @@ def plan(
         click.echo(f"package: {package} {table['version']}, intended use: {use}")
     click.echo("downloads: " + ("; ".join(found.downloads) or "none"))
     click.echo("leaves this machine: " + ("; ".join(found.sends) or "nothing"))
+    if found.network_blocked is not None:
+        click.echo(f"isolated components: network {'' if found.network_blocked else 'not '}blocked")
 
 
 def _features(kept: KeptFeatures) -> str:

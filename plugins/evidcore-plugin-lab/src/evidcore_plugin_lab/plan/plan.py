@@ -9,13 +9,14 @@ from typing import Any
 
 from evidcore.contracts import Workload
 from evidcore.errors import RecipeError
+from evidcore.isolation.process import network_blocked
 from evidcore.recipe import Recipe
 from evidcore.registry import card
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
 from evidcore.run.dry_run import answering, shapes
-from evidcore.run.lock import used
+from evidcore.run.lock import has_isolated, used
 from evidcore.run.record import read_lines
 from evidcore_plugin_lab.plan.kept_features import KeptFeatures, kept_features
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
@@ -49,6 +50,7 @@ class Plan:
     packages: Mapping[str, Mapping[str, Any]]  # cards of every package in use
     downloads: tuple[str, ...]
     sends: tuple[str, ...]  # what leaves this machine, and where to
+    network_blocked: bool | None  # to isolated components, None where there are none
 
 
 def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, processes: int = 1) -> Plan:
@@ -106,6 +108,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
     return Plan(
         parameters=made.parameters, stages=tuple(stages), features=kept_features(assembly, made),
         packages=cards, downloads=tuple(fetched(assembly, cards)), sends=tuple(sent(recipe)),
+        network_blocked=network_blocked() if has_isolated(recipe) else None,
     )  # fmt: skip
 
 

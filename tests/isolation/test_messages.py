@@ -1,0 +1,133 @@
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evidcore.case import Action, Answer, Turn
+from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList, read_only
+from evidcore.isolation import messages
+from evidcore.isolation.messages import Decoder, Encoder
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    """A value of a task in a package."""
+
+    names: list[str]
+    other: object = None
+
+
+@dataclasses.dataclass
+class Empty:
+    """A value without fields."""
+
+
+def crossed(value):
+    return Decoder()(Encoder()(value))
+
+
+def same(one, other):
+    """Tell whether two values are equal with all types in them."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return same(list(one), list(other)) and same(list(one.values()), list(other.values()))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return one == other
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 7, 2**70, -0.5, "ü\u2028", "half of one: \ud800", (), [], {}, (1, [2, (3,)], {"a": (4,)}),
+        {1: "a", (2, "b"): None}, frozenset({1, 2}), {"x"}, b"\x00\xff", Path("/data/a.nii.gz"),
+        ReadOnlyDict({"a": ReadOnlyList([1, (2,)])}), read_only({"boxes": [{"z": 1}]}),
+        np.arange(6, dtype=np.int16).reshape(2, 3), np.ones((2, 2), bool), np.array(1.5),
+        Slotted(names=["a"], other=Slotted(names=[])), Empty(), Answer(text="A", value=Slotted(names=["b"])),
+        Turn(text="zoom", actions=(Action(tool="zoom", arguments={"box": [1, 2]}),), reply=()),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_value_arrives_with_all_its_types(value):
+    assert same(crossed(value), value)
+
+
+def test_numbers_that_are_none_arrive():
+    assert math.isnan(crossed(float("nan")))
+    assert crossed((math.inf, -math.inf)) == (math.inf, -math.inf)
+
+
+def test_numbers_of_numpy_arrive_as_numbers():
+    assert same(crossed((np.float32(0.5), np.int64(3), np.bool_(True))), (0.5, 3, True))
+
+
+def test_rollouts_of_a_prompt_share_it_and_cannot_be_written(rollouts):
+    found = crossed(rollouts)
+    assert found == rollouts
+    assert len({id(one.prompt) for one in found}) == len({id(one.prompt) for one in rollouts})
+    assert found[0].prompt.case is found[1].prompt.case
+    with pytest.raises(TypeError, match="cannot be written"):
+        found[0].prompt.reference["letter"] = "B"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found[0].text = "B"
+
+
+def test_a_prompt_is_sent_once(rollouts):
+    text = Encoder()(rollouts).decode()
+    for prompt in {one.prompt.id: one.prompt for one in rollouts}.values():
+        assert text.count(prompt.case.report.text) == 1
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 0, 1j, np.array(["a"]), {"a": [object()]}, Slotted])
+def test_what_cannot_cross_is_named(value):
+    with pytest.raises(TypeError, match=r"an? [\w.<>]+ cannot cross"):
+        Encoder()(value)
+
+
+def test_a_class_that_cannot_be_imported_is_named():
+    @dataclasses.dataclass
+    class Hidden:
+        pass
+
+    with pytest.raises(TypeError, match=r"Hidden cannot cross: its class is in no module"):
+        Encoder()(Hidden())
+
+
+@pytest.mark.parametrize("name", ["subprocess:Popen", "builtins:eval", "evidcore.errors:EvidError"])
+def test_a_message_makes_dataclasses_alone(name):
+    with pytest.raises(TypeError, match=f"{name} is no dataclass"):
+        Decoder()(f'[0, ["{name}"], [], [0, {{}}]]'.encode())
+
+
+def test_what_was_sent_is_kept_on_both_sides(rollouts):
+    encode, decode = Encoder(), Decoder()
+    first, second = (encode(rollouts) for _ in range(2))
+    case = rollouts[0].prompt.case
+    assert case.report.text.encode() in first
+    assert case.report.text.encode() not in second
+    found, again = decode(first), decode(second)
+    assert found == again == rollouts
+    assert again[0].prompt is found[0].prompt
+    other = dataclasses.replace(rollouts[0].prompt, id="other")
+    assert decode(encode((other, case))) == (other, case)
+
+
+def test_classes_are_told_once():
+    encode, decode = Encoder(), Decoder()
+    for value in (1, Empty(), Empty(), (Slotted(names=[]), Empty()), Slotted(names=["a"])):
+        assert decode(encode(value)) == value
+
+
+def test_what_is_kept_is_bounded(rollouts, monkeypatch):
+    monkeypatch.setattr(messages, "MOST_KEPT", 5)
+    encode, decode = Encoder(), Decoder()
+    for number in range(20):
+        prompt = dataclasses.replace(rollouts[0].prompt, id=str(number))
+        given = (prompt, rollouts[number % len(rollouts)], number)
+        assert decode(encode(given)) == given
+        assert len(encode._kept) == len(decode._store) <= 5 + 3

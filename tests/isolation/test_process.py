@@ -1,0 +1,329 @@
+"""A component in a process of its own: what it does ends at its limit, and what it gives is checked."""
+
+import contextlib
+import dataclasses
+import gc
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from evidcore.case import Score, Unscored
+from evidcore.errors import ContractError, DataError, PluginError, RunError
+from evidcore.isolation import process
+from evidcore.registry import factory
+from evidcore.reward.composer import FailedCall, NamedReward, RewardComposer
+
+LIMITS = {"time_limit_s": 1.5, "memory_gb": 0.5}
+CALM = {"time_limit_s": 60.0}
+
+
+def build(limits=CALM, kind="reward", use="planted", given=None, **options):
+    table = {"use": use, "isolated": limits, **options}
+    return factory.build(kind, table, given=given or {}, where="stage.grpo.reward[0]")
+
+
+def below():
+    """Return what runs below the program that starts processes: forks keep the environment it began with."""
+    starter = process._starter(os.getpid(), process.network_blocked())._process.pid
+    own = Path(f"/proc/{starter}/environ").read_bytes()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "environ").read_bytes() == own and int(folder.name) != starter:
+                found.append(int(folder.name))
+    return found
+
+
+def zombies():
+    shown = subprocess.run(["ps", "-eo", "stat=,ppid="], capture_output=True, text=True, check=True).stdout
+    return sum(line.startswith("Z") for line in shown.splitlines())
+
+
+ENDS = {
+    "hangs in C": "has not answered in its own process for 1.5 s and was ended",
+    "loops": "has not answered in its own process for 1.5 s and was ended",
+    "forks": "has not answered in its own process for 1.5 s and was ended",
+    "drips": "has not answered in its own process for 1.5 s and was ended",
+    "closes": "has not answered in its own process for 1.5 s and was ended",
+    "memory": "failed in its own process: MemoryError",
+    "memory of torch": "failed in its own process: RuntimeError",
+    "garbage": "wrote into its pipe what is no message",
+    "a gigabyte": "gave 1000000000 bytes, and 16777216 are the most",
+    "deep": "gave what its contract does not allow",
+    "exits": "ended its process with status 7",
+    "raises exit": "tried to end its process with SystemExit",
+    "faults": "ended its process by SIGSEGV",
+    "raises": "failed in its own process: KeyError",
+}
+
+
+@pytest.mark.parametrize("act", ENDS)
+def test_whatever_it_does_ends_and_is_named(act, planted, rollouts):
+    reward = build(LIMITS, act=act)
+    start_s = time.monotonic()
+    with pytest.raises(ContractError) as caught:
+        reward(rollouts, {})
+    assert time.monotonic() - start_s < 20  # far from 60 s, which the planted ones wait
+    assert caught.value.safe == f"reward 'planted' from planted-package 1.2 {ENDS[act]}"
+    assert "rollouts" not in caught.value.safe
+    with pytest.raises(ContractError, match=re.escape(ENDS[act])):  # a fresh process does the same
+        reward(rollouts, {})
+
+
+def test_one_that_stops_itself_is_late_or_cannot_stop(planted, rollouts):
+    """The first process of a process table of its own is not stopped from inside."""
+    with pytest.raises(ContractError, match=r"has not answered in its own process for 1\.5 s"):
+        build(LIMITS, act="stops")(rollouts, {})
+
+
+def test_one_that_stops_where_nothing_can_be_cut_off_is_late(planted, rollouts, monkeypatch):
+    monkeypatch.setattr(process, "network_blocked", lambda: False)
+    for act in ("stops", "forks"):
+        with pytest.raises(ContractError, match=r"has not answered in its own process for 1\.5 s"):
+            build(LIMITS, act=act)(rollouts, {})
+
+
+def test_a_late_call_is_ended_with_all_that_it_started(planted, rollouts):
+    gc.collect()  # of tests before
+    before = zombies()
+    reward = build(LIMITS, act="forks")
+    home = Path(reward._process._end.peek()[2][3])
+    assert home.is_dir()
+    with pytest.raises(ContractError):
+        reward(rollouts, {})
+    assert not home.exists()
+    over_s = time.monotonic() + 5
+    while (left := below()) and time.monotonic() < over_s:
+        time.sleep(0.05)
+    assert left == []
+    assert zombies() <= before
+
+
+def test_a_fork_that_comes_back_does_not_answer(planted, rollouts):
+    reward = build(act="comes back")
+    assert reward(rollouts, {}) == reward(rollouts, {})
+    assert len(reward(rollouts, {})) == len(rollouts)
+
+
+@pytest.mark.parametrize(
+    ("gives", "says"),
+    [
+        ("numbers", "gave what its contract does not allow"),
+        ("a text", "gave what its contract does not allow"),
+        ("a word", "gave what its contract does not allow"),
+        ("a wrong kind", "gave what its contract does not allow"),
+        ("a generator", "must give plain data, got generator"),
+        ("a tensor", "must give plain data, got Tensor"),
+        ("long", "gave 20"),
+    ],
+)
+def test_what_it_gives_is_held_to_its_type(gives, says, planted, rollouts):
+    with pytest.raises(ContractError, match=says) as caught:
+        build(gives=gives)(rollouts, {})
+    assert caught.value.__cause__ is None  # so no `max_failed` lets it pass
+
+
+def test_the_contract_is_checked_by_whoever_composes(planted, rollouts):
+    named = [NamedReward(name="mine", reward=build(gives="not a number"))]
+    with pytest.raises(ContractError, match="the value must be a finite number, got nan"):
+        RewardComposer(named)(rollouts)
+
+
+def test_verdicts_of_each_kind_come_back(planted, rollouts):
+    assert (
+        build(gives="kinds")(rollouts, {})
+        == [None, Unscored(kind="failed", reason="ü"), Score(value=0.25)] * 2
+    )
+
+
+def test_what_it_is_shown_is_what_the_run_has(planted, rollouts, earlier):
+    said = build(gives="repr")(rollouts, earlier)
+    assert [one.reason for one in said] == [repr((one, earlier)) for one in rollouts]
+    assert build(gives="same", high=9.0)(rollouts, earlier)[0].value == len({
+        id(one.prompt) for one in rollouts
+    })
+
+
+def test_it_says_of_itself_what_it_would_say_in_the_run(planted):
+    apart, own = build(high=2.5), build(False, high=2.5)
+    for name in ("bounds", "judges", "declared", "tells_denial", "compares_group", "costs"):
+        assert getattr(apart, name) == getattr(own, name), name
+    assert tuple(apart.needs_earlier) == own.needs_earlier
+    assert apart.evid_offer == own.evid_offer
+
+
+def test_random_draws_are_those_of_the_run(planted, rollouts):
+    apart, own = build(gives="draws"), build(False, gives="draws")
+    for seed in (3, 4):
+        both = []
+        for reward in (apart, own):
+            random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+            both.append(reward(rollouts, {}))
+        assert both[0] == both[1]
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    apart(rollouts, {})
+    assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+
+
+def test_it_remembers_between_calls_and_begins_anew_in_another_process(planted, rollouts):
+    gc.collect()
+    reward = build(gives="calls", high=9.0)
+    assert [reward(rollouts, {})[0].value for _ in range(3)] == [1, 2, 3]
+    with process.processes_ended():
+        pass
+    assert below() == []
+    assert reward(rollouts, {})[0].value == 1
+
+
+def test_no_variable_crosses_but_those_that_are_listed(planted, rollouts, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("MY_API_KEY", "secret")
+    process._starter.cache_clear()
+    told = dict(line.split("=", 1) for line in build(gives="environment")(rollouts, {})[0].reason.split("\n"))
+    listed = {*process.ALLOWED, *process._environment(), "HOME", "TMPDIR", "EVID_CACHE"}
+    assert {name for name in told if not name.startswith("LC_")} <= listed
+    assert "secret" not in str(told)
+    assert told["HOME"] != os.environ["HOME"]
+    assert told["HF_HUB_OFFLINE"] == told["OMP_NUM_THREADS"] == "1"
+
+
+def test_there_is_no_network_inside(planted, rollouts):
+    if not process.network_blocked():
+        pytest.skip("this system lets nobody cut off the network")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked = (dataclasses.replace(rollouts[0], text=str(server.getsockname()[1])),)
+        assert build(False, gives="connects")(asked, {})[0].value == 1
+        said = build(gives="connects")(asked, {})[0]
+    assert said.value == 0
+    assert "unreachable" in said.reason
+
+
+def test_that_the_network_is_not_blocked_is_said_once(monkeypatch, caplog):
+    process.network_blocked.cache_clear()
+    monkeypatch.setattr(process, "CUT_OFF", ("false",))
+    assert [process.network_blocked(), process.network_blocked()] == [False, False]
+    assert caplog.messages == ["network not blocked for isolated components: `unshare -rn` is refused here"]
+    process.network_blocked.cache_clear()
+
+
+def test_the_run_answers_what_it_asks(planted, rollouts, tmp_path):
+    cases = [rollouts[0].prompt.case]
+    given = {
+        "vocabulary": lambda: ("lung nodule",), "cases": lambda: cases, "recipe_folder": tmp_path,
+        "cache_folder": tmp_path / "cache", "policy": object(),
+    }  # fmt: skip
+    said = build(use="asking", given=given)(rollouts, {})[0].reason
+    assert said.startswith(f"(('lung nodule',), ['{cases[0].id}'], {tmp_path!r}, ")
+    assert str(tmp_path / "cache") not in said
+
+
+def test_what_a_person_can_fix_stays_that(planted, rollouts):
+    with pytest.raises(DataError) as caught:
+        build(act="data")(rollouts, {})
+    assert (caught.value.safe, str(caught.value)) == ("terms.csv: ", "terms.csv: is empty")
+
+
+def test_what_is_wrong_while_it_is_built_names_the_place(planted):
+    with pytest.raises(PluginError, match=r"asks the core for 'vocabulary'; a reward is given"):
+        build(use="asking")
+
+
+def test_a_start_that_takes_too_long_is_ended(planted, monkeypatch):
+    monkeypatch.setattr(process, "START_LIMIT_S", 0.001)
+    with pytest.raises(ContractError, match=r"has not answered in its own process for 0\.001 s"):
+        build()
+
+
+def test_failed_calls_are_counted_where_some_may_fail(planted, rollouts):
+    late = NamedReward(name="late", reward=build(LIMITS, act="loops"), package="planted-package 1.2")
+    with pytest.raises(ContractError, match="has not answered") as caught:
+        RewardComposer([late])(rollouts)
+    assert not isinstance(caught.value, FailedCall)
+    judged = RewardComposer([late], max_failed=0.5)(rollouts)
+    assert "has not answered in its own process for 1.5 s" in judged.failed["late"]
+    assert {one.kind for one in judged.verdicts["late"]} == {"failed"}
+    left = NamedReward(name="left", reward=build(act="exits"))
+    with pytest.raises(ContractError, match="ended its process with status 7"):
+        RewardComposer([left], max_failed=0.5)(rollouts)
+
+
+def test_a_component_that_nobody_holds_ends(planted, rollouts):
+    reward = build()
+    home = Path(reward._process._end.peek()[2][3])
+    assert home.is_dir()
+    del reward
+    gc.collect()
+    assert not home.exists()
+
+
+def test_another_program_starts_processes_where_the_first_has_ended(planted, rollouts):
+    reward = build()
+    first = process._starter(os.getpid(), process.network_blocked())._process
+    first.kill()
+    first.wait()
+    while of_session(first.pid):  # its processes end a moment later
+        time.sleep(0.01)
+    with pytest.raises(ContractError, match="closed its pipe"):
+        reward(rollouts, {})
+    with pytest.raises(RunError, match="the program that starts processes of isolated components has ended"):
+        reward(rollouts, {})
+    assert len(reward(rollouts, {})) == len(rollouts)
+
+
+def test_one_that_was_made_ready_is_ready_in_another_process(planted):
+    scorer = build(kind="scorer", use="planted-scorer", needs_ready=True)
+    with pytest.raises(ContractError, match="failed in its own process: AssertionError"):
+        scorer(["a"], ["b"])
+    scorer.ready()
+    assert scorer(["a"], ["b"]) == [1.0]
+    scorer._process.end()
+    assert scorer(["a"], ["b"]) == [1.0]
+
+
+def test_what_it_asks_for_is_what_it_was_given(planted, rollouts):
+    for act in ("asks for the model", "asks for a path", "says how it ended"):
+        with pytest.raises(
+            ContractError, match=r"asked for what it is not given|ended its process by a signal"
+        ):
+            build(act=act, given={"recipe_folder": Path("/data")})(rollouts, {})
+
+
+PROGRAM = """
+import os, signal, sys
+from evidcore.isolation import process
+from evidcore.registry import factory
+import evidcore.contracts
+table = {"use": "random", "isolated": True}
+reward = factory.build("reward", table, given={}, where="test")
+reward([], {})
+print(process._starter(os.getpid(), process.network_blocked())._process.pid, flush=True)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "ended"])
+def test_no_process_is_left_when_the_run_is_over(end):
+    done = subprocess.run([sys.executable, "-c", PROGRAM, end], capture_output=True, text=True, check=False)
+    assert done.returncode == (-9 if end == "killed" else 0), done.stderr
+    session = int(done.stdout)
+    over_s = time.monotonic() + 10
+    while (left := of_session(session)) and time.monotonic() < over_s:
+        time.sleep(0.05)
+    assert left == []
+
+
+def of_session(session):
+    shown = subprocess.run(
+        ["ps", "-eo", "pid=,sid=,stat="], capture_output=True, text=True, check=True
+    ).stdout
+    return [row for row in map(str.split, shown.splitlines()) if row[1] == str(session) and row[2][0] != "Z"]

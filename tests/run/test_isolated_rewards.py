@@ -1,0 +1,74 @@
+"""Runs whose rewards have a process of their own: the same bits, and a whole run folder where one fails."""
+
+import hashlib
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from evidcore.isolation.process import network_blocked
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def isolated(evid, done, tmp_path):
+    """Return a function that runs the recipe to the end of GRPO with another table of its first reward."""
+    shutil.copyfile(Path(__file__).with_name("hostile.py"), tmp_path / "hostile.py")
+    info = tmp_path / "their_rewards-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rewards\nVersion: 1.2\n")
+    names = ("leaves", "matches", "loops", "quotes")
+    (info / "entry_points.txt").write_text(
+        "\n".join(["[evidcore.reward]", *(f"{name} = hostile:{name}" for name in names)])
+    )
+
+    def run(table, exit_code=0):
+        text = evid.recipe.read_text()
+        recipe = evid.folder / "isolated.toml"
+        recipe.write_text(text[: text.rindex("[[stage]]")].replace('use = "random"', table))
+        ended = evid("run", recipe, "--out", "apart", exit_code=exit_code, PYTHONPATH=str(tmp_path))
+        folder = max((evid.folder / "apart" / "tiny").glob("2*"), key=lambda path: path.stat().st_mtime)
+        return folder, ended
+
+    shutil.rmtree(evid.folder / "apart", ignore_errors=True)
+    (evid.folder / "apart" / "tiny").mkdir(parents=True)
+    shutil.copytree(done.parent / "stages", evid.folder / "apart" / "tiny" / "stages")
+    return run
+
+
+def status(folder):
+    return json.loads((folder / "STATUS").read_text())
+
+
+def test_an_isolated_reward_trains_the_same_model(isolated, done):
+    folder, _ = isolated('use = "random"\nisolated = true')
+    for name in ("checkpoints/04-grpo/model.safetensors", "rollouts/04-grpo.jsonl"):
+        whole, apart = ((one / name).read_bytes() for one in (done, folder))
+        assert hashlib.sha256(apart).digest() == hashlib.sha256(whole).digest(), name
+    lock = tomllib.loads((folder / "lock.toml").read_text())
+    assert lock["isolation"] == {"network_blocked": network_blocked()}
+    assert "isolation" not in tomllib.loads((done / "lock.toml").read_text())
+    assert "isolated" not in (done / "resolved.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("reward", "says"),
+    [
+        ("matches", "has not answered in its own process for 2 s and was ended"),
+        ("loops", "has not answered in its own process for 2 s and was ended"),
+        ("leaves", "ended its process with status "),
+        ("quotes", "failed in its own process: ValueError"),
+    ],
+)
+def test_a_run_whose_isolated_reward_fails_is_whole(reward, says, isolated):
+    folder, ended = isolated(f'use = "{reward}"\nisolated = {{ time_limit_s = 2.0 }}', 2)
+    found = status(folder)
+    assert found["state"] == "failed"
+    assert found["message"].startswith(f"reward '{reward}' from their-rewards 1.2 {says}")
+    assert "Jane Doe" not in found["message"]
+    assert f"reward '{reward}' from their-rewards 1.2 {says}" in ended.stderr
+    assert (folder / "lock.toml").is_file()
+    assert (folder / "results" / "03-sft.json").is_file()
