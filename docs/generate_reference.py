@@ -1,4 +1,4 @@
-"""Write reference/reference.md from the signatures and docstrings of the code: `make docs`."""
+"""Write reference/reference.md and gallery.md from signatures, docstrings and cards: `make docs`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evidcore import case, contracts, errors, hooks
 from evidcore.cli import main
 from evidcore.page import write_page
 from evidcore.recipe import shape
-from evidcore.registry import KIND_NAMES, Offer, offers
+from evidcore.registry import KIND_NAMES, Offer, card, downloads, factory, offers
 from evidcore.registry.factory import flat_forms, options
 from evidcore.train import settings
 
@@ -33,6 +33,13 @@ Written from the code by `make docs`; do not edit. Components of other packages:
 [Commands](#commands) · [Recipe](#recipe) · [Components](#components) · [Contracts](#contracts) ·
 [Data](#data) · [Checks for authors](#checks-for-authors) · [Observers](#observers) · [Errors](#errors) ·
 [Page](#page)
+"""
+GALLERY = TARGET.with_name("gallery.md")
+GALLERY_HEAD = """# Gallery
+
+What this repository's packages bring, by kind; each name leads to its options. What others published:
+`evid search`, [and how to publish yours](../howto/publish.md). Written from docstrings and cards by
+`make docs`; do not edit.
 """
 _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _SECTIONS = ("Args", "Returns", "Raises", "Example", "Source", "Yields")
@@ -84,6 +91,7 @@ def recipe() -> Iterator[str]:
         "an entry of `data`": shape.DataUse,
         **{f'[[stage]] kind = "{row.name}"': row.load() for row in offers("stage")},
         "[[stage.reward]], beside the component's own keys": shape.RewardKeys,
+        "`isolated` of a reward, a scorer or a reader": factory.Isolated,
         "[[stage.metric]], beside the component's own keys": shape.MetricKeys,
         "stage.lora": settings.Lora,
         "[stage.replay] of a grpo stage": settings.Replay,
@@ -112,6 +120,33 @@ def components() -> Iterator[str]:
         ):  # a file format has a name for each ending
             same = [offer for offer in found if offer.target == target]
             yield _component(same[0], ", ".join(f"`{offer.name}`" for offer in same))
+
+
+def gallery() -> str:
+    """Return the page that lists every component with what it is and needs."""
+    parts = [GALLERY_HEAD]
+    for kind in [name for name in KIND_NAMES if name not in ("command", "stage")]:
+        found = [offer for offer in offers(kind) if offer.package.startswith("evidcore")]
+        rows = []
+        for target in dict.fromkeys(offer.target for offer in found):
+            same = [offer for offer in found if offer.target == target]
+            names = ", ".join(f"`{offer.name}`" for offer in same)
+            anchor = re.sub(r"[^\w -]", "", names).replace(" ", "-")
+            about = " ".join(prose(inspect.getdoc(same[0].load())).split("\n\n")[0].split())
+            rows.append([f"[{names}](reference.md#{anchor})", about, f"`{same[0].package}`", _needs(same)])
+        if rows:
+            parts += [f"## {kind}\n", table(["component", "what it is", "package", "needs"], rows)]
+    return "\n".join(parts)
+
+
+def _needs(same: list[Offer]) -> str:
+    """Return what the card of a component's package says that it needs."""
+    found = card(same[0].package)
+    fetched = downloads(found, {offer.name for offer in same})
+    asked = [
+        name.removeprefix("needs_") for name, value in found.items() if name.startswith("needs_") and value
+    ]
+    return "; ".join([*asked, *fetched])
 
 
 def _component(offer: Offer, names: str) -> str:
@@ -340,3 +375,4 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 if __name__ == "__main__":
     TARGET.write_text(reference(), encoding="utf-8")
+    GALLERY.write_text(gallery(), encoding="utf-8")

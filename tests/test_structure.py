@@ -26,6 +26,7 @@ ROOMS = (
     "recipe",
     "hooks",
     "contracts",
+    "isolation",
     "volume",
     "geometry",
     "text",
@@ -56,8 +57,8 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 31_390
-MOST_MODULES = 189
+MOST_LINES = 32_880
+MOST_MODULES = 195
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 3115
 OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too

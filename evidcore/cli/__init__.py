@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -99,6 +100,10 @@ class _Evid(CommandGroup):
         """Run a command; under --json what components print goes to standard error."""
         as_json = "--json" in ctx.args
         try:
+            if os.path.exists("evid.lock"):
+                from evidcore.registry import pins
+
+                pins.keep(Path("evid.lock").resolve())
             with contextlib.redirect_stdout(_JsonAlone(sys.stdout)) if as_json else contextlib.nullcontext():
                 return super().invoke(ctx)
         except (EvidError, OSError) as error:

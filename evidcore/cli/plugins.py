@@ -3,37 +3,85 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
 from evidcore.errors import PluginError, did_you_mean, printable
-from evidcore.registry import KIND_NAMES, Offer, broken, offers
+from evidcore.registry import KIND_NAMES, Offer, broken, look_alikes, normal, offers
 
 
 @click.command()
 @click.argument("kind", required=False)
 @click.option("--check", "load", is_flag=True, help="Also import each component and say which fail.")
+@click.option(
+    "--verify", is_flag=True, help="Compare installed packages with their RECORD, and with the lock."
+)
+@click.option(
+    "--lock", type=click.Path(path_type=Path, dir_okay=False), default=Path("evid.lock"), show_default=True,
+    help="What --verify compares with.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plugins(kind: str | None, load: bool, as_json: bool) -> None:
+def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: bool) -> None:
     """List installed components (of KIND). Nothing of theirs is imported, unless --check asks for it."""
+    if verify:
+        _verify(lock, as_json=as_json)
+        return
     if kind is not None and kind not in KIND_NAMES:
         hint = did_you_mean(kind, KIND_NAMES)
         raise PluginError(f"no component kind is called {kind!r}.{hint} Kinds: {', '.join(KIND_NAMES)}.")
     rows = [(offer, offer.fault() or (_failure(offer) if load else None)) for offer in offers(kind)]
-    unreadable = broken()
+    unreadable, alike = broken(), look_alikes(offers(kind))
     if as_json:
-        listing = [{**vars(offer), "broken": fault} for offer, fault in rows]
+        listing = [
+            {**vars(offer), "broken": fault, "looks_like": str(alike[offer]) if offer in alike else None}
+            for offer, fault in rows
+        ]
         click.echo(json.dumps({"components": listing, "broken_packages": unreadable}, indent=1))
         return
     for offer, fault in rows:
         source = f"{offer.package} {offer.version}"
         click.echo(printable(f"{offer.kind:11} {offer.name:22} {source:34} {offer.target}"))
+        if offer in alike:
+            click.echo(
+                click.style(f"{'':11} can be mistaken for {printable(str(alike[offer]))}", fg="yellow")
+            )
         if fault:
             click.echo(click.style(f"{'':11} broken: {fault}", fg="red"))
     for package, reason in unreadable.items():
         click.echo(click.style(printable(f"broken package {package}: {reason}"), fg="red"))
     if not rows:
         click.echo(f"no {kind or 'component'} is installed")
+
+
+def _verify(lock: Path, *, as_json: bool) -> None:
+    """Print each package that is not edited in place, and where it is not what was installed or pinned.
+
+    The exit status is 1 if any is not.
+    """
+    from importlib import metadata
+
+    from evidcore.registry import pins
+
+    pinned = pins.read(lock)
+    packages = {normal(row.package): row.package for row in offers()}
+    found = {name: ["not installed"] for name in pinned.keys() - packages.keys()}
+    for name, package in packages.items():
+        dist, pin = metadata.distribution(package), pinned.get(name)
+        if pin is not None or not pins.is_edited(dist):
+            found[name] = list(pins.faults(dist, pin.record if pin else ""))
+    if as_json:
+        click.echo(json.dumps({"lock": str(lock), "packages": found}, indent=1))
+    for name, wrong in found.items() if not as_json else ():
+        source = pinned[name].source if name in pinned else "not pinned"
+        state = click.style("changed", fg="red") if wrong else "as installed"
+        click.echo(f"{printable(packages.get(name, name)):34} {state}, {printable(source)}")
+        for line in wrong[:3]:
+            click.echo(f"  {printable(line)}")
+    edited = len(packages.keys() - found.keys())
+    click.echo(f"{len(found)} compared, {edited} edited in place", err=as_json)
+    if any(found.values()):
+        click.get_current_context().exit(1)
 
 
 def _failure(offer: Offer) -> str | None:

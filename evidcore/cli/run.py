@@ -178,17 +178,32 @@ def page(folder: Path, show_reports: bool, as_json: bool) -> None:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs lie."
 )
+@click.option(
+    "--locked", type=click.Path(path_type=Path), metavar="LOCK",
+    help="Refuse whatever differs from a run's lock.toml, or from an evid.lock.",
+)  # fmt: skip
 @_json
 def run(
-    recipe: Path, overrides: tuple[str, ...], fresh: bool, with_controls: bool, out: Path, as_json: bool
+    recipe: Path,
+    overrides: tuple[str, ...],
+    fresh: bool,
+    with_controls: bool,
+    out: Path,
+    locked: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a recipe: train, measure, audit, and write the evidence page."""
     from evidcore.recipe import load
     from evidcore.run import start
     from evidcore.run.assembly import Assembly
+    from evidcore.run.lock import hold_to
 
+    if locked is not None:
+        hold_to(locked)  # before the recipe imports what it names
     assembly = Assembly(load(recipe, overrides))
-    folder = start(assembly.recipe, out, fresh=fresh, with_controls=with_controls, assembly=assembly)
+    folder = start(
+        assembly.recipe, out, fresh=fresh, with_controls=with_controls, assembly=assembly, locked=locked
+    )
     go(folder, as_json, accept_changes=False, assembly=assembly)
 
 

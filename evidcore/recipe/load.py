@@ -15,7 +15,7 @@ from evidcore.recipe import shape
 from evidcore.recipe.check import problems, section, service_kind, stage_class
 from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.recipe.lines import Key, key_lines, line_of
-from evidcore.registry import factory, parse_toml
+from evidcore.registry import factory, parse_toml, pins
 
 if typing.TYPE_CHECKING:
     from evidcore.contracts import Stage
@@ -43,6 +43,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
             origins[_override(raw, item)] = "command line"
         except ValueError as cause:
             wrong.append((0, f"command line, --set {item}: {cause}"))
+    _name_packages(raw, pins.keep(path.resolve().parent / pins.LOCK), str(path))
     for problem in problems(raw):
         line = line_of(lines, problem.path)
         where = f"line {line}"
@@ -56,6 +57,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
     if not raw.get("arms", True):
         origins = _without_arms(raw, origins)
     return _freeze(raw, path, text, tuple(overrides), origins)
+
+
+def _name_packages(value: Any, pinned: Mapping[str, pins.Pin], where: str) -> None:
+    """Write `package/component` for each `use` of the Hub, in place."""
+    if isinstance(value, dict) and isinstance(value.get("use"), str):
+        value["use"] = pins.component(value["use"], pinned, where)
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _name_packages(inner, pinned, where)
 
 
 def _without_arms(raw: dict[str, Any], origins: Mapping[Key, str]) -> dict[Key, str]:

@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,10 @@ KIND_NAMES = (
     "command",
 )  # fmt: skip
 _PREFIX = "evidcore."
+MOST_OF_A_PACKAGE = 1000
+NAME = re.compile(r"[a-z][a-z0-9]*([-.][a-z0-9]+)*")
 _TARGET = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+_ALIKE = str.maketrans("01i5", "olls", "-._")
 _KEY = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-]){_KEY}(?:\s*+\.\s*+{_KEY}){{50}}")
 _CARD = re.compile(r"^```toml card\s*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -54,6 +57,8 @@ class Offer:
         """Return why it cannot be loaded, as far as that shows without running it; None if nothing shows."""
         if self.kind not in KIND_NAMES:
             return f"no component kind is called {self.kind!r}.{did_you_mean(self.kind, KIND_NAMES)}"
+        if not NAME.fullmatch(self.name):
+            return "a component's name has small letters, digits and dashes"
         if not _TARGET.match(self.target):
             return f"the entry point must read 'module:attribute', got {self.target!r}"
         module = self.target.partition(":")[0]
@@ -61,7 +66,10 @@ class Offer:
         parts = module.split(".")
         for depth in range(1, len(parts) + 1):
             name = ".".join(parts[:depth])
-            spec = _spec(name, folders)
+            try:
+                spec = _spec(name, folders)
+            except PluginError as cause:  # it is pinned, and not what was pinned
+                return str(cause)
             if spec is None:
                 return f"there is no module {name!r}; reinstall it with `pip install {self.package}`"
             folders = spec.submodule_search_locations
@@ -75,6 +83,8 @@ class Offer:
         """
         from importlib import metadata
 
+        if pins := sys.modules.get("evidcore.registry.pins"):  # else no lock was read
+            pins.compare(self.package)
         try:
             factory = metadata.EntryPoint(self.name, self.target, _PREFIX + self.kind).load()
         except EvidError:
@@ -96,7 +106,7 @@ def _spec(name: str, folders: Any) -> Any:
     return PathFinder.find_spec(name, list(folders))
 
 
-def _normal(package: str) -> str:
+def normal(package: str) -> str:
     """Return a package name as pip compares it."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
@@ -111,8 +121,8 @@ def _offering() -> Iterator[tuple[metadata.Distribution, str]]:
             if _PREFIX not in (dist.read_text("entry_points.txt") or ""):
                 continue
         name = str(dist.metadata["Name"] or getattr(dist, "_path", "unknown"))
-        if _normal(name) not in seen:
-            seen.add(_normal(name))
+        if normal(name) not in seen:
+            seen.add(normal(name))
             yield dist, name
 
 
@@ -135,9 +145,8 @@ def _offers(places: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
     """Read what the distributions at these places offer."""
     rows = []
     for dist, package in _offering():
-        try:
-            entries = list(dist.entry_points)
-        except Exception:  # an unreadable table stops nobody else; `broken` names it
+        entries, fault = _entries(dist)
+        if fault:  # stops nobody else; `broken` names it
             continue
         version = str(dist.metadata["Version"] or "unknown version")  # parsed anew each time it is asked for
         rows += [
@@ -146,26 +155,50 @@ def _offers(places: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
                 target=entry.value,
             )
             for entry in entries
-            if entry.group.startswith(_PREFIX)
         ]  # fmt: skip
     order = {name: index for index, name in enumerate(KIND_NAMES)}
     rows.sort(key=lambda row: (order.get(row.kind, len(order)), row.name, row.package))
     return tuple(rows)
 
 
+def _entries(dist: metadata.Distribution) -> tuple[list[metadata.EntryPoint], str]:
+    """Return the entry points of ours that a package has, or why they cannot be listed."""
+    try:
+        found = [entry for entry in dist.entry_points if entry.group.startswith(_PREFIX)]
+    except Exception as cause:  # whatever the parser says of somebody's file
+        return [], f"entry_points.txt cannot be read ({type(cause).__name__}: {cause})"
+    if len(found) > MOST_OF_A_PACKAGE:
+        return [], f"it offers {len(found)} components; at most {MOST_OF_A_PACKAGE} of a package are listed"
+    return found, ""
+
+
 def broken() -> dict[str, str]:
     """Return the packages whose entry points or card cannot be read, each with the reason."""
     found = {}
     for dist, package in _offering():
-        try:
-            list(dist.entry_points)
-        except Exception as cause:  # whatever the parser says of somebody's file
-            found[package] = f"entry_points.txt cannot be read ({type(cause).__name__}: {cause})"
+        if fault := _entries(dist)[1]:
+            found[package] = fault
             continue
         try:
             card(package)
         except PluginError as cause:
             found[package] = str(cause)
+    return found
+
+
+def alike(name: str) -> str:
+    """Return one text for all names that look as this one does."""
+    return name.replace("rn", "m").replace("vv", "w").translate(_ALIKE)
+
+
+def look_alikes(rows: Sequence[Offer]) -> dict[Offer, Offer]:
+    """Return the offers whose names can be mistaken for another's: of this repository, or listed earlier."""
+    first: dict[tuple[str, str], Offer] = {}
+    found = {}
+    for row in sorted(rows, key=lambda row: not is_known(row.package)):
+        other = first.setdefault((row.kind, alike(row.name)), row)
+        if other.package != row.package and not is_known(row.package):
+            found[row] = other
     return found
 
 
@@ -252,32 +285,57 @@ def find(kind: str, name: str) -> Offer:
     """
     rows = offers(kind)
     package, _, bare = name.rpartition("/")
-    hits = [row for row in rows if row.name == bare and _normal(package) in ("", _normal(row.package))]
-    if len(hits) == 1:
-        return hits[0]
+    hits = [row for row in rows if row.name == bare and normal(package) in ("", normal(row.package))]
+    ours = [row for row in hits if is_known(row.package)]
+    if len(hits) == 1 or len(ours) == 1:  # a name of ours stays ours, whatever else is installed
+        return (ours or hits)[0]
     if hits:
         choices = " or ".join(repr(f"{row.package}/{row.name}") for row in hits)
         raise PluginError(f"{len(hits)} installed packages have a {kind} called {name!r}. Write {choices}.")
     installed = sorted({row.name for row in rows})
     elsewhere = known_elsewhere(kind)
-    source = package or elsewhere.get(bare)
-    remedy = (
-        f" It comes with `pip install {source}`." if source else did_you_mean(bare, {*installed, *elsewhere})
-    )
+    source = elsewhere.get(bare, "")
+    if package and normal(package) != source:  # a recipe's word is no reason to recommend anybody's package
+        remedy = _remedy_of(package)
+    elif source:
+        remedy = f" It comes with `pip install {source}`."
+    else:
+        remedy = did_you_mean(bare, {*installed, *elsewhere})
     for other in set(elsewhere) - set(installed):
         if f"{other!r}?" in remedy:
             remedy += f" It comes with `pip install {elsewhere[other]}`."
     raise PluginError(f"no {kind} is called {name!r}.{remedy} Installed: {', '.join(installed) or 'none'}.")
 
 
+def _remedy_of(package: str) -> str:
+    """Return what to do about a package that lacks what a recipe asks of it."""
+    from evidcore.registry.pins import kept
+
+    if any(normal(row.package) == normal(package) for row in offers()):
+        return f" {package} is installed and has none."
+    pin = kept().get(normal(package))
+    if pin is not None:
+        return f" Install what {pin.lock} pins: `evid install {pin.source}`."
+    return f" No package {package!r} is known here; whoever gave you the recipe can say where it comes from."
+
+
 def known_elsewhere(kind: str) -> dict[str, str]:
     """Return the components of this repository's other packages, each with its package."""
+    return {name: package for package, kinds in _known().items() for name in kinds.get(kind, ())}
+
+
+def is_known(package: str) -> bool:
+    """Tell whether a package is of this repository."""
+    return normal(package) == "evidcore" or normal(package) in _known()
+
+
+@functools.cache
+def _known() -> dict[str, dict[str, list[str]]]:
     import tomllib
     from importlib import resources
 
     file = resources.files("evidcore.registry") / "known_packages.toml"
-    table = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {name: package for package, kinds in table.items() for name in kinds.get(kind, ())}
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 @contextlib.contextmanager

@@ -15,17 +15,19 @@ from evidcore.compute.ending import HangLimit, stop_request
 from evidcore.compute.processes import pin_threads, processes
 from evidcore.errors import EvidError, RunError, Stopped
 from evidcore.hooks import Announcer
+from evidcore.isolation.process import processes_ended
 from evidcore.recipe import Recipe, load, to_toml
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import blame, fault_of_package
 from evidcore.registry.factory import offer_of
+from evidcore.registry.pins import LOCK
 from evidcore.run.assembly import Assembly, check_splits
 from evidcore.run.context import Context
 from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder, create, difference, naming_full_disk, write
 from evidcore.run.inputs import unfitted_readers
-from evidcore.run.lock import lock_table
+from evidcore.run.lock import drift, hold_to, lock_table, refuse_drift
 from evidcore.run.record import Recorder
 
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
@@ -38,8 +40,21 @@ def start(
     fresh: bool = False,
     with_controls: bool = False,
     assembly: Assembly | None = None,
+    locked: Path | None = None,
 ) -> RunFolder:
-    """Make the run folder of a recipe: as given, resolved, and locked; `assembly` is built if left out."""
+    """Make the run folder of a recipe: as given, resolved, and locked.
+
+    Args:
+        recipe: what is run.
+        root: where run folders lie.
+        fresh: no result of an earlier run is used again.
+        with_controls: train control arms too.
+        assembly: the recipe's parts, built if left out.
+        locked: a lock that code, data and versions must equal.
+
+    Raises:
+        RunError: what differs from `locked`.
+    """
     if with_controls:
         check_controls(recipe)
     path = ""
@@ -47,11 +62,15 @@ def start(
         assembly = assembly or Assembly(recipe)
         pin_threads(recipe.threads)
         lock, resolved = lock_table(recipe, assembly.datasets), to_toml(recipe)
+        if locked is not None:
+            refuse_drift(locked, drift(hold_to(locked), lock))
         folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
         lock["run"] = {"fresh": fresh, "with_controls": with_controls}
         write(folder.path / "recipe.toml", recipe.text)
         write(folder.path / "resolved.toml", resolved)
         write(folder.path / "lock.toml", toml_tables(lock))
+        if lock["plugin"]:
+            write(folder.path / LOCK, toml_tables({"plugin": lock["plugin"]}))
         folder.set_status("running", message="starting")
         path = str(folder.path)
     return RunFolder(Path(processes().share(path)))
@@ -89,7 +108,7 @@ def run(
         logging.disable_progress_bar()  # the run has its own
         own = [Recorder(folder), *recorders] if is_first else []
         announcer = Announcer.from_names(own, recipe.observers if is_first else ())
-        with telling_its_end(folder):
+        with telling_its_end(folder), processes_ended():
             check_splits(assembly)
             for index, stage in enumerate(recipe.stages):
                 context = Context(assembly, recipe.stage_name(index))

@@ -10,14 +10,19 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from evidcore.compute.processes import processes
 from evidcore.contracts import Stage
+from evidcore.errors import RunError
+from evidcore.isolation.process import network_blocked
 from evidcore.recipe import Recipe
-from evidcore.registry import Offer, find
-from evidcore.registry.factory import options
-from evidcore.run.code import offer_hash
+from evidcore.recipe.load import read_toml
+from evidcore.registry import Offer, find, is_known, pins
+from evidcore.registry.factory import isolated_of, options
+from evidcore.run.code import offer_hash, package_hash
+from evidcore.run.folder import difference
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
 
@@ -34,7 +39,8 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
         entry = packages.setdefault(offer.package, {"version": offer.version, "components": {}})
         entry["code"] = offer_hash(offer)
         entry["components"][f"{offer.kind}/{offer.name}"] = offer.target
-    return {
+    fence = {"isolation": {"network_blocked": network_blocked()}} if has_isolated(recipe) else {}
+    return fence | {
         "recipe": {
             "path": str(recipe.path.resolve()),
             "folder": str(recipe.folder),
@@ -42,10 +48,76 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
             "overrides": list(recipe.overrides),
         },
         "package": packages,
+        "plugin": {
+            pin.package: {
+                "version": pin.version,
+                "source": pin.source,
+                "record": pin.record,
+                "modules": list(pin.modules),
+            }
+            for pin in pins.kept().values()
+            if pin.package in packages
+        },
         "dataset": {name: {"fingerprint": item.fingerprint()} for name, item in datasets.items()},
         "versions": versions(),
         "hardware": hardware(),
     }
+
+
+def hold_to(path: Path) -> dict[str, Any]:
+    """Compare what is installed with a lock before code of any package runs; return the lock's tables.
+
+    Args:
+        path: the `lock.toml` of a run, or an `evid.lock`.
+
+    Raises:
+        RunError: if a package has another version or other code; names the first three differences.
+        PluginError: if what is pinned cannot be read, or is denied.
+    """
+    if not path.is_file():
+        raise RunError(f"{path}: no such file. Give the lock.toml of a run, or an {pins.LOCK}.")
+    tables = read_toml(path)[1]
+    pins.only([*tables.get("package", {}), *pins.keep(path)])
+    before = {name: _state(table) for name, table in tables.get("package", {}).items()}
+    now = {}
+    for name, table in tables.get("package", {}).items():
+        top = str(next(iter(table["components"].values()))).partition(":")[0].partition(".")[0]
+        now[name] = {"version": versions([name])[name], "code": package_hash(top)}
+    refuse_drift(path, difference(before, now))
+    return tables
+
+
+def _state(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {"version": table.get("version"), "code": table.get("code")}
+
+
+def refuse_drift(path: Path, drift: Sequence[str]) -> None:
+    """Raise RunError with the first three lines of what differs from a lock, if anything does."""
+    if drift:
+        more = [f"and {len(drift) - 3} more"] if len(drift) > 3 else []
+        listing = "\n".join(f"  {line}" for line in [*drift[:3], *more])
+        raise RunError(f"{path}: this is not what was locked\n{listing}")
+
+
+def drift(tables: Mapping[str, Any], lock: Mapping[str, Any]) -> list[str]:
+    """Return what differs between the tables of a lock and the lock that a run would have today."""
+    if "package" not in tables:  # an evid.lock: it pins what is not of this repository
+        return [
+            f"package.{name}: is not pinned" for name in lock["package"]
+            if not is_known(name) and name not in lock["plugin"]
+        ]  # fmt: skip
+    return [
+        line
+        for name in ("package", "plugin", "dataset", "versions")
+        for line in difference(tables.get(name, {}), lock[name], f"{name}.")
+    ]
+
+
+def has_isolated(recipe: Recipe) -> bool:
+    """Tell whether a component of a recipe runs in a process of its own."""
+    tables = [row for one in recipe.services.values() for row in named_tables(str(one["kind"]), one)]
+    tables += [row for stage in recipe.stages for row in stage_tables(stage, recipe)]
+    return any(isolated_of(offer.kind, table) for offer, table in tables)
 
 
 def used(recipe: Recipe) -> list[Offer]:

@@ -376,14 +376,15 @@ def test_a_task_that_needs_slice_tags_is_refused_on_a_view_without(write, instal
 
 
 def test_a_name_that_two_packages_have_is_refused_with_both_names(write, install):
-    install("evid-twin", "reward", "format", "from evidcore.builtin.rewards import Format as It\n")
-    found = mistakes(write())
-    assert (
-        "line 38, stage.grpo.reward[0].use: 2 installed packages have a reward called 'format'." in found[1]
-    )
-    assert "Write 'evid-twin/format' or 'evidcore/format'." in found[1]
-    recipe = load(write(('use = "format"', 'use = "evid-twin/format"')))
-    assert recipe.stages[1].reward[0]["use"] == "evid-twin/format"
+    for package in ("evid-twin", "evid-other"):
+        install(package, "reward", "shape", "from evidcore.builtin.rewards import Format as It\n")
+    found = mistakes(write(('use = "format"', 'use = "shape"'), ('gate = "format"', 'gate = "shape"')))
+    assert "line 38, stage.grpo.reward[0].use: 2 installed packages have a reward called 'shape'." in found[1]
+    assert "Write 'evid-other/shape' or 'evid-twin/shape'." in found[1]
+    install("evid-claims", "reward", "format", "from evidcore.builtin.rewards import Format as It\n")
+    assert load(write()).stages[1].reward[0]["use"] == "format"
+    recipe = load(write(('use = "format"', 'use = "evid-claims/format"')))
+    assert recipe.stages[1].reward[0]["use"] == "evid-claims/format"
 
 
 def test_a_broken_plugin_stops_only_the_recipe_that_names_it(write, install):
@@ -396,11 +397,11 @@ def test_a_broken_plugin_stops_only_the_recipe_that_names_it(write, install):
     )
 
 
-def test_a_component_of_a_package_that_is_not_installed_is_answered_with_the_pip_command(write):
+def test_a_package_that_nobody_knows_is_not_recommended(write):
     found = mistakes(
         write(('use = "format"', 'use = "evid-elsewhere/brightness"'), ('gate = "format"\n', ""))
     )
-    assert "'evid-elsewhere/brightness'. It comes with `pip install evid-elsewhere`. Installed: " in found[1]
+    assert "'evid-elsewhere/brightness'. No package 'evid-elsewhere' is known here; " in found[1]
 
 
 LAST = 'task = "choice", split = "test" }]'

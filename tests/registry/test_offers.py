@@ -21,6 +21,7 @@ from evidcore.registry import (
     downloads,
     fault_of_package,
     find,
+    look_alikes,
     offers,
 )
 
@@ -75,9 +76,10 @@ def test_a_misspelt_name_is_answered_with_the_nearest_and_the_list(install):
         find("reward", "leison-overlap")
 
 
-def test_a_missing_component_with_its_package_is_answered_with_the_pip_command():
-    with pytest.raises(PluginError, match=r"'evid-z/zeal'. It comes with `pip install evid-z`"):
-        find("reward", "evid-z/zeal")
+def test_a_missing_component_of_our_own_is_answered_with_the_pip_command(monkeypatch):
+    monkeypatch.setattr("evidcore.registry.offers", lambda kind=None: [])
+    with pytest.raises(PluginError, match=r"It comes with `pip install evidcore-plugin-text-metrics`"):
+        find("labeler", "evidcore-plugin-text-metrics/endpoint")
 
 
 def test_the_table_of_our_own_packages_is_what_they_declare():
@@ -233,3 +235,36 @@ def test_a_table_that_is_no_text_stops_no_listing(install, tmp_path):
     (info / "entry_points.txt").write_bytes(b"[evidcore.task]\nm\xffne = evid_mine:fit\n")
     assert find("task", "choice").package == "evidcore"
     assert "entry_points.txt cannot be read (UnicodeDecodeError" in broken()["evid-mine"]
+
+
+def test_a_name_of_ours_stays_ours_whatever_is_installed(install):
+    install("evid-claims", "format")
+    assert find("reward", "format").package == "evidcore"
+    assert find("reward", "evid-claims/format").package == "evid-claims"
+
+
+def test_names_that_can_be_mistaken_are_marked(install, evid):
+    install("evid-claims", "f0rrnat")
+    install("evid-early", "my-reward")
+    install("evid-late", "my_rew4rd".replace("4", "a"))
+    marked = {row.package: other.package for row, other in look_alikes(offers("reward")).items()}
+    assert marked == {"evid-claims": "evidcore", "evid-late": "evid-early"}
+    said = evid("plugins", "reward").output
+    assert "can be mistaken for reward 'format' from evidcore" in said
+    assert "broken: a component's name has small letters, digits and dashes" in said
+
+
+@pytest.mark.parametrize("name", ["f\u043ermat", "Format", "a b", "x\u200b", "-x", "x\x1b[2J"])
+def test_a_name_of_other_letters_is_a_fault(name):
+    offer = Offer(kind="reward", name=name, package="evid-x", version="1.0", target="json:loads")
+    assert offer.fault() == "a component's name has small letters, digits and dashes"
+
+
+def test_twenty_thousand_entry_points_are_one_packages_fault(install, tmp_path):
+    install("evid-sound", "sound")
+    install("evid-flood", "x")
+    (info,) = tmp_path.rglob("evid_flood-1.0.dist-info")
+    rows = "".join(f"n{number} = evid_flood:It\n" for number in range(20_000))
+    (info / "entry_points.txt").write_text(f"[evidcore.reward]\n{rows}")
+    assert {row.package for row in offers("reward") if row.package.startswith("evid-")} == {"evid-sound"}
+    assert broken()["evid-flood"] == "it offers 20000 components; at most 1000 of a package are listed"

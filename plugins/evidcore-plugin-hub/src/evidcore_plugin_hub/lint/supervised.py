@@ -55,7 +55,7 @@ def _some(targets: Sequence[Target], time_limit_s: float) -> tuple[list[dict[str
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "results.jsonl"
         place.touch()
-        command = [sys.executable, "-m", "evidcore_plugin_hub.lint.worker", str(place)]
+        command = [sys.executable, "-P", "-m", "evidcore_plugin_hub.lint.worker", str(place)]
         errors = Path(folder) / "errors"
         with errors.open("wb") as said:
             worker = subprocess.Popen(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.registry import KIND_NAMES
+from evidcore_plugin_hub.plugin.code_look import CodeLook
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -56,7 +57,7 @@ language = ["en"]
 downloads = []
 needs_network = false
 needs_gpu = false
-intended_use = "research"
+{reaches}intended_use = "research"
 source = "this package"
 ```
 """
@@ -85,11 +86,13 @@ def write_package(kind: str, name: str, folder: Path) -> list[Path]:
         raise RecipeError(f"{folder}: holds files already. Name another folder with --out.")
     module, title = f"evid_{kind}_{name.replace('-', '_')}", "".join(part.title() for part in name.split("-"))
     attribute = name.replace("-", "_") if kind == "command" else title
+    code = _filled(f"{kind}.py.txt", attribute, name, module)
+    reached = sorted({what for what, _ in CodeLook(code).capabilities()})
     words = {"kind": kind, "name": name, "module": module, "attribute": attribute}
     texts = {
         "pyproject.toml": PYPROJECT.format(**words),
-        "README.md": README.format(**words),
-        f"src/{module}.py": _filled(f"{kind}.py.txt", attribute, name, module),
+        "README.md": README.format(**words, reaches="".join(f"needs_{one} = true\n" for one in reached)),
+        f"src/{module}.py": code,
         f"tests/test_{module}.py": _filled(f"test_{kind}.py.txt", attribute, name, module),
     }
     for place, text in texts.items():

@@ -1,0 +1,233 @@
+"""Make of a package's folder what lies in a repository of the Hub, or say why not."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from evidcore.errors import PluginError
+from evidcore.registry import is_known, normal
+from evidcore_plugin_hub.lint.supervised import lint_all
+from evidcore_plugin_hub.lint.target import targets
+from evidcore_plugin_hub.plugin.installing import without_front_matter
+from evidcore_plugin_hub.plugin.manifest import Manifest, manifest_of, to_bytes
+from evidcore_plugin_hub.plugin.remote import FILE, TAG
+from evidcore_plugin_hub.plugin.wheel import Wheel, open_wheel
+
+_PATIENT_FILES = re.compile(
+    r".*\.(nii|nii\.gz|dcm|dicom|ima|nrrd|nhdr|mg[hz]|mha|mhd|img|hdr|h5|hdf5|np[yz]|pkl|pickle|pt|sqlite|db|csv|tsv"
+    r"|xlsx?|parquet|jsonl|feather|arrow|zip|tar|tgz|gz|7z|pdf|docx?|tiff?|svs|edf)",
+    re.IGNORECASE,
+)
+_TOOLS = ("evidcore", "evidcore-plugin-hub", "pip", "setuptools", "hatchling")
+
+
+def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
+    """Build, look at and lint a package; return its manifest, and the files of its repository.
+
+    Raises:
+        PluginError: why it cannot be published.
+    """
+    commit, epoch_s = _commit(folder)
+    _refuse_patient_data(folder)
+    archive = _git(folder, "archive", "--format=tar", "HEAD")
+    name, content = _built_twice(archive, folder, epoch_s)
+    wheel = open_wheel(name, content)
+    with tempfile.TemporaryDirectory() as place:
+        committed = Path(place) / folder.resolve().name
+        _unpack(archive, committed)
+        requires = _pinned(wheel, committed)
+        linted = _linted(committed, folder)
+    tools = {tool: _version(tool) for tool in _TOOLS if _version(tool)}
+    manifest = manifest_of(wheel, requires=requires, commit=commit, tools=tools, lint=linted)
+    files = {
+        "README.md": _readme(wheel, manifest),
+        FILE: to_bytes(manifest),
+        manifest.wheel: wheel.content,
+        **{f"src/{path}": text for path, text in wheel.source.items()},
+    }
+    return manifest, files
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    """Run git in the folder.
+
+    Raises:
+        PluginError: if it fails, with what it said.
+    """
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
+    except FileNotFoundError as cause:
+        raise PluginError("git is not installed here; what is published names its commit.") from cause
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+        raise PluginError(
+            f"{folder}: {said}. What is published names its commit: `git init`, `git add`, `git commit`."
+        )
+    return done.stdout
+
+
+def _commit(folder: Path) -> tuple[str, str]:
+    """Return the commit of the folder and its time; a folder with changes is refused."""
+    if not (folder / "pyproject.toml").is_file():
+        raise PluginError(f"{folder}: has no pyproject.toml. `evid new reward NAME` writes a package.")
+    changed = _git(folder, "status", "--porcelain", "--", ".").decode(errors="replace").splitlines()
+    if changed:
+        raise PluginError(
+            f"{folder}: {len(changed)} files are not committed, as {changed[0][3:]!r}. Commit or remove them."
+        )
+    commit, epoch_s = _git(folder, "log", "-1", "--format=%H %ct").decode().split()
+    return commit, epoch_s
+
+
+def _refuse_patient_data(folder: Path) -> None:
+    """Refuse files that may be of patients, wherever they lie in the folder."""
+    rows = _git(folder, "ls-files", "--stage", "-z").decode(errors="replace").split("\0")
+    modes = {name: row[:6] for row in rows if row for name in [row.partition("\t")[2]]}
+    runs = {str(PurePosixPath(name).parent) for name in modes if PurePosixPath(name).name == "STATUS"}
+    for name, mode in modes.items():
+        what = "may hold patients' data" if _PATIENT_FILES.fullmatch(name) else ""
+        if mode not in ("100644", "100755"):
+            what = "is a link or a repository in this one"
+        elif _is_dicom(folder / name):
+            what = "is a DICOM file"
+        elif runs & {str(parent) for parent in PurePosixPath(name).parents}:
+            what = "is part of a run's folder"
+        if what:
+            raise PluginError(f"{folder / name}: {what}. Take it out of the package and its history.")
+
+
+def _is_dicom(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(132)[128:] == b"DICM"
+
+
+def _built_twice(archive: bytes, folder: Path, epoch_s: str) -> tuple[str, bytes]:
+    """Build the wheel from two copies of the commit; two that differ are refused."""
+    first, second = (_built(archive, epoch_s, seed) for seed in ("0", "1"))
+    if first != second:
+        raise PluginError(
+            f"{folder}: two builds of one commit differ, so nobody can tell whether a wheel is its source. "
+            "Take what depends on the time, the place or the order out of its build."
+        )
+    return first
+
+
+def _built(archive: bytes, epoch_s: str, seed: str) -> tuple[str, bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        source, out = Path(place) / f"source{seed}", Path(place) / "out"
+        _unpack(archive, source)
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch_s, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-P", "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        command += ["--no-cache-dir", "--disable-pip-version-check", "--wheel-dir", str(out), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode:
+            said = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-15:])
+            raise PluginError(f"the wheel cannot be built here; its build system must be installed\n{said}")
+        (wheel,) = out.iterdir()
+        return wheel.name, wheel.read_bytes()
+
+
+def _unpack(archive: bytes, folder: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def _pinned(wheel: Wheel, folder: Path) -> tuple[str, ...]:
+    """Return a wheel's requirements with the hashes that requirements.txt gives for them.
+
+    Raises:
+        PluginError: if one that is not of evidcore has none.
+    """
+    hashes = dict(_requirements(folder / "requirements.txt"))
+    found = []
+    for line in wheel.requires:
+        name, wanted = normal(Requirement(line).name), line.replace(" ", "")
+        if is_known(name):
+            found.append(line)
+            continue
+        version, digests = hashes.get(name, ("", []))
+        if version != wanted or not digests:
+            raise PluginError(
+                f"requirement {line!r} has no hash. Write requirements.txt beside pyproject.toml: "
+                "`pip-compile --generate-hashes`, or a line with --hash=sha256:… from `pip hash`."
+            )
+        found.append(" ".join([line, *(f"--hash={digest}" for digest in digests)]))
+    return tuple(found)
+
+
+def _requirements(file: Path) -> Iterator[tuple[str, tuple[str, list[str]]]]:
+    """Yield what a requirements file pins: name -> "name==version" and its hashes."""
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = line.partition("#")[0].split()
+        if not words or words[0].startswith("-"):
+            continue
+        try:
+            item = Requirement(words[0])
+        except InvalidRequirement as cause:
+            raise PluginError(f"{file}: {line!r} is no requirement ({cause}).") from cause
+        digests = [word.removeprefix("--hash=") for word in words[1:] if word.startswith("--hash=sha256:")]
+        yield normal(item.name), (f"{item.name}{item.specifier}", digests)
+
+
+def _linted(committed: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what lint found of each component of a commit; `folder` is what messages call it.
+
+    Raises:
+        PluginError: if it found an alarm.
+    """
+    asked = targets([str(committed)], kind="", functions=(), is_chat=False, recipe="")
+    found = {}
+    for result in lint_all(asked):
+        said = {
+            one: [c["says"] for c in result["checks"] if c["outcome"] == one] for one in ("alarm", "note")
+        }
+        if said["alarm"]:
+            listing = "".join(f"\n  {line}" for line in said["alarm"])
+            raise PluginError(f"{result['kind']} {result['name']}: `evid lint {folder}` has alarms{listing}")
+        name = f"{result['kind']}/{result['name']}"
+        found[name] = {"outcome": result["outcome"], "notes": tuple(line[:2000] for line in said["note"])}
+    return found
+
+
+def _version(tool: str) -> str:
+    try:
+        return metadata.version(tool)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _readme(wheel: Wheel, manifest: Manifest) -> bytes:
+    """Return the README with the front matter by which the Hub finds it."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    text = without_front_matter(wheel.readme)
+    kinds = sorted({f"evidcore-{name.partition('/')[0]}" for name in manifest.components})
+    licence = manifest.licence.lower() or None
+    data = ModelCardData(library_name="evidcore", license=licence, tags=[TAG, *kinds])
+    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text.lstrip()}")).encode()
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write the files of a repository to a folder that is not there yet, or empty.
+
+    Raises:
+        PluginError: if something is in the way.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise PluginError(f"{folder}: holds files already. Name another folder.")
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)

@@ -1,0 +1,374 @@
+"""Read a wheel without installing it: what it holds, and everything for which it is refused."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import re
+import stat
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from email.parser import Parser
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import PurePosixPath
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from evidcore.errors import PluginError
+from evidcore.registry import (
+    KIND_NAMES,
+    NAME,
+    alike,
+    card_in,
+    is_known,
+    known_elsewhere,
+    normal,
+    offers,
+    pins,
+)
+from evidcore.registry.pins import file_digest, record_digest
+from evidcore_plugin_hub.plugin.code_look import CAPABILITIES, CodeLook
+
+MOST_BYTES = 16 * 2**20  # of a wheel, and of what it unpacks to
+MOST_FILES = 1000
+MOST_PYTHON = 2**18  # bytes of one module: parsing takes 650 times as much
+TEXTS = (".json", ".md", ".py", ".pyi", ".toml", ".txt", ".typed")
+_OF_METADATA = re.compile(
+    r"METADATA|RECORD|WHEEL|entry_points\.txt|top_level\.txt|(licenses/.*)?(LICENSE|LICENCE|NOTICE|AUTHORS|COPYING)[\w.]*"
+)
+_RUN_UNASKED = {"conftest", "sitecustomize", "usercustomize"}
+_TRUST = re.compile(r"allow|approved|certified|endorsed|official|signed|trust|verified", re.IGNORECASE)
+_ENTRY = re.compile(r"(?P<name>[^\s=]+) ?= ?(?P<target>[^\s=]+)")
+_CODING = re.compile(rb"(?:[^\n]*\n)?[ \t\f]*#[^\n]*?coding[:=](?![ \t]*utf-?8\b)", re.IGNORECASE)
+_TARGET = re.compile(r"([A-Za-z_]\w*)((?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """What a wheel holds, as far as it can be read without running any of it."""
+
+    package: str
+    version: str
+    file: str  # its name
+    content: bytes
+    files: Mapping[str, bytes]  # path -> content, without RECORD
+    components: Mapping[str, str]  # "kind/name" -> "module:attribute"
+    core: str  # the versions of evidcore that it asks for: ">=0.1,<0.2"
+    requires: tuple[str, ...]  # what else it asks for, as its metadata say
+    licence: str
+    about: str  # a line
+    readme: str
+    capabilities: Mapping[str, str]  # what it may reach -> what shows it
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash of the file."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def record(self) -> str:
+        """Return the hash of its files, which evid.lock holds."""
+        return record_digest({path: file_digest(content) for path, content in self.files.items()})
+
+    @property
+    def modules(self) -> list[str]:
+        """Return its top-level modules."""
+        return sorted(_modules(self.files))
+
+    @property
+    def source(self) -> dict[str, bytes]:
+        """Return its files without its metadata: what people read under src/ on the Hub."""
+        return {path: content for path, content in self.files.items() if ".dist-info/" not in path}
+
+
+def open_wheel(file: str, content: bytes) -> Wheel:
+    """Read a wheel.
+
+    Args:
+        file: its name.
+        content: its bytes.
+
+    Raises:
+        PluginError: with everything for which it is refused. None of its code was run.
+    """
+    wrong: list[str] = []
+    try:
+        return _opened(file, content, wrong)
+    except _Refused as cause:
+        wrong.append(str(cause))
+    except Exception as cause:  # any bytes may be called a wheel
+        wrong.append(f"cannot be read as a wheel ({type(cause).__name__}: {cause})")
+    listing = "".join(f"\n  {line}" for line in dict.fromkeys(wrong))
+    raise PluginError(f"{PurePosixPath(file).name}: refused, and none of its code was run{listing}")
+
+
+class _Refused(Exception):
+    """Nothing more can be read."""
+
+
+def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
+    """Read it, and collect what is wrong; raise `_Refused` where that is anything."""
+    package, version = _named(file)
+    if len(content) > MOST_BYTES:
+        raise _Refused(f"has {len(content)} bytes; at most {MOST_BYTES} are read")
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        wrong += _faults_of_entries(archive.infolist())
+        if wrong:
+            raise _Refused(wrong.pop())
+        files = {item.filename: archive.read(item) for item in archive.infolist() if not item.is_dir()}
+    folders = {path.partition("/")[0] for path in files if path.partition("/")[0].endswith(".dist-info")}
+    meta = f"{file.split('-')[0]}-{file.split('-')[1]}.dist-info"
+    if folders != {meta}:
+        raise _Refused(f"must hold the folder {meta} and no other of metadata, has {sorted(folders)}")
+    recorded = files.pop(f"{meta}/RECORD", b"")
+    wrong += _faults_of_record(recorded, files, f"{meta}/RECORD")
+    wrong += _faults_of_places(files, meta, package)
+    wrong += _faults_of_texts(files)
+    if wrong:
+        raise _Refused(wrong.pop())
+    message = Parser().parsestr(files.get(f"{meta}/METADATA", b"").decode())
+    names, versions = message.get_all("Name") or [], message.get_all("Version") or []
+    if ([*map(normal, names)], versions) != ([package], [version]):
+        wrong.append(f"is called {message['Name']} {message['Version']} inside")
+    readme = str(message["Description"] or message.get_payload() or "")
+    offered = files.get(f"{meta}/entry_points.txt", b"").decode()
+    components = _components(offered, _modules(files), wrong)
+    core, requires = _requirements(message.get_all("Requires-Dist") or [], wrong)
+    reach = _reach_of_card(readme, _reach_of_code(files, wrong), wrong)
+    if wrong:
+        raise _Refused(wrong.pop())
+    return Wheel(
+        package=str(message["Name"]), version=version, file=file, content=content, files=files,
+        components=components, core=core, requires=tuple(requires), capabilities=reach, readme=readme,
+        licence=" ".join(str(message["License-Expression"] or "").split())[:100],
+        about=" ".join(str(message["Summary"] or "").split())[:200],
+    )  # fmt: skip
+
+
+def _named(file: str) -> tuple[str, str]:
+    try:
+        name, version, _, tags = parse_wheel_filename(file)
+    except InvalidWheelFilename as cause:
+        raise _Refused(f"has no name of a wheel ({cause})") from cause
+    if {str(tag) for tag in tags} != {"py3-none-any"}:
+        raise _Refused("is no wheel for any Python 3; only pure ones are published")
+    if str(name).startswith("evidcore"):
+        raise _Refused(f"{name} has the name of a package of evidcore itself")
+    if version.local:
+        raise _Refused(f"has the local version {version}, which no tag of the Hub can name")
+    return str(name), str(version)
+
+
+def _modules(files: Mapping[str, bytes]) -> set[str]:
+    return {path.partition("/")[0].removesuffix(".py") for path in files if path.endswith(".py")}
+
+
+def _faults_of_entries(entries: list[zipfile.ZipInfo]) -> Iterator[str]:
+    """Yield what makes an archive unsafe to unpack."""
+    if len(entries) > MOST_FILES:
+        yield f"holds {len(entries)} files; at most {MOST_FILES} are read"
+        return
+    if sum(item.file_size for item in entries) > MOST_BYTES:
+        yield f"unpacks to more than {MOST_BYTES} bytes"
+    seen: set[str] = set()
+    for item in entries:
+        name = item.orig_filename
+        parts = PurePosixPath(name).parts
+        plain = PurePosixPath(name).as_posix() == name.removesuffix("/") and name == item.filename
+        if name.startswith("/") or ".." in parts or "\\" in name or ":" in name or not name.isprintable():
+            yield f"{name!r} leads out of the folder that it is unpacked in"
+        elif not plain or not name.isascii():
+            yield f"{name!r} is another name of a file"
+        if stat.S_ISLNK(item.external_attr >> 16):
+            yield f"{name!r} is a link"
+        if item.flag_bits & 1:
+            yield f"{name!r} is encrypted"
+        if name.lower() in seen:
+            yield f"{name!r} is there twice"
+        seen.add(name.lower())
+
+
+def _faults_of_record(recorded: bytes, files: Mapping[str, bytes], own: str) -> Iterator[str]:
+    """Yield where RECORD and the files differ."""
+    listed = [row for row in csv.reader(recorded.decode().splitlines()) if row]
+    rows = {row[0]: row[1] for row in listed if len(row) == 3}
+    if len(rows) != len(listed):
+        yield "RECORD has a row twice, or one that is not path, hash and size"
+    rows.pop(own, None)
+    for path in sorted({*rows, *files}):
+        if path not in rows:
+            yield f"{path} is in no RECORD"
+        elif path not in files:
+            yield f"{path} is in RECORD and not there"
+        elif file_digest(files[path]) != rows[path]:
+            yield f"{path} is not what RECORD says"
+
+
+def _faults_of_places(files: Mapping[str, bytes], meta: str, package: str) -> Iterator[str]:
+    """Yield files that a plugin must not bring."""
+    stem, own = package.replace("-", "_"), _modules_installed(package)
+    for path in files:
+        place = PurePosixPath(path)
+        top = place.parts[0].removesuffix(".py")
+        if place.parts[0] == meta:
+            if not _OF_METADATA.fullmatch(place.relative_to(meta).as_posix()):
+                yield f"{path}: this file of metadata runs or installs something"
+            continue
+        if place.suffix.lower() not in TEXTS:
+            yield f"{path}: only text may be in a plugin ({', '.join(TEXTS)}); no binary, no data"
+        elif len(place.parts) == 1 and place.suffix != ".py":
+            yield f"{path}: must lie in a folder of the package"
+        if top.endswith(".data"):
+            yield f"{path}: would be installed outside the package"
+        elif top in _RUN_UNASKED:
+            yield f"{path}: is imported unasked"
+        elif top in sys.stdlib_module_names or top == "evidcore" or top.startswith("evidcore_plugin_"):
+            yield f"{path}: {top!r} is a module of Python or of evidcore"
+        elif top != stem and not top.startswith(stem + "_"):
+            yield f"{path}: {top!r} is no module of this package; its modules begin with {stem!r}"
+        elif top not in own and find_spec(top) is not None:
+            yield f"{path}: {top!r} is a module that another package has installed"
+        if (
+            len(place.parts) > 1
+            and path.endswith(".py")
+            and f"{place.parent.as_posix()}/__init__.py" not in files
+        ):
+            yield f"{path}: its folder has no __init__.py"
+
+
+def _modules_installed(package: str) -> set[str]:
+    """Return the top-level modules of an earlier version of the package."""
+    try:
+        recorded = pins.recorded(metadata.distribution(package))
+    except metadata.PackageNotFoundError:
+        return set()
+    return {path.partition("/")[0].removesuffix(".py") for path in recorded}
+
+
+def _faults_of_texts(files: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield what people cannot read as it is: other encodings, characters that hide or turn others."""
+    for path, content in files.items():
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError:
+            yield f"{path} is no text in UTF-8"
+            continue
+        odd = sorted({one for one in text if not one.isprintable() and one not in "\n\r\t"})
+        if odd:
+            yield f"{path} holds control characters, {odd[0]!r} among them"
+        if path.endswith(".py") and (len(content) > MOST_PYTHON or _CODING.match(content)):
+            yield f"{path} names another encoding, or is longer than {MOST_PYTHON} bytes"
+
+
+def _components(text: str, tops: set[str], wrong: list[str]) -> dict[str, str]:
+    """Return what the entry points offer, held to one way of writing: programs read others apart."""
+    found: dict[str, str] = {}
+    kind = None
+    for line in text.split("\n"):
+        entry = _ENTRY.fullmatch(line)
+        if line.startswith("[") and line.endswith("]"):
+            kind = line[1:-1].removeprefix("evidcore.")
+            if kind == line[1:-1] or kind not in KIND_NAMES:
+                wrong.append(f"offers {line}; a plugin offers components of evidcore alone")
+        elif line and (entry is None or kind is None or not line.isascii() or len(line.splitlines()) != 1):
+            wrong.append(f"its entry points hold {line!r}; neither [group] nor name = target")
+        elif entry is not None:
+            wrong += _faults_of_entry(str(kind), entry["name"], entry["target"], tops)
+            if f"{kind}/{entry['name']}" in found:
+                wrong.append(f"offers {kind} {entry['name']!r} twice")
+            found[f"{kind}/{entry['name']}"] = entry["target"]
+    if not found:
+        wrong.append("offers no component")
+    return found
+
+
+def _faults_of_entry(kind: str, name: str, target: str, tops: set[str]) -> Iterator[str]:
+    built_in = {row.name for row in offers(kind) if is_known(row.package)} | set(known_elsewhere(kind))
+    match = _TARGET.fullmatch(target)
+    if not NAME.fullmatch(name):
+        yield f"{kind} {name!r}: a component's name has small letters, digits and dashes"
+    elif name in built_in:
+        yield f"{kind} {name!r}: evidcore has one of that name"
+    elif twin := next((one for one in built_in if alike(one) == alike(name)), None):
+        yield f"{kind} {name!r}: can be mistaken for evidcore's {twin!r}"
+    elif match is None or match[1] not in tops:
+        yield f"{kind} {name!r}: {target!r} is no module:attribute of this package"
+
+
+def _requirements(lines: list[str], wrong: list[str]) -> tuple[str, list[str]]:
+    """Return the range of evidcore, and what else is asked for."""
+    core, others = "", []
+    for line in lines:
+        try:
+            item = Requirement(line)
+        except InvalidRequirement as cause:
+            wrong.append(f"requirement {line!r} cannot be read ({cause})")
+            continue
+        if item.marker is not None:
+            if not re.fullmatch(r"extra == ['\"][\w.-]+['\"]", str(item.marker)):
+                wrong.append(f"requirement {line!r} has a condition; it must hold everywhere")
+            continue
+        if item.url:
+            wrong.append(f"requirement {line!r} names an address; it must name a version")
+        elif normal(item.name) == "evidcore":
+            core = str(item.specifier)
+        elif is_known(item.name) and "<" in str(item.specifier):
+            others.append(line)
+        elif [part.operator for part in item.specifier] != ["=="] or "*" in str(item.specifier):
+            wrong.append(f"requirement {line!r} must be pinned: {item.name}==VERSION")
+        else:
+            others.append(line)
+    if "<" not in core:
+        wrong.append(
+            f"must say for which versions of evidcore it is made, as evidcore>=0.1,<0.2, says {core!r}"
+        )
+    return core, others
+
+
+def _reach_of_code(files: Mapping[str, bytes], wrong: list[str]) -> dict[str, str]:
+    """Return what the modules may reach, each with what shows it; note what they do at import."""
+    looks: dict[str, CodeLook] = {}
+    for path, content in files.items():
+        if path.endswith(".py"):
+            try:
+                looks[path] = CodeLook(content.decode())
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as cause:
+                wrong.append(f"{path} is no Python that can be read ({type(cause).__name__}: {cause})")
+    plain = {name for look in looks.values() for name in look.plain}
+    reach: dict[str, str] = {}
+    for path, look in looks.items():
+        look.plain |= plain
+        reach |= {name: f"{path} {what}" for name, what in look.capabilities()}
+        wrong += [f"{path} acts when it is imported: {what}" for what in look.acts_at_import()]
+    return reach
+
+
+def _reach_of_card(readme: str, reach: dict[str, str], wrong: list[str]) -> dict[str, str]:
+    """Return what a plugin may reach, as its card says, with what shows it."""
+    try:
+        card = card_in(readme, "its README")
+    except PluginError as cause:
+        wrong.append(str(cause))
+        return reach
+    wrong += [f"its card says {key!r}; whom to trust is the user's to say" for key in _claims(card)]
+    asked = {name for name in CAPABILITIES if card.get(f"needs_{name}") is True}
+    wrong += [
+        f"{what}, and its card does not say needs_{name} = true"
+        for name, what in reach.items()
+        if name not in asked
+    ]
+    return {name: reach.get(name, "its card says so") for name in CAPABILITIES if name in asked}
+
+
+def _claims(table: Mapping[str, object]) -> Iterator[str]:
+    """Yield the keys of a card that claim trust, however deep."""
+    for key, value in table.items():
+        if _TRUST.search(key):
+            yield key
+        if isinstance(value, Mapping):
+            yield from _claims(value)

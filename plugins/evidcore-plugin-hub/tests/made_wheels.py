@@ -1,0 +1,91 @@
+"""Wheels for tests, sound or with one thing changed; a canary file tells whether any of their code ran."""
+
+import io
+import zipfile
+
+from evidcore.registry.pins import file_digest
+
+REWARD = '''"""A reward that says nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from evidcore.case import Rollout, Score, Unscored, Verdict
+from evidcore.contracts import Reward
+
+
+class Laterality(Reward):
+    """1 for each answer."""
+
+    judges = frozenset({"format"})
+
+    def __call__(
+        self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
+    ) -> list[Score | Unscored | None]:
+        """Judge each alike."""
+        return [Score(value=1.0) for _ in rollouts]
+'''
+CARD = """
+```toml card
+modality = ["ct"]
+language = ["en"]
+downloads = []
+needs_network = false
+needs_gpu = false
+intended_use = "research"
+source = "this package"
+```
+"""
+NAME = "evid_reward_laterality"
+META = f"{NAME}-1.0.dist-info"
+FILE = f"{NAME}-1.0-py3-none-any.whl"
+
+
+def metadata(name="evid-reward-laterality", requires=("evidcore>=0.1,<0.2",), card=CARD):
+    lines = ["Metadata-Version: 2.4", f"Name: {name}", "Version: 1.0", "Summary: Left and right."]
+    lines += ["License-Expression: Apache-2.0", *(f"Requires-Dist: {one}" for one in requires)]
+    return "\n".join([*lines, "Description-Content-Type: text/markdown", "", f"# {name}\n{card}"]).encode()
+
+
+def entry_points(kind="reward", name="laterality", target=f"{NAME}:Laterality"):
+    return f"[evidcore.{kind}]\n{name} = {target}\n".encode()
+
+
+def canary(path):
+    """Code that leaves a file where anybody runs it."""
+    return f"import pathlib\n\npathlib.Path({str(path)!r}).touch()\n".encode()
+
+
+def files(**changed):
+    """The files of a sound wheel; `changed` by their parts: module, meta, entries."""
+    return {
+        f"{NAME}.py": changed.get("module", REWARD.encode()),
+        f"{META}/METADATA": changed.get("meta", metadata()),
+        f"{META}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{META}/entry_points.txt": changed.get("entries", entry_points()),
+    }
+
+
+def wheel(content, *, record=None, links=(), more=""):
+    """The bytes of a wheel with these files.
+
+    Args:
+        content: path -> bytes.
+        record: path -> digest in place of the right ones.
+        links: paths that are symbolic links.
+        more: a line of RECORD more.
+    """
+    meta = next(path.partition("/")[0] for path in content if ".dist-info/" in path)
+    rows = {path: file_digest(text) for path, text in content.items()} if record is None else record
+    lines = [f"{path},{digest},{len(content.get(path, b''))}" for path, digest in rows.items()]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in content.items():
+            item = zipfile.ZipInfo(path)
+            item.compress_type = zipfile.ZIP_DEFLATED
+            item.external_attr = (0o120777 if path in links else 0o100644) << 16
+            archive.writestr(item, text)
+        archive.writestr(
+            zipfile.ZipInfo(f"{meta}/RECORD"),
+            "\n".join([*lines, *filter(None, [more]), f"{meta}/RECORD,,\n"]),
+        )
+    return out.getvalue()

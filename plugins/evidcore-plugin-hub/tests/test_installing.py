@@ -1,0 +1,403 @@
+"""Dishonest repositories against a local Hub: each refused by name, none of their code run."""
+
+import hashlib
+import json
+import os
+import subprocess
+
+import made_wheels as made
+import pytest
+from click.testing import CliRunner
+from evidcore_plugin_hub.install_command import install as install_command
+from evidcore_plugin_hub.plugin import installing, remote
+from evidcore_plugin_hub.plugin.manifest import FILE, manifest_of, read_manifest, to_bytes
+from evidcore_plugin_hub.plugin.wheel import open_wheel
+from huggingface_hub import CommitOperationAdd, HfApi
+from local_hub import LocalHub
+
+from evidcore.errors import PluginError
+
+REPOSITORY = "mallory/evid-reward-laterality"
+WHEEL = f"dist/{made.FILE}"
+PIPS = []
+PIP, COMPARE = installing._pip, installing._compare
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Use 'content=:DeprecationWarning"
+)  # the Hub's client, of its own
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    with LocalHub() as started:
+        for key in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+            monkeypatch.setenv(key, str(tmp_path / key))
+        monkeypatch.setenv("HF_TOKEN", started.token)
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", started.url)
+        addresses = started.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", addresses)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_installed(monkeypatch):
+    """Note what pip is asked for; what pip does is tried in test_hub_life."""
+    PIPS.clear()
+    monkeypatch.setattr(installing, "_pip", lambda *words: PIPS.append(words))
+    monkeypatch.setattr(installing, "_compare", lambda wheel: None)
+
+
+def repository(content=None, *, pinned=(), **changed):
+    """The files of a sound repository; `changed` are fields of its manifest."""
+    wheel = open_wheel(made.FILE, made.wheel(content or made.files()))
+    found = manifest_of(wheel, requires=pinned, commit="c" * 40, tools={"pip": "26"}, lint={})
+    table = {**json.loads(to_bytes(found)), **changed}
+    source = {f"src/{path}": text for path, text in wheel.source.items()}
+    readme = b"---\ntags: [evidcore-plugin, evidcore-reward]\n---\n" + wheel.readme.encode()
+    return {"README.md": readme, WHEEL: wheel.content, **source, FILE: json.dumps(table).encode()}
+
+
+def published(files, tag="v1.0"):
+    return remote.upload(REPOSITORY, files, "a plugin", tag)
+
+
+def refusal(at):
+    with pytest.raises(PluginError) as caught:
+        installing.look(at)
+    assert PIPS == []
+    return str(caught.value)
+
+
+def test_a_sound_plugin_is_looked_at_and_shown(hub):
+    at = published(repository())
+    found = installing.look(at)
+    assert found.table()["wheel"] == found.wheel.sha256
+    said = "\n".join(installing.lines(found))
+    assert f"from        {at}" in said
+    assert "components  reward/laterality" in said
+    assert (remote.store(at) / "src/evid_reward_laterality.py").read_text() == made.REWARD
+
+
+def test_a_name_becomes_a_commit_once(hub, tmp_path, monkeypatch):
+    first = published(repository())
+    second = published(repository(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode())), "v2.0")
+    at = remote.resolve(f"hub:{REPOSITORY}@v1.0")
+    hub.move_tag(REPOSITORY, "v1.0", second.commit)
+    assert installing.look(at).at == first
+    asked = [path for _, path in hub.requests if "resolve" in path]
+    assert asked
+    assert all(first.commit in path for path in asked)
+
+
+def test_another_wheel_under_the_same_commit_is_refused(hub):
+    at = published(repository())
+    other = made.wheel(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode()))
+    hub.replace(REPOSITORY, at.commit, WHEEL, other)
+    assert f"{WHEEL} has the sha256 {hashlib.sha256(other).hexdigest()}, and must have" in refusal(at)
+
+
+def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_path):
+    at = published(repository())
+    lock = tmp_path / "evid.lock"
+    installing.pin(lock, {"evid-reward-laterality": installing.look(at).table()})
+    for path, text in repository(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode())).items():
+        hub.replace(REPOSITORY, at.commit, path, text)
+    for path in remote.store(at).rglob("*"):
+        if path.is_file():
+            path.unlink()
+    done = CliRunner().invoke(install_command, ["--lock", str(lock), "--yes"])
+    assert f"{FILE} has the sha256" in str(done.exception)
+    assert PIPS == []
+
+
+def test_a_wrong_hash_in_the_manifest_is_refused(hub):
+    files = {f"{made.NAME}.py": {"sha256": "0" * 64, "size": 3}}
+    assert "files of evid-plugin.json is not the wheel's" in refusal(published(repository(files=files)))
+    wrong = {"sha256": "0" * 64, "size": 3}
+    assert f"{WHEEL} has the sha256" in refusal(published(repository(file=wrong), "v2"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"trusted": True}, "trusted: Extra inputs are not permitted"),
+        ({"schema": 2}, "schema: Input should be 1"),
+        ({"name": "evid-reward-format"}, "name of evid-plugin.json is not the wheel's"),
+        ({"components": {"reward/other": "x:y"}}, "components of evid-plugin.json is not the wheel's"),
+        ({"capabilities": {"gpu": "x"}}, "capabilities of evid-plugin.json is not the wheel's"),
+        ({"requires": ["numpy==1.0"]}, "requires of evid-plugin.json is not the wheel's"),
+        ({"wheel": "../x.whl"}, "must have it under dist/"),
+        ({"wheel": "src/x.whl"}, "must have it under dist/"),
+        ({"commit": "main"}, "commit: String should match pattern"),
+        ({"components": {}}, "components: Dictionary should have at least 1 item"),
+    ],
+)
+def test_a_manifest_that_does_not_say_what_the_wheel_holds(hub, changed, said):
+    assert said in refusal(published(repository(**changed)))
+
+
+def test_source_that_is_not_the_wheels_is_refused(hub):
+    files = repository()
+    name = f"src/{made.NAME}.py"
+    assert f"{name} has the sha256" in refusal(published({**files, name: b"# looks harmless" + b" " * 484}))
+    longer = {**files, name: made.REWARD.encode() + b"# more\n"}
+    assert f"{name} is longer than" in refusal(published(longer, "v2"))
+    extra = {**files, "src/extra.py": b""}
+    assert "src/extra.py is not in the wheel" in refusal(published(extra, "v3"))
+    less = {path: text for path, text in files.items() if path != name}
+    assert f"{name} is in the wheel and cannot be read here" in refusal(published(less, "v4"))
+    second = {**files, "dist/other-1.0-py3-none-any.whl": b"x"}
+    assert "dist/other-1.0-py3-none-any.whl is not in the wheel" in refusal(published(second, "v5"))
+
+
+def test_a_manifest_of_a_gigabyte_is_not_read(hub):
+    at = published(repository())
+    hub.serve_huge(REPOSITORY, at.commit, FILE, 2**30)
+    assert f"{FILE} is longer than {2**20} bytes, so it was not read" in refusal(at)
+
+
+def test_a_manifest_that_is_none(hub):
+    for number, text in enumerate([b"[" * 100_000, b"\xff\xfe", b"{}", b"null"]):
+        said = refusal(published({**repository(), FILE: text}, f"v{number}"))
+        assert "is no manifest of schema 1" in said
+        assert said.isprintable()
+
+
+def test_a_copy_that_was_changed_in_the_cache_is_fetched_anew_or_refused(hub):
+    at = published(repository())
+    installing.look(at)
+    kept = remote.store(at) / WHEEL
+    kept.write_bytes(b"tampered")
+    assert installing.look(at).wheel.content != b"tampered"
+    kept.write_bytes(b"tampered")
+    hub.stop()
+    assert "the Hub cannot be reached, and no copy is kept here" in refusal(at)
+
+
+def test_a_requirement_is_never_installed_and_is_told_with_its_hashes(hub):
+    content = made.files(meta=made.metadata(requires=["evidcore>=0.1,<0.2", "evid-second==1.0"]))
+    line = f"evid-second==1.0 --hash=sha256:{'0' * 64}"
+    found = installing.look(published(repository(content, pinned=(line,))))
+    assert "needs       evid-second==1.0 (not installed)" in "\n".join(installing.lines(found))
+    with pytest.raises(
+        PluginError, match=r"installs nothing but itself.*\n  evid-second==1\.0 --hash=sha256:0"
+    ):
+        installing.install(found)
+    assert PIPS == []
+
+
+def test_a_plugin_for_another_core_says_which_side_to_change(hub):
+    content = made.files(meta=made.metadata(requires=["evidcore>=7,<8"]))
+    assert "is made for evidcore <8,>=7, and this is 0.1" in refusal(published(repository(content)))
+
+
+def test_what_the_user_denies_is_not_even_fetched(hub, tmp_path):
+    at = published(repository())
+    (tmp_path / "XDG_CONFIG_HOME/evidcore").mkdir(parents=True)
+    (tmp_path / "XDG_CONFIG_HOME/evidcore/trust.toml").write_text('deny = ["mallory"]\n')
+    hub.requests.clear()
+    assert "denied by your trust.toml" in refusal(at)
+    assert hub.requests == []
+
+
+def test_consent_is_typed_or_stands_in_the_users_own_settings(hub, tmp_path):
+    at = published(repository())
+    lock = tmp_path / "evid.lock"
+    run = CliRunner().invoke
+    done = run(install_command, [str(at), "--lock", str(lock)], input="y\n")
+    assert "not installed; 'y' is not 'evid-reward-laterality'" in str(done.exception)
+    done = run(install_command, [str(at), "--lock", str(lock), "--yes"])
+    assert "--yes asks for an entry in your own trust.toml" in str(done.exception)
+    assert PIPS == []
+    assert not lock.exists()
+    (tmp_path / "XDG_CONFIG_HOME/evidcore").mkdir(parents=True)
+    (tmp_path / "XDG_CONFIG_HOME/evidcore/trust.toml").write_text(f'allow = ["{REPOSITORY}@{at.commit}"]\n')
+    done = run(install_command, [str(at), "--lock", str(lock), "--yes", "--json"])
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["installed"][0]["source"] == str(at)
+    ((verb, *words, file),) = PIPS
+    assert (verb, words) == ("install", ["--no-deps", "--no-index", "--no-compile", "--force-reinstall"])
+    assert os.path.basename(file) == made.FILE
+    done = run(
+        install_command, [str(at), "--lock", str(tmp_path / "b.lock")], input="evid-reward-laterality\n"
+    )
+    assert done.exit_code == 0, done.exception
+
+
+def test_a_list_of_trust_elsewhere_counts_for_nothing(hub, tmp_path, monkeypatch):
+    at = published(repository())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trust.toml").write_text(f'allow = ["{REPOSITORY}"]\n')
+    (tmp_path / "evid.lock").write_text(f'allow = ["{REPOSITORY}"]\n')
+    done = CliRunner().invoke(install_command, [str(at), "--yes"])
+    assert "--yes asks for an entry in your own trust.toml" in str(done.exception)
+
+
+def test_what_changed_between_two_commits_is_told(hub):
+    before = installing.look(published(repository()))
+    card = made.CARD.replace("needs_network = false", "needs_network = true")
+    content = made.files(module=made.REWARD.encode() + b"import socket\n", meta=made.metadata(card=card))
+    now = installing.look(published(repository(content), "v2"))
+    assert installing.changes(before, now)[1:] == [
+        f"  changed: {made.NAME}.py",
+        "  may reach now: network",
+    ]
+
+
+def test_a_lock_is_changed_as_a_whole_and_keeps_what_else_it_pins(hub, tmp_path):
+    table = installing.look(published(repository())).table()
+    lock = tmp_path / "evid.lock"
+    installing.pin(lock, {"evid-b": table, "evid-a": table})
+    installing.pin(lock, {"Evid_B": None})
+    assert list(installing.tables(lock)) == ["evid-a"]
+    assert installing.tables(lock)["evid-a"] == table
+    assert read_manifest(to_bytes(installing.look(remote.resolve(f"hub:{REPOSITORY}")).manifest), "x")
+
+
+@pytest.mark.parametrize("text", ["hub:a", "a/b", "hub:a/b/c", "hub:../b", "hub:a/b@../../c", "hub:a/b@x y"])
+def test_references_that_are_none(text):
+    with pytest.raises(PluginError, match="must read hub:OWNER/NAME"):
+        remote.parse(text)
+
+
+def test_what_the_hub_does_not_know_is_told_in_a_sentence(hub):
+    with pytest.raises(PluginError, match="there is no such repository, or you may not see it"):
+        remote.resolve("hub:nobody/nothing")
+    at = published(repository())
+    with pytest.raises(PluginError, match="there is no such revision"):
+        remote.resolve(f"hub:{REPOSITORY}@v9")
+    with pytest.raises(PluginError, match="there is no such file at this commit"):
+        remote.fetch(at, "gone.txt", 10)
+    with pytest.raises(PluginError, match="leads out of the repository"):
+        remote.fetch(at, "../../x", 10)
+    with pytest.raises(PluginError, match="is published already"):
+        published(repository())
+
+
+def installed(folder, monkeypatch, version="1.0", **more):
+    """Put the plugin's package into this environment as pip would have."""
+    content = {**made.files(), **more}
+    for path, text in content.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(text)
+    rows = [f"{path},{made.file_digest(text)},1" for path, text in content.items()]
+    (folder / made.META / "RECORD").write_text("\n".join(rows) + "\n")
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_what_lies_there_afterwards_is_the_wheel_or_is_taken_away(hub, tmp_path, monkeypatch):
+    wheel = installing.look(published(repository())).wheel
+    installed(tmp_path / "right", monkeypatch)
+    COMPARE(wheel)
+    assert PIPS == []
+    installed(tmp_path / "wrong", monkeypatch, **{f"{made.META}/more.txt": b"x"})
+    with pytest.raises(PluginError, match="was not installed as it was looked at: its RECORD is not"):
+        COMPARE(wheel)
+    assert PIPS == [("uninstall", "--yes", "evid-reward-laterality")]
+
+
+def test_a_package_that_came_from_elsewhere_is_not_replaced(hub, tmp_path, monkeypatch):
+    found = installing.look(published(repository()))
+    lock = tmp_path / "evid.lock"
+    installing.refuse_taken(found, lock)
+    installed(tmp_path / "site", monkeypatch)
+    with pytest.raises(PluginError, match=r"another evid-reward-laterality 1\.0 is installed"):
+        installing.refuse_taken(found, lock)
+    installing.pin(lock, {"evid-reward-laterality": found.table()})
+    installing.refuse_taken(found, lock)
+    other = {**found.table(), "source": f"hub:eve/evid-reward-laterality@{'e' * 40}"}
+    installing.pin(lock, {"evid-reward-laterality": other})
+    with pytest.raises(PluginError, match=r"which .* does not pin from there"):
+        installing.refuse_taken(found, lock)
+
+
+def test_a_name_that_another_package_has_is_told_before_consent(hub, tmp_path, monkeypatch):
+    info = tmp_path / "site/evid_other-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: evid-other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_bytes(made.entry_points())
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    said = "\n".join(installing.lines(installing.look(published(repository()))))
+    assert "beware      reward 'laterality' from evid-other 1.0 has that name too" in said
+
+
+def test_a_requirement_of_another_version_is_missing(hub):
+    content = made.files(meta=made.metadata(requires=["evidcore>=0.1,<0.2", "numpy==0.1", "rich==1.0"]))
+    pinned = ("numpy==0.1", "rich==1.0")
+    assert installing.missing(installing.look(published(repository(content, pinned=pinned)))) == [*pinned]
+
+
+def test_pip_is_told_nothing_by_the_environment_or_the_folder(monkeypatch, tmp_path):
+    asked = {}
+
+    def run(command, env, **_):
+        asked.update(command=command, env=env)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(installing.subprocess, "run", run)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://evil")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    PIP("install", "x.whl")
+    assert asked["command"][1:4] == ["-P", "-m", "pip"]
+    assert not any(name.startswith(("PIP_I", "HF_")) for name in asked["env"])
+    assert asked["env"]["PIP_CONFIG_FILE"] == os.devnull
+
+
+@pytest.mark.parametrize("package", ["evidcore", "evidcore-plugin-lab", "evid-nothing"])
+def test_what_is_not_a_plugin_of_the_hub_is_not_taken_away(package):
+    with pytest.raises(PluginError, match="not installed, or a package of evidcore itself"):
+        installing.uninstall(package)
+    assert PIPS == []
+
+
+def test_copies_that_were_changed_together_are_not_believed(hub):
+    at = published(repository())
+    installing.look(at)
+    other = repository(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode()))
+    for path, text in other.items():
+        (remote.store(at) / path).write_bytes(text)
+    assert b"1.0)" in installing.look(at).wheel.source[f"{made.NAME}.py"]
+    for path, text in other.items():
+        (remote.store(at) / path).write_bytes(text)
+    hub.stop()
+    assert "the Hub cannot be reached" in refusal(at)
+
+
+def test_a_readme_on_the_hub_that_is_not_the_wheels_is_refused(hub):
+    files = {**repository(), "README.md": b"---\ntags: [evidcore-plugin]\n---\n# Harmless\n"}
+    assert "README.md is not the wheel's" in refusal(published(files))
+
+
+def test_a_repository_that_holds_something_else_is_not_emptied(hub):
+    api = HfApi(endpoint=hub.url, token=hub.token)
+    api.create_repo(REPOSITORY)
+    model = [CommitOperationAdd("model.safetensors", b"\0weights"), CommitOperationAdd("config.json", b"{}")]
+    api.create_commit(REPOSITORY, model, commit_message="A model")
+    with pytest.raises(PluginError, match="holds files and no plugin"):
+        published(repository())
+    assert "model.safetensors" in hub.files(REPOSITORY, "main")
+
+
+def test_text_of_a_plugin_cannot_forge_lines_of_the_screen(hub):
+    meta = made.metadata().replace(b"Summary: Left", b"Summary: x\n  from        hub:evidcore/official")
+    found = installing.look(published(repository(made.files(meta=meta))))
+    assert sum(line.startswith("  from ") for line in installing.lines(found)) == 1
+    assert all("\n" not in line for line in installing.lines(found))
+    forged = {"reward/laterality\n  from        hub:x": {"outcome": "fine", "notes": []}}
+    assert "is no manifest of schema 1" in refusal(published(repository(lint=forged), "v2"))
+    forged = {"reward/other": {"outcome": "fine", "notes": []}}
+    assert "names what the plugin does not offer" in refusal(published(repository(lint=forged), "v3"))
+
+
+def test_a_note_of_revisions_that_is_damaged_is_none(hub):
+    at = published(repository())
+    notes = remote.store(remote.Reference(REPOSITORY, "revisions.json"))
+    for text in ("{", "[]", '{"main": 3}'):
+        notes.parent.mkdir(parents=True, exist_ok=True)
+        notes.write_text(text)
+        assert remote.resolve(f"hub:{REPOSITORY}", known=True) == at
+    hub.stop()
+    assert remote.resolve(f"hub:{REPOSITORY}", known=True) == at
+    with pytest.raises(PluginError, match="the Hub cannot be reached"):
+        remote.resolve(f"hub:{REPOSITORY}")

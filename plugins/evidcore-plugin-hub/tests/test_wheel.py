@@ -1,0 +1,304 @@
+"""What a wheel is refused for before anything of it runs, each by name."""
+
+import io
+import zipfile
+
+import made_wheels as made
+import pytest
+from evidcore_plugin_hub.new.package import write_package
+from evidcore_plugin_hub.plugin.code_look import CodeLook
+from evidcore_plugin_hub.plugin.wheel import open_wheel
+
+from evidcore.errors import PluginError
+from evidcore.registry import KIND_NAMES, card_in
+
+
+def refusal(content, file=made.FILE):
+    with pytest.raises(PluginError) as caught:
+        open_wheel(file, content)
+    assert "none of its code was run" in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_sound_wheel_is_read():
+    wheel = open_wheel(made.FILE, made.wheel(made.files()))
+    assert (wheel.package, wheel.version, wheel.licence) == ("evid-reward-laterality", "1.0", "Apache-2.0")
+    assert wheel.components == {"reward/laterality": "evid_reward_laterality:Laterality"}
+    assert (wheel.core, wheel.requires, dict(wheel.capabilities)) == ("<0.2,>=0.1", (), {})
+    assert list(wheel.source) == ["evid_reward_laterality.py"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("../escaped.py", "leads out of the folder"),
+        ("/etc/escaped.py", "leads out of the folder"),
+        ("C:\\escaped.py", "leads out of the folder"),
+        ("evil\x1b[2J.py", "leads out of the folder"),
+        ("run.pth", "only text may be in a plugin"),
+        ("sitecustomize.py", "is imported unasked"),
+        ("usercustomize.py", "is imported unasked"),
+        ("conftest.py", "is imported unasked"),
+        ("evidcore/registry/extra.py", "is a module of Python or of evidcore"),
+        ("evidcore_plugin_lab/extra.py", "is a module of Python or of evidcore"),
+        ("json/__init__.py", "is a module of Python or of evidcore"),
+        ("torch/__init__.py", "is no module of this package; its modules begin with"),
+        ("opt_einsum/__init__.py", "is no module of this package; its modules begin with"),
+        ("evid_reward_laterality_words/conftest.pyc", "only text may be in a plugin"),
+        ("./loose.py", "is another name of a file"),
+        (f"{made.META}/./entry_points.txt", "is another name of a file"),
+        (f"{made.META}//METADATA", "is another name of a file"),
+        ("evid_reward_lateralit\u00e9.py", "is another name of a file"),
+        ("evid_reward_laterality_data/weights.pkl", "only text may be in a plugin"),
+        ("evid_reward_laterality_data/native.so", "only text may be in a plugin"),
+        ("evid_reward_laterality_data/scan.nii.gz", "only text may be in a plugin"),
+        ("evid_reward_laterality_data/reports.csv", "only text may be in a plugin"),
+        ("loose.txt", "must lie in a folder of the package"),
+        ("evid_reward_laterality-1.0.data/scripts/evid", "only text may be in a plugin"),
+        ("evid_reward_laterality-1.0.data/purelib/json.py", "would be installed outside the package"),
+        (f"{made.META}/extra.py", "this file of metadata runs or installs something"),
+        ("other-1.0.dist-info/METADATA", "no other of metadata"),
+        ("evid_reward_laterality_open/module.py", "its folder has no __init__.py"),
+    ],
+)
+def test_files_that_a_plugin_must_not_bring(path, said):
+    assert said in refusal(made.wheel({**made.files(), path: b""}))
+
+
+def test_files_that_are_links_doubled_or_encrypted():
+    content = {**made.files(), "linked.py": b"/etc/passwd"}
+    assert "'linked.py' is a link" in refusal(made.wheel(content, links={"linked.py"}))
+    assert "is there twice" in refusal(made.wheel({**made.files(), made.NAME.upper() + ".py": b""}))
+    sound = made.wheel(made.files())
+    with zipfile.ZipFile(io.BytesIO(sound)) as archive:
+        place = archive.infolist()[0].header_offset
+    broken = bytearray(sound)
+    broken[place + 6] |= 1
+    central = bytes(broken).index(b"PK\x01\x02")
+    broken[central + 8] |= 1
+    assert "is encrypted" in refusal(bytes(broken))
+
+
+def test_a_record_that_is_not_what_is_there():
+    content = made.files()
+    right = {path: made.file_digest(text) for path, text in content.items()}
+    wrong = {**right, f"{made.NAME}.py": made.file_digest(b"other")}
+    assert f"{made.NAME}.py is not what RECORD says" in refusal(made.wheel(content, record=wrong))
+    short = {path: digest for path, digest in right.items() if not path.endswith(".py")}
+    assert f"{made.NAME}.py is in no RECORD" in refusal(made.wheel(content, record=short))
+    long = {**right, "gone.py": "sha256=x"}
+    assert "gone.py is in RECORD and not there" in refusal(made.wheel(content, record=long))
+    for odd in ("a,b", "a", f"{made.NAME}.py,sha256=x,1"):
+        assert "RECORD has a row twice, or one that is not" in refusal(made.wheel(content, more=odd))
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (b"[console_scripts]\nevid = evid_reward_laterality:main\n", "offers components of evidcore alone"),
+        (b"[pytest11]\nx = evid_reward_laterality\n", "offers components of evidcore alone"),
+        (b"[evidcore.trust]\nx = evid_reward_laterality:X\n", "offers components of evidcore alone"),
+        (made.entry_points(name="format"), "reward 'format': evidcore has one of that name"),
+        (made.entry_points("encoder", "vit3d"), "encoder 'vit3d': evidcore has one of that name"),
+        (made.entry_points("command", "run"), "command 'run': evidcore has one of that name"),
+        (made.entry_points(name="format\u0430"), "neither [group] nor name = target"),
+        (made.entry_points(name="Format"), "small letters, digits and dashes"),
+        (made.entry_points(target="os:system"), "'os:system' is no module:attribute of this package"),
+        (b"", "offers no component"),
+        (b"[evidcore.reward]\na = x:y\na = x:z\n", "offers reward 'a' twice"),
+        (b"[evidcore.reward]\na = x\n", "is no module:attribute of this package"),
+        (made.entry_points() + b"; a comment\n", "its entry points hold '; a comment'"),
+        (made.entry_points() + b"# see\x0c[torch.backends]\x0cx = a:b\n", "holds control characters"),
+        (made.entry_points() + "# see\u2028[pytest11]\u2028x = a:b\n".encode(), "holds control characters"),
+        (made.entry_points() + b"# see\r[pytest11]\rx = a:b\n", "its entry points hold"),
+        (b"a = x:y\n[evidcore.reward]\n", "its entry points hold 'a = x:y'"),
+        (made.entry_points(name="forrnat"), "reward 'forrnat': can be mistaken for evidcore's 'format'"),
+    ],
+)
+def test_what_a_plugin_must_not_offer(entries, said):
+    assert said in refusal(made.wheel(made.files(entries=entries)))
+
+
+@pytest.mark.parametrize(
+    ("requires", "said"),
+    [
+        (["evidcore>=0.1,<0.2", "evil @ https://example.org/x.whl"], "names an address"),
+        (["evidcore>=0.1,<0.2", "evid-second-package"], "must be pinned: evid-second-package==VERSION"),
+        (["evidcore>=0.1,<0.2", "numpy>=1"], "must be pinned: numpy==VERSION"),
+        (["evidcore>=0.1,<0.2", "numpy==1.*"], "must be pinned"),
+        (["evidcore"], "must say for which versions of evidcore"),
+        ([], "must say for which versions of evidcore"),
+        (["evidcore>=0.1,<0.2", "???"], "cannot be read"),
+        (["evidcore>=0.1,<0.2", "evil; python_version > '3'"], "has a condition; it must hold everywhere"),
+        (["evidcore>=0.1,<0.2", "evil; extra == 'x' or python_version > '3'"], "has a condition"),
+    ],
+)
+def test_requirements_that_pin_nothing(requires, said):
+    assert said in refusal(made.wheel(made.files(meta=made.metadata(requires=requires))))
+
+
+def test_requirements_that_are_pinned():
+    asked = ["evidcore>=0.1,<0.2", "numpy==2.1.0", "evidcore-plugin-lab>=0.1,<0.2", "ruff; extra == 'test'"]
+    wheel = open_wheel(made.FILE, made.wheel(made.files(meta=made.metadata(requires=asked))))
+    assert wheel.requires == ("numpy==2.1.0", "evidcore-plugin-lab>=0.1,<0.2")
+
+
+@pytest.mark.parametrize("key", ["trusted", "is_verified", "allow", "Approved"])
+def test_a_card_that_claims_trust(key):
+    card = made.CARD.replace('language = ["en"]', f"{key} = true")
+    assert f"its card says '{key}'; whom to trust is the user's" in refusal(
+        made.wheel(made.files(meta=made.metadata(card=card)))
+    )
+
+
+def test_a_card_that_is_none_and_a_readme_that_moves_the_cursor():
+    deep = "```toml card\na = " + "[" * 5000 + "\n```\n"
+    assert "is not TOML" in refusal(made.wheel(made.files(meta=made.metadata(card=deep))))
+    assert "control characters" in refusal(made.wheel(made.files(meta=made.metadata(card="\x1b[2J"))))
+    assert "control characters" in refusal(made.wheel(made.files(meta=made.metadata(card="\u202e"))))
+    nested = made.CARD.replace('source = "this package"', "[meta]\nofficial = true")
+    assert "its card says 'official'" in refusal(made.wheel(made.files(meta=made.metadata(card=nested))))
+
+
+DATA = "import dataclasses as d\n\n@d.dataclass\nclass B:\n"
+ACTS = {
+    "if __name__ == '__main__':\n    pass\nelse:\n    print('ran')\n": "print('ran')",
+    "if __name__ == 'evid_reward_laterality':\n    print('ran')\n": "print('ran')",
+    "import os\n\nif __name__ == '' or os.mkdir('x'):\n    pass\n": "calls os.mkdir",
+    "import evidcore.case as c\n\nX = [0 for c.Score in (1,)]\n": "sets c.Score",
+    "from evidcore.registry import pins\n\nX = pins.release()\n": "calls pins.release",
+    "def f():\n    return 1\n\nX = f()\n": "calls f",
+    "X = (lambda: 1)()\n": "calls lambda",
+    "def d(f):\n    return f\n\n@d\ndef g():\n    pass\n": "calls d",
+    "def g(*, x=setattr(int, 'a', 1)):\n    pass\n": "calls setattr",
+    "def g(x: setattr(int, 'a', 1)) -> None:\n    pass\n": "calls setattr",
+    "def g() -> setattr(int, 'a', 1):\n    pass\n": "calls setattr",
+    "x: setattr(int, 'a', 1)\n": "calls setattr",
+    "try:\n    pass\nexcept print(1):\n    pass\n": "calls print",
+    "try:\n    pass\nfinally:\n    print(1)\n": "print(1)",
+    "class M(type):\n    pass\n": "makes a class of classes",
+    "class G(metaclass=exec('1')):\n    pass\n": "calls exec",
+    "class G(exec('1')):\n    pass\n": "calls exec",
+    "class M:\n    def __init_subclass__(cls):\n        pass\n": "defines __init_subclass__",
+    "class M:\n    def __set_name__(self, o, n):\n        pass\n": "defines __set_name__",
+    "def __getattr__(name):\n    pass\n": "defines __getattr__",
+    "__path__ = ['/tmp']\n": "sets __path__",
+    "X = sorted([1], key=print)\n": "calls sorted",
+    "import re\n\nX = re.sub('a', print, 'a')\n": "calls re.sub",
+    "run = exec\nX = run('1')\n": "calls run",
+    "import os as re\n\nX = re.compile('true')\n": "calls re.compile",
+    "X = (y := 1)\n": "y := 1",
+    "X += print(1)\n": "calls print",
+    "with open('x') as f:\n    pass\n": "with open('x')",
+    "class A:\n    def __init__(self):\n        print(1)\n\nX = A()\n": "calls A",
+    "from enum import Enum\n\nclass E(Enum):\n    def _generate_next_value_(*_):\n        pass\n": "defines _",
+    f"{DATA}    def __post_init__(self):\n        pass\n\nX = B()\n": "calls B",
+    f"{DATA}    def __init__(self):\n        pass\n\nX = B()\n": "calls B",
+    "import evidcore.reward.composer\n\nevidcore.reward.composer.Composer = None\n": "sets evidcore.reward",
+    "import os\n\nos.environ['X'] = '1'\n": "sets os.environ['X']",
+    "import sys\n\nsetattr(sys, 'x', 1)\n": "setattr(sys, 'x', 1)",
+    "from evidcore.registry import offers\n\noffers()\n": "offers()",
+    "X = exec('1')\n": "calls exec",
+    "class A:\n    print('hello')\n": "print('hello')",
+    "class A:\n    x = __import__('os').system('true')\n": "calls __import__",
+    "def f(x=eval('1')):\n    return x\n": "calls eval",
+    "if True:\n    print(1)\n": "print(1)",
+    "try:\n    import x\nexcept ImportError:\n    print(1)\n": "print(1)",
+    "for i in range(3):\n    pass\n": "for i in range(3)",
+    "del x\n": "del x",
+}
+
+
+@pytest.mark.parametrize("code", ACTS)
+def test_what_code_does_as_soon_as_it_is_imported(code, tmp_path):
+    assert ACTS[code] in " ".join(CodeLook(code).acts_at_import())
+    assert "acts when it is imported" in refusal(made.wheel(made.files(module=code.encode())))
+
+
+def test_the_canary_acts_at_import_and_is_never_run(tmp_path):
+    said = refusal(made.wheel(made.files(module=made.canary(tmp_path / "ran"))))
+    assert "acts when it is imported: line 3" in said
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_honest_modules_do_at_import_is_fine():
+    code = (
+        '"""Words."""\nfrom __future__ import annotations\n\nimport re\nimport dataclasses\n\n'
+        "WORD = re.compile('x')\nTABLE = {'a': [1, 2]}\n\n\n@dataclasses.dataclass(frozen=True)\nclass A:\n"
+        '    """One."""\n\n    x: int = 1\n\n\ndef f(*, a: A = A(x=2)):\n    return a\n\n\n'
+        'if __name__ == "__main__":\n    print(1)\n'
+    )
+    assert list(CodeLook(code).acts_at_import()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("import socket\n", "network"),
+        ("def f():\n    from urllib import request\n", "network"),
+        ("import subprocess\n", "processes"),
+        ("import os\n\n\ndef f():\n    os.system('true')\n", "processes"),
+        ("import ctypes\n", "native"),
+        ("def f(p):\n    return open(p)\n", "files"),
+        ("import pickle\n", "evaluation"),
+        ("from os import system\n\n\ndef f():\n    system('true')\n", "processes"),
+        ("from importlib import import_module\n", "evaluation"),
+        ("import os\n\n\ndef f():\n    os.remove('a')\n", "files"),
+        ("import os\n\n\ndef f():\n    return os.environ['HF_TOKEN']\n", "environment"),
+        ("import torch\n\n\ndef f(p):\n    return torch.load(p)\n", "files"),
+        ("import numpy as np\n\n\ndef f(p):\n    return np.load(p, allow_pickle=True)\n", "files"),
+        (
+            "from transformers import AutoModel\n\n\ndef f():\n    return AutoModel.from_pretrained('x')\n",
+            "network",
+        ),
+        ("def f(t):\n    return eval(t)\n", "evaluation"),
+    ],
+)
+def test_what_code_reaches_is_on_its_card_or_it_is_refused(code, name):
+    module = made.REWARD.encode() + code.encode()
+    assert f"its card does not say needs_{name} = true" in refusal(made.wheel(made.files(module=module)))
+    card = made.CARD.replace("needs_gpu", f"needs_{name} = true\nneeds_gpu")
+    card = card.replace("needs_network = false\n", "") if name == "network" else card
+    wheel = open_wheel(made.FILE, made.wheel(made.files(module=module, meta=made.metadata(card=card))))
+    assert list(wheel.capabilities) == [name]
+
+
+def test_bytes_that_are_no_wheel():
+    assert "cannot be read as a wheel" in refusal(b"PK\x05\x06 not really")
+    assert "has no name of a wheel" in refusal(b"", "x.whl")
+    assert "only pure ones" in refusal(b"", "evid_x-1.0-cp311-cp311-linux_x86_64.whl")
+    assert "has the name of a package of evidcore" in refusal(b"", "evidcore_official-9.0-py3-none-any.whl")
+    bomb = {**made.files(), "evid_bomb/__init__.py": b"#" * (20 * 2**20)}
+    assert "unpacks to more than" in refusal(made.wheel(bomb))
+    many = {**made.files(), **{f"evid_many/x{i}.txt": b"" for i in range(1100)}}
+    assert "at most 1000 are read" in refusal(made.wheel(many))
+    odd = {**made.files(), f"{made.NAME}_odd.py": b"def f(:\n"}
+    assert f"{made.NAME}_odd.py is no Python that can be read" in refusal(made.wheel(odd))
+    other = made.files(meta=made.metadata(name="evid-reward-other"))
+    assert "is called evid-reward-other 1.0 inside" in refusal(made.wheel(other))
+    twice = made.files(meta=made.metadata().replace(b"Version: 1.0", b"Version: 1.0\nName: evid-b"))
+    assert "inside" in refusal(made.wheel(twice))
+    for text in (b"# coding: utf-7\n", b"\xff\xfe", b"#" * (2**18 + 1)):
+        said = refusal(made.wheel(made.files(module=made.REWARD.encode()[:0] + text)))
+        assert "names another encoding" in said or "is no text in UTF-8" in said
+    hidden = {**made.files(), f"{made.NAME}_words/weights.txt": b"\x80\x04\x95"}
+    assert "weights.txt is no text in UTF-8" in refusal(made.wheel(hidden))
+    assert "which no tag of the Hub can name" in refusal(b"", "evid_x-1.0+local-py3-none-any.whl")
+
+
+def test_every_generated_package_says_on_its_card_what_its_code_reaches(tmp_path):
+    for kind in KIND_NAMES:
+        write_package(kind, "first-try", tmp_path / kind)
+        (module,) = (tmp_path / kind / "src").glob("*.py")
+        look = CodeLook(module.read_text())
+        card = card_in((tmp_path / kind / "README.md").read_text(), kind)
+        reached = {name for name, _ in look.capabilities()}
+        assert reached <= {key.removeprefix("needs_") for key, value in card.items() if value is True}, kind
+        assert list(look.acts_at_import()) == [], kind
+
+
+def test_a_wheel_is_read_in_linear_time_of_its_files():
+    deep = made.REWARD + "\nX = " + "(" * 150 + "1" + ")" * 150 + "\n"
+    open_wheel(made.FILE, made.wheel(made.files(module=deep.encode())))
+    too_deep = made.REWARD + "\nX = " + "(" * 20000 + "1" + ")" * 20000 + "\n"
+    assert "is no Python that can be read" in refusal(made.wheel(made.files(module=too_deep.encode())))

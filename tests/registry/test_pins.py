@@ -1,0 +1,331 @@
+"""A pinned package runs only as it was looked at; a canary file tells whether any of its code ran."""
+
+import compileall
+import os
+import sys
+import textwrap
+
+import pytest
+
+from evidcore.errors import PluginError, RecipeError
+from evidcore.recipe import load
+from evidcore.registry import find, pins
+
+COMMIT = "a" * 40
+META = "evid_pinned-1.0.dist-info"
+SOURCE = f"hub:somebody/evid-pinned@{COMMIT}"
+PINNED = f"[plugin.{{name}}]\nversion = '1'\nsource = '{SOURCE}'\nrecord = '{'0' * 64}'\nmodules = ['x']\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_pinned(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield
+    pins.release()
+    for name in [name for name in sys.modules if name.startswith("evid_pinned")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package of two top-level modules as pip would have installed it, and its lock."""
+    root = tmp_path / "site"
+    canary = f"import pathlib\n\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+    files = {
+        "evid_pinned/__init__.py": canary,
+        "evid_pinned/reward.py": "from evid_pinned_words import WORDS\n\nclass Pinned:\n    words = WORDS\n",
+        "evid_pinned/card.txt": "a card\n",
+        "evid_pinned_words.py": "WORDS = ('left', 'right')\n",
+        f"{META}/METADATA": "Metadata-Version: 2.4\nName: evid-pinned\nVersion: 1.0\n",
+        f"{META}/entry_points.txt": "[evidcore.reward]\npinned = evid_pinned.reward:Pinned\n",
+    }
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    hashes = {path: pins.file_digest(text.encode()) for path, text in files.items()}
+    rows = [f"{path},{digest},1" for path, digest in hashes.items()]
+    rows += [f"evid_pinned-1.0.dist-info/{name},," for name in ("RECORD", "INSTALLER")]
+    (root / "evid_pinned-1.0.dist-info/RECORD").write_text("\n".join(rows) + "\n")
+    (root / "evid_pinned-1.0.dist-info/INSTALLER").write_text("pip\n")
+    monkeypatch.syspath_prepend(root)
+    lock = tmp_path / "evid.lock"
+    lock.write_text(
+        f'schema = 1\n[plugin.evid-pinned]\nversion = "1.0"\nsource = "{SOURCE}"\n'
+        f'record = "{pins.record_digest(hashes)}"\nmodules = ["evid_pinned", "evid_pinned_words"]\n'
+    )
+    return root, lock
+
+
+def refused(tmp_path):
+    """The refusal of the component, of which nothing ran."""
+    offer = find("reward", "evid-pinned/pinned")
+    with pytest.raises(PluginError, match="None of its code was run") as caught:
+        offer.load()
+    assert not (tmp_path / "ran").exists()
+    return str(caught.value)
+
+
+def test_what_is_as_it_was_pinned_runs(installed, tmp_path):
+    pins.keep(installed[1])
+    assert find("reward", "pinned").load().words == ("left", "right")
+    assert (tmp_path / "ran").exists()
+    assert list(pins.kept()) == ["evid-pinned"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("evid_pinned/reward.py", "evid_pinned/reward.py is not what RECORD says"),
+        ("evid_pinned_words.py", "evid_pinned_words.py is not what RECORD says"),
+        ("evid_pinned/card.txt", "evid_pinned/card.txt is not what RECORD says"),
+        ("evid_pinned-1.0.dist-info/METADATA", "METADATA is not what RECORD says"),
+        ("evid_pinned/more.py", "evid_pinned/more.py is in no RECORD"),
+        ("evid_pinned/native.so", "evid_pinned/native.so is in no RECORD"),
+    ],
+)
+def test_a_file_that_was_changed_or_added_is_refused_before_anything_runs(installed, tmp_path, path, said):
+    with (installed[0] / path).open("a") as file:
+        file.write("# another\n")
+    pins.keep(installed[1])
+    assert said in refused(tmp_path)
+
+
+def test_entry_points_that_lead_elsewhere_are_refused(installed, tmp_path):
+    (installed[0] / "evid_pinned-1.0.dist-info/entry_points.txt").write_text(
+        "[evidcore.reward]\npinned = os:system\n"
+    )
+    pins.keep(installed[1])
+    assert "entry_points.txt is not what RECORD says" in refused(tmp_path)
+
+
+def test_a_record_that_was_changed_with_the_file_is_refused(installed, tmp_path):
+    changed = "WORDS = ()\n"
+    (installed[0] / "evid_pinned_words.py").write_text(changed)
+    record = installed[0] / "evid_pinned-1.0.dist-info/RECORD"
+    lines = [
+        f"evid_pinned_words.py,{pins.file_digest(changed.encode())},1" if "words" in line else line
+        for line in record.read_text().splitlines()
+    ]
+    record.write_text("\n".join(lines) + "\n")
+    pins.keep(installed[1])
+    assert "its RECORD is not that of the wheel which was pinned" in refused(tmp_path)
+
+
+def test_a_file_that_is_gone_and_another_version_are_refused(installed, tmp_path):
+    (installed[0] / "evid_pinned_words.py").unlink()
+    text = installed[1].read_text().replace('version = "1.0"', 'version = "2.0"')
+    installed[1].write_text(text)
+    pins.keep(installed[1])
+    said = refused(tmp_path)
+    assert "evid_pinned_words.py cannot be read (FileNotFoundError)" in said
+    assert "version 1.0 is installed" in said
+
+
+def test_bytecode_that_was_planted_is_not_run(installed):
+    root, lock = installed
+    words = root / "evid_pinned_words.py"
+    right, times = words.read_text(), words.stat()
+    words.write_text("WORDS = ('wrong', 'right')\n"[: len(right) - 1].ljust(len(right) - 1) + "\n")
+    os.utime(words, ns=(times.st_atime_ns, times.st_mtime_ns))
+    compileall.compile_file(words, quiet=2)
+    words.write_text(right)
+    os.utime(words, ns=(times.st_atime_ns, times.st_mtime_ns))
+    pins.keep(lock)
+    assert find("reward", "pinned").load().words == ("left", "right")
+
+
+def test_a_module_of_the_same_name_earlier_on_the_path_is_not_run(installed, tmp_path, monkeypatch):
+    shadow = tmp_path / "shadow"
+    shadow.mkdir()
+    (shadow / "evid_pinned_words.py").write_text("WORDS = ('shadow',)\n")
+    monkeypatch.syspath_prepend(shadow)
+    pins.keep(installed[1])
+    assert find("reward", "pinned").load().words == ("left", "right")
+    with pytest.raises(ModuleNotFoundError, match=r"has no module 'evid_pinned\.other'"):
+        __import__("evid_pinned.other")
+
+
+def test_a_file_that_changes_while_the_run_goes_on_is_refused(installed):
+    pins.keep(installed[1])
+    import evid_pinned  # noqa: F401
+
+    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    with pytest.raises(PluginError, match="changed while it was imported"):
+        find("reward", "pinned").load()
+
+
+def test_another_package_that_imports_a_pinned_one_is_held_to_the_pin(installed, tmp_path):
+    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    pins.keep(installed[1])
+    with pytest.raises(PluginError, match="None of its code was run"):
+        __import__("evid_pinned")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_that_was_imported_before_is_compared_at_once(installed):
+    import evid_pinned_words  # noqa: F401
+
+    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    with pytest.raises(PluginError, match=r"evid_pinned_words\.py is not what RECORD says"):
+        pins.keep(installed[1])
+
+
+def test_two_locks_that_pin_other_states_are_refused(installed, tmp_path):
+    other = tmp_path / "other" / "evid.lock"
+    other.parent.mkdir()
+    other.write_text(installed[1].read_text().replace(COMMIT, "b" * 40))
+    pins.keep(installed[1])
+    pins.keep(installed[1])
+    with pytest.raises(PluginError, match="pins another state of it"):
+        pins.keep(other)
+
+
+@pytest.mark.parametrize(
+    "item", ["somebody", "somebody/evid-pinned", COMMIT, f"somebody/evid-pinned@{COMMIT}"]
+)
+def test_what_the_user_denies_is_refused(installed, tmp_path, item):
+    (tmp_path / "config/evidcore").mkdir(parents=True)
+    (tmp_path / "config/evidcore/trust.toml").write_text(f'deny = ["{item}"]\n')
+    with pytest.raises(PluginError, match=r"denied by your trust\.toml"):
+        pins.keep(installed[1])
+
+
+def test_a_settings_file_that_is_none_is_named(installed, tmp_path):
+    (tmp_path / "config/evidcore").mkdir(parents=True)
+    for text in (
+        "deny = 3",
+        'deny = "mallory"',
+        'Deny = ["a"]',
+        "denied = []",
+        'deny = ["a/b@main"]',
+        "deny = [3]",
+    ):
+        (tmp_path / "config/evidcore/trust.toml").write_text(text + "\n")
+        with pytest.raises(
+            PluginError, match=r"trust\.toml: '\w+' must be `allow` or `deny`, a list of OWNER"
+        ):
+            pins.keep(installed[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[plugin.x]\nversion = '1'\n", "lacks 'source'"),
+        (PINNED.format(name="x").replace(COMMIT, "main"), "has no source that"),
+        (PINNED.format(name="x").replace("0" * 64, ""), "has no record that"),
+        (PINNED.format(name="x").replace("['x']", "[]"), "has no modules that"),
+        (PINNED.format(name="x").replace("['x']", "['x y']"), "has no modules that"),
+        (PINNED.format(name="x-y") + PINNED.format(name="X_y"), "has no name that"),
+        ("plugin = [", "cannot be read"),
+        ("[plugin]\nx = 3\n", "lacks"),
+    ],
+)
+def test_a_lock_that_is_none_is_refused(tmp_path, text, said):
+    (tmp_path / "evid.lock").write_text(text)
+    with pytest.raises(PluginError, match=said):
+        pins.read(tmp_path / "evid.lock")
+
+
+def test_a_use_of_the_hub_becomes_the_packages_name(installed):
+    pinned = pins.keep(installed[1])
+    assert pins.component(f"{SOURCE}#pinned", pinned, "r.toml") == "evid-pinned/pinned"
+    assert pins.component("format", pinned, "r.toml") == "format"
+    with pytest.raises(PluginError, match=r"is in no evid\.lock beside the recipe.*evid install hub:a/b@"):
+        pins.component(f"hub:a/b@{COMMIT}#x", pinned, "r.toml")
+    for use in (SOURCE, "hub:a/b@main#x", "hub:a/b#x"):
+        with pytest.raises(PluginError, match="must read hub:OWNER/NAME@COMMIT#component"):
+            pins.component(use, pinned, "r.toml")
+
+
+def test_a_package_that_is_pinned_and_not_installed_is_told_with_its_source(tmp_path):
+    lock = tmp_path / "evid.lock"
+    lock.write_text(PINNED.format(name="evid-gone"))
+    pins.keep(lock)
+    with pytest.raises(PluginError, match=f"`evid install {SOURCE}`"):
+        find("reward", "evid-gone/gone")
+
+
+def test_no_package_is_recommended_because_a_recipe_names_it(tmp_path):
+    with pytest.raises(PluginError, match="No package 'stranger' is known here") as caught:
+        find("reward", "stranger/format")
+    assert "pip install" not in str(caught.value)
+    with pytest.raises(PluginError, match="evidcore is installed and has none"):
+        find("reward", "evidcore/nothing")
+
+
+def test_the_lock_beside_a_recipe_holds(installed, tmp_path):
+    (tmp_path / "recipe.toml").write_text(
+        textwrap.dedent(f"""\
+        schema = 1
+        name = "r"
+        [[stage]]
+        kind = "grpo"
+        reward = [{{ use = "{SOURCE}#gone" }}]
+        """)
+    )
+    with pytest.raises(RecipeError, match=r"'evid-pinned/gone'\. evid-pinned is installed and has none"):
+        load(tmp_path / "recipe.toml")
+    assert list(pins.kept()) == ["evid-pinned"]
+
+
+def test_a_package_that_is_edited_in_place_has_nothing_to_compare(installed):
+    from importlib import metadata
+
+    dist = metadata.distribution("evid-pinned")
+    assert list(pins.faults(dist)) == []
+    assert not pins.is_edited(dist)
+    assert pins.is_edited(metadata.distribution("evidcore"))
+
+
+@pytest.mark.parametrize("record", [b"x", b"\xff\xfe", b"", None])
+def test_a_record_that_is_gone_or_damaged_pins_all_the_same(installed, tmp_path, record):
+    file = installed[0] / META / "RECORD"
+    file.unlink() if record is None else file.write_bytes(record)
+    pins.keep(installed[1])
+    assert "it is edited in place, so there is nothing to compare it with" in refused(tmp_path)
+    with pytest.raises(PluginError, match="None of its code was run"):
+        __import__("evid_pinned_words")
+
+
+@pytest.mark.parametrize(
+    "origin", ["[]", "null", "{", '{"dir_info": null}', '{"dir_info": {"editable": true}}']
+)
+def test_what_an_installer_noted_does_not_excuse_a_pinned_package(installed, tmp_path, origin):
+    (installed[0] / META / "direct_url.json").write_text(origin)
+    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    pins.keep(installed[1])
+    assert "edited in place" in refused(tmp_path) or "is not what RECORD says" in refused(tmp_path)
+
+
+def test_scripts_of_a_package_do_not_make_its_neighbours_strays(installed):
+    from importlib import metadata
+
+    (installed[0].parent / "bin").mkdir()
+    (installed[0].parent / "bin/pinned").write_text("x")
+    record = installed[0] / META / "RECORD"
+    record.write_text(record.read_text() + f"../bin/pinned,{pins.file_digest(b'x')},1\n")
+    assert list(pins.faults(metadata.distribution("evid-pinned"))) == []
+
+
+def test_where_only_some_may_run_a_strangers_code_does_not(installed, tmp_path):
+    pins.only(["another"])
+    with pytest.raises(PluginError, match=r"evid-pinned is not locked\. None of its code was run"):
+        find("reward", "pinned").load()
+    assert not (tmp_path / "ran").exists()
+    assert find("reward", "format").load()
+
+
+def test_a_lock_in_the_folder_holds_for_every_command(installed, tmp_path, evid, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    assert "None of its code was run" in evid("plugins", "reward", "--check").output
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_recipe_behind_a_link_is_held_to_the_lock_beside_it(installed, tmp_path):
+    (tmp_path / "recipe.toml").write_text("schema = 1\n")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/recipe.toml").symlink_to(tmp_path / "recipe.toml")
+    with pytest.raises(RecipeError):
+        load(tmp_path / "links/recipe.toml")
+    assert list(pins.kept()) == ["evid-pinned"]
