@@ -191,7 +191,7 @@ ACTS = {
     "X += print(1)\n": "calls print",
     "with open('x') as f:\n    pass\n": "with open('x')",
     "class A:\n    def __init__(self):\n        print(1)\n\nX = A()\n": "calls A",
-    "from enum import Enum\n\nclass E(Enum):\n    def _generate_next_value_(*_):\n        pass\n": "defines _",
+    "class E(Enum):\n    def _generate_next_value_(*_):\n        pass\n": "defines _generate_next_value_",
     f"{DATA}    def __post_init__(self):\n        pass\n\nX = B()\n": "calls B",
     f"{DATA}    def __init__(self):\n        pass\n\nX = B()\n": "calls B",
     "import evidcore.reward.composer\n\nevidcore.reward.composer.Composer = None\n": "sets evidcore.reward",
