@@ -9,9 +9,11 @@ import made_wheels as made
 import pytest
 from click.testing import CliRunner
 from evidcore_plugin_hub.install_command import install as install_command
+from evidcore_plugin_hub.install_command import update
 from evidcore_plugin_hub.plugin import installing, remote
 from evidcore_plugin_hub.plugin.manifest import FILE, manifest_of, read_manifest, to_bytes
 from evidcore_plugin_hub.plugin.wheel import open_wheel
+from evidcore_plugin_hub.search_command import info, search
 from huggingface_hub import CommitOperationAdd, HfApi
 from local_hub import LocalHub
 
@@ -401,3 +403,56 @@ def test_a_note_of_revisions_that_is_damaged_is_none(hub):
     assert remote.resolve(f"hub:{REPOSITORY}", known=True) == at
     with pytest.raises(PluginError, match="the Hub cannot be reached"):
         remote.resolve(f"hub:{REPOSITORY}")
+
+
+def test_an_update_shows_what_changed_and_asks_again(hub, tmp_path):
+    lock = tmp_path / "evid.lock"
+    package = "evid-reward-laterality"
+    first = published(repository())
+    installing.pin(lock, {package: installing.look(first).table()})
+    words = [package, "--lock", str(lock)]
+    done = CliRunner().invoke(update, words)
+    assert f"{package}: is at {first}" in done.output
+    second = published(repository(made.files(module=made.REWARD.encode() + b"\n\nX = 1\n")), "v2.0")
+    done = CliRunner().invoke(update, words, input="no\n")
+    assert f"changed: {made.NAME}.py" in done.output
+    assert installing.tables(lock)[package]["source"] == str(first)
+    done = CliRunner().invoke(update, [*words, "--json"], input=f"{package}\n")
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["changes"] == [
+        f"{package} 1.0 -> 1.0, {second}",
+        f"  changed: {made.NAME}.py",
+    ]
+    assert installing.tables(lock)[package]["source"] == str(second)
+    done = CliRunner().invoke(update, [*words, "--revision", "v1.0"], input=f"{package}\n")
+    assert installing.tables(lock)[package]["source"] == str(first)
+    done = CliRunner().invoke(update, ["evid-reward-lateralty", "--lock", str(lock)])
+    assert "Did you mean 'evid-reward-laterality'?" in str(done.exception)
+
+
+def test_an_update_to_another_package_is_refused(hub, tmp_path):
+    lock = tmp_path / "evid.lock"
+    installing.pin(lock, {"evid-reward-side": installing.look(published(repository())).table()})
+    published(repository(made.files(module=made.REWARD.encode() + b"\n\nX = 1\n")), "v2.0")
+    done = CliRunner().invoke(update, ["evid-reward-side", "--lock", str(lock)])
+    assert "holds evid-reward-laterality now, not evid-reward-side" in str(done.exception)
+
+
+def test_what_was_published_is_found_by_words_and_kind(hub):
+    published(repository())
+    found = json.loads(CliRunner().invoke(search, ["laterality", "--json"]).stdout)["plugins"]
+    assert [(row["repository"], row["kinds"]) for row in found] == [(REPOSITORY, ["reward"])]
+    assert "nothing found" in CliRunner().invoke(search, ["laterality", "--kind", "encoder"]).output
+    assert f"hub:{REPOSITORY}" in CliRunner().invoke(search, ["--kind", "reward"]).output
+    hub.stop()
+    assert "the Hub cannot be reached" in str(CliRunner().invoke(search, ["x"]).exception)
+
+
+def test_a_long_card_is_cut_and_escaped(hub):
+    readme = "# x\n\x1b[2J" + "a" * 100_000
+    files = {**repository(), "README.md": readme.encode()}
+    at = published(files)
+    said = CliRunner().invoke(info, [str(at)]).output
+    assert "\x1b" not in said
+    assert "cut after 65536 of 100008 characters" in said
+    assert json.loads(CliRunner().invoke(info, [str(at), "--json"]).stdout)["source"] == str(at)
