@@ -64,6 +64,7 @@ _DEFINING = {
     "decimal": "Decimal",
     "enum": "auto unique",
     "evidcore.hooks": "observe",
+    "evidcore_plugin_hub.trl_reward": "reward_of",
     "fractions": "Fraction",
     "functools": "cache cached_property lru_cache partial total_ordering wraps",
     "itertools": "chain combinations count permutations product repeat",
