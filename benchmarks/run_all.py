@@ -22,6 +22,7 @@ PLOT = KEPT / "scaling.svg"
 NAMES = (
     "startup",
     "rewards",
+    "isolation",
     "grpo_step",
     "sft_step",
     "scaling",

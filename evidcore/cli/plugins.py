@@ -34,7 +34,7 @@ def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: boo
     unreadable, alike = broken(), look_alikes(offers(kind))
     if as_json:
         listing = [
-            {**vars(offer), "broken": fault, "looks_like": str(alike[offer]) if offer in alike else None}
+            {**vars(offer), "broken": fault} | ({"looks_like": str(alike[offer])} if offer in alike else {})
             for offer, fault in rows
         ]
         click.echo(json.dumps({"components": listing, "broken_packages": unreadable}, indent=1))

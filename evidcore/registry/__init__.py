@@ -111,19 +111,22 @@ def normal(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def _offering() -> Iterator[tuple[metadata.Distribution, str]]:
-    """Yield each installed distribution that has entry points of ours; the first on the path wins."""
+@functools.lru_cache(maxsize=1)
+def _offering(
+    places: tuple[tuple[str, int], ...],
+) -> list[tuple[metadata.Distribution, str, metadata.PackageMetadata]]:
+    """Return the distributions here that have entry points of ours, the first on the path, each read once."""
     from importlib import metadata
 
-    seen: set[str] = set()
+    found: dict[str, tuple[metadata.Distribution, str, metadata.PackageMetadata]] = {}
     for dist in metadata.distributions():
         with contextlib.suppress(UnicodeDecodeError):  # `broken` names it
             if _PREFIX not in (dist.read_text("entry_points.txt") or ""):
                 continue
-        name = str(dist.metadata["Name"] or getattr(dist, "_path", "unknown"))
-        if normal(name) not in seen:
-            seen.add(normal(name))
-            yield dist, name
+        message = dist.metadata
+        name = str(message["Name"] or getattr(dist, "_path", "unknown"))
+        found.setdefault(normal(name), (dist, name, message))
+    return [*found.values()]
 
 
 def offers(kind: str | None = None) -> list[Offer]:
@@ -144,11 +147,11 @@ def _places() -> tuple[tuple[str, int], ...]:
 def _offers(places: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
     """Read what the distributions at these places offer."""
     rows = []
-    for dist, package in _offering():
+    for dist, package, message in _offering(places):
         entries, fault = _entries(dist)
         if fault:  # stops nobody else; `broken` names it
             continue
-        version = str(dist.metadata["Version"] or "unknown version")  # parsed anew each time it is asked for
+        version = str(message["Version"] or "unknown version")
         rows += [
             Offer(
                 kind=entry.group.removeprefix(_PREFIX), name=entry.name, package=package, version=version,
@@ -175,12 +178,12 @@ def _entries(dist: metadata.Distribution) -> tuple[list[metadata.EntryPoint], st
 def broken() -> dict[str, str]:
     """Return the packages whose entry points or card cannot be read, each with the reason."""
     found = {}
-    for dist, package in _offering():
+    for dist, package, message in _offering(_places()):
         if fault := _entries(dist)[1]:
             found[package] = fault
             continue
         try:
-            card(package)
+            card_in(_readme(message), f"{package} {message['Version']}")
         except PluginError as cause:
             found[package] = str(cause)
     return found
@@ -214,10 +217,13 @@ def card(package: str) -> dict[str, Any]:
         dist = metadata.distribution(package)
     except metadata.PackageNotFoundError as cause:
         raise PluginError(f"{package}: not installed. `pip install {package}`.") from cause
-    message = dist.metadata
+    return card_in(_readme(dist.metadata), f"{package} {dist.version}")
+
+
+def _readme(message: metadata.PackageMetadata) -> str:
+    """Return the README in a package's metadata."""
     body = message.get_payload() if hasattr(message, "get_payload") else ""
-    text = str(message["Description"] or "") or str(body or "")
-    return card_in(text, f"{package} {dist.version}")
+    return str(message["Description"] or "") or str(body or "")
 
 
 def card_in(text: str, where: str) -> dict[str, Any]:

@@ -84,11 +84,14 @@ def test_a_misspelt_command_is_answered_with_the_nearest():
     assert "no command is called 'audit.polcy'. Did you mean 'audit.policy'?" in evid("audit", "polcy").stderr
 
 
-def test_two_packages_with_one_command_are_an_error(package):
+def test_two_packages_with_one_command_are_an_error_and_ours_stays_ours(package):
     package("run", package="evid-other")
-    done = evid("run", "x.toml")
+    assert "x.toml: no such file" in evid("run", "x.toml").stderr
+    package("sing", package="evid-first")
+    package("sing", package="evid-second")
+    done = evid("sing")
     assert done.exit_code == 2
-    assert "2 installed packages have a command called 'run'" in done.stderr
+    assert "2 installed packages have a command called 'sing'" in done.stderr
 
 
 def test_what_a_terminal_would_obey_is_written_as_escapes():

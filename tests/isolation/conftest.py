@@ -12,15 +12,15 @@ HERE = Path(__file__).parent
 
 def offer_planted(folder, monkeypatch):
     """Install the components of planted.py as a package of their own."""
-    (folder / "planted.py").write_text((HERE / "planted.py").read_text())
+    (folder / "planted_apart.py").write_text((HERE / "planted.py").read_text())
     info = folder / "planted_package-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted-package\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text(
-        "[evidcore.reward]\nplanted = planted:Planted\nasking = planted:Asking\n"
-        "borrowing = planted:Borrowing\n"
-        "[evidcore.scorer]\nplanted-scorer = planted:PlantedScorer\n"
-        "[evidcore.reader]\nplanted-reader = planted:PlantedReader\n"
+        "[evidcore.reward]\nplanted = planted_apart:Planted\nasking = planted_apart:Asking\n"
+        "borrowing = planted_apart:Borrowing\n"
+        "[evidcore.scorer]\nplanted-scorer = planted_apart:PlantedScorer\n"
+        "[evidcore.reader]\nplanted-reader = planted_apart:PlantedReader\n"
     )
     monkeypatch.syspath_prepend(folder)
 
@@ -31,7 +31,7 @@ def planted(tmp_path, monkeypatch):
     folder.mkdir()
     offer_planted(folder, monkeypatch)
     yield
-    sys.modules.pop("planted", None)
+    sys.modules.pop("planted_apart", None)
 
 
 @pytest.fixture(scope="session")
