@@ -1,9 +1,7 @@
 """What a wheel is refused for before anything of it runs, each by name."""
 
 import io
-import re
 import zipfile
-from pathlib import Path
 
 import made_wheels as made
 import pytest
@@ -13,8 +11,6 @@ from evidcore_plugin_hub.plugin.wheel import open_wheel
 
 from evidcore.errors import PluginError
 from evidcore.registry import KIND_NAMES, card_in
-
-PAGE = Path(__file__).parents[3] / "docs/howto/lint.md"
 
 
 def refusal(content, file=made.FILE):
@@ -226,9 +222,11 @@ def test_the_canary_acts_at_import_and_is_never_run(tmp_path):
 
 
 def test_a_function_of_trl_that_a_module_makes_a_component_is_fine():
-    (block,) = re.findall(r"```python\n(from evidcore_plugin_hub.*?)```", PAGE.read_text(), re.DOTALL)
-    assert "reward_of(" in block
-    assert list(CodeLook(block).acts_at_import()) == []
+    code = (
+        "from evidcore_plugin_hub.trl_reward import reward_of\n\n\ndef says(completions, **columns):\n"
+        "    return [1.0 for _ in completions]\n\n\nSays = reward_of(says, judges={'format'})\n"
+    )
+    assert list(CodeLook(code).acts_at_import()) == []
 
 
 def test_what_honest_modules_do_at_import_is_fine():
