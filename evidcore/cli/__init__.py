@@ -21,7 +21,7 @@ import click
 
 from evidcore import __version__
 from evidcore.errors import ContractError, EvidError, PluginError, Stopped, printable
-from evidcore.registry import Offer, find, offers
+from evidcore.registry import LOCK, Offer, find, offers
 
 CORE = "evidcore"
 _PLACES = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}  # of files that are written
@@ -100,10 +100,10 @@ class _Evid(CommandGroup):
         """Run a command; under --json what components print goes to standard error."""
         as_json = "--json" in ctx.args
         try:
-            if os.path.exists("evid.lock"):
+            if os.path.exists(LOCK):  # else nothing is imported for it
                 from evidcore.registry import pins
 
-                pins.keep(Path("evid.lock").resolve())
+                pins.keep(Path(LOCK).resolve())
             with contextlib.redirect_stdout(_JsonAlone(sys.stdout)) if as_json else contextlib.nullcontext():
                 return super().invoke(ctx)
         except (EvidError, OSError) as error:

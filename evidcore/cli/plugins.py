@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from evidcore.errors import PluginError, did_you_mean, printable
-from evidcore.registry import KIND_NAMES, Offer, broken, look_alikes, normal, offers
+from evidcore.registry import KIND_NAMES, LOCK, Offer, broken, look_alikes, normal, offers
 
 
 @click.command()
@@ -18,7 +18,7 @@ from evidcore.registry import KIND_NAMES, Offer, broken, look_alikes, normal, of
     "--verify", is_flag=True, help="Compare installed packages with their RECORD, and with the lock."
 )
 @click.option(
-    "--lock", type=click.Path(path_type=Path, dir_okay=False), default=Path("evid.lock"), show_default=True,
+    "--lock", type=click.Path(path_type=Path, dir_okay=False), default=Path(LOCK), show_default=True,
     help="What --verify compares with.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

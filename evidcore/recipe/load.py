@@ -15,7 +15,7 @@ from evidcore.recipe import shape
 from evidcore.recipe.check import problems, section, service_kind, stage_class
 from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.recipe.lines import Key, key_lines, line_of
-from evidcore.registry import factory, parse_toml, pins
+from evidcore.registry import LOCK, factory, parse_toml, pins
 
 if typing.TYPE_CHECKING:
     from evidcore.contracts import Stage
@@ -43,7 +43,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
             origins[_override(raw, item)] = "command line"
         except ValueError as cause:
             wrong.append((0, f"command line, --set {item}: {cause}"))
-    _name_packages(raw, pins.keep(path.resolve().parent / pins.LOCK), str(path))
+    _name_packages(raw, pins.keep(path.resolve().parent / LOCK), str(path))
     for problem in problems(raw):
         line = line_of(lines, problem.path)
         where = f"line {line}"

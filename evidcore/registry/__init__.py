@@ -30,6 +30,7 @@ KIND_NAMES = (
     "command",
 )  # fmt: skip
 _PREFIX = "evidcore."
+LOCK = "evid.lock"  # beside a recipe: what it uses of the Hub
 MOST_OF_A_PACKAGE = 1000
 NAME = re.compile(r"[a-z][a-z0-9]*([-.][a-z0-9]+)*")
 _TARGET = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")

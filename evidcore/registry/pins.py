@@ -12,7 +12,6 @@ import csv
 import dataclasses
 import hashlib
 import json
-import os
 import re
 import sys
 import tomllib
@@ -24,12 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evidcore.errors import PluginError
-from evidcore.registry import is_known, normal, parse_toml
+from evidcore.registry import LOCK, is_known, normal, parse_toml
 
 if TYPE_CHECKING:
     from importlib import metadata
 
-LOCK = "evid.lock"
 SOURCE = re.compile(r"hub:(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})")
 _NAMED = re.compile(r"(?:hub:)?(?:[\w.-]+(?:/[\w.-]+(?:@[0-9a-f]{40})?)?)")
 _OF_INSTALLER = re.compile(r"[^/]+\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json)")
@@ -159,8 +157,9 @@ def trust() -> dict[str, list[str]]:
     Raises:
         PluginError: if it holds anything else.
     """
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    file = Path(home) / "evidcore" / "trust.toml"
+    import platformdirs
+
+    file = Path(platformdirs.user_config_dir("evidcore", appauthor=False)) / "trust.toml"
     try:
         table = parse_toml(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
@@ -247,8 +246,8 @@ def faults(dist: metadata.Distribution, record: str = "") -> Iterator[str]:
     for top in sorted({path.partition("/")[0] for path in hashes if "/" in path} - {"", ".", ".."}):
         for file in sorted((root / top).rglob("*")):
             path = file.relative_to(root).as_posix()
-            is_known = path in hashes or "__pycache__" in path.split("/") or _OF_INSTALLER.fullmatch(path)
-            if file.is_file() and not is_known:
+            is_listed = path in hashes or "__pycache__" in path.split("/") or _OF_INSTALLER.fullmatch(path)
+            if file.is_file() and not is_listed:
                 yield f"{path} is in no RECORD"
 
 
@@ -273,7 +272,7 @@ class _Finder(MetaPathFinder):
         self.pins: dict[str, Pin] = {}
         self.only: set[str] | None = None
         self._tops: dict[str, str] = {}  # top-level module -> package
-        self._files: dict[str, dict[str, str]] = {}  # package -> its files, once they were compared
+        self._found: dict[str, tuple[dict[str, str], Path]] = {}  # package -> what `compared` returned
 
     def take(self, pin: Pin) -> None:
         """Hold a package to its pin; where its code was imported before, compare it now."""
@@ -308,23 +307,24 @@ class _Finder(MetaPathFinder):
         """
         from importlib import metadata
 
+        if name in self._found:
+            return self._found[name]
         pin = self.pins[name]
         try:
             dist = metadata.distribution(pin.package)
         except metadata.PackageNotFoundError as cause:
             raise PluginError(f"{pin}: is not installed. `evid install {pin.source}`.") from cause
-        if name not in self._files:
-            wrong = list(faults(dist, pin.record))
-            if dist.version != pin.version:
-                wrong.insert(0, f"version {dist.version} is installed")
-            if wrong:
-                more = f"; {len(wrong) - 3} more" if len(wrong) > 3 else ""
-                raise PluginError(
-                    f"{pin}: {'; '.join(wrong[:3])}{more}. None of its code was run. "
-                    f"Look at it anew: `evid install {pin.source}`."
-                )
-            self._files[name] = recorded(dist)
-        return self._files[name], Path(str(dist.locate_file("")))
+        wrong = list(faults(dist, pin.record))
+        if dist.version != pin.version:
+            wrong.insert(0, f"version {dist.version} is installed")
+        if wrong:
+            more = f"; {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            raise PluginError(
+                f"{pin}: {'; '.join(wrong[:3])}{more}. None of its code was run. "
+                f"Look at it anew: `evid install {pin.source}`."
+            )
+        self._found[name] = recorded(dist), Path(str(dist.locate_file("")))
+        return self._found[name]
 
 
 _FINDER = _Finder()

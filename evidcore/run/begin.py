@@ -17,17 +17,17 @@ from evidcore.errors import EvidError, RunError, Stopped
 from evidcore.hooks import Announcer
 from evidcore.isolation.process import processes_ended
 from evidcore.recipe import Recipe, load, to_toml
+from evidcore.recipe.load import read_toml
 from evidcore.recipe.resolve import toml_tables
-from evidcore.registry import blame, fault_of_package
+from evidcore.registry import LOCK, blame, fault_of_package
 from evidcore.registry.factory import offer_of
-from evidcore.registry.pins import LOCK
 from evidcore.run.assembly import Assembly, check_splits
 from evidcore.run.context import Context
 from evidcore.run.controls import check_controls
 from evidcore.run.execute import Execution
 from evidcore.run.folder import RunFolder, create, difference, naming_full_disk, write
 from evidcore.run.inputs import unfitted_readers
-from evidcore.run.lock import drift, hold_to, lock_table, refuse_drift
+from evidcore.run.lock import drift, lock_table, refuse_drift
 from evidcore.run.record import Recorder
 
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
@@ -50,7 +50,7 @@ def start(
         fresh: no result of an earlier run is used again.
         with_controls: train control arms too.
         assembly: the recipe's parts, built if left out.
-        locked: a lock that code, data and versions must equal.
+        locked: a lock that code, data and versions must equal; `hold_to` compares code before any of it runs.
 
     Raises:
         RunError: what differs from `locked`.
@@ -63,7 +63,7 @@ def start(
         pin_threads(recipe.threads)
         lock, resolved = lock_table(recipe, assembly.datasets), to_toml(recipe)
         if locked is not None:
-            refuse_drift(locked, drift(hold_to(locked), lock))
+            refuse_drift(locked, drift(read_toml(locked)[1], lock))
         folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
         lock["run"] = {"fresh": fresh, "with_controls": with_controls}
         write(folder.path / "recipe.toml", recipe.text)

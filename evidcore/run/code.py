@@ -33,12 +33,12 @@ def package_hash(module: str) -> str:
 
 def offer_hash(offer: Offer) -> str:
     """Return the hash of the package behind a component."""
-    return package_hash(top_module(offer))
+    return package_hash(top_module(offer.target))
 
 
-def top_module(offer: Offer) -> str:
-    """Return the top-level module of a component."""
-    return offer.target.partition(":")[0].partition(".")[0]
+def top_module(target: str) -> str:
+    """Return the top-level module of a component's `module:attribute`."""
+    return target.partition(":")[0].partition(".")[0]
 
 
 def core_hash(offers: Iterable[Offer], modules: Iterable[str]) -> str:
@@ -50,10 +50,10 @@ def core_hash(offers: Iterable[Offer], modules: Iterable[str]) -> str:
     """
     entry = set(modules)
     for offer in offers:
-        if top_module(offer) == CORE:
+        if top_module(offer.target) == CORE:
             entry.add(offer.target.partition(":")[0])
         else:
-            entry |= _core_imports_of_package(top_module(offer))
+            entry |= _core_imports_of_package(top_module(offer.target))
     digest = hashlib.sha256()
     for module in sorted(_closure(frozenset(entry))):
         path = _file(module)

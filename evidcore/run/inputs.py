@@ -58,7 +58,7 @@ def hashed_inputs(
     ]
     sources = [pair for value in datasets.values() for pair in named_tables("dataset", value)]
     offers = [offer for offer, _ in sources + components]
-    code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer) != CORE}
+    code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer.target) != CORE}
     code[CORE] = core_hash(offers, (Context.__module__,))
     found = {
         "stage": table,

@@ -19,9 +19,9 @@ from evidcore.errors import RunError
 from evidcore.isolation.process import network_blocked
 from evidcore.recipe import Recipe
 from evidcore.recipe.load import read_toml
-from evidcore.registry import Offer, find, is_known, pins
+from evidcore.registry import LOCK, Offer, find, is_known, pins
 from evidcore.registry.factory import isolated_of, options
-from evidcore.run.code import offer_hash, package_hash
+from evidcore.run.code import offer_hash, package_hash, top_module
 from evidcore.run.folder import difference
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
@@ -64,8 +64,8 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def hold_to(path: Path) -> dict[str, Any]:
-    """Compare what is installed with a lock before code of any package runs; return the lock's tables.
+def hold_to(path: Path) -> None:
+    """Compare what is installed with a lock before code of any package runs, and run no package beside it.
 
     Args:
         path: the `lock.toml` of a run, or an `evid.lock`.
@@ -75,20 +75,15 @@ def hold_to(path: Path) -> dict[str, Any]:
         PluginError: if what is pinned cannot be read, or is denied.
     """
     if not path.is_file():
-        raise RunError(f"{path}: no such file. Give the lock.toml of a run, or an {pins.LOCK}.")
-    tables = read_toml(path)[1]
-    pins.only([*tables.get("package", {}), *pins.keep(path)])
-    before = {name: _state(table) for name, table in tables.get("package", {}).items()}
-    now = {}
-    for name, table in tables.get("package", {}).items():
-        top = str(next(iter(table["components"].values()))).partition(":")[0].partition(".")[0]
+        raise RunError(f"{path}: no such file. Give the lock.toml of a run, or an {LOCK}.")
+    packages = read_toml(path)[1].get("package", {})
+    pins.only([*packages, *pins.keep(path)])
+    before, now = {}, {}
+    for name, table in packages.items():
+        before[name] = {"version": table.get("version"), "code": table.get("code")}
+        top = top_module(next(iter(table["components"].values())))
         now[name] = {"version": versions([name])[name], "code": package_hash(top)}
     refuse_drift(path, difference(before, now))
-    return tables
-
-
-def _state(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {"version": table.get("version"), "code": table.get("code")}
 
 
 def refuse_drift(path: Path, drift: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """A recipe that passes through every kind of stage in seconds, and the command that runs it."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -88,6 +89,10 @@ class Evid:
         """Run the recipe and return the run folder."""
         return self.folder / json.loads(self("run", self.recipe, "--json", *arguments).stdout)["run"]
 
+    def newest(self, out: str) -> Path:
+        """Return the folder of the newest run under a folder of runs."""
+        return max((self.folder / out / "tiny").glob("2*"), key=lambda path: path.stat().st_mtime)
+
 
 @pytest.fixture(scope="module")
 def evid(tmp_path_factory, warm) -> Evid:
@@ -103,3 +108,31 @@ def done(evid) -> Path:
 @pytest.fixture(scope="session")
 def recipe_text() -> str:
     return RECIPE
+
+
+@pytest.fixture(scope="session")
+def install_hostile():
+    """Return a function that installs another package, with these rewards of hostile.py, into a folder."""
+
+    def install(folder: Path, names) -> str:
+        shutil.copyfile(Path(__file__).with_name("hostile.py"), folder / "hostile.py")
+        info = folder / "their_rewards-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rewards\nVersion: 1.2\n")
+        lines = [f"{name} = hostile:{name}" for name in names]
+        (info / "entry_points.txt").write_text("\n".join(["[evidcore.reward]", *lines]))
+        return str(folder)
+
+    return install
+
+
+@pytest.fixture
+def begin_from_grpo(evid, done):
+    """Return a function that empties a folder of runs, but for the stages that a finished run computed."""
+
+    def begin(out: str) -> None:
+        shutil.rmtree(evid.folder / out, ignore_errors=True)
+        (evid.folder / out / "tiny").mkdir(parents=True)
+        shutil.copytree(done.parent / "stages", evid.folder / out / "tiny" / "stages")
+
+    return begin

@@ -1,46 +1,30 @@
 """Runs whose rewards have a process of their own: the same bits, and a whole run folder where one fails."""
 
 import hashlib
-import json
-import shutil
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from evidcore.isolation.process import network_blocked
+from evidcore.run import RunFolder
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def isolated(evid, done, tmp_path):
+def isolated(evid, install_hostile, begin_from_grpo, tmp_path):
     """Return a function that runs the recipe to the end of GRPO with another table of its first reward."""
-    shutil.copyfile(Path(__file__).with_name("hostile.py"), tmp_path / "hostile.py")
-    info = tmp_path / "their_rewards-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rewards\nVersion: 1.2\n")
-    names = ("leaves", "matches", "loops", "quotes")
-    (info / "entry_points.txt").write_text(
-        "\n".join(["[evidcore.reward]", *(f"{name} = hostile:{name}" for name in names)])
-    )
+    install_hostile(tmp_path, ("leaves", "matches", "loops", "quotes"))
+    begin_from_grpo("apart")
 
     def run(table, exit_code=0):
         text = evid.recipe.read_text()
         recipe = evid.folder / "isolated.toml"
         recipe.write_text(text[: text.rindex("[[stage]]")].replace('use = "random"', table))
         ended = evid("run", recipe, "--out", "apart", exit_code=exit_code, PYTHONPATH=str(tmp_path))
-        folder = max((evid.folder / "apart" / "tiny").glob("2*"), key=lambda path: path.stat().st_mtime)
-        return folder, ended
+        return evid.newest("apart"), ended
 
-    shutil.rmtree(evid.folder / "apart", ignore_errors=True)
-    (evid.folder / "apart" / "tiny").mkdir(parents=True)
-    shutil.copytree(done.parent / "stages", evid.folder / "apart" / "tiny" / "stages")
     return run
-
-
-def status(folder):
-    return json.loads((folder / "STATUS").read_text())
 
 
 def test_an_isolated_reward_trains_the_same_model(isolated, done):
@@ -65,7 +49,7 @@ def test_an_isolated_reward_trains_the_same_model(isolated, done):
 )
 def test_a_run_whose_isolated_reward_fails_is_whole(reward, says, isolated):
     folder, ended = isolated(f'use = "{reward}"\nisolated = {{ time_limit_s = 2.0 }}', 2)
-    found = status(folder)
+    found = RunFolder(folder).status()
     assert found["state"] == "failed"
     assert found["message"].startswith(f"reward '{reward}' from their-rewards 1.2 {says}")
     assert "Jane Doe" not in found["message"]

@@ -337,7 +337,7 @@ def test_pip_is_told_nothing_by_the_environment_or_the_folder(monkeypatch, tmp_p
         asked.update(command=command, env=env)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(installing.subprocess, "run", run)
+    monkeypatch.setattr("subprocess.run", run)
     monkeypatch.setenv("PIP_INDEX_URL", "http://evil")
     monkeypatch.setenv("HF_TOKEN", "secret")
     PIP("install", "x.whl")

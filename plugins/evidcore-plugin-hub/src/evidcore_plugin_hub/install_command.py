@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evidcore.registry import LOCK
+
 if TYPE_CHECKING:
     from evidcore_plugin_hub.plugin.installing import Looked
 
 _lock = click.option(
-    "--lock", type=click.Path(path_type=Path, dir_okay=False), default=Path("evid.lock"), show_default=True,
+    "--lock", type=click.Path(path_type=Path, dir_okay=False), default=Path(LOCK), show_default=True,
     help="Where it is pinned: beside the recipes that use it.",
 )  # fmt: skip
 _yes = click.option("--yes", is_flag=True, help="Do not ask, where your trust.toml allows it.")

@@ -17,7 +17,7 @@ from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
-from evidcore.registry import Offer, card, card_in, find, offers, pins
+from evidcore.registry import LOCK, Offer, card, card_in, find, offers, pins
 from evidcore.reward.composer import NamedReward
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
@@ -152,7 +152,7 @@ def _of_recipe(target: Target) -> LintResult:
 def main() -> None:
     """Lint the targets on standard input; write each result as a line to the file that is named."""
     place = Path(sys.argv[1])
-    pins.keep(Path(pins.LOCK).resolve())  # of the folder that lint was called in
+    pins.keep(Path(LOCK).resolve())  # of the folder that lint was called in
     for table in json.loads(sys.stdin.read()):
         try:
             result: dict[str, Any] = lint(Target(**table)).to_json()

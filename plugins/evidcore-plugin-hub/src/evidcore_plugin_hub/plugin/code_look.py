@@ -101,9 +101,8 @@ class CodeLook:
             SyntaxError: or ValueError, RecursionError, MemoryError, if it is no Python that can be read.
         """
         self._tree = ast.parse(text)
-        self.plain: set[str] = (
-            set()
-        )  # classes that keep what they are given; the package's others may be added
+        # classes that keep what they are given; a package adds its others
+        self.plain: set[str] = set()
         self._imports: dict[str, str] = {}
         self._own = set()
         for node in ast.walk(self._tree):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -24,6 +21,7 @@ from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import is_known, normal, offers, parse_toml, pins
 from evidcore_plugin_hub.plugin import remote
 from evidcore_plugin_hub.plugin.code_look import CAPABILITIES
+from evidcore_plugin_hub.plugin.environment import installed_version, pip
 from evidcore_plugin_hub.plugin.manifest import MOST_BYTES, Manifest, differences, read_manifest
 from evidcore_plugin_hub.plugin.remote import FILE
 from evidcore_plugin_hub.plugin.wheel import MOST_BYTES as MOST_OF_WHEEL
@@ -122,16 +120,16 @@ def changes(before: Looked, now: Looked) -> list[str]:
     old, new = before.wheel, now.wheel
     found = [f"{old.package} {old.version} -> {new.version}, {now.at}"]
     for path in sorted({*old.source, *new.source}):
-        if old.source.get(path) != new.source.get(path):
-            word = "changed" if path in old.source and path in new.source else "new"
-            found.append(f"  {word if path in new.source else 'gone'}: {path}")
-    for what, one, other in (
+        one, other = old.source.get(path), new.source.get(path)
+        if one != other:
+            found.append(f"  {'new' if one is None else 'gone' if other is None else 'changed'}: {path}")
+    for what, earlier, later in (
         ("may reach", set(old.capabilities), set(new.capabilities)),
         ("needs", set(old.requires), set(new.requires)),
         ("offers", set(old.components), set(new.components)),
     ):
-        found += [f"  {what} now: {name}" for name in sorted(other - one)]
-        found += [f"  {what} no more: {name}" for name in sorted(one - other)]
+        found += [f"  {what} now: {name}" for name in sorted(later - earlier)]
+        found += [f"  {what} no more: {name}" for name in sorted(earlier - later)]
     return found
 
 
@@ -139,7 +137,7 @@ def plan(wheel: Wheel) -> list[str]:
     """Return each requirement, with what is installed of it."""
     found = []
     for line in wheel.requires:
-        version = _installed(Requirement(line).name)
+        version = installed_version(Requirement(line).name)
         found.append(f"{line} ({version or 'not'} installed)")
     return found
 
@@ -149,22 +147,15 @@ def missing(found: Looked) -> list[str]:
     lacking = []
     for line in found.manifest.requires:
         item = Requirement(line.partition(" --hash")[0])
-        version = _installed(item.name)
+        version = installed_version(item.name)
         if not version or not item.specifier.contains(version, prereleases=True):
             lacking.append(line)
     return lacking
 
 
-def _installed(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def refuse_taken(found: Looked, lock: Path) -> None:
     """Raise PluginError where another package of that name is installed than the lock pins."""
-    before = _installed(found.wheel.package)
+    before = installed_version(found.wheel.package)
     pinned = {normal(name): table for name, table in tables(lock).items()}.get(normal(found.wheel.package))
     ours = pinned is not None and remote.reference(pinned["source"]).repository == found.at.repository
     if before and not ours:
@@ -209,28 +200,13 @@ def uninstall(package: str) -> None:
     Raises:
         PluginError: if it is not there, is one of evidcore's own, or pip fails.
     """
-    if is_known(package) or not _installed(package):
+    if is_known(package) or not installed_version(package):
         raise PluginError(f"{package}: not installed, or a package of evidcore itself. `evid plugins` lists.")
     _pip("uninstall", "--yes", package)
 
 
 def _pip(*arguments: str) -> None:
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--quiet",
-        *arguments,
-    ]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "HF_"))}
-    environment["PIP_CONFIG_FILE"] = os.devnull
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        said = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-5:])
-        raise PluginError(f"pip {arguments[0]} failed, and nothing was pinned\n{said}")
+    pip(*arguments, failed=f"pip {arguments[0]} failed, and nothing was pinned")
 
 
 def tables(lock: Path) -> dict[str, Any]:

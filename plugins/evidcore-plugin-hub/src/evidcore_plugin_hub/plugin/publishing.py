@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +17,7 @@ from evidcore.errors import PluginError
 from evidcore.registry import is_known, normal
 from evidcore_plugin_hub.lint.supervised import lint_all
 from evidcore_plugin_hub.lint.target import targets
+from evidcore_plugin_hub.plugin.environment import installed_version, pip
 from evidcore_plugin_hub.plugin.installing import without_front_matter
 from evidcore_plugin_hub.plugin.manifest import Manifest, manifest_of, to_bytes
 from evidcore_plugin_hub.plugin.remote import FILE, TAG
@@ -49,7 +47,7 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
         _unpack(archive, committed)
         requires = _pinned(wheel, committed)
         linted = _linted(committed, folder)
-    tools = {tool: _version(tool) for tool in _TOOLS if _version(tool)}
+    tools = {tool: version for tool in _TOOLS if (version := installed_version(tool))}
     manifest = manifest_of(wheel, requires=requires, commit=commit, tools=tools, lint=linted)
     files = {
         "README.md": _readme(wheel, manifest),
@@ -128,13 +126,12 @@ def _built(archive: bytes, epoch_s: str, seed: str) -> tuple[str, bytes]:
     with tempfile.TemporaryDirectory() as place:
         source, out = Path(place) / f"source{seed}", Path(place) / "out"
         _unpack(archive, source)
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch_s, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-P", "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        command += ["--no-cache-dir", "--disable-pip-version-check", "--wheel-dir", str(out), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        if done.returncode:
-            said = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-15:])
-            raise PluginError(f"the wheel cannot be built here; its build system must be installed\n{said}")
+        pip(
+            "wheel", "--no-deps", "--no-build-isolation", "--no-cache-dir",
+            "--wheel-dir", str(out), str(source),
+            failed="the wheel cannot be built here; its build system must be installed",
+            SOURCE_DATE_EPOCH=epoch_s, PYTHONHASHSEED=seed,
+        )  # fmt: skip
         (wheel,) = out.iterdir()
         return wheel.name, wheel.read_bytes()
 
@@ -200,13 +197,6 @@ def _linted(committed: Path, folder: Path) -> dict[str, dict[str, Any]]:
         name = f"{result['kind']}/{result['name']}"
         found[name] = {"outcome": result["outcome"], "notes": tuple(line[:2000] for line in said["note"])}
     return found
-
-
-def _version(tool: str) -> str:
-    try:
-        return metadata.version(tool)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _readme(wheel: Wheel, manifest: Manifest) -> bytes:

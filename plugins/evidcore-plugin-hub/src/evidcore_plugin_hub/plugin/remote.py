@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,9 +206,10 @@ def upload(repository: str, files: dict[str, bytes], message: str, tag: str) -> 
 
 def store(at: Reference) -> Path:
     """Return the folder in which what was fetched at a commit is kept."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    import platformdirs
+
     owner, _, name = at.repository.partition("/")
-    return home / "evidcore" / "hub" / owner / name / at.commit
+    return Path(platformdirs.user_cache_dir("evidcore", appauthor=False)) / "hub" / owner / name / at.commit
 
 
 def reference(source: str) -> Reference:

@@ -10,7 +10,7 @@ import re
 import stat
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from email.parser import Parser
 from importlib import metadata
 from importlib.util import find_spec
@@ -100,7 +100,7 @@ def open_wheel(file: str, content: bytes) -> Wheel:
     try:
         return _opened(file, content, wrong)
     except _Refused as cause:
-        wrong.append(str(cause))
+        wrong += cause.args
     except Exception as cause:  # any bytes may be called a wheel
         wrong.append(f"cannot be read as a wheel ({type(cause).__name__}: {cause})")
     listing = "".join(f"\n  {line}" for line in dict.fromkeys(wrong))
@@ -108,7 +108,7 @@ def open_wheel(file: str, content: bytes) -> Wheel:
 
 
 class _Refused(Exception):
-    """Nothing more can be read."""
+    """Nothing more is read; says why where that was not collected yet."""
 
 
 def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
@@ -119,7 +119,7 @@ def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         wrong += _faults_of_entries(archive.infolist())
         if wrong:
-            raise _Refused(wrong.pop())
+            raise _Refused
         files = {item.filename: archive.read(item) for item in archive.infolist() if not item.is_dir()}
     folders = {path.partition("/")[0] for path in files if path.partition("/")[0].endswith(".dist-info")}
     meta = f"{file.split('-')[0]}-{file.split('-')[1]}.dist-info"
@@ -130,7 +130,7 @@ def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
     wrong += _faults_of_places(files, meta, package)
     wrong += _faults_of_texts(files)
     if wrong:
-        raise _Refused(wrong.pop())
+        raise _Refused
     message = Parser().parsestr(files.get(f"{meta}/METADATA", b"").decode())
     names, versions = message.get_all("Name") or [], message.get_all("Version") or []
     if ([*map(normal, names)], versions) != ([package], [version]):
@@ -141,7 +141,7 @@ def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
     core, requires = _requirements(message.get_all("Requires-Dist") or [], wrong)
     reach = _reach_of_card(readme, _reach_of_code(files, wrong), wrong)
     if wrong:
-        raise _Refused(wrong.pop())
+        raise _Refused
     return Wheel(
         package=str(message["Name"]), version=version, file=file, content=content, files=files,
         components=components, core=core, requires=tuple(requires), capabilities=reach, readme=readme,
@@ -164,7 +164,8 @@ def _named(file: str) -> tuple[str, str]:
     return str(name), str(version)
 
 
-def _modules(files: Mapping[str, bytes]) -> set[str]:
+def _modules(files: Iterable[str]) -> set[str]:
+    """Return the top-level modules of paths."""
     return {path.partition("/")[0].removesuffix(".py") for path in files if path.endswith(".py")}
 
 
@@ -244,10 +245,9 @@ def _faults_of_places(files: Mapping[str, bytes], meta: str, package: str) -> It
 def _modules_installed(package: str) -> set[str]:
     """Return the top-level modules of an earlier version of the package."""
     try:
-        recorded = pins.recorded(metadata.distribution(package))
+        return _modules(pins.recorded(metadata.distribution(package)))
     except metadata.PackageNotFoundError:
         return set()
-    return {path.partition("/")[0].removesuffix(".py") for path in recorded}
 
 
 def _faults_of_texts(files: Mapping[str, bytes]) -> Iterator[str]:
@@ -276,7 +276,7 @@ def _components(text: str, tops: set[str], wrong: list[str]) -> dict[str, str]:
             if kind == line[1:-1] or kind not in KIND_NAMES:
                 wrong.append(f"offers {line}; a plugin offers components of evidcore alone")
         elif line and (entry is None or kind is None or not line.isascii() or len(line.splitlines()) != 1):
-            wrong.append(f"its entry points hold {line!r}; neither [group] nor name = target")
+            wrong.append(f"its entry points hold {line!r}, neither [group] nor name = target")
         elif entry is not None:
             wrong += _faults_of_entry(str(kind), entry["name"], entry["target"], tops)
             if f"{kind}/{entry['name']}" in found:
