@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any, NoReturn
 
 
@@ -35,9 +36,12 @@ class ReadOnlyList(list[Any]):
         return list, (list(self),)
 
 
+_READ_ONLY = (str, int, float, NoneType, ReadOnlyDict, ReadOnlyList)
+
+
 def read_only(value: Any) -> Any:
     """Return a value of which no table, list or set can be written; itself where it holds none."""
-    if isinstance(value, ReadOnlyDict | ReadOnlyList):
+    if isinstance(value, _READ_ONLY):
         return value
     if isinstance(value, Mapping):
         return ReadOnlyDict({key: read_only(item) for key, item in value.items()})
@@ -57,4 +61,5 @@ class ReadOnly:
     def __post_init__(self) -> None:
         """Take read-only copies of what was given."""
         for name, value in vars(self).items():
-            object.__setattr__(self, name, read_only(value))
+            if (kept := read_only(value)) is not value:
+                object.__setattr__(self, name, kept)

@@ -1,30 +1,29 @@
-"""What crosses between a run and an isolated component: frames that hold JSON.
+"""What crosses between a run and an isolated component, in frames: a letter, a length and a text.
 
-A frame is a letter for what it holds, the length, and the text. What goes to the component keeps its types:
-each value is itself, or a list that begins with a code. What comes back is plain JSON, and whoever asked says
-which type it must have; nothing in it names a class.
+What goes to the component keeps its types. `marshal` writes it, faster than JSON and with the types of plain
+data, and reads nothing but what a run wrote. What comes back is JSON, and whoever asked says which type it
+must have; nothing in it names a class.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import functools
 import importlib
-import json
+import marshal
 import operator
 import signal
 import socket
 import struct
 import time
 from collections.abc import Callable
+from itertools import chain, count, islice
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from evidcore.case import Case, Prompt
 from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList
@@ -36,16 +35,13 @@ FIXABLE = {
     form.__name__: form for form in (ContractError, DataError, NotHere, PluginError, RecipeError, RunError)
 }
 
-_JSON: TypeAdapter[Any] = TypeAdapter(
-    Any, config={"ser_json_inf_nan": "constants"}
-)  # three times as fast as json
 MOST_BYTES = 1 << 24  # of an answer
 MOST_KEPT = 4096  # prompts and cases
-_PLAIN = frozenset({str, int, float, bool, NoneType})
+_PLAIN = frozenset({str, int, float, bool, bytes, NoneType})
 _SHARED = frozenset({Prompt, Case})  # many rollouts have the same: each is sent once
 _LISTS: dict[type, int] = {tuple: -1, list: -2, ReadOnlyList: -3, frozenset: -4, set: -5}
 _TABLES: dict[type, int] = {dict: -6, ReadOnlyDict: -7}
-_KNOWN, _BYTES, _ARRAY, _PATH = -8, -9, -10, -11
+_KNOWN, _ARRAY, _PATH, _MIXED = -8, -9, -10, -11
 _MADE = {code: form for forms in (_LISTS, _TABLES) for form, code in forms.items()}
 
 
@@ -118,9 +114,11 @@ def _how(status: bytes) -> str:
 
 
 class Encoder:
-    """Writes plain data and dataclasses as JSON that a `Decoder` reads back with every type.
+    """Writes plain data and dataclasses as bytes that a `Decoder` reads back with every type.
 
-    Prompts and cases that the other side has are not sent again: it keeps them, as this one does.
+    It goes by columns, one field of all rollouts after the other, since 64 steps of Python for a field take
+    longer than one. A column is a list of plain data, or a tuple that begins with a code. Prompts and cases
+    that the other side has are not sent again: it keeps them, as this one does.
     """
 
     def __init__(self) -> None:
@@ -138,60 +136,62 @@ class Encoder:
         """
         if len(self._kept) > MOST_KEPT:
             self.__init__()  # type: ignore[misc]  # begins anew
-        known = len(self._classes)
-        body = self._coded(value)
+        known, self._new = len(self._classes), []
+        body = self._column([value])
         names = [_name(form) for form in list(self._classes)[known:]]
-        message = [known, names, self._new, body]
-        self._new = []
-        try:
-            return _JSON.dump_json(message)
-        except ValueError:  # half a character, as a model may write it
-            return json.dumps(message).encode()
+        return marshal.dumps((known, names, self._new, body))
 
-    def _coded(self, value: Any) -> Any:
-        form = type(value)
-        if form in _PLAIN:
-            return value
-        if form in self._classes:
-            return self._stored_once(value) if form in _SHARED else self._fields(form, value)
+    def _column(self, values: list[Any]) -> Any:
+        forms = set(map(type, values))
+        if forms <= _PLAIN:
+            return values
+        if len(forms) > 1:
+            return self._mixed(values)
+        (form,) = forms
+        if form in _SHARED:
+            return self._known(form, values)
         if form in _LISTS:
-            return [_LISTS[form], *map(self._coded, value)]
+            return _LISTS[form], list(map(len, values)), self._column(list(chain.from_iterable(values)))
         if form in _TABLES:
-            return [_TABLES[form], *map(self._coded, value), *map(self._coded, value.values())]
+            keys = self._column(list(chain.from_iterable(values)))
+            each = self._column([one for table in values for one in table.values()])
+            return _TABLES[form], list(map(len, values)), keys, each
         if dataclasses.is_dataclass(form):
-            self._classes[form] = len(self._classes)
-            return self._coded(value)
-        return self._other(value)
+            return self._fields(form, values)
+        return self._others(form, values)
 
-    def _fields(self, form: type, value: Any) -> list[Any]:
-        """Return a dataclass: its number, and by name those of its fields that are not their defaults."""
-        defaults, read = _reader(form)
-        fields = {
-            name: one if type(one) in _PLAIN else self._coded(one)
-            for (name, default), one in zip(defaults, read(value))  # noqa: B905  # both of one class
-            if one is not default
-        }
-        return [self._classes[form], fields]
+    def _mixed(self, values: list[Any]) -> tuple[Any, ...]:
+        """Return values of several types: which each has, and a column of each."""
+        forms = [None if type(one) in _PLAIN else type(one) for one in values]
+        found: dict[Any, list[Any]] = {form: [] for form in forms}
+        for form, one in zip(forms, values, strict=True):
+            found[form].append(one)
+        numbers = {form: number for number, form in enumerate(found)}
+        return _MIXED, [numbers[form] for form in forms], list(map(self._column, found.values()))
 
-    def _stored_once(self, value: Any) -> list[int]:
-        if id(value) not in self._stored:
-            coded = self._fields(type(value), value)  # first, since it may store others
-            self._stored[id(value)] = len(self._kept)
-            self._kept.append(value)
+    def _fields(self, form: type, values: list[Any]) -> tuple[Any, ...]:
+        """Return dataclasses: the number of their class, how many they are, and a column for each field."""
+        number = self._classes.setdefault(form, len(self._classes))
+        columns = [[getattr(one, name) for one in values] for name in _fields(form)]
+        return number, len(values), list(map(self._column, columns))
+
+    def _known(self, form: type, values: list[Any]) -> tuple[Any, ...]:
+        """Return where the other side keeps each."""
+        if new := {id(one): one for one in values if id(one) not in self._stored}:
+            coded = self._fields(form, list(new.values()))  # first, since it may store others
+            self._stored.update(zip(new, count(len(self._kept))))  # as many as there are
+            self._kept += new.values()
             self._new.append(coded)
-        return [_KNOWN, self._stored[id(value)]]
+        return _KNOWN, [self._stored[id(one)] for one in values]
 
-    def _other(self, value: Any) -> Any:
-        if isinstance(value, np.generic):
-            return self._coded(value.item())
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-            data = base64.b64encode(value.tobytes()).decode()
-            return [_ARRAY, value.dtype.str, self._coded(value.shape), data]
-        if isinstance(value, bytes):
-            return [_BYTES, base64.b64encode(value).decode()]
-        if isinstance(value, Path):
-            return [_PATH, str(value)]
-        raise TypeError(f"a {type(value).__name__} cannot cross to a process of its own")
+    def _others(self, form: type, values: list[Any]) -> Any:
+        if issubclass(form, np.generic):
+            return self._column([one.item() for one in values])
+        if form is np.ndarray and all(one.dtype.kind in "biufc" for one in values):
+            return _ARRAY, [(one.dtype.str, one.shape, one.tobytes()) for one in values]
+        if issubclass(form, Path):
+            return _PATH, list(map(str, values))
+        raise TypeError(f"a {form.__name__} cannot cross to a process of its own")
 
 
 class Decoder:
@@ -199,55 +199,58 @@ class Decoder:
 
     def __init__(self) -> None:
         """Begin with nothing received."""
-        self._forms: list[tuple[type, dict[str, Any]]] = []
+        self._forms: list[type] = []
         self._store: list[Any] = []
 
-    def __call__(self, text: bytes) -> Any:
+    def __call__(self, message: bytes) -> Any:
         """Read back a message."""
-        known, names, new, body = json.loads(text)
+        known, names, new, body = marshal.loads(message)
         if not known:
             self._forms, self._store = [], []
         self._forms += map(_form, names)
         for one in new:
-            self._store.append(self._made(one))
-        return self._made(body) if type(body) is list else body
+            self._store += self._made(one)
+        return self._made(body)[0]
 
-    def _made(self, coded: list[Any]) -> Any:
-        code = coded[0]
+    def _made(self, column: Any) -> list[Any]:
+        if type(column) is list:
+            return column
+        code, what, *more = column
         if code >= 0:
-            form, defaults = self._forms[code]
-            fields = defaults | coded[1]
-            for name, one in coded[1].items():
-                if type(one) is list:
-                    fields[name] = self._store[one[1]] if one[0] == _KNOWN else self._made(one)
-            made = object.__new__(form)  # its checks were made when the run built it
-            if form.__dictoffset__:
-                object.__setattr__(made, "__dict__", fields)
-            else:
-                for name, one in fields.items():
-                    object.__setattr__(made, name, one)
-            return made
+            return _objects(self._forms[code], what, list(map(self._made, *more)))
         if code == _KNOWN:
-            return self._store[coded[1]]
-        each = [self._made(one) if type(one) is list else one for one in coded]
-        del each[0]
-        if code > _TABLES[dict]:
-            return _MADE[code](each)
-        if code >= _TABLES[ReadOnlyDict]:
-            half = len(each) // 2
-            return _MADE[code](zip(each[:half], each[half:], strict=True))
+            return [self._store[place] for place in what]
         if code == _ARRAY:
-            return np.frombuffer(base64.b64decode(each[2]), each[0]).reshape(each[1]).copy()
-        return Path(each[0]) if code == _PATH else base64.b64decode(each[0])
+            return [np.frombuffer(data, kind).reshape(shape).copy() for kind, shape, data in what]
+        if code == _PATH:
+            return list(map(Path, what))
+        if code == _MIXED:
+            columns = [iter(self._made(one)) for one in more[0]]
+            return [next(columns[number]) for number in what]
+        form, each = _MADE[code], iter(self._made(more[0]))
+        if code not in _TABLES.values():
+            return [form(islice(each, size)) for size in what]
+        values = iter(self._made(more[1]))
+        return [form(zip(islice(each, size), islice(values, size), strict=True)) for size in what]
+
+
+def _objects(form: type, size: int, columns: list[list[Any]]) -> list[Any]:
+    """Return dataclasses with these fields. Their checks were made when the run built them."""
+    made: list[Any] = [object.__new__(form) for _ in range(size)]
+    names = _fields(form)
+    if form.__dictoffset__:
+        for one, row in zip(made, zip(*columns, strict=True)):  # noqa: B905  # none where there is no field
+            one.__dict__.update(zip(names, row, strict=True))
+    else:
+        for name, column in zip(names, columns, strict=True):
+            for one, field in zip(made, column, strict=True):
+                object.__setattr__(one, name, field)
+    return made
 
 
 @functools.cache
-def _reader(form: Any) -> tuple[tuple[tuple[str, Any], ...], Callable[[Any], Any]]:
-    """Return the fields of a dataclass with their defaults, and what reads them all."""
-    names = tuple((one.name, one.default) for one in dataclasses.fields(form))
-    if len(names) > 1:
-        return names, operator.attrgetter(*(name for name, _ in names))
-    return names, lambda value: [getattr(value, name) for name, _ in names]
+def _fields(form: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in dataclasses.fields(form))
 
 
 @functools.cache
@@ -258,11 +261,9 @@ def _name(form: type) -> str:
 
 
 @functools.cache
-def _form(name: str) -> tuple[type, dict[str, Any]]:
-    """Return a dataclass with the defaults of its fields."""
+def _form(name: str) -> type:
     module, _, place = name.partition(":")
     form: type = operator.attrgetter(place)(importlib.import_module(module))
     if not dataclasses.is_dataclass(form):
         raise TypeError(f"{name} is no dataclass")
-    fields = dataclasses.fields(form)
-    return form, {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
+    return form
