@@ -43,6 +43,7 @@ class Pin:
     record: str  # `record_digest` of its wheel
     modules: tuple[str, ...]  # its top-level modules
     lock: Path  # where it is pinned
+    table: Mapping[str, Any] = dataclasses.field(repr=False, compare=False)  # all that the lock says of it
 
     def __str__(self) -> str:
         """Return what a message calls it."""
@@ -68,7 +69,7 @@ def read(path: Path) -> dict[str, Pin]:
     for package, table in tables.items():
         try:
             named = {key: str(table[key]) for key in ("version", "source", "record")}
-            pin = Pin(package=package, lock=path, modules=tuple(table["modules"]), **named)
+            pin = Pin(package=package, lock=path, modules=tuple(table["modules"]), table=table, **named)
         except (KeyError, TypeError) as cause:
             raise PluginError(
                 f"{path}: [plugin.{package}] lacks {cause}. `evid install` writes it."

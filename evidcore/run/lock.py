@@ -48,16 +48,7 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
             "overrides": list(recipe.overrides),
         },
         "package": packages,
-        "plugin": {
-            pin.package: {
-                "version": pin.version,
-                "source": pin.source,
-                "record": pin.record,
-                "modules": list(pin.modules),
-            }
-            for pin in pins.kept().values()
-            if pin.package in packages
-        },
+        "plugin": {pin.package: pin.table for pin in pins.kept().values() if pin.package in packages},
         "dataset": {name: {"fingerprint": item.fingerprint()} for name, item in datasets.items()},
         "versions": versions(),
         "hardware": hardware(),

@@ -46,7 +46,8 @@ def same(one, other):
     "value",
     [
         None, True, 7, 2**70, -0.5, "ü\u2028", "half of one: \ud800", (), [], {}, (1, [2, (3,)], {"a": (4,)}),
-        {1: "a", (2, "b"): None}, {Path("a"): [Path("b")]}, frozenset({1, 2}), {"x"}, b"\x00\xff", Path("/data/a.nii.gz"),
+        {1: "a", (2, "b"): None}, {Path("a"): [Path("b")]}, frozenset({1, 2}), {"x"}, b"\x00\xff",
+        Path("/data/a.nii.gz"), (None, 2, "a", [None], [()], {"a": {"b": ()}}, np.float32(0.5).item()),
         ReadOnlyDict({"a": ReadOnlyList([1, (2,)])}), read_only({"boxes": [{"z": 1}]}),
         np.arange(6, dtype=np.int16).reshape(2, 3), np.ones((2, 2), bool), np.array(1.5),
         Slotted(names=["a"], other=Slotted(names=[])), Empty(), Answer(text="A", value=Slotted(names=["b"])),

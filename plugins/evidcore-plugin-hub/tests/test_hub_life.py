@@ -91,6 +91,10 @@ def test_a_rewards_whole_life(hub, machine, small_run, tmp_path):
     assert lock["plugin"]["evid-reward-brevity"]["source"] == source
     assert 'use = "evid-reward-brevity/brevity"' in (run / "resolved.toml").read_text()
 
+    assert "a run and stays as it is" in other.evid("install", "--lock", run / "lock.toml", status=2)
+    said = other.evid("install", "--lock", run / "evid.lock", typed="evid-reward-brevity\n")
+    assert "installed evid-reward-brevity 0.1.0, pinned in" in said
+
     hub.stop()
     assert '"evid_reward_brevity:Brevity"' in other.evid("info", f"hub:{REPOSITORY}@v0.1.0")
     other.evid("run", recipe, "--locked", run / "lock.toml")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -46,7 +47,7 @@ def install(reference: str | None, lock: Path, yes: bool, as_json: bool) -> None
     _install(looked, lock, yes=yes, as_json=as_json)
 
 
-def _refuse_other(found: Looked, package: str, table: dict[str, str], lock: Path) -> None:
+def _refuse_other(found: Looked, package: str, table: Mapping[str, Any], lock: Path) -> None:
     """Refuse what is not what a lock pins."""
     from evidcore.errors import PluginError
 

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from evidcore import __version__
 from evidcore.errors import PluginError
 from evidcore.recipe.resolve import toml_tables
-from evidcore.registry import is_known, normal, offers, parse_toml, pins
+from evidcore.registry import LOCK, is_known, normal, offers, parse_toml, pins
 from evidcore_plugin_hub.plugin import remote
 from evidcore_plugin_hub.plugin.code_look import CAPABILITIES
 from evidcore_plugin_hub.plugin.environment import installed_version, pip
@@ -209,13 +209,19 @@ def _pip(*arguments: str) -> None:
     pip(*arguments, failed=f"pip {arguments[0]} failed, and nothing was pinned")
 
 
-def tables(lock: Path) -> dict[str, Any]:
-    """Return the tables of an evid.lock by package; a damaged one is refused."""
-    pins.read(lock)
-    return dict(parse_toml(lock.read_text(encoding="utf-8")).get("plugin", {})) if lock.exists() else {}
+def tables(lock: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the tables of an evid.lock by package.
+
+    Raises:
+        PluginError: if it is damaged, or the lock of a run, which nobody may change.
+    """
+    found = {pin.package: pin.table for pin in pins.read(lock).values()}
+    if lock.exists() and "package" in parse_toml(lock.read_text(encoding="utf-8")):
+        raise PluginError(f"{lock}: is the lock of a run and stays as it is. Give the {LOCK} beside it.")
+    return found
 
 
-def pin(lock: Path, changed: Mapping[str, dict[str, Any] | None]) -> None:
+def pin(lock: Path, changed: Mapping[str, Mapping[str, Any] | None]) -> None:
     """Write tables into an evid.lock, and take those out that are None."""
     known = {normal(name): (name, table) for name, table in tables(lock).items()}
     for name, table in changed.items():
