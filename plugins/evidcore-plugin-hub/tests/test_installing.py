@@ -277,6 +277,17 @@ def test_what_the_hub_does_not_know_is_told_in_a_sentence(hub):
         published(repository())
 
 
+@pytest.mark.parametrize(("doing", "says"), [("stop", "cannot be reached"), ("deny", "hf auth login")])
+def test_a_sentence_that_tells_it_all_has_no_traceback(hub, monkeypatch, doing, says):
+    if doing == "stop":
+        hub.stop()
+    else:
+        hub.token = "another"
+    with pytest.raises(PluginError, match=says) as told:
+        remote.search("laterality", "", 3)
+    assert told.value.__cause__ is None
+
+
 def installed(folder, monkeypatch, version="1.0", **more):
     """Put the plugin's package into this environment as pip would have."""
     content = {**made.files(), **more}

@@ -70,7 +70,7 @@ def resolve(text: str, *, known: bool = False) -> Reference:
         with _told(f"hub:{repository}@{name}"):
             found = HfApi().model_info(repository, revision=revision)
     except PluginError as cause:
-        if known and name in before and _is_offline(cause.__cause__):
+        if known and name in before and _is_offline(cause.__context__):
             return Reference(repository, before[name])
         raise
     commit = str(found.sha)
@@ -114,7 +114,7 @@ def fetch(at: Reference, path: str, most_bytes: int, sha256: str = "", *, known:
     try:
         content = _read(at, path, most_bytes)
     except PluginError as cause:
-        if known and copy is not None and _is_offline(cause.__cause__):
+        if known and copy is not None and _is_offline(cause.__context__):
             return copy
         raise
     if sha256 and _hash(content) != sha256:
@@ -222,26 +222,30 @@ def reference(source: str) -> Reference:
 @contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
     """Turn what the Hub's client raises into a sentence."""
-    from huggingface_hub import errors
-
     try:
         yield
     except PluginError:
         raise
     except Exception as cause:  # of the client, its transport and the answer's parser
-        if isinstance(cause, errors.RepositoryNotFoundError):
-            words = "there is no such repository, or you may not see it (`hf auth login`)"
-        elif isinstance(cause, errors.RevisionNotFoundError):
-            words = "there is no such revision"
-        elif isinstance(cause, errors.EntryNotFoundError):
-            words = "there is no such file at this commit"
-        elif isinstance(cause, errors.HfHubHTTPError) and cause.response.status_code in (401, 403):
-            words = "the Hub wants to know who you are, or that you may: `hf auth login`"
-        elif _is_offline(cause):
-            words = "the Hub cannot be reached, and no copy is kept here"
-        else:
-            words = f"{type(cause).__name__}: {printable(str(cause).partition(chr(10))[0][:200])}"
+        if words := _expected(cause):
+            raise PluginError(f"{what}: {words}.") from None
+        words = f"{type(cause).__name__}: {printable(str(cause).partition(chr(10))[0][:200])}"
         raise PluginError(f"{what}: {words}.") from cause
+
+
+def _expected(cause: Exception) -> str:
+    """Return in words what the client met, empty for what only its traceback tells."""
+    from huggingface_hub import errors
+
+    if isinstance(cause, errors.RepositoryNotFoundError):
+        return "there is no such repository, or you may not see it (`hf auth login`)"
+    if isinstance(cause, errors.RevisionNotFoundError):
+        return "there is no such revision"
+    if isinstance(cause, errors.EntryNotFoundError):
+        return "there is no such file at this commit"
+    if isinstance(cause, errors.HfHubHTTPError) and cause.response.status_code in (401, 403):
+        return "the Hub wants to know who you are, or that you may: `hf auth login`"
+    return "the Hub cannot be reached, and no copy is kept here" if _is_offline(cause) else ""
 
 
 def _is_offline(cause: BaseException | None) -> bool:
