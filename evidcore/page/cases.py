@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.case import Case, Crop, Split
-from evidcore.page.record import Line, RunRecord, groups, is_phantom
+from evidcore.page.record import Line, RunRecord, is_phantom, lines
 
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 
@@ -48,7 +48,7 @@ def chosen_groups(path: Path) -> list[Group]:
     last: tuple[float, Line] | None = None
     malformed: tuple[float, Line] | None = None
     dead: Line | None = None
-    for line in groups(path):
+    for line in lines(path):
         if not line.get("rollouts"):
             continue
         spread = statistics.pstdev(float(item.get("total") or 0.0) for item in line["rollouts"])

@@ -62,11 +62,11 @@ def read_record(folder: Path) -> RunRecord:
     """
     return dataclasses.replace(
         read_head(folder),
-        metrics=list(_lines(folder / "metrics.jsonl")),
+        metrics=list(lines(folder / "metrics.jsonl")),
         answers=[
             {"stage": path.stem, **line}
             for path in sorted((folder / "answers").glob("*.jsonl"))
-            for line in _lines(path)
+            for line in lines(path)
         ],
     )
 
@@ -117,12 +117,16 @@ def told_status(folder: Path) -> Mapping[str, Any]:
     return {**status, "state": "gone", "message": said}
 
 
-def groups(path: Path) -> Iterator[Line]:
-    """Yield the groups of one rollout file; these files are too large to keep."""
-    yield from _lines(path)
+def findings_of(line: Line) -> list[str]:
+    """Return what a question is about: its finding or target, else the findings that are present."""
+    if named := [line[key] for key in ("finding", "target") if isinstance(line.get(key), str)]:
+        return named[:1]
+    present = line.get("present")
+    return [str(name) for name in present] if isinstance(present, list) else []
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield a file's whole lines; the run may still write it, and files of rollouts are too large to keep."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8") as file:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.hooks import Announcer, observe
+from evidcore.page.record import lines
 from evidcore.run.folder import RunFolder
 
 
@@ -83,10 +84,7 @@ def append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the whole lines of a JSON lines file; a last line that a kill cut short is left out."""
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.split("\n")[:-1] if line]
+    return [*lines(path)]
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], Mapping[str, Any] | None]) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-NAMES = ("ablate", "init", "plan", "predict")
+NAMES = ("ablate", "compare", "init", "plan", "predict", "rescore", "runs")
 WITHOUT = """
 import sys
 from importlib import metadata

@@ -1,7 +1,9 @@
 """Rows of the list: scores, findings, what went wrong."""
 
 import pytest
-from evidcore_plugin_view.line_rows import answer_row, findings_of, group_row, score_of
+from evidcore_plugin_view.line_rows import answer_row, group_row, score_of
+
+from evidcore.page.record import findings_of
 
 
 @pytest.mark.parametrize(

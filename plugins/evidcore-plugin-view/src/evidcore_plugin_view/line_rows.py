@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from evidcore.page.record import findings_of
 from evidcore_plugin_view.line_index import Line, Row
 
 
@@ -48,15 +49,6 @@ def group_row(line: Line) -> Row:
         "zeros": sum(total == 0 for total in totals),
         "malformed": sum(one.get("malformed") is not None for one in rollouts),
     }
-
-
-def findings_of(line: Line) -> list[str]:
-    """Return what a question is about: its finding or target, else the findings that are present."""
-    for key in ("finding", "target"):
-        if isinstance(line.get(key), str):
-            return [str(line[key])]
-    present = line.get("present")
-    return [str(name) for name in present] if isinstance(present, list) else []
 
 
 def score_of(line: Line, headlines: Collection[str] = ()) -> float | None:

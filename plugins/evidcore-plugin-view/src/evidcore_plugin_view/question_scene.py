@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from evidcore.case import Crop, VolumeRef
 from evidcore.errors import RunError
 from evidcore.page.gallery import WORDS
+from evidcore.page.record import findings_of
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.case_book import BookedCase
 from evidcore_plugin_view.line_index import Line
-from evidcore_plugin_view.line_rows import findings_of
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.overlay import Overlay
 

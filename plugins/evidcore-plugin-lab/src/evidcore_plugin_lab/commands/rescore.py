@@ -1,0 +1,67 @@
+"""`evid rescore`: what other rewards would have paid a run's answers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from evidcore_plugin_lab.finished.rescoring import Rescored
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--reward", "rewards", multiple=True, metavar="NAME|{use=…}",
+    help="A reward, by name or as its table in TOML; several are summed. None: the run's own.",
+)  # fmt: skip
+@click.option("--beside", is_flag=True, help="Ask the run's own rewards too.")
+@click.option("--stage", default="", help="Of the rollouts; else the last that has any.")
+@click.option("--last", type=click.IntRange(min=0), default=0, help="Only the last so many steps.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, every group in it.")
+def rescore(run: Path, rewards: tuple[str, ...], beside: bool, stage: str, last: int, as_json: bool) -> None:
+    """Judge the rollouts of RUN by other rewards: whose advantages would have the other sign?
+
+    Nothing is sampled and no model is loaded.
+    """
+    from evidcore_plugin_lab.finished.rescoring import rescored
+
+    with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
+        found = rescored(run, rewards, stage=stage, beside=beside, last_steps=last)
+    if as_json:
+        groups = [{**dataclasses.asdict(one), "flipped": one.flipped} for one in found.groups]
+        told = {"stage": found.stage, "rewards": found.rewards, "unscored": found.unscored}
+        click.echo(json.dumps({**told, "figures": found.figures(), "groups": groups}, indent=1))
+        return
+    _print(found)
+
+
+def _print(found: Rescored) -> None:
+    figures = found.figures()
+    click.echo(f"{found.stage}: {figures['answers']} answers in {figures['groups']} groups, judged by")
+    for name in found.rewards:
+        lacking = found.unscored[name]
+        click.echo(f"  {name}{f', which left {lacking} unscored' if lacking else ''}")
+    shares = {
+        "answers whose advantage has the other sign": figures["flipped"],
+        "groups with such an answer": figures["groups_flipped"],
+        "groups of which another answer is best": figures["best_changed"],
+        "groups without a difference, before": figures["dead_before"],
+        "groups without a difference, now": figures["dead_after"],
+    }
+    for name, share in shares.items():
+        click.echo(f"{name:44} {100 * share:6.1f} %")
+    click.echo(f"{'mean total':44} {figures['mean_before']:.3f} -> {figures['mean_after']:.3f}")
+    most = sorted(found.groups, key=lambda one: -one.flipped)[:5]
+    if most and most[0].flipped:
+        click.echo("most changed:")
+    for one in most:
+        if one.flipped:
+            click.echo(f"  step {one.step}  {one.task}  {one.prompt}  {one.flipped} of {len(one.before)}")
+    click.echo(f"{figures['rollouts_per_s']:.0f} answers judged a second")

@@ -1,0 +1,230 @@
+"""The rollouts of a run, judged by other rewards: whose advantages would have another sign?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Action, Crop, Part, Rollout, TextPart, Turn, VisualPart
+from evidcore.errors import RecipeError, RunError
+from evidcore.prompts.rows import PromptSource, Row, prompt_sets
+from evidcore.recipe import load
+from evidcore.recipe.check import stage_class
+from evidcore.reward.composer import RewardComposer
+from evidcore.run.assembly import Assembly
+from evidcore.run.context import Context
+from evidcore.run.folder import open_run
+from evidcore.run.record import read_lines
+
+Line = Mapping[str, Any]
+EQUAL = 1e-6  # totals closer than this are one
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """The answers to one prompt: what they earned, and what they would."""
+
+    step: int
+    prompt: str
+    task: str
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+    @property
+    def flipped(self) -> int:
+        """Return how many answers lay above the group's mean and lie below it now, or the other way."""
+        return sum(old * new < 0 for old, new in zip(_sides(self.before), _sides(self.after), strict=True))
+
+    @property
+    def best_changed(self) -> bool:
+        """Tell whether none of the best answers is among the best now; not where all are equal."""
+        sides = [{place for place, value in enumerate(row) if max(row) - value < EQUAL} for row in self._rows]
+        return self.is_live and all(len(one) < len(self.before) for one in sides) and not sides[0] & sides[1]
+
+    @property
+    def is_live(self) -> bool:
+        """Tell whether the answers differ on either side."""
+        return any(max(row) - min(row) >= EQUAL for row in self._rows)
+
+    @property
+    def _rows(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return self.before, self.after
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rescored:
+    """A stage's rollouts under other rewards."""
+
+    stage: str
+    rewards: tuple[str, ...]
+    groups: tuple[Group, ...]
+    unscored: Mapping[str, int]  # by reward
+    judging_s: float  # the rewards alone
+
+    def figures(self) -> dict[str, float]:
+        """Return what changed: shares are of answers, and of groups whose answers differ on either side."""
+        answers = [(old, new) for one in self.groups for old, new in zip(one.before, one.after, strict=True)]
+        live = [one for one in self.groups if one.is_live]
+        dead = [sum(max(row) - min(row) < EQUAL for row in side) for side in self._sides()]
+        return {
+            "answers": len(answers),
+            "groups": len(self.groups),
+            "mean_before": statistics.fmean(old for old, _ in answers),
+            "mean_after": statistics.fmean(new for _, new in answers),
+            "flipped": sum(one.flipped for one in self.groups) / len(answers),
+            "groups_flipped": sum(one.flipped > 0 for one in live) / max(1, len(live)),
+            "best_changed": sum(one.best_changed for one in live) / max(1, len(live)),
+            "dead_before": dead[0] / len(self.groups),
+            "dead_after": dead[1] / len(self.groups),
+            "rollouts_per_s": len(answers) / max(self.judging_s, 1e-9),
+        }
+
+    def _sides(self) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
+        return [one.before for one in self.groups], [one.after for one in self.groups]
+
+
+def rescored(
+    folder: Path, rewards: Sequence[str] = (), *, stage: str = "", beside: bool = False, last_steps: int = 0
+) -> Rescored:
+    """Judge what a run's answers would have earned.
+
+    Each step's groups are judged together, as in training. Prompts are made again by the run's recipe.
+
+    Args:
+        folder: of the run.
+        rewards: names of components, or their tables in TOML, in the recipe's order; none: the run's own.
+        stage: of the rollouts; empty: the last that has any.
+        beside: the run's own rewards are asked too, before these.
+        last_steps: judge the last so many steps; 0: all.
+
+    Raises:
+        RunError: if the run has no such rollouts, or its recipe asks other questions today.
+        RecipeError: if a reward cannot be built, or needs the model.
+    """
+    run = open_run(folder)
+    known = sorted(path.stem for path in (run.path / "rollouts").glob("*.jsonl"))
+    name = stage or (known[-1] if known else "")
+    if name not in known:
+        raise RunError(f"{folder}: stage {name!r} has no rollouts. Stages with rollouts: {known or 'none'}.")
+    context, grpo = _stage(run.path / "resolved.toml", name, rewards, beside=beside)
+    judged = grpo.rewards(context)
+    if asking := [one.name for one in judged if one.asks_policy]:
+        raise RecipeError(f"reward {asking[0]!r} asks the model while it is trained, which is gone by now.")
+    lines = read_lines(run.path / "rollouts" / f"{name}.jsonl")
+    if last_steps and lines:
+        lines = [line for line in lines if line["step"] > lines[-1]["step"] - last_steps]
+    if not lines:
+        raise RunError(f"{folder}: {name} has no rollouts yet.")
+    source = PromptSource(prompt_sets(context, grpo.data), seed=context.recipe.seed, volumes=grpo.volumes)
+    asked = _Asked(source, grpo.steps * grpo.prompts_per_step)
+    judge = RewardComposer(judged, time_limit_s=grpo.reward_time_limit_s)
+    groups: list[Group] = []
+    unscored = {one.name: 0 for one in judged}
+    judging_s = 0.0
+    for step, of_step in groupby(lines, key=lambda line: int(line["step"])):
+        held = list(of_step)
+        rollouts = [one for number, line in enumerate(held) for one in _rollouts(line, number, asked)]
+        start_s = time.perf_counter()
+        judgement = judge(rollouts)
+        judging_s += time.perf_counter() - start_s
+        totals = iter(judgement.totals(judged))
+        for reward, verdicts in judgement.verdicts.items():
+            unscored[reward] += sum(not hasattr(verdict, "value") for verdict in verdicts)
+        groups += [
+            Group(
+                step=step, prompt=str(line["prompt_id"]), task=str(line["task"]),
+                before=tuple(float(one["total"]) for one in line["rollouts"]),
+                after=tuple(next(totals) for _ in line["rollouts"]),
+            )
+            for line in held
+        ]  # fmt: skip
+    return Rescored(
+        stage=name, rewards=tuple(one.name for one in judged), groups=tuple(groups), unscored=unscored,
+        judging_s=judging_s,
+    )  # fmt: skip
+
+
+def _stage(path: Path, name: str, rewards: Sequence[str], *, beside: bool) -> tuple[Context, Any]:
+    """Return a run's grpo stage with other rewards, and what it is built in."""
+    recipe = load(path)
+    place = next(at for at in range(len(recipe.stages)) if recipe.stage_name(at) == name)
+    own: Any = recipe.stages[place]
+    if not isinstance(own, stage_class("grpo")):
+        raise RunError(f"{path.parent}: {name} is no grpo stage, so nothing was judged in it.")
+    if rewards:
+        number = sum(type(one) is type(own) for one in recipe.stages[:place])
+        tables = ", ".join(
+            one if one.lstrip().startswith("{") else f"{{use={json.dumps(one)}}}" for one in rewards
+        )
+        recipe = load(path, [f"stage.{own.kind}[{number}].reward=[{tables}]"])
+        new: Any = recipe.stages[place]
+        own = dataclasses.replace(own, reward=(*own.reward, *new.reward)) if beside else new
+    return Context(Assembly(recipe), name), own
+
+
+class _Asked:
+    """The prompts of a stage, found again by their id and what they are judged against."""
+
+    def __init__(self, source: PromptSource, most: int) -> None:
+        self._source, self._most, self._next = source, most, 0
+        self._rows: dict[tuple[str, str, str], Row] = {}
+
+    def row(self, line: Line) -> Row:
+        """Return the row that asked a line's question.
+
+        Raises:
+            RunError: if the recipe asks it no more.
+        """
+        key = str(line["task"]), str(line["prompt_id"]), json.dumps(line["reference"], sort_keys=True)
+        while key not in self._rows and self._next < self._most:
+            row = self._source[self._next]
+            self._next += 1
+            reference = json.dumps(dict(row.prompt.reference), sort_keys=True)
+            self._rows.setdefault((row.prompt.task, row.prompt.id, reference), row)
+        if key not in self._rows:
+            raise RunError(
+                f"the question {line['prompt_id']!r} is not asked by the run's recipe today: its data or its "
+                "task has changed. `evid resume` tells what."
+            )
+        return self._rows[key]
+
+
+def _rollouts(line: Line, group: int, asked: _Asked) -> Iterator[Rollout]:
+    row = asked.row(line)
+    for one in line["rollouts"]:
+        parent = one.get("parent")
+        yield Rollout(
+            prompt=row.prompt,
+            group=group,
+            text=one["text"],
+            answer=row.task.parse(row.prompt, one["text"]),
+            turns=tuple(map(_turn, one["turns"])),
+            parent=None if parent is None else (int(parent[0]), int(parent[1])),
+        )
+
+
+def _turn(table: Line) -> Turn:
+    """Return a turn as it was judged: what tools said, `<image>` where they showed a crop."""
+    first, *texts = str(table["reply"]).split("<image>", len(table["crops"]))
+    reply: list[Part] = [TextPart(text=first)]
+    for uri, text in zip(table["crops"], texts, strict=True):
+        reply += [VisualPart(crop=Crop.parse_uri(uri)), TextPart(text=text)]
+    return Turn(
+        text=table["text"],
+        actions=tuple(Action(**action) for action in table["actions"]),
+        reply=tuple(part for part in reply if not isinstance(part, TextPart) or part.text),
+    )
+
+
+def _sides(totals: Sequence[float]) -> list[float]:
+    """Return how far each total lies from the mean; 0 where all are equal."""
+    if max(totals) - min(totals) < EQUAL:
+        return [0.0] * len(totals)
+    mean = statistics.fmean(totals)
+    return [0.0 if abs(total - mean) < EQUAL else total - mean for total in totals]
