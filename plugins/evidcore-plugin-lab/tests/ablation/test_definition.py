@@ -53,6 +53,14 @@ metrics = [
 short = []
 long = ["stage.sft.steps=9"]
 """
+CLAIM = """\
+[[claim]]
+arm = "lng"
+beats = "short"
+metric = "right"
+by = 0.1
+
+"""
 FACTORS = """\
 [factor.length]
 short = []
@@ -99,6 +107,11 @@ def test_an_ablation_is_read(put, tmp_path):
     assert found.metrics[0].label == "right"
 
 
+def test_claims_are_read(put):
+    (claim,) = load_ablation(put(("[arm]\n", CLAIM.replace("lng", "long") + "[arm]\n"))).claims
+    assert (claim.arm, claim.beats, claim.metric, claim.by) == ("long", "short", "right", 0.1)
+
+
 def test_factors_make_every_combination_of_their_levels(put):
     text = ABLATION[: ABLATION.index("[arm]")] + FACTORS
     found = load_ablation(put(('"short"', '"short+plain"'), text=text))
@@ -141,6 +154,9 @@ def test_every_mistake_is_reported_at_once_with_its_line(put):
         ('long = ["stage.sft.steps=9"]', 'long = ["stage.sft.steps=0"]', "line 15, arm.long: the recipe refuses it: "),
         ('long = ["stage.sft.steps=9"]', 'long = ["stage.sft.steps=4"]', "line 15, arm.long: makes the same recipe as arm 'short', so there is nothing to compare."),
         ("schema = 1", "schema = 2", "line 1, schema: must be 1, got 2."),
+        ("[arm]\n", CLAIM + "[arm]\n", "line 14, claim[0].arm: must be an arm, got 'lng'. Did you mean 'long'? Arms: short, long."),
+        ("[arm]\n", CLAIM.replace("lng", "short") + "[arm]\n", "line 15, claim[0].beats: must be another arm than 'short', which beats itself never."),
+        ("[arm]\n", CLAIM.replace("right", "rigth") + "[arm]\n", "line 16, claim[0].metric: 'rigth' is none of `metrics`. Did you mean 'right'? Name one by: right, strict_accuracy."),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_line_value_and_remedy(put, old, new, complaint):

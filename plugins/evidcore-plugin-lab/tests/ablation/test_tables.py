@@ -1,4 +1,5 @@
 import pytest
+from evidcore_plugin_lab.ablation.outcome import judged
 from evidcore_plugin_lab.ablation.tables import escape, latex, markdown, summary
 
 METRIC = {
@@ -112,3 +113,48 @@ def test_every_letter_that_latex_reads_is_escaped():
     assert escape(r"a_b\c{d}~^#$%&") == (
         r"a\_b\textbackslash{}c\{d\}\textasciitilde{}\textasciicircum{}\#\$\%\&"
     )
+
+
+CLAIMS = [
+    row(METRIC, 0.1, 0.02, 0.18, arm="open|wide", beats="shut", by=0.05, p_holm=0.2, verdict="not shown"),
+    row(F1, 0.077, 0.05, 0.1, arm="open|wide", beats="shut", by=0.0, p_holm=0.001, verdict="supported"),
+]
+
+
+def test_claims_stand_with_their_verdicts():
+    found = {**FOUND, "claims": CLAIMS}
+    text = markdown(found)
+    assert "| claim | metric | difference | 95 % interval | seeds | p (Holm) | verdict |" in text
+    assert r"| open\|wide beats shut by more than 5.0 | right & strict, % | +10.0 | +2.0 to +18.0 |" in text
+    assert "| +0.077 | +0.050 to +0.100 | +0.067 to +0.087 | *0.001 | supported |" in text
+    said = summary(found)
+    assert "claim: open|wide beats shut by more than 5.0, right & strict, %: not shown  +10.0 " in said
+    assert "report, findings f1 micro: supported  +0.077* (+0.050 to +0.100)\n" in said
+
+
+def claimed(value, by, p_value=0.01):
+    return {
+        "value": value, "by": by, "standard_error": 0.02, "degrees_of_freedom": 6.0, "p_value": p_value,
+    }  # fmt: skip
+
+
+def test_a_claim_is_judged_by_how_far_the_difference_is_from_what_was_claimed():
+    rows = [
+        claimed(0.3, 0.2),
+        claimed(0.22, 0.2),
+        claimed(0.1, 0.2),
+        claimed(-0.1, 0.0),
+        claimed(0.3, 0.2, None),
+    ]
+    found = judged(rows)
+    assert [row["verdict"] for row in found] == [
+        "supported", "not shown", "contradicted", "contradicted", "not shown",
+    ]  # fmt: skip
+    assert found[1]["p_value"] == pytest.approx(0.356, abs=1e-3)  # of 0.02 at one standard error
+    assert "p_holm" not in found[4]  # too few seeds
+
+
+def test_claims_share_their_error():
+    alone = judged([claimed(0.06, 0.0)])[0]
+    together = judged([claimed(0.06, 0.0), *(claimed(0.001, 0.0) for _ in range(9))])[0]
+    assert (alone["verdict"], together["verdict"]) == ("supported", "not shown")

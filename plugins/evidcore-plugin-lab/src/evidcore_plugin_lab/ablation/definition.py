@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +36,16 @@ class Metric:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is claimed before the runs: an arm's figure is above another's."""
+
+    arm: str
+    beats: str
+    metric: str  # the label of one of `metrics`, or its `metric`
+    by: float = 0.0  # more than so much, as results hold it: 0.2 are 20 points of a rate
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationKeys:
     """The keys of an ablation's file."""
 
@@ -50,6 +60,7 @@ class AblationKeys:
     factor: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
     reference: str  # the arm that the others are compared with
     metrics: tuple[Metric, ...]
+    claim: tuple[Claim, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +89,11 @@ class Ablation:
     factors: Mapping[str, tuple[str, str]]  # the levels of each; an effect is the second minus the first
     reference: str
     metrics: tuple[Metric, ...]
+    claims: tuple[Claim, ...]
+
+    def claimed(self, claim: Claim) -> Metric:
+        """Return the metric that a claim is about."""
+        return next(one for one in self.metrics if claim.metric in (one.label, one.metric))
 
     def arm(self, name: str) -> Arm:
         """Return an arm by its name."""
@@ -131,6 +147,7 @@ def _freeze(raw: Mapping[str, Any], path: Path, text: str) -> Ablation:
         seed_keys=tuple(raw.get("seed_keys", AblationKeys.seed_keys)),
         overrides=tuple(raw.get("overrides", ())), arms=tuple(_arms(raw)), factors=factors,
         reference=raw["reference"], metrics=tuple(Metric(**item) for item in raw["metrics"]),
+        claims=tuple(Claim(**item) for item in raw.get("claim", ())),
     )  # fmt: skip
 
 
@@ -176,6 +193,26 @@ def _disagreements(raw: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
         hint = did_you_mean(raw["reference"], names)
         text = f"must be an arm, got {raw['reference']!r}.{hint} Arms: {', '.join(names)}."
         yield ("reference",), text
+    for index, claim in enumerate(raw.get("claim", ())):
+        yield from _wrong_claim(("claim", index), claim, names, raw["metrics"])
+
+
+def _wrong_claim(
+    key: Key, claim: Mapping[str, Any], arms: Sequence[str], metrics: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Key, str]]:
+    """Yield what a claim names that is not there."""
+    for side in ("arm", "beats"):
+        if claim[side] not in arms:
+            text = f"must be an arm, got {claim[side]!r}.{did_you_mean(claim[side], arms)}"
+            yield (*key, side), f"{text} Arms: {', '.join(arms)}."
+    if claim["arm"] == claim["beats"]:
+        yield (*key, "beats"), f"must be another arm than {claim['arm']!r}, which beats itself never."
+    named = [name for one in metrics for name in {one.get("label", ""), one["metric"]} if name]
+    if named.count(claim["metric"]) != 1:
+        what = "is named by several of `metrics`" if claim["metric"] in named else "is none of `metrics`"
+        hint = did_you_mean(claim["metric"], named)
+        listing = ", ".join(sorted(name for name in named if named.count(name) == 1))
+        yield (*key, "metric"), f"{claim['metric']!r} {what}.{hint} Name one by: {listing}."
 
 
 def _bad_name(name: str) -> str:

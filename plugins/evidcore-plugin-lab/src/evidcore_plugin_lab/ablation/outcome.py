@@ -22,6 +22,7 @@ from evidcore_plugin_lab.ablation.definition import Ablation, Metric
 from evidcore_plugin_lab.ablation.items import row_items
 
 Row = dict[str, Any]
+SIGNIFICANT = 0.05
 INTERVALS = "95 % intervals of a t over seeds and patients"
 
 
@@ -44,11 +45,17 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
     differences: list[Row] = []
     effects: list[Row] = []
     lines: list[Row] = []
+    claims: list[Row] = []
     others = [arm.name for arm in ablation.arms if arm.name != ablation.reference]
     metrics: list[Row] = []
     for metric in ablation.metrics:
         measured = _Measured(metric, by_arm)
         metrics.append({**vars(metric), "unit": measured.unit})
+        claims += [
+            measured.row({claim.arm: 1.0, claim.beats: -1.0}, vars(claim))
+            for claim in ablation.claims
+            if ablation.claimed(claim) == metric
+        ]
         arms += [measured.row({arm: 1.0}, {"arm": arm}) for arm in by_arm]
         for arm in others:
             weights = {arm: 1.0, ablation.reference: -1.0}
@@ -62,7 +69,7 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
         "factors": {name: list(levels) for name, levels in ablation.factors.items()},
         "arms": {arm.name: list(arm.overrides) for arm in ablation.arms},
         "rows": arms, "differences": _adjusted(differences), "effects": _adjusted(effects),
-        "reference_lines": lines, "missing": missing, "accepted": list(accepted),
+        "claims": judged(claims), "reference_lines": lines, "missing": missing, "accepted": list(accepted),
         "cells": [_cell(cell) for cell in cells],
         "made_with": _made_with(cells),
     }  # fmt: skip
@@ -204,6 +211,26 @@ def _adjusted(rows: list[Row]) -> list[Row]:
             row["standard_error"], tests=max(len(tested), 1), degrees_of_freedom=row["degrees_of_freedom"]
         )
     return rows
+
+
+def judged(claims: list[Row]) -> list[Row]:
+    """Add a verdict to each claim: is the difference above what was claimed, below it, or not told apart?
+
+    p values are those of the difference minus what was claimed, adjusted after Holm over all claims.
+    """
+    from scipy import stats
+
+    tested = [row for row in claims if row["p_value"] is not None]
+    for row in tested:
+        t = (row["value"] - row["by"]) / row["standard_error"]
+        row["p_value"] = 2 * float(stats.t.sf(abs(t), row["degrees_of_freedom"]))
+    for row in claims:
+        row["verdict"] = "not shown"
+    for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
+        row["p_holm"] = adjusted
+        if adjusted < SIGNIFICANT:
+            row["verdict"] = "supported" if row["value"] > row["by"] else "contradicted"
+    return claims
 
 
 def _result(cell: Cell, metric: Metric) -> dict[str, Any]:

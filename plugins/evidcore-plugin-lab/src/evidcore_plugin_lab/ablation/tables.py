@@ -8,6 +8,7 @@ from typing import Any
 
 from evidcore.cli.summary import is_fraction
 from evidcore.evaluate.bootstrap import FEWEST_SEEDS
+from evidcore_plugin_lab.ablation.outcome import SIGNIFICANT
 
 Found = Mapping[str, Any]  # what `outcome` returns, with `command`
 _LINES = {
@@ -20,7 +21,6 @@ _LATEX = {
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}",
 }  # fmt: skip
-SIGNIFICANT = 0.05
 DETECTABLE = (
     "Detectable is the smallest true difference that these seeds and patients would have shown with 80 % "
     "power, two-sided at 5 % shared among all rows tested in its table: smaller ones would be missed."
@@ -83,6 +83,8 @@ def summary(found: Found) -> str:
         for effect in dict.fromkeys(row["effect"] for row in found["effects"]):
             told = _compared(_row(found["effects"], metric, effect=effect))
             lines += [f"  {effect:{width}}        {told}"] if told else []
+    for row in found.get("claims", ()):
+        lines.append(f"claim: {_claim(row)}, {_heading(found, row)}: {row['verdict']}{_compared(row)}")
     if found["differences"]:
         lines.append(f"differences from {found['reference']}, {_intervals(found)}; {_stars(found)}")
     lines += [f"not finished: {', '.join(found['missing'])}"] if found["missing"] else []
@@ -96,7 +98,9 @@ def _compared(row: Found | None) -> str:
     if row["low"] is None:
         return f"  {_signed(row, row['value'])} ({row['note']})"
     star = "*" if _is_tested(row) and row["p_holm"] < SIGNIFICANT else " "
-    reach = "" if row["detectable"] is None else f", below {_figure(row, row['detectable'])} would be missed"
+    reach = (
+        "" if row.get("detectable") is None else f", below {_figure(row, row['detectable'])} would be missed"
+    )
     value, low, high = (_signed(row, row[key]) for key in ("value", "low", "high"))
     return f"  {value}{star} ({low} to {high}){reach}"
 
@@ -107,8 +111,14 @@ def escape(text: str) -> str:
 
 
 def tables(found: Found) -> Iterator[Table]:
-    """Yield the headline table, the differences, the effects of factors, and the seeds."""
+    """Yield the headline table, the claims, the differences, the effects of factors, and the seeds."""
     yield _headline(found)
+    if found.get("claims"):
+        heads = ["claim", "metric", "difference", "95 % interval", "seeds", "p (Holm)", "verdict"]
+        rows = [
+            [_claim(row), _heading(found, row), *_tested(row)[:-1], row["verdict"]] for row in found["claims"]
+        ]
+        yield Table("Claims", heads, rows)
     if found["differences"]:
         heads = ["arm", "metric", "difference", "95 % interval", "seeds", "p (Holm)", "detectable"]
         rows = [[row["arm"], _heading(found, row), *_tested(row)] for row in found["differences"]]
@@ -174,8 +184,14 @@ def _tested(row: Found) -> list[str]:
     seeds = f"{_signed(row, min(values))} to {_signed(row, max(values))}" if values else ""
     interval = "" if row["low"] is None else f"{_signed(row, row['low'])} to {_signed(row, row['high'])}"
     told = _p(row)
-    reach = "" if row["detectable"] is None else _figure(row, row["detectable"])
+    reach = "" if row.get("detectable") is None else _figure(row, row["detectable"])
     return [_signed(row, row["value"]), interval or row["note"], seeds, told, reach]
+
+
+def _claim(row: Found) -> str:
+    """Return what was claimed before the runs."""
+    more = f" by more than {_figure(row, row['by'])}" if row["by"] else ""
+    return f"{row['arm']} beats {row['beats']}{more}"
 
 
 def _is_tested(row: Found) -> bool:
