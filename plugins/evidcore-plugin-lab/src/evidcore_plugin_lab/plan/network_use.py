@@ -7,7 +7,7 @@ from typing import Any
 
 from evidcore.model.architecture import shipped
 from evidcore.recipe import Recipe
-from evidcore.registry import downloads
+from evidcore.registry import downloads, find
 from evidcore.run import model as models
 from evidcore.run.assembly import Assembly
 from evidcore.run.dry_run import is_fetched, tables
@@ -39,3 +39,6 @@ def sent(recipe: Recipe) -> Iterator[str]:
         for what, key in (("texts", "sends_text_away"), ("images", "sends_images_away")):
             if table.get(key) is True and "url" in table:
                 yield f"{what} of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
+    for name in recipe.observers:
+        if says := getattr(find("observer", name).load(), "sends_away", ""):
+            yield f"{says} (observer {name!r})"

@@ -1,0 +1,1 @@
+"""A run's figures in trackers that are not evidcore's."""

@@ -1,0 +1,56 @@
+"""Observer `wandb`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from evidcore.hooks import observe
+from evidcore_plugin_trackers.figures import numbers
+
+
+class Wandb:
+    """Send each step's figures and each stage's result to Weights & Biases: numbers, and names of stages.
+
+    The project is called as the recipe, the run as the run folder. Figures are `STAGE/name` over
+    `STAGE/step`, since steps count anew in each stage. `WANDB_MODE=offline` keeps them under `RUN/wandb`.
+    """
+
+    sends_away: ClassVar[str] = "the figures of each step and stage, to Weights & Biases"
+
+    def __init__(self) -> None:
+        import wandb
+
+        self._wandb = wandb
+        self._run: Any = None
+
+    @observe
+    def stage_started(self, stage: str, folder: Path) -> None:
+        """Open the run at the first stage, and tell what its steps are."""
+        place = folder.parents[1]
+        if self._run is None:
+            sober = self._wandb.Settings(
+                console="off", disable_code=True, disable_git=True, x_disable_meta=True
+            )
+            self._run = self._wandb.init(
+                project=place.parent.name, name=place.name, id=place.name, resume="allow", dir=str(place),
+                settings=sober,
+            )  # fmt: skip
+        self._run.define_metric(f"{stage}/step", hidden=True)
+        self._run.define_metric(f"{stage}/*", step_metric=f"{stage}/step")
+
+    @observe
+    def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Send a step."""
+        self._tell({f"{stage}/step": step, **{f"{stage}/{name}": value for name, value in metrics.items()}})
+
+    @observe
+    def stage_finished(self, stage: str, figures: Mapping[str, Any]) -> None:
+        """Put the result into the run's summary."""
+        if self._run is not None:
+            self._run.summary.update({f"{stage}/result/{name}": value for name, value in numbers(figures)})
+
+    def _tell(self, line: Mapping[str, float]) -> None:
+        if self._run is not None:
+            self._run.log(dict(line))

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from evidcore_plugin_phantoms.testing import small_run as small_run
+
+from evidcore.testing.fixtures import evid as evid

@@ -1,0 +1,43 @@
+"""Figures in Weights & Biases, kept on this machine; skipped where its client is not installed."""
+
+import importlib.util
+
+import pytest
+from evidcore_plugin_lab.plan.network_use import sent
+from evidcore_plugin_phantoms.testing import SMALL
+
+from evidcore.hooks import Announcer
+from evidcore.recipe import load
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("wandb") is None, reason='pip install "evidcore-plugin-trackers[wandb]"'
+)
+def test_a_run_is_kept_offline_and_holds_numbers_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    announcer = Announcer.from_names([], ["wandb"])
+    folder = tmp_path / "runs/small/20260101-120000-0123abcd"
+    for stage in ("01-sft", "02-sft"):
+        announcer.stage_started(stage, folder / "working" / stage)
+        announcer.step_finished(stage, 1, {"loss": 0.5})
+        announcer.step_finished(stage, 2, {"loss": 0.25})
+        announcer.stage_finished(stage, folder, {"took_s": 2.0, "note": "a patient's words"})
+    assert not announcer.failed
+    import wandb
+
+    run = wandb.run
+    assert run is not None
+    assert (run.project, run.name) == ("small", folder.name)
+    assert run.summary["02-sft/loss"] == 0.25
+    assert run.summary["01-sft/result/took_s"] == 2.0
+    wandb.finish()
+    (kept,) = (folder / "wandb").glob("offline-run-*")
+    held = b"".join(path.read_bytes() for path in kept.rglob("*") if path.is_file())
+    assert b"a patient" not in held
+
+
+def test_the_plan_says_what_leaves_the_machine(tmp_path):
+    text = SMALL.read_text().replace("seed = 17", 'seed = 17\nobservers = ["tensorboard", "wandb"]', 1)
+    (tmp_path / "small.toml").write_text(text)
+    told = list(sent(load(tmp_path / "small.toml")))
+    assert told == ["the figures of each step and stage, to Weights & Biases (observer 'wandb')"]
