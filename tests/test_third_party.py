@@ -43,7 +43,8 @@ def example(tmp_path_factory):
 def site(example, monkeypatch):
     (example / "imported").unlink(missing_ok=True)
     monkeypatch.syspath_prepend(example)
-    return example
+    yield example
+    sys.modules.pop("evid_reward_laterality", None)  # the Hub's tests have one of that name
 
 
 def put_broken(site, package, body, table):
