@@ -172,7 +172,7 @@ class Encoder:
     def _fields(self, form: type, values: list[Any]) -> tuple[Any, ...]:
         """Return dataclasses: the number of their class, how many they are, and a column for each field."""
         number = self._classes.setdefault(form, len(self._classes))
-        columns = [[getattr(one, name) for one in values] for name in _fields(form)]
+        columns = [[getattr(one, name) for one in values] for name in _field_names(form)]
         return number, len(values), list(map(self._column, columns))
 
     def _known(self, form: type, values: list[Any]) -> tuple[Any, ...]:
@@ -237,7 +237,7 @@ class Decoder:
 def _objects(form: type, size: int, columns: list[list[Any]]) -> list[Any]:
     """Return dataclasses with these fields. Their checks were made when the run built them."""
     made: list[Any] = [object.__new__(form) for _ in range(size)]
-    names = _fields(form)
+    names = _field_names(form)
     if form.__dictoffset__:
         for one, row in zip(made, zip(*columns, strict=True)):  # noqa: B905  # none where there is no field
             one.__dict__.update(zip(names, row, strict=True))
@@ -249,7 +249,7 @@ def _objects(form: type, size: int, columns: list[list[Any]]) -> list[Any]:
 
 
 @functools.cache
-def _fields(form: Any) -> tuple[str, ...]:
+def _field_names(form: Any) -> tuple[str, ...]:
     return tuple(one.name for one in dataclasses.fields(form))
 
 

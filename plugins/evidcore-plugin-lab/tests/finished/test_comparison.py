@@ -85,6 +85,12 @@ def test_two_runs_are_compared_at_the_same_stage(trained, tmp_path, evid):
     ]
 
 
+def test_two_runs_whose_folders_have_one_name_are_two_runs(trained, tmp_path):
+    other = run_of(tmp_path / "elsewhere", "one", {"05-evaluate": [line(0, 1.0)]})
+    (question,) = compared(trained, other).questions
+    assert (question.before, question.after) == (0.0, 1.0)
+
+
 def test_an_answer_is_worth_any_of_its_figures(trained):
     assert compared(trained, None, metric="tokens").by_task()[0].before == 3.0
     with pytest.raises(RunError, match=r"no number 'token'.* Did you mean 'tokens'"):

@@ -43,14 +43,13 @@ class Wandb:
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Send a step."""
-        self._tell({f"{stage}/step": step, **{f"{stage}/{name}": value for name, value in metrics.items()}})
+        self._run.log({
+            f"{stage}/step": step,
+            **{f"{stage}/{name}": value for name, value in metrics.items()},
+        })
 
     @observe
     def stage_finished(self, stage: str, figures: Mapping[str, Any]) -> None:
-        """Put the result into the run's summary."""
+        """Put the result into the run's summary; that of stages used again before it opened is left out."""
         if self._run is not None:
             self._run.summary.update({f"{stage}/result/{name}": value for name, value in numbers(figures)})
-
-    def _tell(self, line: Mapping[str, float]) -> None:
-        if self._run is not None:
-            self._run.log(dict(line))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Collection, Sequence
-from typing import Any
 
+from evidcore.page.durations import is_number
 from evidcore.page.record import findings_of
 from evidcore_plugin_view.line_index import Line, Row
 
@@ -59,8 +58,3 @@ def score_of(line: Line, headlines: Collection[str] = ()) -> float | None:
         return float(line["value"])
     figures = line.get("figures") or {}
     return next((float(figures[name]) for name in sorted(headlines) if is_number(figures.get(name))), None)
-
-
-def is_number(value: Any) -> bool:
-    """Tell whether a value of a line is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

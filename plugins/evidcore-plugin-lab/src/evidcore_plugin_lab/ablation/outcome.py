@@ -203,9 +203,7 @@ def _effects(ablation: Ablation) -> Iterator[tuple[str, dict[str, float]]]:
 
 def _adjusted(rows: list[Row]) -> list[Row]:
     """Add p values after Holm and detectable differences, over all rows that were tested."""
-    tested = [row for row in rows if row["p_value"] is not None]
-    for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
-        row["p_holm"] = adjusted
+    tested = _tested(rows)
     for row in rows:
         row["detectable"] = detectable(
             row["standard_error"], tests=max(len(tested), 1), degrees_of_freedom=row["degrees_of_freedom"]
@@ -220,17 +218,23 @@ def judged(claims: list[Row]) -> list[Row]:
     """
     from scipy import stats
 
-    tested = [row for row in claims if row["p_value"] is not None]
-    for row in tested:
-        t = (row["value"] - row["by"]) / row["standard_error"]
-        row["p_value"] = 2 * float(stats.t.sf(abs(t), row["degrees_of_freedom"]))
     for row in claims:
         row["verdict"] = "not shown"
-    for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
-        row["p_holm"] = adjusted
-        if adjusted < SIGNIFICANT:
+        if row["p_value"] is not None:
+            t = (row["value"] - row["by"]) / row["standard_error"]
+            row["p_value"] = 2 * float(stats.t.sf(abs(t), row["degrees_of_freedom"]))
+    for row in _tested(claims):
+        if row["p_holm"] < SIGNIFICANT:
             row["verdict"] = "supported" if row["value"] > row["by"] else "contradicted"
     return claims
+
+
+def _tested(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that have a p value, after adding the one after Holm over all of them."""
+    tested = [row for row in rows if row["p_value"] is not None]
+    for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
+        row["p_holm"] = adjusted
+    return tested
 
 
 def _result(cell: Cell, metric: Metric) -> dict[str, Any]:

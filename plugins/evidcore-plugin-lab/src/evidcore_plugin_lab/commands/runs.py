@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -48,6 +48,7 @@ def _print(shown: list[Listed]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from evidcore.cli.summary import number
     from evidcore_plugin_lab.commands.wide_table import print_table
 
     table = Table("run", "seed", "state", "at (UTC)", "last evaluation", box=None, pad_edge=False)
@@ -60,12 +61,11 @@ def _print(shown: list[Listed]) -> None:
             "" if one.seed is None else str(one.seed),
             f"[{colour}]{one.state}[/{colour}]{escape(at)}",
             one.time[:16].replace("T", " "),
-            escape("; ".join(map(_said, one.headlines))),
+            escape(
+                "; ".join(
+                    f"{row['name']} {row['metric']} {number(row['metric'], row['value'], row['unit'])}"
+                    for row in one.headlines
+                )
+            ),
         )
     print_table(table)
-
-
-def _said(row: Any) -> str:
-    value = float(row["value"])
-    figure = f"{100 * value:.1f} %" if row["unit"] == "rate" else f"{value:.3f}"
-    return f"{row['name']} {row['metric']} {figure}"

@@ -14,7 +14,7 @@ from evidcore.evaluate.bootstrap import Interval, paired_interval
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.page.record import Line, RunRecord, findings_of, lines, read_head
 
-Key = tuple[str, str, str]  # task, condition, prompt
+Key = tuple[str, str]  # task, prompt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,13 +109,10 @@ def compared(
         start = _stage(old, before or after)
     else:
         start = _stage(old, before) if before else _before(old, after)
-    sides = {
-        f"{head.folder.name}:{name}": _answers(head.folder, name)
-        for head, name in ((old, start), (new, after))
-    }
-    if len(sides) < 2:
+    if (old.folder.resolve(), start) == (new.folder.resolve(), after):
         raise RunError(f"{first}: {start} would be compared with itself. Name another with --before.")
-    (before_name, before_lines), (after_name, after_lines) = sides.items()
+    before_name, after_name = f"{old.folder.name}:{start}", f"{new.folder.name}:{after}"
+    before_lines, after_lines = _answers(old.folder, start), _answers(new.folder, after)
     shared = [key for key in after_lines if key in before_lines]
     if not shared:
         raise RunError(
@@ -123,8 +120,11 @@ def compared(
             f"{len(after_lines)} were asked. Runs of other seeds have other patients: `evid ablate`."
         )
     questions = [_question(before_lines[key], after_lines[key], metric) for key in shared]
-    alone = {before_name: len(before_lines) - len(shared), after_name: len(after_lines) - len(shared)}
-    notes = [f"{count} questions were asked by {name} alone" for name, count in alone.items() if count]
+    notes = [
+        f"{len(asked) - len(shared)} questions were asked by {name} alone"
+        for name, asked in ((before_name, before_lines), (after_name, after_lines))
+        if len(asked) > len(shared)
+    ]
     worded = sum(before_lines[key][0].get("prompt") != after_lines[key][0].get("prompt") for key in shared)
     if worded:
         notes.append(f"{worded} questions are worded otherwise, or have their options in another order")
@@ -171,9 +171,8 @@ def _answers(folder: Path, stage: str) -> dict[Key, list[Line]]:
     """Return a stage's answers over own volumes, by question; several where it was asked several times."""
     found: dict[Key, list[Line]] = {}
     for line in lines(folder / "answers" / f"{stage}.jsonl"):
-        condition = str(line.get("condition", "own"))
-        if condition == "own":
-            found.setdefault((str(line["task"]), condition, str(line["prompt_id"])), []).append(line)
+        if line.get("condition", "own") == "own":
+            found.setdefault((str(line["task"]), str(line["prompt_id"])), []).append(line)
     return found
 
 

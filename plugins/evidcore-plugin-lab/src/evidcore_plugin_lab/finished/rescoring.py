@@ -11,19 +11,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Action, Crop, Part, Rollout, TextPart, Turn, VisualPart
+from evidcore.case import Action, Crop, Part, Rollout, TextPart, Turn, Unscored, VisualPart
 from evidcore.errors import RecipeError, RunError
+from evidcore.page.record import Line
 from evidcore.prompts.rows import PromptSource, Row, prompt_sets
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
-from evidcore.reward.composer import RewardComposer
+from evidcore.reward.composer import EQUAL, RewardComposer
 from evidcore.run.assembly import Assembly
 from evidcore.run.context import Context
 from evidcore.run.folder import open_run
 from evidcore.run.record import read_lines
-
-Line = Mapping[str, Any]
-EQUAL = 1e-6  # totals closer than this are one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,17 +42,14 @@ class Group:
     @property
     def best_changed(self) -> bool:
         """Tell whether none of the best answers is among the best now; not where all are equal."""
-        sides = [{place for place, value in enumerate(row) if max(row) - value < EQUAL} for row in self._rows]
-        return self.is_live and all(len(one) < len(self.before) for one in sides) and not sides[0] & sides[1]
+        if _is_dead(self.before) or _is_dead(self.after):
+            return False
+        return _best(self.before).isdisjoint(_best(self.after))
 
     @property
     def is_live(self) -> bool:
         """Tell whether the answers differ on either side."""
-        return any(max(row) - min(row) >= EQUAL for row in self._rows)
-
-    @property
-    def _rows(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return self.before, self.after
+        return not (_is_dead(self.before) and _is_dead(self.after))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +66,6 @@ class Rescored:
         """Return what changed: shares are of answers, and of groups whose answers differ on either side."""
         answers = [(old, new) for one in self.groups for old, new in zip(one.before, one.after, strict=True)]
         live = [one for one in self.groups if one.is_live]
-        dead = [sum(max(row) - min(row) < EQUAL for row in side) for side in self._sides()]
         return {
             "answers": len(answers),
             "groups": len(self.groups),
@@ -80,13 +74,10 @@ class Rescored:
             "flipped": sum(one.flipped for one in self.groups) / len(answers),
             "groups_flipped": sum(one.flipped > 0 for one in live) / max(1, len(live)),
             "best_changed": sum(one.best_changed for one in live) / max(1, len(live)),
-            "dead_before": dead[0] / len(self.groups),
-            "dead_after": dead[1] / len(self.groups),
+            "dead_before": sum(_is_dead(one.before) for one in self.groups) / len(self.groups),
+            "dead_after": sum(_is_dead(one.after) for one in self.groups) / len(self.groups),
             "rollouts_per_s": len(answers) / max(self.judging_s, 1e-9),
         }
-
-    def _sides(self) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
-        return [one.before for one in self.groups], [one.after for one in self.groups]
 
 
 def rescored(
@@ -135,7 +126,7 @@ def rescored(
         judging_s += time.perf_counter() - start_s
         totals = iter(judgement.totals(judged))
         for reward, verdicts in judgement.verdicts.items():
-            unscored[reward] += sum(not hasattr(verdict, "value") for verdict in verdicts)
+            unscored[reward] += sum(isinstance(verdict, Unscored) for verdict in verdicts)
         groups += [
             Group(
                 step=step, prompt=str(line["prompt_id"]), task=str(line["task"]),
@@ -224,7 +215,17 @@ def _turn(table: Line) -> Turn:
 
 def _sides(totals: Sequence[float]) -> list[float]:
     """Return how far each total lies from the mean; 0 where all are equal."""
-    if max(totals) - min(totals) < EQUAL:
+    if _is_dead(totals):
         return [0.0] * len(totals)
     mean = statistics.fmean(totals)
     return [0.0 if abs(total - mean) < EQUAL else total - mean for total in totals]
+
+
+def _is_dead(totals: Sequence[float]) -> bool:
+    """Tell whether all answers of a group earned the same, so that it gives no advantage."""
+    return max(totals) - min(totals) < EQUAL
+
+
+def _best(totals: Sequence[float]) -> set[int]:
+    """Return the places of the best answers."""
+    return {place for place, total in enumerate(totals) if max(totals) - total < EQUAL}
