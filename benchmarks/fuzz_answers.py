@@ -52,7 +52,7 @@ from evidcore.errors import DataError
 from evidcore.prompts.rows import Row
 from evidcore.registry import factory, offers
 from evidcore.reward.composer import NamedReward, RewardComposer, record
-from evidcore.run.record import append, read_lines
+from evidcore.runs.record import append, read_lines
 from evidcore.testing.data import FINDINGS, volume_case
 from evidcore.train.trl.trainer import read_answers
 

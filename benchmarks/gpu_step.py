@@ -131,7 +131,7 @@ def build(recipe: Any, device: Any, quick: bool) -> tuple[Any, Any, Any]:
     from evidcore.model import assemble
     from evidcore.model.architecture import shipped
     from evidcore.registry import factory
-    from evidcore.run.dry_run import Shapes, TextShape
+    from evidcore.runs.dry_run import Shapes, TextShape
 
     encoder_table = {**recipe.model.encoder, "pretrained": "", **(SMALL if quick else {})}
     config = AutoConfig.from_pretrained(shipped()[recipe.model.language["id"]].folder)

@@ -190,7 +190,7 @@ def main() -> None:
         from evidcore_plugin_lab.plan.plan import plan
 
         from evidcore.recipe import load
-        from evidcore.run import run, start
+        from evidcore.runs import run, start
 
         began_s = time.perf_counter()
         write_model(scratch / "model", given.id, given.device, given.quick)

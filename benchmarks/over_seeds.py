@@ -30,8 +30,8 @@ from evidcore.contracts import Sums
 from evidcore.evaluate.bootstrap import Arms, Contrast, Item
 from evidcore.evaluate.pooling import pooled
 from evidcore.recipe import load
-from evidcore.run.lock import lock_table
-from evidcore.run.record import read_lines
+from evidcore.runs.lock import lock_table
+from evidcore.runs.record import read_lines
 
 ROOT = Path(__file__).parents[1]
 FEWEST_RUNS = 3  # of one seed, to tell how far apart they end

@@ -28,7 +28,7 @@ from scipy import stats
 
 from evidcore.evaluate.bootstrap import Interval, holm, mean_interval, paired_interval
 from evidcore.evaluate.reference_lines import row
-from evidcore.run.controls import Reading, change
+from evidcore.runs.controls import Reading, change
 
 TITLE = """# recipes/med3d_r1.toml over seeds
 

@@ -59,7 +59,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
 
     from evidcore.builtin.rollouts import Plain
     from evidcore.reward.composer import NamedReward
-    from evidcore.run.dry_run import Shapes, TextShape
+    from evidcore.runs.dry_run import Shapes, TextShape
     from evidcore.train.grpo import Grpo
     from evidcore.train.settings import Silent
     from evidcore.train.sft import Sft

@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 
 from evidcore.recipe import load
-from evidcore.run import open_run
-from evidcore.run.inputs import INPUTS
+from evidcore.runs import open_run
+from evidcore.runs.inputs import INPUTS
 
 
 def ship(stored: Path, folder: Path) -> None:

@@ -26,7 +26,7 @@ from evidcore.contracts import Answers, Scored, Task
 from evidcore.evaluate.bootstrap import paired_interval
 from evidcore.recipe import load
 from evidcore.recipe.shape import DataUse
-from evidcore.run.assembly import Assembly
+from evidcore.runs.assembly import Assembly
 from evidcore.volume import cache_root
 
 ARMS = {"SFT": BEFORE, "as much more SFT": LONGER, "GRPO": AFTER}

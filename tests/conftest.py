@@ -34,7 +34,7 @@ def benchmark() -> Callable[[str], ModuleType]:
 TAKE_SECONDS = [
     "evidcore.train.grpo",
     "evidcore.train.sft",
-    "evidcore.run",
+    "evidcore.runs",
     "evidcore.page",
     "monai.networks.blocks",
 ]

@@ -9,8 +9,8 @@ from evidcore.case import Score
 from evidcore.contracts import Checked, Reward
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "med3d_r1.toml"
 SMALL = ("dataset.chest.train_cases=12", "arms=false")

@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import binomtest
 
 from evidcore.recipe import load
-from evidcore.run.lock import lock_table
+from evidcore.runs.lock import lock_table
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "phantom_learning.py"

@@ -45,9 +45,9 @@ from evidcore.formats import Volume as ScanVolume
 from evidcore.model.policy import sampling_of
 from evidcore.recipe import load
 from evidcore.registry import factory, offers
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
-from evidcore.run.model import StageOutputs
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.model import StageOutputs
 from evidcore.testing.data import FINDINGS
 from evidcore.train.settings import Silent
 from evidcore.volume import read, read_mask

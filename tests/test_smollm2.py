@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from evidcore.model.language import Pretrained
 from evidcore.model.template import round_trip
 from evidcore.recipe import load
-from evidcore.run.assembly import Assembly
+from evidcore.runs.assembly import Assembly
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "smollm2.toml"
 FEW = [

@@ -39,7 +39,7 @@ ROOMS = (
     "evaluate",
     "audit",
     "page",
-    "run",
+    "runs",
     "cli",
     "testing",
 )
@@ -61,12 +61,12 @@ MOST_LINES = 32_880
 MOST_MODULES = 195
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 3115
-OPEN_TO_COMMANDS = {"run", "recipe", "page", "cli"}  # what commands are made of, the core's own too
+OPEN_TO_COMMANDS = {"runs", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
     ("segmenters", "cli"),  # its command shares options and progress with the core's
     ("segmenters", "page"),  # the audit's page is drawn like a run's
     ("segmenters", "recipe"),  # a segmenter may be named as a service of a recipe
-    ("tables", "run"),  # which are built as a run builds them
+    ("tables", "runs"),  # which are built as a run builds them
     ("tables", "recipe"),  # a command's target is a folder's table, or the data sets of a recipe
 }
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}

@@ -16,9 +16,9 @@ from evidcore.builtin.views import Volume
 from evidcore.cli.summary import summary
 from evidcore.recipe import load
 from evidcore.registry.factory import build
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
-from evidcore.run.folder import RunFolder
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.folder import RunFolder
 from evidcore.testing import check_audit, check_evaluation, check_stage, check_task, volume_case
 from evidcore.train.settings import Silent
 

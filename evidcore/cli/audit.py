@@ -55,8 +55,8 @@ def policy(
     """
     from evidcore.cli.summary import summary
     from evidcore.page import write_page
-    from evidcore.run import audit_run, open_run
-    from evidcore.run.outside import audit_answers, audit_model
+    from evidcore.runs import audit_run, open_run
+    from evidcore.runs.outside import audit_answers, audit_model
 
     _refuse_mixed(target, answers, key, model, stage, overrides, limit, blind_arm)
     if answers is not None and key is not None:

@@ -27,7 +27,7 @@ def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: boo
         text = to_toml(loaded)
         click.echo(json.dumps({"resolved": text}) if as_json else text, nl=as_json)
         return
-    from evidcore.run.dry_run import dry_run
+    from evidcore.runs.dry_run import dry_run
 
     found = dry_run(loaded)
     if as_json:

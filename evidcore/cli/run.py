@@ -28,7 +28,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
     """Go on with a run that was interrupted or failed. Needs only its folder."""
     from evidcore.page.record import told_status
-    from evidcore.run import open_run
+    from evidcore.runs import open_run
 
     run = open_run(folder)
     told_status(run.path)
@@ -194,9 +194,9 @@ def run(
 ) -> None:
     """Run a recipe: train, measure, audit, and write the evidence page."""
     from evidcore.recipe import load
-    from evidcore.run import start
-    from evidcore.run.assembly import Assembly
-    from evidcore.run.lock import hold_to
+    from evidcore.runs import start
+    from evidcore.runs.assembly import Assembly
+    from evidcore.runs.lock import hold_to
 
     if locked is not None:
         hold_to(locked)  # before the recipe imports what it names
@@ -211,8 +211,8 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
     """Run a run folder to its end, show its progress, write its page and print its results."""
     from evidcore.cli.summary import ending, summary
     from evidcore.page import write_page
-    from evidcore.run import processes
-    from evidcore.run import run as run_folder
+    from evidcore.runs import processes
+    from evidcore.runs import run as run_folder
 
     if not processes().is_first:
         run_folder(folder, accept_changes=accept_changes, assembly=assembly)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from evidcore.run.folder import RunFolder
+from evidcore.runs.folder import RunFolder
 
 Row = Mapping[str, Any]
 

@@ -11,8 +11,8 @@ import pytest
 from evidcore.case import Case, Finding, VolumeRef
 from evidcore.contracts import Dataset, Policy
 from evidcore.recipe import load
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
 from evidcore.testing import tiny_vision_language
 from evidcore.volume.preparation import show
 

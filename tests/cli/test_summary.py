@@ -14,7 +14,7 @@ from evidcore.case import Case, Question
 from evidcore.cli.summary import ending, main_rows, number, summary, table
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.page.tables import result_table
-from evidcore.run.folder import RunFolder
+from evidcore.runs.folder import RunFolder
 
 
 def test_a_line_that_is_not_known_is_said_to_be_so(tmp_path):

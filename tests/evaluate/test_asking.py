@@ -12,8 +12,8 @@ from evidcore.evaluate.choice import ChoiceEvaluation
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.evaluate.report import ReportEvaluation
 from evidcore.recipe import load
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
 
 RECIPE = """\
 schema = 1

@@ -17,8 +17,8 @@ from evidcore.errors import RecipeError
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.evaluate.stage import encoder_features, linear_probe
 from evidcore.recipe import load
-from evidcore.run import run, start
-from evidcore.run.record import read_lines
+from evidcore.runs import run, start
+from evidcore.runs.record import read_lines
 from evidcore.testing import TinyDataset, TinyEncoder, tiny_language
 from evidcore.testing.data import volume_case
 from evidcore.volume import prepare

@@ -19,8 +19,8 @@ from evidcore.errors import ContractError
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
 from evidcore.reward.reward_audit import CHECKS, audit_rewards, check_start
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
 from evidcore.text.tags import LETTERS
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -9,8 +9,8 @@ import torch
 from evidcore.contracts import Row, Stage, StageResult, Workload
 from evidcore.model.language import Pretrained
 from evidcore.recipe import DataUse, load
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
 from evidcore.testing import check_language, check_stage, tiny_language
 from evidcore.train.settings import Silent
 

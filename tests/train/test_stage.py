@@ -9,7 +9,7 @@ from torch import nn
 from evidcore.errors import RecipeError, RunError
 from evidcore.model.parts import part_of
 from evidcore.recipe.trl_fields import OWNED
-from evidcore.run.folder import RunFolder, naming_full_disk
+from evidcore.runs.folder import RunFolder, naming_full_disk
 from evidcore.train.settings import Lora, Replay, dtype_of_products
 from evidcore.train.trl import grpo, stage
 from evidcore.train.trl.sft import make_trainer, sft, try_step

@@ -9,8 +9,8 @@ from disc_cases import disc_case
 from evidcore.case import Episode
 from evidcore.contracts import Dataset, RolloutStrategy
 from evidcore.recipe import load
-from evidcore.run import run, start
-from evidcore.run.dry_run import dry_run
+from evidcore.runs import run, start
+from evidcore.runs.dry_run import dry_run
 
 PATIENTS = {"policy": range(100, 112), "readers": range(0, 40)}
 

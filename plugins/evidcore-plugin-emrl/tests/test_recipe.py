@@ -8,8 +8,8 @@ from evidcore.case import Score, Unscored
 from evidcore.contracts import ImageQuestion, Reader, Reward
 from evidcore.errors import DataError, RecipeError
 from evidcore.recipe import load
-from evidcore.run import run, start
-from evidcore.run.dry_run import dry_run
+from evidcore.runs import run, start
+from evidcore.runs.dry_run import dry_run
 
 RECIPE = """\
 schema = 1

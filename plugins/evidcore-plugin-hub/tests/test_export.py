@@ -28,8 +28,8 @@ from evidcore.page import NOTICE
 from evidcore.page.markup import DASH
 from evidcore.recipe import load
 from evidcore.registry import factory
-from evidcore.run import RunFolder, run, start
-from evidcore.run.assembly import Assembly
+from evidcore.runs import RunFolder, run, start
+from evidcore.runs.assembly import Assembly
 from evidcore.testing import tiny_language, tiny_vision_language
 from evidcore.text.findings import CT_RATE_FINDINGS
 

@@ -10,9 +10,9 @@ from evidcore_plugin_lab.commands.pack import pack_run
 
 from evidcore.errors import RunError
 from evidcore.recipe import load
-from evidcore.run import RunFolder
-from evidcore.run.execute import final_outputs
-from evidcore.run.folder import held
+from evidcore.runs import RunFolder
+from evidcore.runs.execute import final_outputs
+from evidcore.runs.folder import held
 
 
 @pytest.fixture

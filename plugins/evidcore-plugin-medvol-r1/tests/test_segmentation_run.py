@@ -15,7 +15,7 @@ from evidcore.contracts import BoxPrompt, Segmenter, SegmenterSession
 from evidcore.errors import RunError
 from evidcore.page import write_page
 from evidcore.recipe import load
-from evidcore.run import run, start
+from evidcore.runs import run, start
 from evidcore.testing import volume_case
 from evidcore.volume import read, read_geometry, read_mask
 

@@ -21,9 +21,9 @@ from evidcore.errors import DataError, RecipeError, did_you_mean
 from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.run import model as models
-from evidcore.run.assembly import Assembly
-from evidcore.run.model import StageOutputs
+from evidcore.runs import model as models
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.model import StageOutputs
 from evidcore_plugin_doctor.cache_filling import Filled, Filler, Outcome, Wanted
 from evidcore_plugin_doctor.cache_filling import fill as fill_cache
 

@@ -83,7 +83,7 @@ def run(folder: Path, target: Path, form: Literal["transformers", "published"], 
     """
     from transformers.utils import logging
 
-    from evidcore.run import open_run
+    from evidcore.runs import open_run
     from evidcore_plugin_hub.export import export_run
 
     logging.disable_progress_bar()

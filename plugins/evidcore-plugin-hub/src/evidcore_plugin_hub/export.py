@@ -24,9 +24,9 @@ from evidcore.recipe import Recipe, load
 from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import card, find
-from evidcore.run.folder import RunFolder, appearing, sha256, write
-from evidcore.run.lock import named
-from evidcore.run.post_run import last_model
+from evidcore.runs.folder import RunFolder, appearing, sha256, write
+from evidcore.runs.lock import named
+from evidcore.runs.post_run import last_model
 from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card
 from evidcore_plugin_hub.redaction import published_lock, published_recipe, without_paths
 

@@ -17,10 +17,10 @@ from evidcore_plugin_lab.ablation import markdown, passage, read
 from filelock import FileLock
 
 from evidcore.recipe import load
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
-from evidcore.run.execute import _seed_everything
-from evidcore.run.record import read_lines
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.execute import _seed_everything
+from evidcore.runs.record import read_lines
 from evidcore.train.settings import Silent
 
 pytestmark = pytest.mark.slow

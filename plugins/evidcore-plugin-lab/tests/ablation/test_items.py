@@ -6,7 +6,7 @@ from evidcore_plugin_lab.ablation.items import row_items
 from evidcore.contracts import Sums
 from evidcore.evaluate.bootstrap import Item
 from evidcore.evaluate.pooling import pooled
-from evidcore.run.record import read_lines
+from evidcore.runs.record import read_lines
 
 
 def choice(number, said, *, answer="A", condition="own", malformed=None, patient="p"):

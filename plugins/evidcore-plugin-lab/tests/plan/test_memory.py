@@ -22,7 +22,7 @@ from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
-from evidcore.run.dry_run import TextShape
+from evidcore.runs.dry_run import TextShape
 from evidcore.train.sampler import PolicySampler
 
 CONFIG = Qwen2Config(

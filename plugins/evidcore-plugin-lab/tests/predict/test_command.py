@@ -9,7 +9,7 @@ from evidcore.page import NOTICE
 @pytest.fixture
 def scan(small_run, tmp_path):
     from evidcore.recipe import load
-    from evidcore.run.assembly import Assembly
+    from evidcore.runs.assembly import Assembly
 
     case = Assembly(load(small_run / "resolved.toml")).split("chest", "test")[0]
     shutil.copyfile(case.volumes[0].path, tmp_path / "chest.nii")

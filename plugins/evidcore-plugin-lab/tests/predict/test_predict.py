@@ -18,7 +18,7 @@ from evidcore.errors import ContractError, DataError, RunError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
 from evidcore.page import NOTICE
-from evidcore.run import RunFolder, start
+from evidcore.runs import RunFolder, start
 from evidcore.volume import read
 
 OPTIONS = ("emphysema", "lung nodule", "consolidation")
@@ -38,7 +38,7 @@ def chest(small_run, tmp_path_factory):
 
 def phantoms(run):
     from evidcore.recipe import load
-    from evidcore.run.assembly import Assembly
+    from evidcore.runs.assembly import Assembly
 
     return Assembly(load(run / "resolved.toml")).split("chest", "train")
 

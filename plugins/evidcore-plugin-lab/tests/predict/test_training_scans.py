@@ -18,8 +18,8 @@ from evidcore_plugin_lab.predict.training_scans import (
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.recipe import load
-from evidcore.run import run, start
-from evidcore.run.assembly import Assembly
+from evidcore.runs import run, start
+from evidcore.runs.assembly import Assembly
 from evidcore.volume import read
 
 RECIPE = """

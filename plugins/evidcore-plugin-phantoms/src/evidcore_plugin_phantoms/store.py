@@ -26,11 +26,13 @@ SMALL = 48  # cases that are drawn sooner than a second process has started
 def source_hash(population: Population) -> str:
     """Return a hash of the code that draws: changed code never meets volumes of the old one.
 
-    It covers the files beside this one, and those beside the module that draws the population.
+    It covers the files beside this one but the tests' fixture, and those beside the module that draws the
+    population.
     """
     digest = hashlib.sha256()
     here, own = Path(__file__).parent, Path(inspect.getfile(type(population))).parent
-    for file in [*sorted({*here.glob("*.py"), *own.glob("*.py")}), Path(inspect.getfile(findings))]:
+    beside = {*here.glob("*.py"), *own.glob("*.py")} - {here / "testing.py"}
+    for file in [*sorted(beside), Path(inspect.getfile(findings))]:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

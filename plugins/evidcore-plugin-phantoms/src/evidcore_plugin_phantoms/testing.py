@@ -14,7 +14,7 @@ SMALL = Path(__file__).parent / "small.toml"
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run on phantoms, made in seconds; its model has learnt a few words."""
     from evidcore.recipe import load
-    from evidcore.run import run, start
+    from evidcore.runs import run, start
 
     folder = start(load(SMALL), tmp_path_factory.mktemp("small") / "runs")
     run(folder)

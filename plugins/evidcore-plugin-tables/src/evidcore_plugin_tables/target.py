@@ -11,7 +11,7 @@ from evidcore.contracts import Dataset, Task
 from evidcore.errors import DataError, RecipeError, did_you_mean
 from evidcore.recipe import Recipe, load
 from evidcore.registry import factory
-from evidcore.run.assembly import Assembly
+from evidcore.runs.assembly import Assembly
 from evidcore.volume import cache_root
 from evidcore_plugin_tables.csv_rows import read_rows
 from evidcore_plugin_tables.folder_table import STATES

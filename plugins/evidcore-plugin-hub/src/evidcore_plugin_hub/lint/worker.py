@@ -19,8 +19,8 @@ from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
 from evidcore.registry import LOCK, Offer, card, card_in, find, offers, pins
 from evidcore.reward.composer import NamedReward
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
 from evidcore.testing import check_construction
 from evidcore_plugin_hub.lint.guards import GUARDS
 from evidcore_plugin_hub.lint.linting import lint_rewards

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from evidcore.errors import RunError, did_you_mean
 from evidcore.recipe import Recipe, to_toml
-from evidcore.run.assembly import Assembly
-from evidcore.run.begin import changes_since
-from evidcore.run.folder import RunFolder, difference, write
-from evidcore.run.inputs import INPUTS, inputs_hash, planned_inputs
-from evidcore.run.lock import lock_table
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import changes_since
+from evidcore.runs.folder import RunFolder, difference, write
+from evidcore.runs.inputs import INPUTS, inputs_hash, planned_inputs
+from evidcore.runs.lock import lock_table
 from evidcore_plugin_lab.ablation.definition import Ablation
 
 CELLS = "cells.json"

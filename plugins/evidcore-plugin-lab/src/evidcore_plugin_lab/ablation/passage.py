@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from evidcore.compute.processes import processes
 from evidcore.errors import EvidError, RunError
 from evidcore.page import write_page
-from evidcore.run.begin import run, start
-from evidcore.run.folder import RunFolder, held, write
+from evidcore.runs.begin import run, start
+from evidcore.runs.folder import RunFolder, held, write
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
 from evidcore_plugin_lab.ablation.outcome import check_metrics
 from evidcore_plugin_lab.ablation.workers import Ended, Task, Tell, Workers

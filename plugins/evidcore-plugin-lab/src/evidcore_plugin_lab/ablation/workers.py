@@ -13,8 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from evidcore.errors import RunError
-from evidcore.run.begin import start
-from evidcore.run.folder import RunFolder
+from evidcore.runs.begin import start
+from evidcore.runs.folder import RunFolder
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
 
 Ended = Callable[[Cell, Exception | None], None]

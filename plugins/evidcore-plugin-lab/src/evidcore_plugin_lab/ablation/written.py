@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.errors import RunError
-from evidcore.run.folder import write
+from evidcore.runs.folder import write
 from evidcore_plugin_lab.ablation.cells import Cell
 from evidcore_plugin_lab.ablation.tables import latex, markdown, summary
 

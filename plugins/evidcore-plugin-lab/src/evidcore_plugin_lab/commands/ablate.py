@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from evidcore.run import RunFolder
+    from evidcore.runs import RunFolder
     from evidcore_plugin_lab.ablation import AblationFolder, Passed
 
 
@@ -96,7 +96,7 @@ def _go(folder: AblationFolder, command: str, as_json: bool, **chosen: Any) -> P
 def _write_up(
     folder: AblationFolder, passed: Passed, command: str, again: str, kept: Path | None, as_json: bool
 ) -> None:
-    from evidcore.run import processes
+    from evidcore.runs import processes
     from evidcore_plugin_lab.ablation import keep, markdown, outcome, write_up
 
     if not processes().is_first:

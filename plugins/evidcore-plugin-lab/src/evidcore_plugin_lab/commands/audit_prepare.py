@@ -36,8 +36,8 @@ def prepare(
     """
     from evidcore.cli.run import follow
     from evidcore.errors import RunError
-    from evidcore.run.folder import appearing, write
-    from evidcore.run.outside import prepare as prepared
+    from evidcore.runs.folder import appearing, write
+    from evidcore.runs.outside import prepare as prepared
 
     place = key or out / "key.json"
     if place.resolve().is_relative_to((out / HANDOUT).resolve()):

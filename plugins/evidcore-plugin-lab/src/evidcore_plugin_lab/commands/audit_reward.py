@@ -16,7 +16,7 @@ from evidcore.errors import RecipeError
 
 if TYPE_CHECKING:
     from evidcore.contracts import Checked
-    from evidcore.run.context import Context
+    from evidcore.runs.context import Context
 
 _file = click.Path(path_type=Path, exists=True, dir_okay=False)
 _COLOURS = {"fine": "green", "note": "yellow", "alarm": "red", "not applicable": "dim"}
@@ -57,8 +57,8 @@ def reward(
     from evidcore.recipe import load
     from evidcore.recipe.check import stage_class
     from evidcore.reward.reward_audit import audit_rewards, check_start, most_of
-    from evidcore.run.assembly import Assembly
-    from evidcore.run.context import Context
+    from evidcore.runs.assembly import Assembly
+    from evidcore.runs.context import Context
     from evidcore_plugin_lab.trl_function import read_function
 
     assembly = Assembly(load(recipe, overrides))

@@ -18,10 +18,10 @@ from evidcore.prompts.rows import PromptSource, Row, prompt_sets
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
 from evidcore.reward.composer import EQUAL, RewardComposer
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
-from evidcore.run.folder import open_run
-from evidcore.run.record import read_lines
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.folder import open_run
+from evidcore.runs.record import read_lines
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

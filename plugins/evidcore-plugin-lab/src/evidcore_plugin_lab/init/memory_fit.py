@@ -11,10 +11,10 @@ from typing import Any
 from evidcore.contracts import Stage
 from evidcore.errors import DataError
 from evidcore.recipe import load
-from evidcore.run import model as models
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
-from evidcore.run.dry_run import Shapes, shapes
+from evidcore.runs import model as models
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.dry_run import Shapes, shapes
 from evidcore_plugin_lab.init.written_recipe import SHORTEST_ANSWER, Fit, StageFit
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.needs import memory

@@ -9,7 +9,7 @@ import torch
 from evidcore.contracts import Encoder, Patches, Workload
 from evidcore.model.packed_attention import pays
 from evidcore.model.parts import matrices_of
-from evidcore.run.dry_run import Shapes, adapter_parameters
+from evidcore.runs.dry_run import Shapes, adapter_parameters
 from evidcore_plugin_lab.plan.fake_pass import Held, held
 from evidcore_plugin_lab.plan.lengths import Lengths
 from evidcore_plugin_lab.plan.memory import (

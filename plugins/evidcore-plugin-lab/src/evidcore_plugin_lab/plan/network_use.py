@@ -8,11 +8,11 @@ from typing import Any
 from evidcore.model.architecture import shipped
 from evidcore.recipe import Recipe
 from evidcore.registry import downloads, find
-from evidcore.run import model as models
-from evidcore.run.assembly import Assembly
-from evidcore.run.dry_run import is_fetched, tables
-from evidcore.run.lock import used
-from evidcore.run.model import StageOutputs
+from evidcore.runs import model as models
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.dry_run import is_fetched, tables
+from evidcore.runs.lock import used
+from evidcore.runs.model import StageOutputs
 
 
 def fetched(assembly: Assembly, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -12,12 +12,12 @@ from evidcore.errors import RecipeError
 from evidcore.isolation.process import network_blocked
 from evidcore.recipe import Recipe
 from evidcore.registry import card
-from evidcore.run import model as models
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
-from evidcore.run.dry_run import answering, shapes
-from evidcore.run.lock import has_isolated, used
-from evidcore.run.record import read_lines
+from evidcore.runs import model as models
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.dry_run import answering, shapes
+from evidcore.runs.lock import has_isolated, used
+from evidcore.runs.record import read_lines
 from evidcore_plugin_lab.plan.kept_features import KeptFeatures, kept_features
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision

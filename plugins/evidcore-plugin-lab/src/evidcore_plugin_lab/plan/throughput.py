@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evidcore.contracts import Workload
 from evidcore.errors import DataError
-from evidcore.run.dry_run import Shapes
+from evidcore.runs.dry_run import Shapes
 from evidcore_plugin_lab.plan.lengths import Lengths
 
 WRITE_ONE = "benchmarks/gpu.sh writes such a file."

@@ -8,7 +8,7 @@ from evidcore.case import Answer, Finding, Prompt
 from evidcore.contracts import Labeler, Policy
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.run.assembly import Assembly
+from evidcore.runs.assembly import Assembly
 from evidcore_plugin_lab.predict.confidence import likeliest, on_blank, option_rows
 
 

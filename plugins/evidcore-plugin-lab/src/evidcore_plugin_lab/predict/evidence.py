@@ -13,7 +13,7 @@ import numpy.typing as npt
 from evidcore.case import Box, Evidence, VolumeRef
 from evidcore.errors import ContractError
 from evidcore.registry import Offer
-from evidcore.run.folder import sha256
+from evidcore.runs.folder import sha256
 from evidcore.volume import Volume, read_mask, save_mask
 
 Mask = npt.NDArray[np.bool_]

@@ -13,7 +13,7 @@ from evidcore.evaluate.asking import AskingStage
 from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.run.assembly import Assembly
+from evidcore.runs.assembly import Assembly
 from evidcore.text.tags import LETTERS, STEM
 from evidcore.volume import stem
 

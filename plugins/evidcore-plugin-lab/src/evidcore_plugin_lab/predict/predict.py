@@ -22,11 +22,11 @@ from evidcore.model.policy import VLMPolicy
 from evidcore.page import NOTICE
 from evidcore.recipe import load
 from evidcore.registry.factory import offer_of
-from evidcore.run.assembly import Assembly
-from evidcore.run.context import Context
-from evidcore.run.execute import final_outputs
-from evidcore.run.folder import RunFolder, appearing, write
-from evidcore.run.post_run import last_model
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.execute import final_outputs
+from evidcore.runs.folder import RunFolder, appearing, write
+from evidcore.runs.post_run import last_model
 from evidcore.volume import Volume, read, read_geometry
 from evidcore.volume.reading import opened
 from evidcore_plugin_lab.predict.answer_page import write_answer_page

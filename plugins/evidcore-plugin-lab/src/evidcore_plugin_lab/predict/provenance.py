@@ -7,8 +7,8 @@ from typing import Any
 
 from evidcore import __version__
 from evidcore.case import VolumeRef
-from evidcore.run.folder import RunFolder, sha256
-from evidcore.run.lock import versions
+from evidcore.runs.folder import RunFolder, sha256
+from evidcore.runs.lock import versions
 from evidcore.volume import Volume
 from evidcore.volume.content import volume_key
 from evidcore.volume.reading import opened

@@ -28,8 +28,8 @@ from evidcore.contracts import View
 from evidcore.errors import DataError, EvidError
 from evidcore.model.policy import VLMPolicy
 from evidcore.page.record import is_phantom
-from evidcore.run.assembly import Assembly
-from evidcore.run.folder import RunFolder, write
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.folder import RunFolder, write
 from evidcore.volume import Volume, read
 
 FILE = "training_scans.json"

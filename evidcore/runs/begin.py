@@ -1,0 +1,183 @@
+"""Start a run, and run it or go on with it: one recipe, its parts built, its stages gone through."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from evidcore.compute.ending import HangLimit, stop_request
+from evidcore.compute.processes import pin_threads, processes
+from evidcore.errors import EvidError, RunError, Stopped
+from evidcore.hooks import Announcer
+from evidcore.isolation.process import processes_ended
+from evidcore.recipe import Recipe, load, to_toml
+from evidcore.recipe.load import read_toml
+from evidcore.recipe.resolve import toml_tables
+from evidcore.registry import LOCK, blame, fault_of_package
+from evidcore.registry.factory import offer_of
+from evidcore.runs.assembly import Assembly, check_splits
+from evidcore.runs.context import Context
+from evidcore.runs.controls import check_controls
+from evidcore.runs.execute import Execution
+from evidcore.runs.folder import RunFolder, create, difference, naming_full_disk, write
+from evidcore.runs.inputs import unfitted_readers
+from evidcore.runs.lock import drift, lock_table, refuse_drift
+from evidcore.runs.record import Recorder
+
+_DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
+
+
+def start(
+    recipe: Recipe,
+    root: Path,
+    *,
+    fresh: bool = False,
+    with_controls: bool = False,
+    assembly: Assembly | None = None,
+    locked: Path | None = None,
+) -> RunFolder:
+    """Make the run folder of a recipe: as given, resolved, and locked.
+
+    Args:
+        recipe: what is run.
+        root: where run folders lie.
+        fresh: no result of an earlier run is used again.
+        with_controls: train control arms too.
+        assembly: the recipe's parts, built if left out.
+        locked: a lock that code, data and versions must equal; `hold_to` compares code before any of it runs.
+
+    Raises:
+        RunError: what differs from `locked`.
+    """
+    if with_controls:
+        check_controls(recipe)
+    path = ""
+    if processes().is_first:
+        assembly = assembly or Assembly(recipe)
+        pin_threads(recipe.threads)
+        lock, resolved = lock_table(recipe, assembly.datasets), to_toml(recipe)
+        if locked is not None:
+            refuse_drift(locked, drift(read_toml(locked)[1], lock))
+        folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
+        lock["run"] = {"fresh": fresh, "with_controls": with_controls}
+        write(folder.path / "recipe.toml", recipe.text)
+        write(folder.path / "resolved.toml", resolved)
+        write(folder.path / "lock.toml", toml_tables(lock))
+        if lock["plugin"]:
+            write(folder.path / LOCK, toml_tables({"plugin": lock["plugin"]}))
+        folder.set_status("running", message="starting")
+        path = str(folder.path)
+    return RunFolder(Path(processes().share(path)))
+
+
+def run(
+    folder: RunFolder,
+    recorders: Sequence[object] = (),
+    *,
+    accept_changes: bool = False,
+    assembly: Assembly | None = None,
+) -> None:
+    """Run or go on with what a run folder holds, to its end.
+
+    Args:
+        folder: the run.
+        recorders: hear the run's events.
+        accept_changes: go on although code, data or versions changed.
+        assembly: of the folder's recipe, where it was built to start the run.
+
+    Raises:
+        RunError: if code, data or versions changed since the run started, if another process runs it, or if
+            the disk is full.
+        EvidError: whatever a person can fix in recipe, data or components.
+    """
+    is_first = processes().is_first
+    with folder.held() if is_first else contextlib.nullcontext(), stop_request.heard():
+        assembly = assembly or Assembly(load(folder.path / "resolved.toml"))
+        recipe = assembly.recipe
+        pin_threads(recipe.threads)
+        lock = lock_table(recipe, assembly.datasets)
+        if is_first:
+            refuse_changes(folder, lock, accept=accept_changes)
+        processes().wait()
+        logging.disable_progress_bar()  # the run has its own
+        own = [Recorder(folder), *recorders] if is_first else []
+        announcer = Announcer.from_names(own, recipe.observers if is_first else ())
+        with telling_its_end(folder), processes_ended():
+            check_splits(assembly)
+            for index, stage in enumerate(recipe.stages):
+                context = Context(assembly, recipe.stage_name(index))
+                stage.check(context)
+                stage.ready(context)
+            for _, name, reader in unfitted_readers(assembly):
+                with blame(offer_of(reader), f"looking for what service.{name} needs"):
+                    reader.ready()
+            Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer).all()
+        if is_first:
+            off = "; ".join(f"{name} ({why.partition(':')[0]})" for name, why in announcer.failed.items())
+            folder.set_status("finished", message=f"observers switched off: {off}" if off else "")
+
+
+@contextlib.contextmanager
+def telling_its_end(folder: RunFolder) -> Iterator[None]:
+    """Keep in STATUS where a run stopped, and why; nobody's words but our own.
+
+    Raises:
+        ContractError: for what a component of another package raised and nothing around it named.
+        RunError: if the disk is full, or something ended the first process without an error.
+    """
+    is_first, HangLimit.last_act = processes().is_first, folder.prepare_end
+    try:
+        with naming_full_disk(folder):
+            yield
+    except BaseException as cause:
+        error = fault_of_package(cause) or cause
+        if is_first and not isinstance(error, Exception | Stopped):
+            error = RunError(
+                f"something ended the process with {type(cause).__name__}.", f" It said: {cause}"
+            )
+        if isinstance(error, EvidError | Stopped):
+            why = error.safe if isinstance(error, EvidError) else str(error)
+        else:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            why = f"{type(error).__name__} in {last.filename}, line {last.lineno}; the terminal had its text"
+        if is_first:
+            folder.end("interrupted" if isinstance(error, Stopped) else "failed", why)
+        if error is cause:
+            raise
+        raise error from cause
+    finally:
+        HangLimit.last_act = None
+        (folder.path / ".STATUS.hung").unlink(missing_ok=True)
+
+
+def changes_since(folder: RunFolder, lock: dict[str, Any]) -> list[str]:
+    """Return what of code, data and versions has changed since a run started, given the lock of today."""
+    before = folder.lock()
+    return [
+        line for name in _DECIDES for line in difference(before.get(name, {}), lock.get(name, {}), f"{name}.")
+    ]
+
+
+def refuse_changes(folder: RunFolder, lock: dict[str, Any], *, accept: bool = False) -> None:
+    """Stop where code, data or versions changed since a run started, or keep what is accepted.
+
+    Raises:
+        RunError: what changed, and how to accept it.
+    """
+    before, changes = folder.lock(), changes_since(folder, lock)
+    if not changes:
+        return
+    if not accept:
+        listing = "\n".join(f"  {line}" for line in changes)
+        raise RunError(
+            f"{folder.path}: changed since it started, so it would not go on as the same run\n{listing}\n"
+            f"  To go on all the same: evid resume {folder.path} --accept-changes"
+        )
+    accepted = [*before["run"].get("accepted", []), *changes]
+    write(folder.path / "lock.toml", toml_tables({**lock, "run": {**before["run"], "accepted": accepted}}))

@@ -1,0 +1,132 @@
+"""What a run gives one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evidcore.case import Case, Prompt, Split
+from evidcore.contracts import Announce, Dataset, Encoder, EncoderInput, Language, Policy, StageContext
+from evidcore.model.policy import VLMPolicy
+from evidcore.model.processor import VolumeProcessor
+from evidcore.model.shared_policy import Opener
+from evidcore.model.vlm import VolumeVLM
+from evidcore.recipe import DataUse
+from evidcore.runs import model as models
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.model import StageOutputs
+from evidcore.train.sampler import RolloutPolicy
+from evidcore.train.settings import dtype_of_products
+
+
+class Context(StageContext):
+    """A stage's view of the run: the assembly, and what the stages before it left."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        where: str,
+        *,
+        before: StageOutputs | None = None,
+        folder: Path | None = None,
+        announce: Announce | None = None,
+        resume: bool = False,
+        policy: Policy | None = None,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            assembly: of the recipe.
+            where: the stage's name.
+            before: checkpoints of the stages before it; none where the stage is only checked.
+            folder: where it writes, where it is run.
+            announce: told about its steps, where it is run.
+            resume: go on from its last whole checkpoint.
+            policy: asked in place of the model that the stages before it left.
+        """
+        self._assembly, self._before = assembly, before or StageOutputs()
+        self._policy, self._opener = policy, Opener(self.own_policy)
+        self.recipe, self.where, self.resume = assembly.recipe, where, resume
+        if folder is not None and announce is not None:
+            self.folder, self.announce = folder, announce
+        self.tasks, self.services, self.view = assembly.tasks, assembly.services, assembly.view
+
+    def split(self, dataset: str, split: Split) -> Sequence[Case]:
+        """Return the cases of a split."""
+        return self._assembly.split(dataset, split)
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set of the recipe."""
+        return self._assembly.datasets[name]
+
+    def cases(self, use: DataUse) -> Sequence[Case]:
+        """Return the cases of a data entry."""
+        return self._assembly.cases(use)
+
+    def prompts(self, use: DataUse, *, seed: int = 0) -> list[Prompt]:
+        """Return everything that a data entry's task asks."""
+        return self._assembly.prompts(use, seed=seed)
+
+    def component(self, kind: str, table: Mapping[str, Any] | str, key: str, **given: Any) -> Any:
+        """Return a component of the stage."""
+        return self._assembly.component(kind, table, f"{self.where}.{key}", **given)
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """Return the finding names of all data sets."""
+        return self._assembly.phrases
+
+    @property
+    def language(self) -> Language:
+        """Return where the language model comes from."""
+        return self._assembly.language
+
+    @property
+    def encoder_input(self) -> EncoderInput:
+        """Return what the encoder takes."""
+        with torch.device("meta"):
+            return models.encoder(self._assembly, StageOutputs()).input
+
+    def encoder(self) -> Encoder:
+        """Return a new encoder, fitted where a stage before did that."""
+        return models.encoder(self._assembly, self._before)
+
+    def image_tokens(self, use: DataUse) -> int:
+        """Return how many embeddings the bridge gives for a data entry's first visual part."""
+        return models.image_tokens(self._assembly, use, self.language.width() or 0)
+
+    def model(self) -> tuple[VolumeVLM, VolumeProcessor]:
+        """Return the model as the stages before left it, and its processor."""
+        return models.current(self._assembly, self._before)
+
+    def policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> Policy:
+        """Return a policy over `model()` or what is asked in its place, or over the trained blind arm."""
+        if self._policy is not None:
+            return self._policy
+        return self._opener.open(prompts_per_pass=prompts_per_pass, blind_arm=blind_arm)
+
+    def own_policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> VLMPolicy:
+        """Return a policy that this process answers alone, as the stage that trained it has it answer."""
+        trained_by, before = self._before.trained_by, self._before
+        if blind_arm:
+            before = StageOutputs(model=before.blind_arm)
+        model, processor = models.current(self._assembly, before)
+        strategy = None if trained_by is None else trained_by.strategy(self)
+        given: dict[str, Any] = {"prompts_per_pass": prompts_per_pass, "seed": self.recipe.seed}
+        given["dtype"] = dtype_of_products(getattr(trained_by, "trl", {}))
+        if strategy is None:
+            return VLMPolicy(model, processor, **given)
+        return RolloutPolicy(model, processor, strategy, **given)
+
+    def bind_policy(self, policy: Policy) -> None:
+        """Let components that were given `policy` ask this one, and `start_policy` what `model()` gives."""
+        self._assembly.policy.bind(lambda: policy)
+        self._assembly.start_policy.bind(self._start_policy)
+
+    def _start_policy(self) -> VLMPolicy:
+        """Return a policy over the model that the stage begins with; a resumed stage draws on as it would."""
+        with torch.random.fork_rng():
+            return VLMPolicy(*self.model(), seed=self.recipe.seed)

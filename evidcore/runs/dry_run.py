@@ -1,0 +1,435 @@
+"""Everything but training: build what is named, read a first case, render what is asked, count tokens.
+
+Models are built without weights: what their parts weigh, and what each stage trains of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModel
+
+from evidcore.case import Prompt, TextPart, VisualPart
+from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Workload
+from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
+from evidcore.model.architecture import shipped
+from evidcore.model.language import missing_weights
+from evidcore.model.processor import VolumeProcessor
+from evidcore.recipe import DataUse, Recipe
+from evidcore.recipe.resolve import stage_table
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
+from evidcore.runs import model as models
+from evidcore.runs.assembly import Assembly, check_splits
+from evidcore.runs.context import Context
+from evidcore.runs.inputs import unfitted_readers
+from evidcore.runs.model import UNKNOWN_TEXT_WIDTH, StageOutputs
+from evidcore.volume import prepare
+
+# the matrices that LoRA is added to, each as (in, out)
+Matrices = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextShape:
+    """What memory depends on in a language model of the Llama kind."""
+
+    layers: int
+    width: int
+    query_width: int  # heads times their width
+    key_width: int  # of keys, and of values: fewer heads
+    inner_width: int  # of the MLP
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: Any) -> TextShape:
+        """Read it from a transformers text configuration."""
+        heads = int(config.num_attention_heads)
+        head = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        return cls(
+            layers=int(config.num_hidden_layers),
+            width=int(config.hidden_size),
+            query_width=heads * head,
+            key_width=int(getattr(config, "num_key_value_heads", None) or heads) * head,
+            inner_width=int(config.intermediate_size),
+            vocabulary=int(config.vocab_size),
+        )
+
+    def matrices(self) -> Matrices:
+        """Return the (in, out) of a layer's seven matrices."""
+        h, q, k, f = self.width, self.query_width, self.key_width, self.inner_width
+        return ((h, q), (h, k), (h, k), (q, h), (h, f), (h, f), (f, h))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """Encoder and bridge on the meta device; the language model's numbers where they are known."""
+
+    encoder: Encoder
+    bridge: Bridge
+    text: TextShape | None  # None: only a download would tell
+    parameters: Mapping[str, int | None]  # by part
+
+    @property
+    def patch_grid_zyx(self) -> Grid:
+        """The patches of one usual input."""
+        return self.encoder.grid(self.encoder.input.size_zyx)
+
+    @property
+    def visual_tokens(self) -> int:
+        """The visual tokens of one usual input."""
+        return self.bridge.tokens(self.patch_grid_zyx)
+
+    def trained(self, load: Workload) -> int | None:
+        """Return how many parameters a stage trains; None where a part's size is not known."""
+        counts = [
+            self.parameters.get(part) for part in load.train if part != "language" or load.lora_rank is None
+        ]
+        if load.lora_rank is not None:
+            counts.append(None if self.text is None else adapter_parameters(self.text, load.lora_rank))
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def whole(self) -> int | None:
+        """Return the parameters of the whole model."""
+        counts = list(self.parameters.values())
+        return None if None in counts else sum(count or 0 for count in counts)
+
+
+def shapes(assembly: Assembly) -> Shapes:
+    """Build a recipe's model without weights. A counted vocabulary needs the data."""
+    width = assembly.language.width()
+    text: TextShape | None = None
+    language: int | None = None
+    with torch.device("meta"):
+        encoder = models.encoder(assembly, StageOutputs())
+        bridge = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH)
+    config = assembly.language.config(assembly.corpus)
+    if config is not None:
+        text = TextShape.of(config)
+        with torch.device("meta"):
+            language = size(AutoModel.from_config(config))
+        whole = assembly.language.vision() or config
+        if not whole.tie_word_embeddings:
+            language += text.vocabulary * text.width
+    return Shapes(
+        encoder=encoder,
+        bridge=bridge,
+        text=text,
+        parameters={
+            "encoder": size(encoder),
+            "bridge": size(bridge) if width is not None else None,
+            "language": language,
+        },
+    )
+
+
+def size(module: nn.Module) -> int:
+    """Return a module's parameters; tied ones count once."""
+    return sum(weight.numel() for weight in module.parameters())
+
+
+def adapter_parameters(text: TextShape, rank: int) -> int:
+    """Return what LoRA adds: for each matrix a (rank, in) and an (out, rank)."""
+    return text.layers * sum(rank * (before + after) for before, after in text.matrices())
+
+
+def tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every table inside data sets, tasks, services and stages, and where it stands."""
+    sections = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}
+    waiting: list[tuple[str, Any]] = [
+        (f"{section}.{name}", table) for section, tables in sections.items() for name, table in tables.items()
+    ]
+    waiting += [
+        (f"stage.{recipe.stage_name(index)}", stage_table(stage)) for index, stage in enumerate(recipe.stages)
+    ]
+    while waiting:
+        where, value = waiting.pop(0)
+        if isinstance(value, Mapping):
+            yield where, value
+            waiting += [(f"{where}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{where}[{number}]", item) for number, item in enumerate(value)]
+
+
+def is_fetched(table: Mapping[str, Any]) -> bool:
+    """Tell whether a table names a model on the Hub, and nothing on this machine in its place."""
+    return bool(
+        table.get("id") and table.get("revision") and not table.get("folder") and not table.get("file")
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckedData:
+    """What was seen of one data entry of one stage."""
+
+    stage: str
+    dataset: str
+    task: str
+    split: str
+    cases: int
+    patients: int
+    prompt_tokens: int | None  # of the first prompt; None where nothing is known of the tokenizer
+    image_tokens: int | None
+    answer_tokens: int | None  # of its gold answer
+    are_estimated: bool  # text tokens were worked out from letters: the tokenizer is not here
+    prompt: str  # as the model will read it, a mark for each visual part; "" without the tokenizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageWeights:
+    """What a stage trains and what it leaves alone, in parameters; None: known after a download."""
+
+    stage: str
+    trained: int | None
+    frozen: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """What was seen of a recipe without training."""
+
+    data: tuple[CheckedData, ...]
+    parameters: Mapping[str, int | None] | None  # by part; None: a tiny model's words lie in absent data
+    patch_grid_zyx: Grid  # of one usual input of the encoder
+    visual_tokens: int  # that the bridge makes of it
+    stages: tuple[StageWeights, ...]
+    unchecked: tuple[str, ...]  # what needs files that are not here, and how to get them
+
+
+def dry_run(recipe: Recipe) -> DryRun:
+    """Do all that a run does before training, on the first case of each data entry.
+
+    Encoder and bridge are built on the meta device, a published language model from the shape that is known
+    of it. What needs files that have not been fetched is left out and named.
+
+    Raises:
+        EvidError: what is wrong, all of a stage's problems at once where they do not hang on each other.
+    """
+    assembly = Assembly(recipe)
+    absent = _absent(assembly)
+    check_splits(assembly, leaving_out=absent.keys())
+    unchecked = list(dict.fromkeys(absent.values()))
+    with torch.device("meta"):
+        encoder = models.encoder(assembly, StageOutputs())
+    unchecked += _weights(assembly, encoder)
+    needs_data = bool(absent) and assembly.language.counts_words
+    tokenizer = None if needs_data else assembly.language.tokenizer(assembly.corpus)
+    made = None if needs_data else shapes(assembly)
+    found, wrong = [], []
+    for name, service, reader in unfitted_readers(assembly):
+        try:
+            reader.ready()
+        except NotHere:
+            pass  # said of what has not been fetched
+        except EvidError as cause:
+            wrong.append(f"{name}: service.{service}: {cause}")
+    processor = None
+    try:
+        processor = None if tokenizer is None else models.processor(assembly, tokenizer, encoder)
+    except EvidError as cause:
+        wrong.append(str(cause))
+    for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
+        name, strategy = recipe.stage_name(index), None
+        context = Context(assembly, name)
+        try:
+            stage.check(context)
+            stage.try_step(name)
+            strategy = None if trained_by is None else trained_by.strategy(context)
+        except EvidError as cause:
+            wrong.append(str(cause))
+        for where, use in _entries(stage, name):
+            if use.dataset in absent:
+                continue
+            try:
+                seen = _entry(assembly, encoder, processor, name, use, strategy)
+                found.append(seen)
+                if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
+                    wrong.append(f"{where}: {refusal}")
+                if any(use is own for own in stage.data):  # what is replayed is not written
+                    wrong += _too_long(seen, stage, where, assembly.language.config(assembly.corpus))
+            except EvidError as cause:
+                wrong.append(f"{where}: {cause}")
+    if wrong:
+        count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
+        raise RecipeError(
+            f"{recipe.path}: {count}\n" + "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
+        )
+    grid = encoder.grid(encoder.input.size_zyx)
+    width = assembly.language.width()
+    with torch.device("meta"):
+        tokens = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH).tokens(grid)
+    return DryRun(
+        data=tuple(found),
+        parameters=None if made is None else made.parameters,
+        patch_grid_zyx=grid,
+        visual_tokens=tokens,
+        stages=() if made is None else tuple(_stage_weights(recipe, made)),
+        unchecked=tuple(unchecked),
+    )
+
+
+def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse]]:
+    """Yield a stage's data entries and where they stand: in `data`, or in its replay."""
+    yield from ((f"{name}.data[{number}]", use) for number, use in enumerate(stage.data))
+    inner = stage.data_uses()[len(stage.data) :]
+    yield from ((f"{name}.replay.data[{number}]", use) for number, use in enumerate(inner))
+
+
+def _absent(assembly: Assembly) -> dict[str, str]:
+    """Return the data sets whose files have not been fetched, and what each says of it."""
+    found = {}
+    for use in (use for stage in assembly.recipe.stages for use in stage.data_uses()):
+        try:
+            assembly.split(use.dataset, use.split)
+        except NotHere as cause:
+            found[use.dataset] = f"dataset.{use.dataset}: {cause}"
+        except EvidError:
+            pass  # said where the split is used
+    return found
+
+
+def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
+    """Yield what is said of weights that are not here; those that a fit stage makes are not needed."""
+    fitted = {stage.output for stage in assembly.recipe.line.values()}
+    said = {
+        "model.encoder": "" if "encoder" in fitted else encoder.missing_weights(),
+        "model.language": assembly.language.missing_weights(),
+        **{
+            where: missing_weights(str(table["id"]), str(table["revision"]))
+            for where, table in tables(assembly.recipe)
+            if is_fetched(table)
+        },
+    }
+    yield from (f"{part}: {text}" for part, text in said.items() if text)
+
+
+def _stage_weights(recipe: Recipe, made: Shapes) -> Iterator[StageWeights]:
+    for index, stage in enumerate(recipe.stages):
+        load = stage.workload()
+        if load.trains_whole_model:
+            trained, whole = made.trained(load), made.whole()
+            if load.lora_rank is not None and whole is not None and made.text is not None:
+                whole += adapter_parameters(made.text, load.lora_rank)
+            frozen = None if trained is None or whole is None else whole - trained
+            yield StageWeights(stage=recipe.stage_name(index), trained=trained, frozen=frozen)
+
+
+def answering(recipe: Recipe) -> list[Stage | None]:
+    """Return for each stage the one as which answers come about: itself, or the last trained before it."""
+    last: dict[str, Stage | None] = {}  # by arm, which begins where the recipe's own line stands
+    found = []
+    for stage in recipe.stages:
+        found.append(stage if stage.output == "model" else last.get(stage.arm, last.get("")))
+        last[stage.arm] = found[-1]
+    return found
+
+
+def _entry(
+    assembly: Assembly,
+    encoder: Encoder,
+    processor: VolumeProcessor | None,
+    stage: str,
+    use: DataUse,
+    strategy: RolloutStrategy | None,
+) -> CheckedData:
+    cases = assembly.cases(use)
+    first, prompts = cases[0], []
+    if use.task:
+        asking = next(_asked(assembly, use), None)
+        if asking is None:
+            raise RecipeError(f"task {use.task!r} asks nothing about any of its {len(cases)} cases.")
+        first, prompts = asking.case, [asking]
+    with blame(offer_of(assembly.view), f"rendering case {first.id!r}"):
+        shown = [part for part in assembly.view.render(first) if isinstance(part, VisualPart)]
+    image_tokens, width = 0, assembly.language.width()
+    for part in shown:
+        size = assembly.view.size_zyx(part, encoder.input)
+        prepare(part.crop, encoder.input, size)  # reads the file
+        if width is not None:
+            with torch.device("meta"):
+                image_tokens += models.bridge(assembly, encoder, width).tokens(encoder.grid(size))
+    prompt_tokens, answer_tokens, text = (
+        _count(assembly, use, prompts[0], processor, image_tokens, strategy) if prompts else (None, None, "")
+    )
+    return CheckedData(
+        stage=stage, dataset=use.dataset, task=use.task, split=use.split, cases=len(cases),
+        patients=len({case.patient or case.id for case in cases}),
+        prompt_tokens=prompt_tokens,
+        image_tokens=None if width is None else image_tokens, answer_tokens=answer_tokens,
+        are_estimated=processor is None and answer_tokens is not None, prompt=text,
+    )  # fmt: skip
+
+
+def _asked(assembly: Assembly, use: DataUse) -> Iterator[Prompt]:
+    task = assembly.tasks[use.task]
+    for case in assembly.cases(use):
+        with blame(offer_of(task), f"asking about case {case.id!r}"):
+            yield from task.prompts(case, assembly.view, 0)
+
+
+def _count(
+    assembly: Assembly,
+    use: DataUse,
+    prompt: Prompt,
+    processor: VolumeProcessor | None,
+    image_tokens: int,
+    strategy: RolloutStrategy | None,
+) -> tuple[int | None, int | None, str]:
+    """Return prompt tokens, answer tokens, and the prompt as text."""
+    task = assembly.tasks[use.task]
+    with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
+        gold, _ = task.gold(prompt)
+        malformed = task.parse(prompt, gold).malformed
+    if malformed is not None:
+        raise ContractError(f"{offer_of(task)}: its own gold answer {gold!r} is malformed: {malformed}.")
+    if processor is None:
+        written, answer = estimated_tokens(assembly, prompt, gold, strategy)
+        return None if written is None else written + image_tokens, answer, ""
+    tokens, answer = counted_tokens(prompt, gold, processor, strategy)
+    text = processor.write(prompt, processor.opening_of(strategy))
+    return tokens, answer, re.sub(f"({re.escape(processor.image_token)})+", r"\1", text)
+
+
+def counted_tokens(
+    prompt: Prompt, gold: str, processor: VolumeProcessor, strategy: RolloutStrategy | None
+) -> tuple[int, int]:
+    """Return the tokens of a prompt, with visual ones and what a strategy tells, and of its answer."""
+    asked = processor.encode(prompt, processor.opening_of(strategy))
+    return len(asked.ids), len(processor.encode_answer(gold).ids)
+
+
+def estimated_tokens(
+    assembly: Assembly, prompt: Prompt, gold: str, strategy: RolloutStrategy | None
+) -> tuple[int | None, int | None]:
+    """Estimate the text tokens of a prompt and of its answer, None where the vocabulary is not known."""
+    known = shipped().get(assembly.recipe.model.language.get("id", ""))
+    if known is None or known.chat_tokens is None:
+        return None, None
+    written = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
+    written += "".join(json.dumps(function) for function in (strategy.functions if strategy else ()))
+    around = 2 * len(prompt.crops())  # the tokens before and after each image's
+    return known.chat_tokens + around + known.text_tokens(written), known.text_tokens(gold) + 1
+
+
+def _too_long(seen: CheckedData, stage: Stage, where: str, config: Any | None) -> Iterator[str]:
+    """Yield what is wrong where the gold answer would be cut off, or no context holds prompt and answer."""
+    most, gold = stage.longest_answer, seen.answer_tokens
+    if most is not None and gold is not None and gold > most:
+        yield (
+            f"{where}: max_new_tokens = {most} cuts the gold answer of task {seen.task!r} off, "
+            f"which has {gold} tokens. Allow at least that."
+        )
+    asked, answer = seen.prompt_tokens, gold if most is None else most
+    holds = getattr(config, "max_position_embeddings", None)
+    if holds is not None and asked is not None and answer is not None and asked + answer > holds:
+        yield (
+            f"{where}: a prompt of task {seen.task!r} has {asked} tokens and its answer up to "
+            f"{answer}, but the language model's context holds {holds}. Shorten max_new_tokens, pool more "
+            "in the bridge, or show fewer slices."
+        )

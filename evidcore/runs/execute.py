@@ -1,0 +1,255 @@
+"""Go through a recipe's stages, one after another, using those again whose inputs are unchanged.
+
+Order of events for a stage: its inputs are hashed, which are all that its result depends on; a stage folder
+of that hash is used as it is; otherwise the stage writes into the run's `working/` folder, its inputs first,
+which becomes the stage folder in one move. Then the run links to it. What a killed process left in `working/`
+is gone on with where it had the same inputs; else the stage starts anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import random
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evidcore.compute.processes import processes
+from evidcore.contracts import Stage, StageResult
+from evidcore.errors import RunError
+from evidcore.hooks import Announcer
+from evidcore.isolation.process import processes_ended
+from evidcore.model.shared_policy import others_standing_by, stand_by
+from evidcore.page.record import refuse_moved
+from evidcore.recipe import Recipe
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.changes import write_changes
+from evidcore.runs.context import Context
+from evidcore.runs.controls import run_controls
+from evidcore.runs.fitted import Fitted
+from evidcore.runs.folder import RunFolder, difference, link, settle, write
+from evidcore.runs.inputs import BLIND_ARM, INPUTS, after, as_json, hashed_inputs, inputs_hash
+from evidcore.runs.model import StageOutputs
+from evidcore.runs.record import StageAnnouncer, append, read_lines, rewrite
+
+Stand = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
+log = logging.getLogger(__name__)
+
+
+class Execution:
+    """One pass over a recipe's stages."""
+
+    def __init__(
+        self, folder: RunFolder, assembly: Assembly, lock: dict[str, Any], announcer: Announcer
+    ) -> None:
+        self.folder, self.assembly, self.lock, self.announcer = folder, assembly, lock, announcer
+        self.recipe = assembly.recipe
+        self.salt = folder.path.name if lock["run"]["fresh"] else ""
+        self.before = StageOutputs()
+        self.upstream: dict[str, str] = {}
+        self.fitted = Fitted(None if self.salt else self.recipe.fitted_folder, self.recipe.origins)
+
+    def all(self) -> None:
+        """Run every stage, then the training controls where they were asked for."""
+        started_from: dict[int, Stand] = {}
+        arms: dict[str, Stand] = {}
+        keys: list[str] = []
+        for index, stage in enumerate(self.recipe.stages):
+            start = started_from[index] = arms.get(stage.arm, (self.before, self.upstream))
+            with self._starting_from(*(self.with_blind_arm(keys) if stage.has_blind_arm else start)):
+                key = self.stage(self.recipe.stage_name(index), stage)
+            keys.append(key)
+            stand = self.after_detached(stage, key, *start)
+            if stage.arm:
+                arms[stage.arm] = stand
+            else:
+                self.before, self.upstream = stand
+                self.before.load_services(self.assembly)
+        if processes().is_first:
+            write_changes(self.folder, self.assembly)
+        if self.lock["run"]["with_controls"]:
+            run_controls(self, started_from)
+
+    def stage(self, name: str, stage: Stage) -> str:
+        """Run one stage, or use it again; show it in the run folder and return its hash."""
+        key = self._ensure(name, stage)
+        stored = self.folder.store / key
+        if not processes().is_first:
+            return key
+        if not (self.folder.path / "results" / f"{name}.json").is_file():
+            self._replay(name, stored)
+        self._link(name, stored)
+        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
+        self.announcer.stage_finished(name, stored, {**result, "stage": name})
+        return key
+
+    def run_detached(self, name: str, stage: Stage, before: StageOutputs, upstream: dict[str, str]) -> str:
+        """Run a stage that is not the recipe's, from other outputs, or use it again; return its hash."""
+        with self._starting_from(before, upstream):
+            return self._ensure(name, stage)
+
+    @contextlib.contextmanager
+    def _starting_from(self, before: StageOutputs, upstream: dict[str, str]) -> Iterator[None]:
+        own = self.before, self.upstream
+        self.before, self.upstream = before, upstream
+        yield
+        self.before, self.upstream = own
+
+    def with_blind_arm(self, keys: Sequence[str]) -> Stand:
+        """Train a policy as the first stages did, but over blank volumes; return it beside the outputs.
+
+        Args:
+            keys: hashes of those stages. What trains no policy is taken as it is.
+
+        Raises:
+            RunError: if one of them trains a policy and cannot do so over blank volumes.
+        """
+        before, upstream = StageOutputs(), dict[str, str]()
+        done = {place: stage for place, stage in self.recipe.line.items() if place < len(keys)}
+        for index, stage in done.items():
+            key, name, arm = keys[index], self.recipe.stage_name(index), stage.blanked()
+            if arm is None:
+                raise RunError(f"{name}: cannot train over blank volumes. Leave the trained blind arm out.")
+            if arm is not stage:
+                key = self.run_detached(f"{name}-blind", arm, before, upstream)
+            before, upstream = self.after_detached(arm, key, before, upstream)
+        found = dataclasses.replace(self.before, blind_arm=before.model)
+        return found, {**self.upstream, BLIND_ARM: upstream["model"]}
+
+    def after_detached(self, stage: Stage, key: str, before: StageOutputs, upstream: dict[str, str]) -> Stand:
+        """Return the outputs after a stage that ran detached."""
+        checkpoint = self.folder.store / key / "checkpoint"
+        return before.after(stage, checkpoint), after(stage, key, upstream)
+
+    def _ensure(self, name: str, stage: Stage) -> str:
+        """Have a stage's folder in the store."""
+        inputs = hashed_inputs(self.assembly, stage, self.lock, self.upstream)
+        key = inputs_hash(inputs, self.salt)
+        stored = self.folder.store / key
+        if processes().is_first:
+            self.fitted.bring(inputs, stored)
+        if processes().share(not stored.is_dir()):
+            self._compute(name, stage, stored, inputs)
+            processes().wait()
+        if processes().is_first:
+            self.folder.set_status("running", stage=name, message=f"finished, in {stored}")
+        return key
+
+    def _compute(self, name: str, stage: Stage, stored: Path, inputs: dict[str, Any]) -> None:
+        """Run a stage in its working folder: training in all processes, else in the first, helped by them."""
+        work = self.folder.working(name)
+        resume = processes().share(processes().is_first and _can_go_on(work, inputs))
+        if processes().is_first:
+            work.mkdir(parents=True, exist_ok=True)
+            write(work / INPUTS, as_json(inputs))
+            (work / "answers.jsonl").unlink(missing_ok=True)  # of a stage that was cut short
+            self.folder.set_status("running", stage=name)
+            self.announcer.stage_started(name, work)
+        announce = StageAnnouncer(self.announcer, name)
+        _seed_everything(self.recipe.seed)
+        context = Context(
+            self.assembly, name, before=self.before, folder=work, announce=announce, resume=resume
+        )
+        if not stage.is_distributed and not processes().is_first:
+            stand_by(context.own_policy)
+            return
+        start_s = time.monotonic()
+        alone = contextlib.nullcontext() if stage.is_distributed else others_standing_by()
+        with alone, processes_ended():
+            result = stage.run(context)
+        if processes().is_first:
+            took_s = None if resume else time.monotonic() - start_s
+            shown = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
+            self._finish(name, work, stored, shown, result)
+
+    def _finish(
+        self, name: str, work: Path, stored: Path, shown: Mapping[str, Any], result: StageResult
+    ) -> None:
+        """Turn the working folder into the stage folder."""
+        shutil.rmtree(work / "checkpoint" / "steps", ignore_errors=True)
+        lines = [line for line in read_lines(self.folder.path / "metrics.jsonl") if line["stage"] == name]
+        (work / "metrics.jsonl").unlink(missing_ok=True)
+        append(work / "metrics.jsonl", lines)
+        rollouts = self.folder.path / "rollouts" / f"{name}.jsonl"
+        if rollouts.is_file() and not rollouts.is_symlink():
+            shutil.copyfile(rollouts, work / "rollouts.jsonl")
+        if result.answers is not None:
+            append(work / "answers.jsonl", result.answers)
+        write(work / "result.json", json.dumps(shown, indent=1) + "\n")
+        settle(work, stored)  # another run of the recipe may have finished the same stage first
+
+    def _replay(self, name: str, stored: Path) -> None:
+        """Put the metrics of a stage that was not run into this run's."""
+        lines = read_lines(stored / "metrics.jsonl")
+        have = {line["stage"] for line in read_lines(self.folder.path / "metrics.jsonl")}
+        if name not in have:
+            append(
+                self.folder.path / "metrics.jsonl",
+                [{**line, "stage": name, "reused": True} for line in lines],
+            )
+
+    def _link(self, name: str, stored: Path) -> None:
+        """Show the stage's files in the run folder, under this run's name for the stage."""
+        root = self.folder.path
+        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
+        is_own_name = result["stage"] == name
+        shown = {**result, "stage": name, "inputs": stored.name}
+        write(root / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
+        if (stored / "checkpoint").is_dir():
+            link(stored / "checkpoint", root / "checkpoints" / name)
+        for kind in ("rollouts", "answers"):
+            source, place = stored / f"{kind}.jsonl", root / kind / f"{name}.jsonl"
+            if source.is_file() and is_own_name:
+                link(source, place)
+            elif source.is_file():
+                place.unlink(missing_ok=True)
+                shutil.copyfile(source, place)
+                rewrite(place, lambda line: {**line, "stage": name} if "stage" in line else line)
+
+
+def _can_go_on(work: Path, inputs: dict[str, Any]) -> bool:
+    """Tell whether what a killed process left has these inputs; else clear it away, and say so."""
+    if not work.is_dir():
+        return False
+    file = work / INPUTS
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    changes = difference(before, json.loads(as_json(inputs)))
+    if not changes:
+        return True
+    shown = "; ".join(changes[:3]) + ("; …" if len(changes) > 3 else "") if before else "unknown"
+    log.warning("%s: begun with other inputs (%s), so the stage starts anew", work, shown)
+    shutil.rmtree(work)
+    return False
+
+
+def _seed_everything(seed: int) -> None:
+    """Make a stage's draws independent of what ran before it in this process."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def final_outputs(folder: RunFolder, recipe: Recipe) -> StageOutputs:
+    """Return the checkpoints of a finished run.
+
+    Raises:
+        RunError: if a stage that trains has not finished.
+    """
+    found = StageOutputs()
+    for index, stage in recipe.line.items():
+        name = recipe.stage_name(index)
+        checkpoint = folder.path / "checkpoints" / name
+        if stage.output is not None:
+            refuse_moved(folder.path)
+            if not checkpoint.exists():
+                raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
+            found = found.after(stage, checkpoint.resolve())
+    return found

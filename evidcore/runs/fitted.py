@@ -1,0 +1,87 @@
+"""Stages that were run before and ship with a recipe, in the folder that its key `fitted` names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from evidcore.runs.folder import difference, settle
+from evidcore.runs.inputs import INPUTS, as_json
+
+_MAY_DIFFER = ("code", "versions")  # of what a stage's result depends on; what differs is told
+_OPTIONS = ("stage", "dataset", "task", "model", "service", "words")
+Inputs = Mapping[str, Any]
+
+
+class Fitted:
+    """A folder of finished stages, each in a folder of its own.
+
+    A stage is brought from it where all that the recipe says and all data are as they were. Code and versions
+    may have changed since: what has, stands in the result. An option that came later counts as what it was
+    before there was one, as long as the recipe leaves it out.
+    """
+
+    def __init__(self, folder: Path | None, given: Iterable[tuple[str | int, ...]] = ()) -> None:
+        """Read what the stages were run with.
+
+        Args:
+            folder: of the stages; `None` holds none.
+            given: where the recipe says something, as `Recipe.origins` tells it.
+        """
+        files = [] if folder is None else sorted(folder.glob(f"*/{INPUTS}"))
+        self._stages = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in files}
+        self._given = {part for key in given for part in key}
+        self._keys: dict[str, str] = {}  # by the hash under which one was shipped, that of today
+
+    def bring(self, inputs: Inputs, stored: Path) -> None:
+        """Copy the stage with these inputs into the store, where it is not there yet and was shipped."""
+        now = json.loads(as_json(inputs))
+        for folder, shipped in self._stages.items():
+            upstream = {output: self._keys.get(key, key) for output, key in shipped["upstream"].items()}
+            before = {**shipped, "upstream": upstream}
+            known = self._without_later(before, now)
+            if not difference(_code(before, is_code=False), _code(known, is_code=False)):
+                self._keys[folder.name] = stored.name
+                if not stored.is_dir():
+                    _copy(folder, stored, before, difference(_code(before), _code(now)))
+                return
+
+    def _without_later(self, before: Inputs, now: Inputs) -> Inputs:
+        return {
+            name: self._known(before.get(name), table) if name in _OPTIONS else table
+            for name, table in now.items()
+        }
+
+    def _known(self, before: Any, now: Any) -> Any:
+        """Return a value without the options that are neither in `before` nor in the recipe."""
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            kept = (key for key in now if key in before or key in self._given)
+            return {key: self._known(before.get(key), now[key]) for key in kept}
+        if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+            return [self._known(*both) for both in zip(before, now, strict=True)]
+        return now
+
+
+def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> None:
+    """Copy a shipped stage in one move, with its inputs and what has changed since it was run."""
+    part = stored.with_name(f".{stored.name}.{os.getpid()}")
+    shutil.copytree(folder, part)
+    (part / INPUTS).write_text(as_json(inputs), encoding="utf-8")
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    result["fitted_before"] = _said(result["took_s"], changes)
+    (part / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    settle(part, stored)
+
+
+def _said(took_s: float | None, changes: list[str]) -> str:
+    took = "" if took_s is None else f" in {took_s / 60:.1f} minutes"
+    names = ", ".join(sorted({change.partition(":")[0] for change in changes}))
+    return f"fitted before, by this recipe{took}" + (f"; changed since: {names}" if names else "")
+
+
+def _code(inputs: Inputs, *, is_code: bool = True) -> dict[str, Any]:
+    return {key: value for key, value in inputs.items() if (key in _MAY_DIFFER) == is_code}

@@ -1,0 +1,209 @@
+"""Audits of models that no stage here trained: a file of answers, a model's folder, a model on the Hub."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.audit.handout import Handout, read_answers, read_key
+from evidcore.audit.stage import AuditStage
+from evidcore.contracts import Bridge, Encoder, Policy
+from evidcore.errors import RecipeError, RunError
+from evidcore.evaluate.asking import AskingStage
+from evidcore.model.processor import VolumeImageProcessor
+from evidcore.model.vlm import VolumeVLMConfig
+from evidcore.recipe import Recipe, load
+from evidcore.recipe.fitting import made_class
+from evidcore.recipe.resolve import stage_table, toml_value
+from evidcore.registry import find
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import start, telling_its_end
+from evidcore.runs.context import Context
+from evidcore.runs.folder import RunFolder, sha256
+from evidcore.runs.inputs import named_services
+from evidcore.runs.model import StageOutputs
+from evidcore.runs.post_run import auditing, write_audit
+from evidcore.volume import file_hash
+
+NAME = "01-audit"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What an audit asks, and the key to it."""
+
+    handout: Handout
+    key: Mapping[str, Any]
+
+
+def prepare(path: Path, overrides: Sequence[str] = (), *, stage: str = "", limit: int = 0) -> Prepared:
+    """Return what an audit of a recipe asks, to be written for a model that is asked elsewhere.
+
+    Args:
+        path: of the recipe.
+        overrides: what `--set` gave.
+        stage: "05-audit", or its number; empty: the recipe's last audit, else its last evaluation.
+        limit: cases per data entry; 0: all.
+    """
+    name, assembly, audited = _audit(load(path, overrides), stage, limit)
+    handout = audited.handout(Context(assembly, NAME))
+    recipe = assembly.recipe
+    made_of = {
+        "recipe": recipe.name, "recipe_hash": hashlib.sha256(recipe.text.encode()).hexdigest(),
+        "overrides": list(overrides), "stage": name, "limit": limit,
+    }  # fmt: skip
+    return Prepared(handout=handout, key=made_of | handout.key())
+
+
+def audit_answers(path: Path, answers: Path, key: Path, root: Path) -> tuple[RunFolder, dict[str, Any]]:
+    """Audit a file of answers; write a run folder of the audit alone and return it with the result.
+
+    Args:
+        path: of the recipe that the questions were prepared from.
+        answers: the file.
+        key: what `prepare` left behind.
+        root: where runs lie.
+
+    Raises:
+        DataError: if the key is not of these questions, or the answers not of this key.
+    """
+    known = read_key(key)
+    policy = read_answers(answers, known)
+    _, assembly, stage = _audit(load(path, known["overrides"]), known["stage"], int(known["limit"]))
+    stage.handout(Context(assembly, NAME)).refuse_other_key(known, key)
+    return _written(assembly, stage, root, f"answers of a file, sha256 {sha256(answers)}", policy=policy)
+
+
+def audit_model(
+    path: Path, name: str, root: Path, overrides: Sequence[str] = (), *, stage: str = "", limit: int = 0
+) -> tuple[RunFolder, dict[str, Any]]:
+    """Audit a model in place of the recipe's; no stage is run but the audit.
+
+    Args:
+        path: of the recipe that says what is asked, and of what parts a published model is made.
+        name: a folder, or a name on the Hugging Face Hub with its commit, "owner/name@commit".
+        root: where runs lie.
+        overrides: what `--set` gave.
+        stage: as of `prepare`.
+        limit: as of `prepare`.
+
+    Raises:
+        RecipeError: if a part would have no trained weights, or the model is shown volumes in another view.
+        RunError: if there is no such folder.
+    """
+    folder = Path(name)
+    if not folder.is_dir() and (folder.is_absolute() or name.startswith(".")):
+        raise RunError(f"{name}: no such folder. Name one, or a model on the Hub as owner/name@commit.")
+    is_own = folder.is_dir() and _model_type(folder) == VolumeVLMConfig.model_type
+    if not is_own:
+        overrides = [*overrides, f"model.language={_language(name)}"]
+    _, assembly, audited = _audit(load(path, overrides), stage, limit)
+    before = StageOutputs(model=folder.resolve()) if is_own else StageOutputs()
+    if is_own:
+        _refuse_other_view(assembly.recipe, folder)
+    else:
+        _refuse_untrained(assembly.recipe, name)
+    audited.ready(Context(assembly, NAME))
+    asked = f"model {name}"
+    if folder.is_dir():
+        hashes = "".join(file_hash(file) for file in sorted(folder.glob("*.safetensors"))).encode()
+        asked += f", weights {hashlib.blake2b(hashes, digest_size=8).hexdigest()}"
+    return _written(assembly, audited, root, asked, before=before)
+
+
+def _written(
+    assembly: Assembly,
+    stage: AuditStage,
+    root: Path,
+    asked: str,
+    *,
+    before: StageOutputs | None = None,
+    policy: Policy | None = None,
+) -> tuple[RunFolder, dict[str, Any]]:
+    """Audit into a new run folder."""
+    folder = start(assembly.recipe, root, assembly=assembly)
+    folder.set_status("running", stage=NAME)
+    with telling_its_end(folder):
+        result = write_audit(folder, assembly, stage, NAME, before=before, policy=policy, asked=asked)
+    folder.set_status("finished", message=f"audit of {asked}")
+    return folder, result
+
+
+def _audit(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, AuditStage]:
+    """Return the name of a recipe's stage, the assembly of a recipe of its audit alone, and that audit.
+
+    Raises:
+        RunError: if there is no such stage, or it asks nothing.
+        RecipeError: if it needs a service that another stage trains.
+    """
+    names = recipe.stage_names
+    asking = [
+        (name, one)
+        for number, (name, one) in enumerate(zip(names, recipe.stages, strict=True), start=1)
+        if isinstance(one, AskingStage) and stage in ("", name, str(number))
+    ]
+    audits = [pair for pair in asking if isinstance(pair[1], AuditStage)]
+    if not asking:
+        what = f"stage {stage!r} asks no questions" if stage else "no stage asks questions"
+        raise RunError(
+            f"{recipe.path}: {what}; there are {', '.join(names)}. Name an audit or evaluate stage, or add "
+            "one."
+        )
+    found, asked = (audits or asking)[-1]
+    audited = auditing(asked, limit)
+    tasks = {use.task: recipe.tasks[use.task] for use in audited.data}
+    fitted = {one.output for one in recipe.stages if (one.output or "").startswith("service.")}
+    for name in named_services(recipe, stage_table(audited), tasks):
+        if f"service.{name}" in fitted:
+            raise RecipeError(
+                f"{recipe.path}: {found} needs service {name!r}, which a fit stage trains, and no stage "
+                "is run for an audit from outside. Name a service that needs none."
+            )
+    places = {key: value for key, value in recipe.origins.items() if key[:1] != ("stage",)}
+    alone = dataclasses.replace(recipe, stages=(audited,), origins=places)
+    return found, Assembly(alone), audited
+
+
+def _language(name: str) -> str:
+    """Return the table of a published model as TOML."""
+    if Path(name).is_dir():
+        return toml_value({"folder": str(Path(name).resolve())})
+    owner, _, revision = name.partition("@")
+    return toml_value({"id": owner, "revision": revision} if revision else {"id": owner})
+
+
+def _model_type(folder: Path) -> str:
+    """Return what kind of model a folder says it holds."""
+    file = folder / "config.json"
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8")).get("model_type"))
+    except (OSError, ValueError, AttributeError) as cause:
+        raise RunError(
+            f"{folder}: holds no model, its config.json cannot be read ({cause}). Name a folder that "
+            "save_pretrained or `evid export` wrote."
+        ) from cause
+
+
+def _refuse_other_view(recipe: Recipe, folder: Path) -> None:
+    shown = VolumeImageProcessor.from_pretrained(folder).view or {}
+    if dict(shown) != dict(recipe.model.view):
+        raise RecipeError(
+            f"{folder}: was trained in the view {dict(shown)}, and model.view of {recipe.path} is "
+            f"{dict(recipe.model.view)}. Put the model's own into the recipe, or give it with --set."
+        )
+
+
+def _refuse_untrained(recipe: Recipe, name: str) -> None:
+    """Refuse a published model whose eyes would be random."""
+    for part, contract in (("encoder", Encoder), ("bridge", Bridge)):
+        use = getattr(recipe.model, part)["use"]
+        if made_class(find(part, use).load()).adopt is contract.adopt:
+            raise RecipeError(
+                f"{recipe.path}: model.{part} {use!r} takes no weights from {name}, so it would be "
+                "untrained. Name parts that do, as --set 'model.encoder={use=\"native-vision\"}' --set "
+                "'model.bridge={use=\"native-merger\"}'."
+            )

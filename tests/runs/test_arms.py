@@ -1,0 +1,169 @@
+"""Arms: stages that leave the recipe's line, and what training changed from one evaluation to the next."""
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evidcore.errors import RecipeError
+from evidcore.recipe import load, to_toml
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.execute import final_outputs
+from evidcore.runs.folder import RunFolder
+from evidcore.runs.inputs import inputs_hash, planned_inputs
+from evidcore.runs.lock import lock_table
+
+EVALUATE = """
+[[stage]]
+kind = "evaluate"%s
+data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
+max_new_tokens = 24
+"""
+LONGER = """
+[[stage]]
+kind = "sft"
+arm = "longer"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "choice" }]
+steps = 2
+rows_per_step = 4
+learning_rate = 2e-3
+"""
+ARM = EVALUATE % "" + LONGER + EVALUATE % '\narm = "longer"'
+
+
+def with_arm(text):
+    """Return a recipe with an arm between SFT and GRPO."""
+    above, grpo, below = text.partition('[[stage]]\nkind = "grpo"')
+    return above + ARM + grpo + below
+
+
+@pytest.fixture(scope="module")
+def armed(evid):
+    evid.recipe.write_text(with_arm(evid.recipe.read_text()), encoding="utf-8")
+    return evid.run()
+
+
+def inputs(folder, name):
+    key = json.loads((folder / "results" / f"{name}.json").read_text())["inputs"]
+    return key, json.loads((RunFolder(folder).store / key / "inputs.json").read_text())
+
+
+def test_arms_may_be_left_out(tmp_path, recipe_text):
+    path = tmp_path / "tiny.toml"
+    path.write_text(with_arm(recipe_text), encoding="utf-8")
+    whole = load(path)
+    recipe = load(path, ["arms=false", "stage.grpo.steps=9"])
+    assert [recipe.stage_name(place) for place in range(len(recipe.stages))] == [
+        "01-fit-encoder", "02-fit-language", "03-sft", "04-evaluate", "05-grpo", "06-evaluate",
+    ]  # fmt: skip
+    assert [recipe.stages[place] for place in (3, 5)] == [whole.stages[place] for place in (3, 7)]
+    resolved = to_toml(recipe)
+    assert "steps = 9  # command line" in resolved
+    (tmp_path / "resolved.toml").write_text(resolved, encoding="utf-8")
+    assert load(tmp_path / "resolved.toml") == recipe
+
+
+@pytest.mark.slow
+def test_an_arm_starts_where_it_leaves_and_leads_to_nothing(armed):
+    names = sorted(path.stem for path in (armed / "results").glob("*.json"))
+    assert names == [
+        "01-fit-encoder", "02-fit-language", "03-sft", "04-evaluate", "05-sft-longer", "06-evaluate-longer",
+        "07-grpo", "08-evaluate", "changes",
+    ]  # fmt: skip
+    sft, longer, grpo = (inputs(armed, name)[0] for name in ("03-sft", "05-sft-longer", "07-grpo"))
+    starts = {name: inputs(armed, name)[1]["upstream"]["model"] for name in names[3:8]}
+    assert starts == {
+        "04-evaluate": sft, "05-sft-longer": sft, "06-evaluate-longer": longer, "07-grpo": sft,
+        "08-evaluate": grpo,
+    }  # fmt: skip
+    recipe = load(armed / "resolved.toml")
+    assert final_outputs(RunFolder(armed), recipe).model == (armed / "checkpoints" / "07-grpo").resolve()
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_run_names_the_stages_that_it_has(armed):
+    assembly = Assembly(load(armed / "resolved.toml"))
+    for name, own in planned_inputs(assembly, lock_table(assembly.recipe, assembly.datasets)).items():
+        assert inputs_hash(own) == inputs(armed, name)[0], name
+
+
+@pytest.mark.slow
+def test_each_evaluation_of_the_line_is_set_against_every_earlier_one(armed):
+    def value(name):
+        lines = (armed / "answers" / f"{name}.jsonl").read_text().splitlines()
+        return {line["prompt_id"]: line["value"] for line in map(json.loads, lines)}
+
+    rows = json.loads((armed / "results" / "changes.json").read_text())["rows"]
+    assert [row["note"].partition(";")[0] for row in rows] == [
+        "08-evaluate minus 04-evaluate", "08-evaluate minus 06-evaluate-longer",
+    ]  # fmt: skip
+    for row, before in zip(rows, ("04-evaluate", "06-evaluate-longer"), strict=True):
+        assert (row["name"], row["metric"]) == ("choice", "strict_accuracy_change")
+        old, new = value(before), value("08-evaluate")
+        assert row["value"] == pytest.approx(statistics.mean(new[key] - old[key] for key in new))
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_what_it_found_in_a_few_lines(evid, armed):
+    said = evid("run", evid.recipe).stdout.partition("\n\n")[2]
+    assert said.splitlines()[0].startswith("choice, strict accuracy: ")
+    assert "choice, 08-evaluate minus 06-evaluate-longer" in said
+    assert len(said.partition("\n\n")[0].splitlines()) <= 12
+    assert said.splitlines()[-2].endswith("page/index.html")
+
+
+@pytest.mark.slow
+def test_fits_are_shipped_and_used_by_who_runs_the_recipe_elsewhere(evid, armed, tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "ship_stages.py"
+
+    def shipped(place, *also):
+        command = [sys.executable, script, armed, place, *also]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def names(said):
+        return sorted(line.partition(":")[0] for line in said.stdout.splitlines())
+
+    assert names(shipped(tmp_path / "fits")) == ["01-fit-encoder", "02-fit-language"]
+    assert "no stage 03-stf. It has: 01-fit-encoder" in shipped(tmp_path / "none", "--also", "03-stf").stderr
+    folder = tmp_path / "recipes" / "kept"
+    trained = ["03-sft", "05-sft-longer"]
+    assert names(shipped(folder, "--also", *trained)) == ["01-fit-encoder", "02-fit-language", *trained]
+    recipe = folder.parent / "tiny.toml"
+    text = evid.recipe.read_text(encoding="utf-8").replace("schema = 1", 'schema = 1\nfitted = "kept"')
+    recipe.write_text(text, encoding="utf-8")
+    out = evid("run", recipe, "--out", "elsewhere").stdout
+    assert out.count(": fitted before, by this recipe in 0.") == 4
+    assert "07-grpo: done" in out
+
+
+AUDIT = """
+[[stage]]
+kind = "audit"%s
+blind_arm = true
+data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: with_arm(text).replace('arm = "longer"', 'arm = "a/b"'),
+         r"stage\.sft\[1\]\.arm: must be letters, digits, '_', '-' or '\.', .* called, got 'a/b'"),
+        (lambda text: text.replace('component = "model.encoder"', 'component = "service.marks"\narm = "b"'),
+         r"what is fitted here is a service of every stage, and an arm shares nothing\. Leave arm out"),
+        (lambda text: with_arm(text) + AUDIT % '\narm = "longer"',
+         r"it is trained as the recipe's own policy, and this one stands in an arm\. Leave one out"),
+        (lambda text: text.partition('[[stage]]\nkind = "sft"')[0] + LONGER + AUDIT % "",
+         "no stage above trains a policy, so none can be trained alike"),
+    ],
+    ids=["name", "service", "blind arm", "weights of an arm"],
+)  # fmt: skip
+def test_an_arm_that_cannot_be_is_refused(tmp_path, recipe_text, change, said):
+    path = tmp_path / "tiny.toml"
+    path.write_text(change(recipe_text), encoding="utf-8")
+    with pytest.raises(RecipeError, match=said):
+        load(path)

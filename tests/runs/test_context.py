@@ -1,0 +1,88 @@
+"""Whatever judges texts is asked what it lacks before anything is trained, wherever a recipe names it."""
+
+import pytest
+
+from evidcore.contracts import Reward, Scorer
+from evidcore.errors import DataError
+from evidcore.recipe import load
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+
+RECIPE = """\
+schema = 1
+name = "judged"
+
+[dataset.chest]
+use = "phantom-chest"
+
+[model]
+language = { use = "tiny" }
+view = { use = "volume" }
+encoder = { use = "vit3d" }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "fit"
+component = "model.language"
+data = [{ dataset = "chest", task = "report" }]
+"""
+RESCUE = """
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
+rescue = { use = "MODEL", model = { folder = "nowhere" } }
+"""
+METRIC = """
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "report", split = "test" }]
+[[stage.metric]]
+use = "scorer"
+scorer = { use = "MODEL", model = { folder = "nowhere" } }
+"""
+REWARD = """
+[[stage]]
+kind = "grpo"
+train = ["bridge"]
+data = [{ dataset = "chest", task = "choice" }]
+steps = 1
+learning_rate = 1e-4
+trl = { loss_type = "grpo", beta = 0.0, epsilon = 0.2 }
+[[stage.reward]]
+use = "agrees"
+scorer = { use = "MODEL", model = { folder = "nowhere" } }
+"""
+
+
+class Agrees(Reward):
+    def __init__(self, *, scorer: Scorer) -> None:
+        self.scorer = scorer
+
+    def ready(self):
+        self.scorer.ready()
+
+    def __call__(self, rollouts, earlier):
+        return [None] * len(rollouts)
+
+
+def check(path):
+    """Ask every stage of a recipe as a run does before the first."""
+    assembly = Assembly(load(path))
+    for index, stage in enumerate(assembly.recipe.stages):
+        context = Context(assembly, assembly.recipe.stage_name(index))
+        stage.check(context)  # builds alone: `evid check` runs where no weights are
+        stage.ready(context)
+
+
+@pytest.mark.parametrize("stage", [RESCUE, METRIC, REWARD], ids=["rescue", "metric", "reward"])
+@pytest.mark.parametrize("model", ["embedding", "embedding-f1", "reward-model"])
+def test_a_model_that_is_not_there_is_named(stage, model, tmp_path, offered):
+    offered("evid-agrees", "[evidcore.reward]\nagrees = evid_agrees:It\n", It=Agrees)
+    (tmp_path / "judged.toml").write_text(RECIPE + stage.replace("MODEL", model))
+    with pytest.raises(DataError, match=rf"scorer '{model}' \(nowhere\): '{tmp_path}/nowhere' holds no conf"):
+        check(tmp_path / "judged.toml")
+
+
+def test_components_that_need_nothing_are_ready(tmp_path):
+    (tmp_path / "judged.toml").write_text(RECIPE + METRIC.split("[[stage.metric]]")[0])
+    check(tmp_path / "judged.toml")

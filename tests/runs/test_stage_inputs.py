@@ -1,0 +1,176 @@
+"""What the hash by which a finished stage is used again covers: all that its numbers come from."""
+
+import importlib.util
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from evidcore.recipe import load
+from evidcore.runs import code, lock
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.inputs import hashed_inputs, inputs_hash, planned_inputs
+
+LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
+CHANGED = [
+    ("steps = 6\nprompts_per_step", "steps = 1\nprompts_per_step"),
+    ('bridge = { use = "projection" }', 'bridge = { use = "residual-alignment" }'),
+    ('kind = "sft"', 'kind = "sft"\nreweighter = { use = "abnormality" }'),
+    ('use = "choice-accuracy"', 'use = "choice-accuracy"\n[[stage.reward]]\nuse = "report-consistency"\n'
+     'texts = "released"\nscorer = { use = "token-f1" }'),
+    ("limit = 6 }]", 'limit = 4 },\n  { dataset = "chest", task = "report", split = "test", limit = 4 }]\n'
+     'metric = [{ use = "rouge-l" }]'),
+]  # fmt: skip
+AUDIT = """
+[[stage]]
+kind = "audit"
+data = [{ dataset = "chest", task = "choice", split = "test", limit = 4 }]
+max_new_tokens = 8
+"""
+
+
+# what takes part in a stage and reaches its hash by another way than its file
+COUNTED_ELSEWHERE = {
+    # the language model is fitted to the number of image tokens, which stands among the stage's inputs
+    "02-fit-language": {
+        "evidcore.builtin.projection",
+        "evidcore_plugin_encoders.vit3d",
+        "evidcore_plugin_med3d_r1.bridge",
+    },
+    # the stage that trained the policy says how it answers, and its hash is among those stages start from
+    "05-evaluate": {"evidcore.builtin.rollouts"},
+    "06-audit": {"evidcore.builtin.rollouts"},
+}
+EDITED = {  # the stages whose own inputs change, or that start from a stage whose inputs do
+    "evidcore.builtin.rewards": "04 05 06",
+    "evidcore.builtin.rollouts": "04 05 06",
+    "evidcore.reward.pixel_flow": "04 05 06",
+    "evidcore.train.trl.trainer": "04 05 06",
+    "evidcore_plugin_med3d_r1.reweighter": "03 04 05 06",
+    "evidcore_plugin_phantoms.language.tiny": "01 02 03 04 05 06",
+    "evidcore.evaluate.choice": "05 06",
+    "evidcore.audit.policy": "06",
+    "evidcore_plugin_text_metrics.word_overlap": "05",
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory, recipe_text):
+    text = recipe_text + AUDIT
+    for old, new in CHANGED:
+        assert old in text, old
+        text = text.replace(old, new)
+    file = tmp_path_factory.mktemp("inputs") / "tiny.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def took_part(path, warm):
+    """The modules of the project that took part in each stage of a run."""
+    said = path.with_name("took_part.json")
+    program = warm(Path(__file__).with_name("traced_program.py"), path, said, folder=path.parent)
+    out, err = program.communicate()
+    assert program.returncode == 0, out + err
+    return json.loads(said.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def assembly(path):
+    return Assembly(load(path))
+
+
+def hashes(assembly):
+    return {name: inputs_hash(inputs) for name, inputs in planned_inputs(assembly, LOCK).items()}
+
+
+@pytest.fixture(scope="module")
+def counted(assembly):
+    """The files whose content counts in the hash of each stage."""
+    found = {}
+    real = Path.read_bytes
+    with pytest.MonkeyPatch.context() as patch:
+        for index, stage in enumerate(assembly.recipe.stages):
+            read = found[assembly.recipe.stage_name(index)] = set()
+            patch.setattr(Path, "read_bytes", lambda self, read=read: read.add(self) or real(self))
+            code.package_hash.cache_clear()
+            hashed_inputs(assembly, stage, LOCK, {})
+    code.package_hash.cache_clear()
+    return found
+
+
+def file_of(module):
+    return Path(importlib.util.find_spec(module).origin)
+
+
+def test_every_file_that_takes_part_in_a_stage_counts_in_its_hash(took_part, counted):
+    assert set(took_part) == set(counted)
+    assert all(len(modules) > 20 for modules in took_part.values())
+    missed = {
+        stage: {name for name in modules if file_of(name) not in counted[stage]}
+        for stage, modules in took_part.items()
+    }
+    assert {stage: names for stage, names in missed.items() if names} == COUNTED_ELSEWHERE
+
+
+@pytest.mark.parametrize(("module", "stages"), EDITED.items())
+def test_an_edited_file_changes_the_stages_that_it_takes_part_in(assembly, monkeypatch, module, stages):
+    before = hashes(assembly)
+    real, edited = Path.read_bytes, file_of(module)
+    monkeypatch.setattr(Path, "read_bytes", lambda self: real(self) + b"\n" * (self == edited))
+    code.package_hash.cache_clear()
+    after = hashes(assembly)
+    code.package_hash.cache_clear()
+    changed = {name.partition("-")[0] for name in before if before[name] != after[name]}
+    assert changed >= set(stages.split())
+    assert ("01" in changed) == ("01" in stages)  # a package's imports may count for more, not for all
+
+
+@pytest.mark.parametrize("package", [*lock.VERSIONS, "python"])
+def test_another_version_of_a_library_changes_every_stage(assembly, monkeypatch, package):
+    before = hashes(assembly)
+    installed(monkeypatch, package, "0.0.1")
+    after = hashes(assembly)
+    assert all(before[name] != after[name] for name in before)
+
+
+def test_of_how_features_are_kept_the_precision_alone_counts_and_for_what_reads_them(path, assembly):
+    before = hashes(assembly)
+    elsewhere = ["features.folder='elsewhere'", "features.folder_gb=3", "features.memory_gb=0"]
+    assert hashes(Assembly(load(path, elsewhere))) == before
+    rounded = hashes(Assembly(load(path, ["features.precision='float16'"])))
+    changed = [name for name in before if before[name] != rounded[name]]
+    assert changed == ["03-sft", "04-grpo", "05-evaluate", "06-audit"]
+
+
+def test_another_version_of_what_a_metric_requires_changes_its_evaluation_alone(assembly, monkeypatch):
+    before = hashes(assembly)
+    installed(monkeypatch, "nltk", "0.0.1")
+    after = hashes(assembly)
+    assert [name for name in before if before[name] != after[name]] == ["05-evaluate"]
+
+
+def installed(monkeypatch, package, version):
+    """Have a package stand there in another version."""
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: version if name == package else real(name))
+    if package == "python":
+        monkeypatch.setattr(lock.platform, "python_version", lambda: version)
+
+
+ABDOMEN = '[dataset.other]\nuse = "phantom-abdomen"\n'
+
+
+def test_findings_of_other_data_sets_count_where_a_labeler_may_look_for_them(path, assembly):
+    other = path.with_name("other.toml")
+    other.write_text(
+        path.read_text(encoding="utf-8").replace("[model]", f"{ABDOMEN}\n[model]"), encoding="utf-8"
+    )
+    lock_ = {"dataset": {**LOCK["dataset"], "other": {"fingerprint": "g"}}}
+    both = Assembly(load(other))
+    assert not any("findings" in inputs for inputs in planned_inputs(assembly, LOCK).values())
+    told = {name for name, inputs in planned_inputs(both, lock_).items() if "findings" in inputs}
+    assert {"03-sft", "05-evaluate"} <= told
+    assert "01-fit-encoder" not in told
+    assert "gallstone" in planned_inputs(both, lock_)["05-evaluate"]["findings"]
