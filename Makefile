@@ -3,6 +3,7 @@
 # make test   environment, then all tests but the slow ones
 # make test-all   those too; TURNS=1 those of a third of the files, by the commit's number, as CI does; TIMES=FILE keeps
 #                 how long each took (JUnit XML)
+# make site   the documentation as a site, build/site/site/index.html
 # make fuzz   100,000 drawn answers through every installed task, rollout, tool and reward (about 15 minutes)
 # make wheels   a wheel of the core and of every package, into dist/
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else every process compiles torch and all el
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
 
-.PHONY: venv demo test test-all lint docs fuzz wheels bench gpu-carry smollm2 results clean
+.PHONY: venv demo test test-all lint docs site fuzz wheels bench gpu-carry smollm2 results clean
 
 venv: $(VENV)/.ready
 
@@ -51,6 +52,9 @@ docs: venv
 	$(BIN)/python docs/generate_reference.py
 	$(BIN)/python docs/quotes.py
 	$(BIN)/python docs/explanation/grpo_step.py
+
+site: venv
+	$(BIN)/python docs/site_pages.py
 
 fuzz: venv
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_answers.py
