@@ -198,3 +198,23 @@ def test_glossary_has_every_kind_stage_and_metric():
         "uniform_chance", "prior_only", "perfect_perception",
     ):  # fmt: skip
         assert metric.replace("_", " ") in " ".join(glossary.split()) or f"`{metric}`" in glossary, metric
+
+
+def sentences(text: str) -> Iterator[list[str]]:
+    """Give the words of each sentence of running text and lists, without tables, code and headings."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^(#|\||!\[).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "", re.sub(r"`[^`]*`", "code", text))
+    for paragraph in re.split(r"\n\s*\n|^\s*(?:-|\d+\.) ", text, flags=re.MULTILINE):
+        for sentence in re.split(r"(?<=[.:;?!])\s", paragraph.replace("\n", " ")):
+            words = re.findall(r"[\w'%-]+", sentence)
+            if len(words) > 2:
+                yield words
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", DOCS / "README.md", *sorted((DOCS / "start").glob("*.md"))], ids=named
+)
+def test_the_first_pages_have_short_sentences(path):
+    found = [len(words) for words in sentences(path.read_text(encoding="utf-8"))]
+    assert sum(found) / len(found) <= 20
