@@ -57,8 +57,8 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 32_880
-MOST_MODULES = 195
+MOST_LINES = 33_150
+MOST_MODULES = 196
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 3115
 OPEN_TO_COMMANDS = {"runs", "recipe", "page", "cli"}  # what commands are made of, the core's own too

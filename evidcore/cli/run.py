@@ -193,6 +193,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a recipe: train, measure, audit, and write the evidence page."""
+    click.echo(f"{recipe}: reading it and importing its components", err=True)  # which takes seconds
     from evidcore.recipe import load
     from evidcore.runs import start
     from evidcore.runs.assembly import Assembly

@@ -13,6 +13,7 @@ from typing import Any
 
 from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe import order, shape
+from evidcore.recipe.kept import Imported, Kept, NotKept
 from evidcore.registry import find, offers
 from evidcore.registry.factory import SERVICE_KINDS, Option, check, check_options, own_keys, show, validate
 
@@ -35,11 +36,26 @@ class Problem:
     text: str
 
 
+def first_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    """Return the mistakes of a recipe that can be told without importing anything, as far as that can be.
+
+    They are of names, keys, types and bounds. None are told where a component was never read here before.
+    """
+    found = Walk(raw, sight=Kept())
+    try:
+        found.table(shape.Top, raw, ())
+    except NotKept:
+        return []
+    return found.add
+
+
 def problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Return every mistake of a recipe that was read; imports the components that it names."""
-    found = Walk(raw)
+    sight = Imported()
+    found = Walk(raw, sight=sight)
     found.table(shape.Top, raw, ())
     across = order.problems(raw, found.services, found.stages)
+    sight.keep()
     return [*found.add, *(Problem(path=path, text=text) for path, text in across)]
 
 
@@ -49,19 +65,15 @@ def stage_class(kind: str) -> Any:
     Raises:
         PluginError: if no installed package offers it, or it is no stage.
     """
-    offer = find("stage", kind)
-    form = offer.load()
-    if not dataclasses.is_dataclass(form):
-        raise PluginError(f"{offer}: must be a dataclass that is a Stage, got {form!r}.")
-    return form
+    return Imported().form(find("stage", kind))
 
 
-def _stage_homes(kinds: Iterable[str]) -> Iterator[tuple[type, str]]:
+def _stage_homes(kinds: Iterable[str], sight: Imported | Kept) -> Iterator[tuple[type, str]]:
     """Yield the tables of stages in whose place a key may have been meant: the recipe's, and the core's."""
     own = {row.name for row in offers("stage") if row.package == "evidcore"}
     for kind in dict.fromkeys([*kinds, *sorted(own)]):
-        with contextlib.suppress(PluginError):
-            form = stage_class(kind)
+        with contextlib.suppress(PluginError, NotKept):
+            form = sight.form(find("stage", kind))
             yield form, f"a {kind} stage, above its [[stage.…]] tables"
             hints = typing.get_type_hints(form, include_extras=True)
             for name, hint in hints.items():
@@ -102,14 +114,17 @@ def _list(value: Any) -> Sequence[Any]:
 class Walk:
     """A walk over tables that collects mistakes, each with its path."""
 
-    def __init__(self, raw: Mapping[str, Any], *, is_recipe: bool = True) -> None:
+    def __init__(
+        self, raw: Mapping[str, Any], *, is_recipe: bool = True, sight: Imported | Kept | None = None
+    ) -> None:
         """Start with no mistake.
 
         Args:
             raw: the file as read.
             is_recipe: an unknown key may have been meant for another table of a recipe.
+            sight: tells what components and stages take; None imports them.
         """
-        self.raw, self._is_recipe = raw, is_recipe
+        self.raw, self._is_recipe, self._sight = raw, is_recipe, sight or Imported()
         self.add: list[Problem] = []
         services = raw.get("service")
         tables = services if isinstance(services, Mapping) else {}
@@ -123,13 +138,13 @@ class Walk:
         found = {}
         for kind in dict.fromkeys(str(kind) for kind in kinds):
             with contextlib.suppress(PluginError):  # reported where the stage is checked
-                found[kind] = stage_class(kind)
+                found[kind] = self._sight.form(find("stage", kind))
         return found
 
     @functools.cached_property
     def _homes(self) -> list[tuple[type, str]]:
         """Tables in whose place a key may have been meant, with what messages call them."""
-        return [*_HOMES, *_stage_homes(self.stages)] if self._is_recipe else []
+        return [*_HOMES, *_stage_homes(self.stages, self._sight)] if self._is_recipe else []
 
     def table(
         self, form: type, value: Any, path: Path, more: Mapping[str, Option] | None = MappingProxyType({})
@@ -151,7 +166,7 @@ class Walk:
             if key not in known and more is not None and key not in more:
                 self._say((*path, key), f"unknown key.{self._hint(key, {**known, **more}, path)}")
         given = {key: value[key] for key in more or {} if key in value}
-        for mistake in check_options(more or {}, given, "", self.services):
+        for mistake in check_options(more or {}, given, "", self.services, self._sight.options):
             self._say((*path, *mistake.key), mistake.text)
         for key in given:
             self._named_components(str((more or {})[key].kind), given[key], (*path, key))
@@ -203,7 +218,7 @@ class Walk:
             return
         kind = value.get("kind")
         try:
-            form = stage_class(str(kind))
+            form = self._sight.form(find("stage", str(kind)))
         except PluginError as cause:
             installed = [row.name for row in offers("stage")]
             text = f"must be one of {', '.join(installed)}, got {kind!r}."
@@ -238,7 +253,7 @@ class Walk:
                 return
             kind = str(found)
         self._own_keys(kind, table, path)
-        for mistake in check(kind, table, "", self.services):
+        for mistake in check(kind, table, "", self.services, self._sight.options):
             text = mistake.text
             if text.startswith("unknown key."):
                 text += self._home(str(mistake.key[-1]), path)
@@ -282,18 +297,18 @@ class Walk:
             homes = [home for home in homes if home[0] is around and len(path) > 2] or homes
             rewards = _list(self.raw["stage"][path[1]].get("reward"))
             for index, item in enumerate(rewards):
-                if key not in own_keys("reward") and isinstance(item, Mapping) and _has(item, key):
+                if key not in own_keys("reward") and isinstance(item, Mapping) and self._has(item, key):
                     return (
                         f" It is an option of {section(self.raw, path[:2])}.reward[{index}] ({item['use']})."
                     )
         names = " or ".join(name for _, name in homes)
         return f" It belongs in {names}." if names else ""
 
-
-def _has(table: Mapping[str, Any], key: str) -> bool:
-    """Tell whether a reward has an option of that name."""
-    wrong = check("reward", {**table, key: None}, "")
-    return not any(item.key == ("use",) or (item.key == (key,) and "unknown" in item.text) for item in wrong)
+    def _has(self, reward: Mapping[str, Any], key: str) -> bool:
+        """Tell whether a reward has an option of that name."""
+        with contextlib.suppress(PluginError):
+            return key in self._sight.options(find("reward", str(reward.get("use"))))
+        return False
 
 
 def _is_plain(annotation: Any) -> bool:

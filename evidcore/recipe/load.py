@@ -12,7 +12,7 @@ from typing import Any
 
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import shape
-from evidcore.recipe.check import problems, section, service_kind, stage_class
+from evidcore.recipe.check import first_problems, problems, section, service_kind, stage_class
 from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.recipe.lines import Key, key_lines, line_of
 from evidcore.registry import LOCK, factory, parse_toml, pins
@@ -44,13 +44,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
         except ValueError as cause:
             wrong.append((0, f"command line, --set {item}: {cause}"))
     _name_packages(raw, pins.keep(path.resolve().parent / LOCK), str(path))
-    for problem in problems(raw):
-        line = line_of(lines, problem.path)
-        where = f"line {line}"
-        if any(problem.path[: len(key)] == key for key in origins):
-            line, where = 0, "command line"
-        wrong.append((line, f"{where}, {section(raw, problem.path)}: {problem.text}"))
-    refuse(path, wrong)
+    for look in (first_problems, problems):  # the first imports nothing, and ends at once
+        for problem in look(raw):
+            line = line_of(lines, problem.path)
+            where = f"line {line}"
+            if any(problem.path[: len(key)] == key for key in origins):
+                line, where = 0, "command line"
+            wrong.append((line, f"{where}, {section(raw, problem.path)}: {problem.text}"))
+        refuse(path, wrong)
     told = text.split("\n")  # a resolved recipe tells what is a default
     given = {key: line for key, line in lines.items() if not told[line - 1].endswith("  # default")}
     origins = {key: f"line {line}" for key, line in given.items()} | origins

@@ -178,29 +178,39 @@ def _holders(known: Mapping[str, Option]) -> dict[str, inspect.Parameter]:
     return {option.holder.name: option.holder for option in known.values() if option.holder}
 
 
+def options_of(offer: Offer) -> Mapping[str, Option]:
+    """Import a component and return its options."""
+    return options(offer.load(), offer.kind)
+
+
 def check(
-    kind: str, table: Mapping[str, Any], where: str, services: Mapping[str, str] | None = None
+    kind: str,
+    table: Mapping[str, Any],
+    where: str,
+    services: Mapping[str, str] | None = None,
+    read: Callable[[Offer], Mapping[str, Option]] = options_of,
 ) -> list[Mistake]:
-    """Return everything that is wrong with a component's table. Imports the component that `use` names.
+    """Return everything that is wrong with a component's table.
 
     Args:
         kind: component kind.
         table: the recipe table with `use`.
         where: what messages call the table.
         services: name -> kind of the recipe's services.
+        read: gives the options of the component that `use` names; this one imports it.
     """
     use = table.get("use")
     if not isinstance(use, str):
         text = "missing; it names the component." if use is None else f"must be a name, got {use!r}."
         return [Mistake(where=where, key=("use",), text=text)]
     try:
-        offer = find(kind, use)
-        known = options(offer.load(), kind)
+        known = read(find(kind, use))
     except PluginError as cause:
         return [Mistake(where=where, key=("use",), text=str(cause))]
     given = {key: value for key, value in table.items() if key not in own_keys(kind)}
-    wrong = check_options(known, given, where, services)
-    if "isolated" in table.keys() & own_keys(kind) and table["isolated"] is not False:
+    wrong = check_options(known, given, where, services, read)
+    is_isolated = "isolated" in table.keys() & own_keys(kind) and table["isolated"] is not False
+    if is_isolated and read is options_of:  # what it is given by the core stands in its code
         wrong += _check_isolated(kind, table, where)
     return wrong
 
@@ -210,6 +220,7 @@ def check_options(
     table: Mapping[str, Any],
     where: str,
     services: Mapping[str, str] | None = None,
+    read: Callable[[Offer], Mapping[str, Option]] = options_of,
 ) -> list[Mistake]:
     """Return everything that is wrong with the values of `table` for the options `known`."""
     wrong = [
@@ -227,7 +238,7 @@ def check_options(
     for name in known.keys() & table.keys():
         option = known[name]
         if option.kind is not None:
-            wrong += _check_component(option, table[name], where, services or {})
+            wrong += _check_component(option, table[name], where, services or {}, read)
         else:
             wrong += [
                 Mistake(where=where, key=(name, *key), text=text)
@@ -436,7 +447,13 @@ def name_of(component: Any) -> str:
     return str(getattr(component, "evid_name", ""))
 
 
-def _check_component(option: Option, value: Any, where: str, services: Mapping[str, str]) -> list[Mistake]:
+def _check_component(
+    option: Option,
+    value: Any,
+    where: str,
+    services: Mapping[str, str],
+    read: Callable[[Offer], Mapping[str, Option]],
+) -> list[Mistake]:
     """Check an option that takes components: a table with `use`, the name of a service, or a list of them."""
     kind, key = str(option.kind), (option.name,)
     if option.is_list:
@@ -447,10 +464,10 @@ def _check_component(option: Option, value: Any, where: str, services: Mapping[s
         return [
             dataclasses.replace(item, key=(option.name, index, *item.key[1:]))
             for index, entry in enumerate(value)
-            for item in _check_component(one, entry, where, services)
+            for item in _check_component(one, entry, where, services, read)
         ]
     if isinstance(value, Mapping):
-        inner = check(kind, value, where, services)
+        inner = check(kind, value, where, services, read)
         return [dataclasses.replace(item, key=(option.name, *item.key)) for item in inner]
     if not isinstance(value, str):
         text = f"must be a {kind}: a table such as {{ use = '…' }}, or the name of a service; got {value!r}."

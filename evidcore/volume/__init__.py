@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evidcore.formats import Geometry, Source, Volume
+from evidcore.registry import cache_root
 from evidcore.volume.arrays import stated_affine
-from evidcore.volume.cache import cache_root
 from evidcore.volume.cached_volume import CachedVolume, VolumeCache, volume_cache
 from evidcore.volume.content import content_hash, content_key, file_hash
 from evidcore.volume.files import file_state, stem

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from evidcore.errors import RunError
+from evidcore.registry import cache_root
 
 MOST_BYTES = 50_000_000_000
 LEAVES_FREE = 0.5  # of what the disk would have free without these entries
@@ -134,16 +135,6 @@ def touch(path: Path) -> None:
 
 DIGEST_BYTES = 16
 OTHER_CACHE = "set EVID_CACHE to another folder"
-
-
-def cache_root() -> Path:
-    """Return the folder for everything that can be made again: EVID_CACHE, else the user's cache folder."""
-    named = os.environ.get("EVID_CACHE")
-    if named:
-        return Path(named).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("evidcore", appauthor=False))
 
 
 @contextlib.contextmanager

@@ -25,7 +25,8 @@ from isal.isal_zlib import crc32
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.formats import Array, Geometry, Volume
-from evidcore.volume.cache import cache_root, naming_full_disk, replacing, shared_quota, touch
+from evidcore.registry import cache_root
+from evidcore.volume.cache import naming_full_disk, replacing, shared_quota, touch
 from evidcore.volume.content import volume_key
 from evidcore.volume.reading import opened, read
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from evidcore.case import Crop, VolumeRef
 from evidcore.errors import DataError
 from evidcore.formats import Format, unreadable
-from evidcore.volume.cache import cache_root, fetch, store
+from evidcore.registry import cache_root
+from evidcore.volume.cache import fetch, store
 from evidcore.volume.files import files_of, format_of, reader_mark
 
 if TYPE_CHECKING:  # contracts import torch

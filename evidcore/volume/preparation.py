@@ -21,7 +21,8 @@ from evidcore.case import Change, Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
 from evidcore.formats import Array, Geometry, Volume
-from evidcore.volume.cache import cache_root, shared_quota, touch
+from evidcore.registry import cache_root
+from evidcore.volume.cache import shared_quota, touch
 from evidcore.volume.cached_volume import PERCENTILES, SUFFIX, Damaged, open_array, volume_cache, write_array
 from evidcore.volume.content import content_key, shown_key
 from evidcore.volume.drawing import draw, photograph

@@ -24,7 +24,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 
 from evidcore.errors import RecipeError, RunError
-from evidcore.volume.cache import cache_root, fetch, naming_full_disk, store
+from evidcore.registry import cache_root
+from evidcore.volume.cache import fetch, naming_full_disk, store
 from evidcore_plugin_text_metrics.endpoint_answers import (
     Again,
     Stop,
