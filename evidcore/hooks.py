@@ -34,8 +34,8 @@ class Events:
     """The events, in the order of a run. `stage` is its folder name, e.g. `04-grpo`."""
 
     @_event
-    def stage_started(self, stage: str, folder: Path) -> None:
-        """See a stage start; it writes into `folder`."""
+    def stage_started(self, stage: str, folder: Path, steps: int, stages: int) -> None:
+        """See a stage start; it writes into `folder`, has `steps`, and is one of so many `stages`."""
 
     @_event
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -88,9 +88,9 @@ class Announcer:
                 built[name] = factory()
         return cls(recorders, built)
 
-    def stage_started(self, stage: str, folder: Path) -> None:
+    def stage_started(self, stage: str, folder: Path, steps: int = 0, stages: int = 0) -> None:
         """Announce it."""
-        self._tell("stage_started", stage=stage, folder=folder)
+        self._tell("stage_started", stage=stage, folder=folder, steps=steps, stages=stages)
 
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Announce it."""

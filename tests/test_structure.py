@@ -57,7 +57,7 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 33_150
+MOST_LINES = 33_170
 MOST_MODULES = 196
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 3115

@@ -54,6 +54,7 @@ class Progress:
         self._stage_start_s = self._last_line_s = self._run_start_s = time.monotonic()
         self._seconds: dict[str, float] = {}
         self._started: set[str] = set()
+        self._steps = self._first_step = 0
 
     def __enter__(self) -> Self:
         """Start the live block where there is a terminal, and show what the run's parts say of themselves."""
@@ -78,12 +79,12 @@ class Progress:
             self._live.__exit__(kind, error, trace)
 
     @observe
-    def stage_started(self, stage: str, folder: Path) -> None:
+    def stage_started(self, stage: str, folder: Path, steps: int, stages: int) -> None:
         """Say that a stage starts."""
         self._stage_start_s, self._last_line_s = time.monotonic(), 0.0
-        self._seconds = {}
+        self._seconds, self._steps, self._first_step = {}, steps, 0
         self._started.add(stage)
-        self._console.print(f"{self._label}{stage}: started")
+        self._console.print(f"{self._label}{stage}: started, of {stages} stages")
 
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -94,7 +95,8 @@ class Progress:
                 label = f"{kind.removesuffix('_s').replace('_', ' ')} {part}".strip()
                 self._seconds[label] = self._seconds.get(label, 0.0) + value
         now = time.monotonic()
-        line = f"{self._label}{stage}: step {step}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
+        how_far = f"step {step}{self._left(step, now)}"
+        line = f"{self._label}{stage}: {how_far}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
         if self._live is not None:
             self._live.update("\n".join([line, self._split()]))
         elif now - self._last_line_s >= _EVERY_S:
@@ -111,6 +113,22 @@ class Progress:
             return
         took = time.monotonic() - self._stage_start_s
         self._console.print(f"{self._label}{stage}: done in {took:.0f} s  {self._split()}".rstrip())
+        from evidcore.cli.summary import ending
+
+        for measured in ending([figures])[:3] if "rows" in figures else ():
+            self._console.print(f"{self._label}{stage}: {measured.strip()}")
+
+    def _left(self, step: int, now: float) -> str:
+        """Return how many steps there are, and how long the others take if they go like those of this run."""
+        if self._steps < step:
+            return ""
+        if not self._first_step:  # of this process: a stage may go on where another one ended
+            self._first_step, self._first_step_s = step, now
+        if step == self._first_step:
+            return f" of {self._steps}"
+        left_s = (self._steps - step) * (now - self._first_step_s) / (step - self._first_step)
+        left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+        return f" of {self._steps}, {left} left"
 
     def _split(self) -> str:
         """Return where the stage's time went: what is named, and the rest of the steps."""
@@ -193,7 +211,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a recipe: train, measure, audit, and write the evidence page."""
-    click.echo(f"{recipe}: reading it and importing its components", err=True)  # which takes seconds
+    if not as_json:
+        click.echo(f"{recipe}: reading it and importing its components", err=True)  # which takes seconds
     from evidcore.recipe import load
     from evidcore.runs import start
     from evidcore.runs.assembly import Assembly

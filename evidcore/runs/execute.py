@@ -152,7 +152,8 @@ class Execution:
             write(work / INPUTS, as_json(inputs))
             (work / "answers.jsonl").unlink(missing_ok=True)  # of a stage that was cut short
             self.folder.set_status("running", stage=name)
-            self.announcer.stage_started(name, work)
+            steps = stage.workload().steps
+            self.announcer.stage_started(name, work, steps, len(self.recipe.stages))
         announce = StageAnnouncer(self.announcer, name)
         _seed_everything(self.recipe.seed)
         context = Context(

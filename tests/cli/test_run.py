@@ -14,7 +14,7 @@ def said(capsys):
 
 def test_a_finished_stage_says_where_its_time_went(tmp_path, capsys):
     with Progress(tmp_path) as progress:
-        progress.stage_started("05-grpo", tmp_path)
+        progress.stage_started("05-grpo", tmp_path, 2, 9)
         rewards = {"reward_s/format": 0.1, "reward_s/judge": 3.0}
         times = {"generate_s": 15.0, **rewards, "update_s": 1.5, "step_s": 20.0}
         for step in (1, 2):
@@ -27,7 +27,7 @@ def test_a_finished_stage_says_where_its_time_went(tmp_path, capsys):
 
 def test_a_stage_that_logs_no_times_says_none(tmp_path, capsys):
     with Progress(tmp_path) as progress:
-        progress.stage_started("01-fit", tmp_path)
+        progress.stage_started("01-fit", tmp_path, 2, 9)
         progress.step_finished("01-fit", 1, {"loss": 0.5})
         progress.stage_finished("01-fit", tmp_path, {})
     assert said(capsys) == ["01-fit: done"]
@@ -36,7 +36,7 @@ def test_a_stage_that_logs_no_times_says_none(tmp_path, capsys):
 def test_times_of_a_stage_are_not_those_of_the_one_before(tmp_path, capsys):
     with Progress(tmp_path) as progress:
         for stage, seconds in (("03-sft", 7.0), ("04-sft", 2.0)):
-            progress.stage_started(stage, tmp_path)
+            progress.stage_started(stage, tmp_path, 2, 9)
             progress.step_finished(stage, 1, {"forward_backward_s": seconds, "step_s": seconds})
             progress.stage_finished(stage, tmp_path, {})
     assert said(capsys) == [
@@ -53,3 +53,25 @@ def test_what_the_parts_of_a_run_say_of_themselves_is_shown_while_it_runs(tmp_pa
         log.warning("an entry is damaged")
     log.info("after")
     assert capsys.readouterr().err == "prompts are scored once for all answers\nan entry is damaged\n"
+
+
+def test_a_stage_says_how_far_it_is_and_what_it_measured(tmp_path, capsys, monkeypatch):
+    now = iter(range(0, 100_000, 100))
+    monkeypatch.setattr("evidcore.cli.run.time.monotonic", lambda: float(next(now)))
+    row = {"name": "choice", "metric": "exact_match", "value": 0.85, "low": 0.8, "high": 0.9,
+           "questions": 100, "patients": 20, "headline": True}  # fmt: skip
+    with Progress(tmp_path) as progress:
+        progress.stage_started("05-grpo", tmp_path, 20, 9)
+        for step in (11, 12, 13):  # it goes on where another process ended
+            progress.step_finished("05-grpo", step, {"loss": 0.5})
+        progress.stage_finished("05-grpo", tmp_path, {"kind": "grpo", "rows": []})
+        progress.stage_started("06-evaluate", tmp_path, 0, 9)
+        progress.step_finished("06-evaluate", 8, {"cases_answered": 8.0})
+        progress.stage_finished("06-evaluate", tmp_path, {"kind": "evaluate", "rows": [row]})
+    lines = [re.sub(r"\d+ s$", "…", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "05-grpo: started, of 9 stages"
+    assert [re.search(r"step.*?(?=  loss)", line)[0] for line in lines[1:4]] == [
+        "step 11 of 20", "step 12 of 20, 13 min left", "step 13 of 20, 12 min left",
+    ]  # fmt: skip
+    assert "step 8  cases_answered 8" in lines[6]
+    assert lines[-1] == "06-evaluate: choice, exact match: 85.0 % (80.0 to 90.0), 100 questions, 20 patients"
