@@ -180,8 +180,9 @@ def test_only_one_folder_imports_trl():
 
 
 def has_commands_alone(package):
-    """Tell whether all that a package offers are commands, so that no run can name it."""
-    return set(project(package)["entry-points"]) - {"pytest11"} == {"evidcore.command"}
+    """Tell whether all that a package offers are commands and use from Python, so that no run can name it."""
+    groups = set(project(package)["entry-points"]) - {"pytest11", "evidcore_python"}
+    return groups == {"evidcore.command"}
 
 
 def test_packages_build_on_public_rooms_and_not_on_the_trainer():

@@ -252,7 +252,4 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
     if as_json:
         click.echo(json.dumps({"run": str(folder.path), "page": str(page), **found}, indent=1))
         return
-    click.echo()
-    for line in ending(found["results"]):
-        click.echo(line)
-    click.echo(f"\npage:    {page}\nfolder:  {folder.path}")
+    click.echo("\n".join(["", *ending(found["results"]), "", f"page:    {page}", f"folder:  {folder.path}"]))

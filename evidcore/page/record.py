@@ -85,7 +85,7 @@ def read_head(folder: Path) -> RunRecord:
         lock=_toml(folder / "lock.toml"),
         status=told_status(folder),
         metrics=(),
-        results=[_json(path) for path in sorted((folder / "results").glob("*.json"))],
+        results=[read_object(path) for path in sorted((folder / "results").glob("*.json"))],
         answers=(),
         rollout_files=sorted((folder / "rollouts").glob("*.jsonl")),
     )
@@ -109,7 +109,7 @@ def refuse_moved(folder: Path) -> None:
 
 def told_status(folder: Path) -> Mapping[str, Any]:
     """Return STATUS; where it says "running" and no process does, its state is "gone"."""
-    status = _json(folder / "STATUS")
+    status = read_object(folder / "STATUS")
     if status.get("state") != "running" or not status.get("stage") or is_held(folder):
         return status
     said = f"process {status.get('pid')} is gone without a word: it was killed, or a component ended it"
@@ -144,7 +144,8 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
                 ) from cause
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def read_object(path: Path) -> Mapping[str, Any]:
+    """Read a file that holds an object of JSON, empty where there is none yet."""
     if not path.is_file():
         return {}
     try:

@@ -15,6 +15,7 @@ from evidcore.recipe import shape
 from evidcore.recipe.check import first_problems, problems, section, service_kind, stage_class
 from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.recipe.lines import Key, key_lines, line_of
+from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import LOCK, factory, parse_toml, pins
 
 if typing.TYPE_CHECKING:
@@ -23,18 +24,22 @@ if typing.TYPE_CHECKING:
 _STEP = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)")
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
+def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> shape.Recipe:
     """Read and check a recipe. Imports the components that it names.
 
     Args:
-        path: a TOML file.
+        source: a TOML file, or the tables of one: their relative paths start in the working directory.
         overrides: what `--set` gave, `stage.grpo.steps=3`; values are TOML.
 
     Raises:
         RecipeError: naming the file, and every mistake with its line.
     """
-    path = Path(path)
-    text, raw = read_toml(path)
+    if isinstance(source, Mapping):
+        path, text = Path("recipe given as a dict"), toml_tables(source)
+        raw = parse_toml(text)
+    else:
+        path = Path(source)
+        text, raw = read_toml(path)
     lines = key_lines(text)
     origins: dict[Key, str] = {}
     wrong: list[tuple[int, str]] = []
@@ -47,10 +52,10 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> shape.Recipe:
     for look in (first_problems, problems):  # the first imports nothing, and ends at once
         for problem in look(raw):
             line = line_of(lines, problem.path)
-            where = f"line {line}"
+            where = "" if isinstance(source, Mapping) else f"line {line}, "
             if any(problem.path[: len(key)] == key for key in origins):
-                line, where = 0, "command line"
-            wrong.append((line, f"{where}, {section(raw, problem.path)}: {problem.text}"))
+                line, where = 0, "command line, "
+            wrong.append((line, f"{where}{section(raw, problem.path)}: {problem.text}"))
         refuse(path, wrong)
     told = text.split("\n")  # a resolved recipe tells what is a default
     given = {key: line for key, line in lines.items() if not told[line - 1].endswith("  # default")}

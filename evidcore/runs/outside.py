@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.audit.handout import Handout, read_answers, read_key
+from evidcore.audit.handout import read_answers, read_key
 from evidcore.audit.stage import AuditStage
 from evidcore.contracts import Bridge, Encoder, Policy
 from evidcore.errors import RecipeError, RunError
@@ -32,40 +32,13 @@ from evidcore.volume import file_hash
 NAME = "01-audit"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What an audit asks, and the key to it."""
-
-    handout: Handout
-    key: Mapping[str, Any]
-
-
-def prepare(path: Path, overrides: Sequence[str] = (), *, stage: str = "", limit: int = 0) -> Prepared:
-    """Return what an audit of a recipe asks, to be written for a model that is asked elsewhere.
-
-    Args:
-        path: of the recipe.
-        overrides: what `--set` gave.
-        stage: "05-audit", or its number; empty: the recipe's last audit, else its last evaluation.
-        limit: cases per data entry; 0: all.
-    """
-    name, assembly, audited = _audit(load(path, overrides), stage, limit)
-    handout = audited.handout(Context(assembly, NAME))
-    recipe = assembly.recipe
-    made_of = {
-        "recipe": recipe.name, "recipe_hash": hashlib.sha256(recipe.text.encode()).hexdigest(),
-        "overrides": list(overrides), "stage": name, "limit": limit,
-    }  # fmt: skip
-    return Prepared(handout=handout, key=made_of | handout.key())
-
-
 def audit_answers(path: Path, answers: Path, key: Path, root: Path) -> tuple[RunFolder, dict[str, Any]]:
     """Audit a file of answers; write a run folder of the audit alone and return it with the result.
 
     Args:
         path: of the recipe that the questions were prepared from.
         answers: the file.
-        key: what `prepare` left behind.
+        key: what `evid audit prepare` left behind.
         root: where runs lie.
 
     Raises:
@@ -73,9 +46,9 @@ def audit_answers(path: Path, answers: Path, key: Path, root: Path) -> tuple[Run
     """
     known = read_key(key)
     policy = read_answers(answers, known)
-    _, assembly, stage = _audit(load(path, known["overrides"]), known["stage"], int(known["limit"]))
+    _, assembly, stage = audit_alone(load(path, known["overrides"]), known["stage"], int(known["limit"]))
     stage.handout(Context(assembly, NAME)).refuse_other_key(known, key)
-    return _written(assembly, stage, root, f"answers of a file, sha256 {sha256(answers)}", policy=policy)
+    return write_alone(assembly, stage, root, f"answers of a file, sha256 {sha256(answers)}", policy=policy)
 
 
 def audit_model(
@@ -88,8 +61,8 @@ def audit_model(
         name: a folder, or a name on the Hugging Face Hub with its commit, "owner/name@commit".
         root: where runs lie.
         overrides: what `--set` gave.
-        stage: as of `prepare`.
-        limit: as of `prepare`.
+        stage: as of `audit_alone`.
+        limit: as of `audit_alone`.
 
     Raises:
         RecipeError: if a part would have no trained weights, or the model is shown volumes in another view.
@@ -101,7 +74,7 @@ def audit_model(
     is_own = folder.is_dir() and _model_type(folder) == VolumeVLMConfig.model_type
     if not is_own:
         overrides = [*overrides, f"model.language={_language(name)}"]
-    _, assembly, audited = _audit(load(path, overrides), stage, limit)
+    _, assembly, audited = audit_alone(load(path, overrides), stage, limit)
     before = StageOutputs(model=folder.resolve()) if is_own else StageOutputs()
     if is_own:
         _refuse_other_view(assembly.recipe, folder)
@@ -112,10 +85,10 @@ def audit_model(
     if folder.is_dir():
         hashes = "".join(file_hash(file) for file in sorted(folder.glob("*.safetensors"))).encode()
         asked += f", weights {hashlib.blake2b(hashes, digest_size=8).hexdigest()}"
-    return _written(assembly, audited, root, asked, before=before)
+    return write_alone(assembly, audited, root, asked, before=before)
 
 
-def _written(
+def write_alone(
     assembly: Assembly,
     stage: AuditStage,
     root: Path,
@@ -133,8 +106,13 @@ def _written(
     return folder, result
 
 
-def _audit(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, AuditStage]:
+def audit_alone(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, AuditStage]:
     """Return the name of a recipe's stage, the assembly of a recipe of its audit alone, and that audit.
+
+    Args:
+        recipe: as given.
+        stage: "05-audit", or its number; empty: the recipe's last audit, else its last evaluation.
+        limit: cases per data entry; 0: all.
 
     Raises:
         RunError: if there is no such stage, or it asks nothing.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from evidcore.audit.handout import Handout
 
 HANDOUT = "handout"
 
@@ -37,15 +43,13 @@ def prepare(
     from evidcore.cli.run import follow
     from evidcore.errors import RunError
     from evidcore.runs.folder import appearing, write
-    from evidcore.runs.outside import prepare as prepared
 
     place = key or out / "key.json"
     if place.resolve().is_relative_to((out / HANDOUT).resolve()):
         raise RunError(f"{key}: lies in what is handed over, {out / HANDOUT}. Put the key somewhere else.")
     if key is not None and key.exists():
         raise RunError(f"{key}: is there already, and nothing is overwritten. Name another file.")
-    found = prepared(recipe, overrides, stage=stage, limit=limit)
-    handout = found.handout
+    handout, made_of = _prepared(recipe, overrides, stage, limit)
     with appearing(out) as partial:
         free_bytes = shutil.disk_usage(partial).free
         questions, volumes = len(handout.ids), len(handout.volumes)
@@ -64,7 +68,7 @@ def prepare(
         kept.parent.mkdir(parents=True, exist_ok=True)
         with follow("prepare", "volumes") as told:
             handout.write(partial / HANDOUT, told)
-        write(kept, json.dumps(found.key, indent=1) + "\n")
+        write(kept, json.dumps(made_of | handout.key(), indent=1) + "\n")
     if as_json:
         sizes = {"questions": questions, "volumes": volumes, "most_bytes": handout.most_bytes}
         click.echo(json.dumps({"handout": str(out / HANDOUT), "key": str(place), **sizes}))
@@ -72,6 +76,20 @@ def prepare(
     click.echo(f"hand over: {out / HANDOUT}")
     click.echo(f"keep:      {place}")
     click.echo(f"then:      evid audit policy {recipe} --key {place} --answers FILE")
+
+
+def _prepared(path: Path, overrides: Sequence[str], stage: str, limit: int) -> tuple[Handout, dict[str, Any]]:
+    """Return what an audit of a recipe asks, and what it was made of."""
+    from evidcore.recipe import load
+    from evidcore.runs.context import Context
+    from evidcore.runs.outside import NAME, audit_alone
+
+    recipe = load(path, overrides)
+    name, assembly, audited = audit_alone(recipe, stage, limit)
+    return audited.handout(Context(assembly, NAME)), {
+        "recipe": recipe.name, "recipe_hash": hashlib.sha256(recipe.text.encode()).hexdigest(),
+        "overrides": list(overrides), "stage": name, "limit": limit,
+    }  # fmt: skip
 
 
 def _size(size_bytes: float) -> str:

@@ -7,12 +7,15 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.bootstrap import Interval, paired_interval
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.page.record import Line, RunRecord, findings_of, lines, read_head
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Key = tuple[str, str]  # task, prompt
 
@@ -85,6 +88,21 @@ class Comparison:
                 f"There are: {', '.join(known) or 'none'}."
             )
         return dataclasses.replace(self, questions=kept)
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row for each task, then one for each finding, the largest fall first."""
+        import pandas as pd
+
+        rows = [
+            {
+                "of": of, "name": one.name, "questions": one.change.values, "patients": one.change.patients,
+                "before": one.before, "after": one.after, "change": one.change.value, "low": one.change.low,
+                "high": one.change.high, "better": one.better, "worse": one.worse, "note": one.change.note,
+            }
+            for of, changes in (("task", self.by_task()), ("finding", self.by_finding()))
+            for one in changes
+        ]  # fmt: skip
+        return pd.DataFrame(rows)
 
 
 def compared(

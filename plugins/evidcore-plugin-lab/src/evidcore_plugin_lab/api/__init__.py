@@ -1,0 +1,1 @@
+"""Use from Python: `evidcore.run`, `evidcore.Run` and `evidcore.audit_policy`."""

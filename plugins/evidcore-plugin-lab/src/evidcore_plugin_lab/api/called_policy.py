@@ -1,0 +1,169 @@
+"""`evidcore.audit_policy`: does any function that answers questions look at the volumes it is shown?"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Crop, Prompt
+from evidcore.contracts import Policy
+from evidcore.errors import RunError
+from evidcore.formats import Volume
+from evidcore.page import write_page
+from evidcore.runs.outside import audit_alone, write_alone
+from evidcore.volume.preparation import show
+from evidcore_plugin_lab.api.given_recipe import Given, Overrides, given_recipe
+from evidcore_plugin_lab.api.run_reader import Run
+
+Table = str | Mapping[str, Any]  # a component: its name, or its name and options
+CHOICE = {"use": "choice", "think": False, "rules": True}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a policy is asked: words and voxels, and nothing that tells whose or under which condition."""
+
+    text: str  # the options and the form of the answer are in it; `<image>` where a volume is shown
+    max_new_tokens: int
+    _crops: tuple[Crop, ...] = dataclasses.field(repr=False)
+
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        """The volumes shown, in the order of the text; read at each access, so that no batch is held.
+
+        `array` (z, y, x) is in HU as whole numbers, or as the file has it; `spacing_mm_zyx` and `affine` say
+        where it lies.
+        """
+        return tuple(show(crop) for crop in self._crops)
+
+
+Answering = Callable[[Sequence[Question]], Sequence[str]]
+
+
+class CalledPolicy(Policy):
+    """A function as a policy."""
+
+    def __init__(self, function: Answering) -> None:
+        """Take the function."""
+        self._function = function
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return what the function answers.
+
+        Raises:
+            RunError: if these are not as many texts as questions.
+        """
+        asked = [
+            Question(text=prompt.written(), max_new_tokens=max_new_tokens, _crops=prompt.crops())
+            for prompt in prompts
+        ]
+        texts = self._function(asked)
+        if isinstance(texts, str) or not isinstance(texts, Sequence) or len(texts) != len(asked):
+            count = f"{len(texts)} in a {type(texts).__name__}" if hasattr(texts, "__len__") else repr(texts)
+            raise RunError(
+                f"the policy was asked {len(asked)} questions and must return a list of as many texts, got "
+                f"{count}."
+            )
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                kind = type(text).__name__
+                raise RunError(
+                    f"answer {number} of the policy must be a text, got {kind}. Return '' for none."
+                )
+        return [text.encode(errors="replace").decode() for text in texts]
+
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Refuse: a function gives texts."""
+        raise RunError(
+            "the evaluation asks how likely a completion is, and a function does not say. Name an evaluation "
+            "that reads what was written."
+        )
+
+
+def audit_policy(
+    policy: Answering,
+    recipe: Given | None = None,
+    *,
+    dataset: Table | None = None,
+    task: Table = CHOICE,
+    view: Table = "volume",
+    conditions: Sequence[Table] | None = None,
+    split: str = "test",
+    max_new_tokens: int = 256,
+    seed: int = 0,
+    overrides: Overrides = (),
+    stage: str = "",
+    limit: int = 0,
+    out: str | os.PathLike[str] = "runs",
+) -> Run:
+    """Ask a function the same questions over the right, another patient's and blank volumes.
+
+    `verdict` of the run says whether its answers rest on what it was shown, `results` and `answers` what that
+    follows from. The same code measures as in `evid audit policy`.
+
+    Args:
+        policy: takes a list of `Question` and returns as many texts.
+        recipe: says what is asked; its model is not used. None: `dataset` and what follows say it.
+        dataset: a data set by its name, or its table.
+        task: likewise; multiple choice without thinking, with the form of an answer told, unless given.
+        view: likewise, what is shown of a case.
+        conditions: likewise; all that the audit has, unless given.
+        split: of the data set.
+        max_new_tokens: told to the policy.
+        seed: of what is drawn.
+        overrides: changed keys of the recipe, as in `run`.
+        stage: of the recipe, which one asks: "05-audit", or its number; empty: the last.
+        limit: cases per data entry; 0: all.
+        out: where runs lie.
+
+    Raises:
+        RecipeError: if data or task cannot be asked about so.
+        RunError: if the policy does not return as many texts as it was asked questions.
+    """
+    if not callable(policy):
+        raise TypeError(f"policy: must be a function from questions to texts, got {policy!r}.")
+    if (recipe is None) == (dataset is None):
+        raise TypeError("give either a recipe, or a dataset with its task.")
+    if recipe is None:
+        recipe = _recipe(_table(dataset or {}), _table(task), _table(view), split, max_new_tokens, seed)
+        if conditions is not None:
+            recipe["stage"][0]["conditions"] = [_table(one) for one in conditions]
+    _, assembly, audited = audit_alone(given_recipe(recipe, overrides), stage, limit)
+    name = getattr(policy, "__qualname__", type(policy).__qualname__)
+    folder, _ = write_alone(
+        assembly, audited, Path(out), f"Python function {name}", policy=CalledPolicy(policy)
+    )
+    write_page(folder.path)
+    return Run(folder.path)
+
+
+def _recipe(
+    dataset: Mapping[str, Any], task: Mapping[str, Any], view: Mapping[str, Any], split: str,
+    max_new_tokens: int, seed: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a recipe of one audit. Its model is never built: a recipe must name one."""
+    name = str(task.get("use", "task")).rpartition("/")[2]
+    return {
+        "schema": 1, "name": "audit", "seed": seed, "dataset": {"cases": dataset}, "task": {name: task},
+        "model": {
+            "language": {"id": "nobody/none", "revision": "none"}, "encoder": {"use": "native-vision"},
+            "bridge": {"use": "native-merger"}, "view": view,
+        },
+        "stage": [
+            {
+                "kind": "audit", "data": [{"dataset": "cases", "task": name, "split": split}],
+                "max_new_tokens": max_new_tokens,
+            }
+        ],
+    }  # fmt: skip
+
+
+def _table(component: Table) -> Mapping[str, Any]:
+    return {"use": component} if isinstance(component, str) else component

@@ -1,0 +1,70 @@
+"""`evidcore.run`: run a recipe from Python."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from evidcore.cli.run import Progress
+from evidcore.page import write_page
+from evidcore.runs import RunFolder, processes, start
+from evidcore.runs import run as run_folder
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.lock import hold_to
+from evidcore_plugin_lab.api.given_recipe import Given, Overrides, given_recipe
+from evidcore_plugin_lab.api.run_reader import Run
+
+
+def run(
+    recipe: Given,
+    *,
+    out: str | os.PathLike[str] = "runs",
+    overrides: Overrides = (),
+    fresh: bool = False,
+    with_controls: bool = False,
+    locked: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Run:
+    """Run a recipe as `evid run` does: train, measure, audit, and write the evidence page.
+
+    An interrupt leaves a run that `Run(folder).resume()` goes on with; the error names the folder.
+
+    Args:
+        recipe: a TOML file; the tables of one as a dict; or a recipe that was read by `evidcore.recipe.load`.
+        out: where runs lie.
+        overrides: changed keys, `{"stage.grpo.steps": 3}` or `["stage.grpo.steps=3"]`.
+        fresh: run every stage anew, even where an earlier run has its result.
+        with_controls: also train on a random reward, on format alone, on wrong volumes.
+        locked: a run's lock.toml or an evid.lock; whatever differs is refused.
+        progress: print how far it is.
+
+    Raises:
+        RecipeError: every mistake of the recipe, before anything is trained.
+        EvidError: whatever else a person can fix.
+    """
+    lock = None if locked is None else Path(locked)
+    if lock is not None:
+        hold_to(lock)
+    assembly = Assembly(given_recipe(recipe, overrides))
+    folder = start(
+        assembly.recipe, Path(out), fresh=fresh, with_controls=with_controls, assembly=assembly, locked=lock
+    )
+    return to_its_end(folder, progress=progress, accept_changes=False, assembly=assembly)
+
+
+def to_its_end(
+    folder: RunFolder, *, progress: bool, accept_changes: bool, assembly: Assembly | None = None
+) -> Run:
+    """Run a folder to its end and write its page; an error that ends it tells how to go on."""
+    is_first = processes().is_first
+    shown = Progress(folder.path) if progress and is_first else None
+    try:
+        with shown or contextlib.nullcontext():
+            run_folder(folder, [shown] if shown else [], accept_changes=accept_changes, assembly=assembly)
+    except BaseException as cause:
+        cause.add_note(f"Go on with: evidcore.Run({str(folder.path)!r}).resume()")
+        raise
+    if is_first:
+        write_page(folder.path)
+    return Run(folder.path)
