@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 from evidcore.case import Crop, Prompt
+from evidcore.compute.ending import stop_request
 from evidcore.contracts import Policy
-from evidcore.errors import RunError
+from evidcore.errors import EvidError, RunError
 from evidcore.formats import Volume
 from evidcore.page import write_page
 from evidcore.runs.outside import audit_alone, write_alone
@@ -56,24 +57,33 @@ class CalledPolicy(Policy):
         """Return what the function answers.
 
         Raises:
-            RunError: if these are not as many texts as questions.
+            RunError: if it fails, or these are not as many texts as questions.
         """
         asked = [
             Question(text=prompt.written(), max_new_tokens=max_new_tokens, _crops=prompt.crops())
             for prompt in prompts
         ]
-        texts = self._function(asked)
-        if isinstance(texts, str) or not isinstance(texts, Sequence) or len(texts) != len(asked):
-            count = f"{len(texts)} in a {type(texts).__name__}" if hasattr(texts, "__len__") else repr(texts)
+        try:
+            texts = self._function(asked)
+        except EvidError:
+            raise
+        except Exception as cause:  # whatever the function does
+            raise RunError(
+                f"the policy failed while it answered {len(asked)} questions",
+                f": {type(cause).__name__}: {cause}",
+            ) from cause
+        kind = type(texts).__name__
+        if not isinstance(texts, list | tuple) or len(texts) != len(asked):
+            count = f"{len(texts)} in a {kind}" if isinstance(texts, Sized) else f"a {kind}"
             raise RunError(
                 f"the policy was asked {len(asked)} questions and must return a list of as many texts, got "
                 f"{count}."
             )
         for number, text in enumerate(texts):
             if not isinstance(text, str):
-                kind = type(text).__name__
                 raise RunError(
-                    f"answer {number} of the policy must be a text, got {kind}. Return '' for none."
+                    f"answer {number} of the policy must be a text, got a {type(text).__name__}. "
+                    "Return '' for none."
                 )
         return [text.encode(errors="replace").decode() for text in texts]
 
@@ -125,7 +135,7 @@ def audit_policy(
 
     Raises:
         RecipeError: if data or task cannot be asked about so.
-        RunError: if the policy does not return as many texts as it was asked questions.
+        RunError: if the policy fails, or does not return as many texts as it was asked questions.
     """
     if not callable(policy):
         raise TypeError(f"policy: must be a function from questions to texts, got {policy!r}.")
@@ -137,9 +147,10 @@ def audit_policy(
             recipe["stage"][0]["conditions"] = [_table(one) for one in conditions]
     _, assembly, audited = audit_alone(given_recipe(recipe, overrides), stage, limit)
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
-    folder, _ = write_alone(
-        assembly, audited, Path(out), f"Python function {name}", policy=CalledPolicy(policy)
-    )
+    with stop_request.heard():
+        folder, _ = write_alone(
+            assembly, audited, Path(out), f"Python function {name}", policy=CalledPolicy(policy)
+        )
     write_page(folder.path)
     return Run(folder.path)
 

@@ -21,8 +21,8 @@ ROLLOUTS = (
     "stage", "step", "group", "task", "prompt_id", "case_id", "prompt", "text", "malformed", "total",
     "advantage",
 )  # fmt: skip
-NUMBERS = ("value", "low", "high", "total", "advantage")  # a missing one is NaN
 METRICS = ("stage", "step", "time_s")
+_DTYPES = {"empty": "float64", "boolean": "boolean"}  # of columns in which some or all values are missing
 
 
 def results_frame(files: Iterable[Path]) -> pd.DataFrame:
@@ -71,10 +71,8 @@ def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
 
 def _frame(rows: Iterable[Mapping[str, Any]], first: Sequence[str]) -> pd.DataFrame:
     """Return rows as a table, these columns first, whether or not any row has them."""
-    found = pd.DataFrame.from_records(list(rows))
+    found = pd.DataFrame(list(rows))
     others = [name for name in found.columns if name not in first]
     found = found.reindex(columns=[*first, *others])
-    for name in found.columns:
-        if name in NUMBERS or name.startswith("reward/"):
-            found[name] = pd.to_numeric(found[name])
-    return found
+    kinds = {name: pd.api.types.infer_dtype(found[name]) for name in found.columns}
+    return found.astype({name: _DTYPES[kind] for name, kind in kinds.items() if kind in _DTYPES})

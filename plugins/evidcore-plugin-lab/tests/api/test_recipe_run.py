@@ -1,0 +1,134 @@
+"""A recipe that is run from Python gives the run that the command gives, and goes on after an interrupt."""
+
+import json
+import signal
+import subprocess
+import sys
+import tomllib
+
+import pandas as pd
+import pytest
+from evidcore_plugin_phantoms.testing import SMALL
+
+import evidcore
+from evidcore.errors import RunError
+from evidcore.hooks import observe
+from evidcore.recipe import load
+
+GRPO = {
+    "kind": "grpo", "train": ["bridge", "language"], "data": [{"dataset": "chest", "task": "choice"}],
+    "steps": 2, "prompts_per_step": 2, "answers_per_prompt": 2, "max_new_tokens": 8, "learning_rate": 1e-3,
+    "reward": [{"use": "format"}, {"use": "random"}],
+}  # fmt: skip
+
+
+def with_grpo():
+    given = tomllib.loads(SMALL.read_text(encoding="utf-8"))
+    return {**given, "name": "trained", "stage": [*given["stage"][2:3], GRPO, given["stage"][3]]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run from tables, with rollouts."""
+    return evidcore.run(with_grpo(), out=tmp_path_factory.mktemp("trained"), progress=False)
+
+
+def untimed(frame):
+    return frame[[name for name in frame.columns if not name.endswith("_s") and "_s/" not in name]]
+
+
+def test_the_package_is_imported_in_an_instant_and_its_runs_without_torch(small_run):
+    code = (
+        "import sys, evidcore\n"
+        "assert not {'torch', 'pandas', 'evidcore_plugin_lab'} & sys.modules.keys()\n"
+        f"run = evidcore.Run({str(small_run)!r})\n"
+        "run.results, run.answers, run.rollouts, run.metrics, run._repr_html_()\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_name_of_the_package_is_no_attribute():
+    with pytest.raises(AttributeError, match="module 'evidcore' has no attribute 'rum'"):
+        _ = evidcore.rum
+    assert not hasattr(evidcore, "__wrapped__")
+
+
+def test_without_the_package_that_has_it_the_name_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    for code in ("import evidcore; evidcore.run", "from evidcore import run"):
+        with pytest.raises(ImportError, match=r"evidcore\.run comes with .* pip install evidcore-plugin-lab"):
+            exec(code, {})
+
+
+def test_a_package_of_others_cannot_take_the_name(offered):
+    offered("their-package", "[evidcore_python]\nrun = their_package:stolen\n", stolen=print)
+    assert evidcore.run.__module__ == "evidcore_plugin_lab.api.recipe_run"
+
+
+def test_a_run_from_python_is_the_run_of_the_command(small_run, tmp_path, capfd):
+    run = evidcore.run(load(SMALL), out=tmp_path, fresh=True)
+    theirs = evidcore.Run(small_run)
+    assert run.status["state"] == "finished"
+    pd.testing.assert_frame_equal(run.results, theirs.results)
+    pd.testing.assert_frame_equal(run.answers, theirs.answers)
+    pd.testing.assert_frame_equal(untimed(run.metrics), untimed(theirs.metrics))
+    assert run.page.is_file()
+    assert "01-sft: started" in capfd.readouterr().out
+
+
+def test_overrides_and_place_are_those_of_the_call(trained, tmp_path):
+    run = evidcore.run(
+        with_grpo(), overrides={"stage.evaluate.max_new_tokens": 3}, out=tmp_path, progress=False
+    )
+    assert run.folder.parent == tmp_path / "trained"
+    assert run.recipe["stage"][2]["max_new_tokens"] == 3
+    assert trained.recipe["stage"][2]["max_new_tokens"] == 24
+
+
+def test_rollouts_have_a_row_each_and_a_column_a_reward(trained):
+    found = trained.rollouts
+    assert len(found) == 2 * 2 * 2  # steps, prompts, answers
+    assert found.groupby(["stage", "step", "group"]).size().tolist() == [2, 2, 2, 2]
+    (file,) = (trained.folder / "rollouts").glob("*.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    one, row = lines[3]["rollouts"][1], found.iloc[-1]
+    assert (row["text"], row["total"], row["advantage"]) == (one["text"], one["total"], one["advantage"])
+    assert (row["step"], row["group"], row["prompt_id"]) == (2, 1, lines[3]["prompt_id"])
+    assert row["reward/random"] == one["rewards"]["random"]["value"]
+    assert row["reason/format"] == one["rewards"]["format"]["reason"]
+    mean = found.groupby("step")["reward/random"].mean()
+    steps = trained.metrics[trained.metrics["stage"].str.endswith("grpo")].set_index("step")
+    assert mean.tolist() == pytest.approx(steps["reward/random"].tolist())
+
+
+class Interrupter:
+    """Presses Ctrl-C in the first step of GRPO, once."""
+
+    pressed = False
+
+    @observe
+    def rollouts_judged(self, stage, step, groups):
+        if not Interrupter.pressed:
+            Interrupter.pressed = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_leaves_a_run_that_goes_on_to_the_same_end(trained, tmp_path, offered):
+    offered("their-observers", "[evidcore.observer]\nctrl-c = their_observers:Pressed\n", Pressed=Interrupter)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        evidcore.run({**with_grpo(), "observers": ["ctrl-c"]}, out=tmp_path, progress=False)
+    (folder,) = (tmp_path / "trained").glob("2*")
+    assert stopped.value.__notes__ == [f"Go on with: evidcore.Run({str(folder)!r}).resume()"]
+    run = evidcore.Run(folder)
+    assert run.status["state"] == "interrupted"
+    before = run.answers
+    assert before.empty
+    with pytest.raises(RunError, match="has no finished evaluation"):
+        run.compare()
+    assert run.resume(progress=False).folder == folder
+    assert run.status["state"] == "finished"
+    pd.testing.assert_frame_equal(run.answers, trained.answers)  # read anew
+    pd.testing.assert_frame_equal(run.rollouts, trained.rollouts)
+    assert "trained</b> finished" in run._repr_html_()
