@@ -230,10 +230,12 @@ def test_wrong_arguments_are_refused(tmp_path):
 
     with pytest.raises(TypeError, match="must be a function from questions to texts, got 'model'"):
         evidcore.audit_policy("model", dataset=FEW)
-    with pytest.raises(TypeError, match="either a recipe, or a dataset"):
+    with pytest.raises(TypeError, match="give a dataset, or a recipe"):
         evidcore.audit_policy(policy)
-    with pytest.raises(TypeError, match="either a recipe, or a dataset"):
-        evidcore.audit_policy(policy, tmp_path / "asked.toml", dataset=FEW)
+    with pytest.raises(TypeError, match="Leave out dataset, seed, or use overrides"):
+        evidcore.audit_policy(policy, tmp_path / "asked.toml", dataset=FEW, seed=3)
+    with pytest.raises(ValueError, match=r"limit: must be 0 or more cases, got -1\."):
+        evidcore.audit_policy(policy, dataset=FEW, limit=-1)
     with pytest.raises(RecipeError, match=r"recipe given as a dict: 1 mistake\n .*'phantom-chest'\?"):
         evidcore.audit_policy(policy, dataset="phantom-chets", out=tmp_path)
     with pytest.raises(RecipeError, match=r"stage\.audit.*'blanc'"):

@@ -102,12 +102,12 @@ def audit_policy(
     recipe: Given | None = None,
     *,
     dataset: Table | None = None,
-    task: Table = CHOICE,
-    view: Table = "volume",
+    task: Table | None = None,
+    view: Table | None = None,
     conditions: Sequence[Table] | None = None,
-    split: str = "test",
-    max_new_tokens: int = 256,
-    seed: int = 0,
+    split: str | None = None,
+    max_new_tokens: int | None = None,
+    seed: int | None = None,
     overrides: Overrides = (),
     stage: str = "",
     limit: int = 0,
@@ -122,12 +122,12 @@ def audit_policy(
         policy: takes a list of `Question` and returns as many texts.
         recipe: says what is asked; its model is not used. None: `dataset` and what follows say it.
         dataset: a data set by its name, or its table.
-        task: likewise; multiple choice without thinking, with the form of an answer told, unless given.
-        view: likewise, what is shown of a case.
-        conditions: likewise; all that the audit has, unless given.
-        split: of the data set.
-        max_new_tokens: told to the policy.
-        seed: of what is drawn.
+        task: likewise; None: multiple choice without thinking, with the form of an answer told.
+        view: likewise; what is shown of a case. None: "volume".
+        conditions: likewise; None: all that the audit has.
+        split: of the data set; None: "test".
+        max_new_tokens: told to the policy; None: 256.
+        seed: of what is drawn; None: 0.
         overrides: changed keys of the recipe, as in `run`.
         stage: of the recipe, which one asks: "05-audit", or its number; empty: the last.
         limit: cases per data entry; 0: all.
@@ -139,13 +139,19 @@ def audit_policy(
     """
     if not callable(policy):
         raise TypeError(f"policy: must be a function from questions to texts, got {policy!r}.")
-    if (recipe is None) == (dataset is None):
-        raise TypeError("give either a recipe, or a dataset with its task.")
-    if recipe is None:
-        recipe = _recipe(_table(dataset or {}), _table(task), _table(view), split, max_new_tokens, seed)
-        if conditions is not None:
-            recipe["stage"][0]["conditions"] = [_table(one) for one in conditions]
-    _, assembly, audited = audit_alone(given_recipe(recipe, overrides), stage, limit)
+    if limit < 0:
+        raise ValueError(f"limit: must be 0 or more cases, got {limit}.")
+    told: dict[str, Any] = {
+        "dataset": dataset, "task": task, "view": view, "conditions": conditions, "split": split,
+        "max_new_tokens": max_new_tokens, "seed": seed,
+    }  # fmt: skip
+    told = {key: value for key, value in told.items() if value is not None}
+    if recipe is None and dataset is None:
+        raise TypeError("what is asked is not told: give a dataset, or a recipe.")
+    if recipe is not None and told:
+        raise TypeError(f"the recipe says what is asked. Leave out {', '.join(told)}, or use overrides.")
+    asked = _recipe(**told) if recipe is None else recipe
+    _, assembly, audited = audit_alone(given_recipe(asked, overrides), stage, limit)
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
     with stop_request.heard():
         folder, _ = write_alone(
@@ -156,23 +162,32 @@ def audit_policy(
 
 
 def _recipe(
-    dataset: Mapping[str, Any], task: Mapping[str, Any], view: Mapping[str, Any], split: str,
-    max_new_tokens: int, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    dataset: Table,
+    task: Table = CHOICE,
+    view: Table = "volume",
+    conditions: Sequence[Table] | None = None,
+    split: str = "test",
+    max_new_tokens: int = 256,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Return a recipe of one audit. Its model is never built: a recipe must name one."""
+    task = _table(task)
     name = str(task.get("use", "task")).rpartition("/")[2]
+    audit = {
+        "kind": "audit", "data": [{"dataset": "cases", "task": name, "split": split}],
+        "max_new_tokens": max_new_tokens,
+    }  # fmt: skip
+    if conditions is not None:
+        audit["conditions"] = [_table(one) for one in conditions]
     return {
-        "schema": 1, "name": "audit", "seed": seed, "dataset": {"cases": dataset}, "task": {name: task},
+        "schema": 1, "name": "audit", "seed": seed, "dataset": {"cases": _table(dataset)},
+        "task": {name: task},
         "model": {
-            "language": {"id": "nobody/none", "revision": "none"}, "encoder": {"use": "native-vision"},
-            "bridge": {"use": "native-merger"}, "view": view,
+            "language": {"id": "none/a-python-function", "revision": "none"},
+            "encoder": {"use": "native-vision"}, "bridge": {"use": "native-merger"}, "view": _table(view),
         },
-        "stage": [
-            {
-                "kind": "audit", "data": [{"dataset": "cases", "task": name, "split": split}],
-                "max_new_tokens": max_new_tokens,
-            }
-        ],
+        "stage": [audit],
     }  # fmt: skip
 
 

@@ -99,9 +99,9 @@ class Run:
         Raises:
             RunError: if nothing was asked on both sides.
         """
-        second = other.folder if isinstance(other, Run) else None if other is None else Path(other)
         from evidcore_plugin_lab.finished.comparison import compared
 
+        second = other.folder if isinstance(other, Run) else None if other is None else Path(other)
         return compared(self.folder, second, stage=stage, before=before, metric=metric)
 
     def resume(self, *, accept_changes: bool = False, progress: bool = True) -> Run:
