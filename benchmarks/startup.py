@@ -1,4 +1,4 @@
-"""CPU seconds until `evid --help`, `evid plugins` and a recipe with a typo have answered; of a bare Python too.
+"""CPU seconds until `evid --help`, `evid plugins` and a typo in a recipe are answered; of a bare Python too.
 
 python benchmarks/startup.py [--json] [--quick]        half a minute, no download
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from evidcore.registry.factory import build
 from evidcore.testing.fixtures import evid as evid
 from evidcore.volume import cache_root, read, read_mask
 
+sys.path.insert(0, str(Path(__file__).parent))  # browser_page
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 RECIPE = """
 schema = 1
@@ -257,12 +259,42 @@ def asked():
 
 
 @pytest.fixture(scope="session")
-def browser():
-    """A browser without a window; skipped where there is none."""
+def chromium():
+    """A function that starts a browser without a window; skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("no chromium here: apt-get install chromium")
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+        browsers = []
+
+        def start(*options):
+            browsers.append(
+                started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *options])
+            )
+            return browsers[-1]
+
+        yield start
+        for one in browsers:
+            one.close()
+
+
+@pytest.fixture(scope="session")
+def browser(chromium):
+    """A browser with WebGL, computed without a GPU."""
+    return chromium("--use-angle=swiftshader", "--enable-unsafe-swiftshader")
+
+
+@pytest.fixture
+def open_page():
+    """Return a function that opens a server's page; it checks in the end that nothing went wrong."""
+    from browser_page import Reader
+
+    readers = []
+
+    def start(browser, server, **options):
+        readers.append(Reader(browser, server, **options))
+        return readers[-1]
+
+    yield start
+    for reader in readers:
+        reader.close()

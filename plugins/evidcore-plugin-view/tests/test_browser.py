@@ -1,13 +1,11 @@
 """The viewer as a reader uses it: in a browser, with keys, wheel and clicks; pixels, not only elements."""
 
-import io
 import json
 import re
 import shutil
 
 import numpy as np
-import pytest
-from PIL import Image
+from browser_page import near, rows
 
 from evidcore.volume import read as read_volume
 from evidcore.volume import read_mask
@@ -15,72 +13,8 @@ from evidcore.volume import read_mask
 ORANGE, VIOLET = (255, 167, 51), (183, 156, 255)  # boxes of sides A and B
 
 
-class Reader:
-    """A page on a server, and everything that went wrong in it."""
-
-    def __init__(self, browser, server, **options):
-        self.context = browser.new_context(viewport={"width": 1400, "height": 900}, **options)
-        self.page = self.context.new_page()
-        self.faults = []
-        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.outside = []
-        self.page.on(
-            "request",
-            lambda asked: (
-                None
-                if re.match(r"(http://127\.0\.0\.1:|blob:)", asked.url)
-                else self.outside.append(asked.url)
-            ),
-        )
-        self.page.goto(server.address)
-        self.ready()
-
-    def ready(self):
-        self.page.wait_for_selector("body[data-ready]")
-        self.page.wait_for_selector(".screen.large[data-painted]")
-        self.page.wait_for_function("() => !document.querySelector('.waiting')", timeout=120_000)
-
-    def colours(self, plane="axial"):
-        """The pixels of a plane, shape (y, x, rgb), the pointer elsewhere."""
-        self.page.mouse.move(2, 2)
-        self.page.wait_for_timeout(350)
-        shot = self.page.locator(f'.screen[data-plane="{plane}"] .picture').screenshot()
-        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
-
-    def painted(self, slice_, plane="axial"):
-        self.page.wait_for_selector(f'.screen[data-plane="{plane}"][data-painted="{slice_}"]')
-
-    def close(self):
-        self.context.close()
-        assert self.faults == []
-        assert self.outside == []
-
-
-def near(pixels, colour, within=60):
-    """Where a picture has a colour, roughly."""
-    return np.abs(pixels - np.array(colour)).sum(axis=2) < within
-
-
-def rows(page):
-    return page.locator("#list .rows a")
-
-
-@pytest.fixture
-def read(browser):
-    readers = []
-
-    def start(server, **options):
-        readers.append(Reader(browser, server, **options))
-        return readers[-1]
-
-    yield start
-    for reader in readers:
-        reader.close()
-
-
-def test_what_training_broke_is_found_in_two_actions(served, read):
-    page = read(served).page
+def test_what_training_broke_is_found_in_two_actions(browser, served, open_page):
+    page = open_page(browser, served).page
     assert page.locator("#side-a").input_value() == "a:02-evaluate"  # before
     assert page.locator("#side-b").input_value() == "a:04-evaluate"  # after, without being asked for
     count = rows(page).count()
@@ -105,8 +39,8 @@ def test_what_training_broke_is_found_in_two_actions(served, read):
     assert sorted(told) == ["+100", "\N{MINUS SIGN}100"]
 
 
-def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(served, read, cases):
-    reader = read(served)
+def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(browser, served, open_page, cases):
+    reader = open_page(browser, served)
     page = reader.page
     page.select_option('[data-pick="task"]', "point")
     reader.ready()
@@ -137,8 +71,8 @@ def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(serve
     assert near(one, VIOLET).sum() > 50
 
 
-def test_wheel_keys_and_drag_move_slices_window_and_crosshair(served, read):
-    reader = read(served)
+def test_wheel_keys_and_drag_move_slices_window_and_crosshair(browser, served, open_page):
+    reader = open_page(browser, served)
     page = reader.page
     start = int(page.locator(".screen.large").get_attribute("data-painted"))
     page.hover(".screen.large .picture")
@@ -174,8 +108,8 @@ def test_wheel_keys_and_drag_move_slices_window_and_crosshair(served, read):
     assert page.locator("#list a[aria-current]").get_attribute("data-key") != second
 
 
-def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(served, read):
-    reader = read(served)
+def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(browser, served, open_page):
+    reader = open_page(browser, served)
     page = reader.page
     page.click('[data-show="malformed"]')
     page.wait_for_selector(".answer .text")
@@ -199,8 +133,8 @@ def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(served, read):
     page.wait_for_function("() => document.querySelector('.count b').textContent === '2'")
 
 
-def test_groups_show_rewards_and_what_a_rollout_looked_at(served, read):
-    reader = read(served)
+def test_groups_show_rewards_and_what_a_rollout_looked_at(browser, served, open_page):
+    reader = open_page(browser, served)
     page = reader.page
     page.click('nav button:text("Rollouts")')
     page.wait_for_selector(".rollout")
@@ -220,8 +154,8 @@ def test_groups_show_rewards_and_what_a_rollout_looked_at(served, read):
     )
 
 
-def test_it_fits_a_telephone_and_every_control_has_a_name(served, read):
-    reader = read(served)
+def test_it_fits_a_telephone_and_every_control_has_a_name(browser, served, open_page):
+    reader = open_page(browser, served)
     page = reader.page
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -237,14 +171,14 @@ def test_it_fits_a_telephone_and_every_control_has_a_name(served, read):
 
 
 def test_two_runs_stand_side_by_side_and_a_group_that_is_judged_meanwhile_joins_the_list(
-    serve, looked, read, tmp_path
+    browser, serve, looked, open_page, tmp_path
 ):
     other = tmp_path / "looked" / "20261121-221504-3fa9c1"
     shutil.copytree(looked, other)
     lines = (other / "answers" / "04-evaluate.jsonl").read_text().splitlines(keepends=True)
     (other / "answers" / "04-evaluate.jsonl").write_text("".join(lines[1:]))  # one question fewer
     (other / "STATUS").write_text(json.dumps({"state": "running", "stage": "", "step": 0, "message": ""}))
-    reader = read(serve(looked, other))
+    reader = open_page(browser, serve(looked, other))
     page = reader.page
     assert page.locator("#side-a").input_value() == "a:04-evaluate"
     assert page.locator("#side-b").input_value() == "b:04-evaluate"

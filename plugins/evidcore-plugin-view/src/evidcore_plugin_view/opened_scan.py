@@ -1,18 +1,20 @@
-"""Scans in memory: slices of three planes as PNG, masks on the scan's grid, values under the pointer."""
+"""Scans in memory: slices of three planes as PNG, NIfTI of the whole, masks on its grid, single values."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
 from collections import OrderedDict
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.formats import Volume
+from evidcore.formats import LPS_RAS, Volume
 from evidcore.page.gallery import AXIAL_SIDES, FILM_SIDES, WINDOWS_HU
 from evidcore.volume import read, read_mask
 from evidcore_plugin_view.overlay import AXES, Mask, Plane, cut
@@ -35,6 +37,7 @@ class Scan:
             DataError: if its file cannot be used; names it, the value and what to do.
         """
         self.volume: Volume = read(ref)
+        self.name = hashlib.blake2b(repr(ref).encode(), digest_size=8).hexdigest()
         self._masks: dict[MaskRef, Mask] = {}
         self._lock = threading.Lock()
 
@@ -107,6 +110,20 @@ class Scan:
         held = io.BytesIO()
         Image.fromarray(grey).save(held, format="PNG", compress_level=1)  # fast: it stays on this machine
         return held.getvalue()
+
+    def nifti(self, mask: Mask | None = None) -> bytes:
+        """Return the volume, or a mask on its grid, as a NIfTI file that holds voxels and their grid alone.
+
+        Axes run to the right, to anterior and to superior, so voxel 0 lies last in y and x of the volume.
+
+        Args:
+            mask: true inside, shape (z, y, x); None for the volume itself.
+        """
+        values = self.volume.array if mask is None else mask.astype(np.uint8)
+        turn = np.eye(4)[[2, 1, 0, 3]]  # z, y, x to x, y, z, of indices and of places alike
+        image = nib.Nifti1Image(values.transpose(2, 1, 0), LPS_RAS @ turn @ self.volume.affine @ turn)
+        image.header.set_xyzt_units("mm")
+        return bytes(nib.as_closest_canonical(image).to_bytes())
 
     def value(self, z: int, y: int, x: int) -> dict[str, Any]:
         """Return the value of a voxel and its place in the body, in mm from the scanner's origin, LPS.

@@ -162,6 +162,20 @@ def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: 
     return Drawn(outline="".join(edges)) if edges else None
 
 
+def voxels(overlay: Overlay, mask: Mask | None, shape_zyx: tuple[int, int, int]) -> Mask:
+    """Return the voxels of an overlay's mask and boxes, shape (z, y, x).
+
+    Args:
+        overlay: what is drawn.
+        mask: its mask where it has one, shape (z, y, x).
+        shape_zyx: of the volume.
+    """
+    held = np.zeros(shape_zyx, dtype=np.bool_) if mask is None else mask.copy()
+    for z0, z1, y0, y1, x0, x1 in overlay.boxes:
+        held[z0:z1, y0:y1, x0:x1] = True
+    return held
+
+
 def cut(array: npt.NDArray[Any], plane: Plane, index: int) -> npt.NDArray[Any]:
     """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
     seen = np.asarray(np.take(array, index, axis=AXES[plane]))

@@ -1,4 +1,4 @@
-"""What can be asked of the runs that are looked at, and the answers: JSON values, and PNG of slices."""
+"""What can be asked of the runs that are looked at: JSON values, PNG of slices, NIfTI of scans."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from evidcore.errors import RunError
+from evidcore_plugin_view import niivue
 from evidcore_plugin_view.opened_run import OpenedRun
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Routes:
             "results": self._results,
             "scene": self._scene,
             "slice.png": self._slice,
+            "volume.nii": self._volume,
+            "mask.nii": self._mask,
             "shapes": self._shapes,
             "extent": self._extent,
             "value": self._value,
@@ -131,10 +134,24 @@ class Routes:
             return told
         scan = self._scan(scene)
         told |= {"windows": scan.windows(), "planes": {plane: scan.plane(plane) for plane in AXES}}
+        told |= {"scan": scan.name, "niivue": niivue.ASSET.is_file()}
         for one in scene.overlays:
             fields = ("id", "name", "role", "source", "asked")
-            told["overlays"].append({name: getattr(one, name) for name in fields})
+            is_solid = bool(one.mask or one.boxes)
+            told["overlays"].append({name: getattr(one, name) for name in fields} | {"solid": is_solid})
         return told
+
+    def _volume(self, query: Query) -> Answer:
+        return self._scan(self._composed(query)).nifti()
+
+    def _mask(self, query: Query) -> Answer:
+        """Return the voxels of an overlay, on the grid of `volume.nii`."""
+        from evidcore_plugin_view.overlay import voxels
+
+        scene = self._composed(query)
+        scan, one = self._scan(scene), scene.overlay(query["overlay"])
+        mask = scan.mask(one.mask) if one.mask is not None else None
+        return scan.nifti(voxels(one, mask, scan.volume.shape_zyx))
 
     def _slice(self, query: Query) -> Answer:
         scan = self._scan(self._composed(query))

@@ -29,8 +29,8 @@ HOST = "127.0.0.1"
 USUAL_PORT = 8765
 _ASSETS = files("evidcore_plugin_view") / "assets"
 _POLICY = (
-    "default-src 'none'; img-src 'self' blob:; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; img-src 'self' blob: data:; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _NEEDS_KEY = "Open the address that `evid view` printed: it holds the key to this run."
 log = logging.getLogger(__name__)
@@ -143,7 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             self._json(HTTPStatus.NOT_FOUND, {"error": f"nothing is called {name!r}"})
         elif isinstance(found, bytes):
-            self._send(HTTPStatus.OK, found, "image/png")
+            kind = "image/png" if name.endswith(".png") else "application/octet-stream"
+            self._send(HTTPStatus.OK, found, kind)
         else:
             self._json(HTTPStatus.OK, found)
 

@@ -1,7 +1,7 @@
 // Where the reader is, in the URL's fragment: a link that is kept leads back to the same question.
 
 const USUAL = {
-  view: "answers", a: "", b: "", show: "all", finding: "", patient: "", task: "", sort: "order", words: "", at: "",
+  view: "answers", a: "", b: "", show: "all", finding: "", patient: "", task: "", sort: "order", words: "", at: "", scan: "",
 };
 export const place = { ...USUAL };
 

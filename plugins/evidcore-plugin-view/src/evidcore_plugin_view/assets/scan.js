@@ -1,6 +1,8 @@
 // The scan of a question: three planes, window and level, and overlays that are switched one by one.
 import { address, get } from "./api.js";
 import { figure, h, put, s } from "./dom.js";
+import { place, writePlace } from "./place.js";
+import { refusal, VolumeView } from "./volume.js";
 
 const PLANES = ["axial", "coronal", "sagittal"];
 const AXIS = { axial: "z", coronal: "y", sagittal: "x" };
@@ -39,12 +41,26 @@ export class ScanView {
 
   constructor(root) {
     this.root = root;
+    this.volume = new VolumeView((voxel, value, mm) => {
+      this.moved = true;
+      this.at = { axial: voxel.z, coronal: voxel.y, sagittal: voxel.x };
+      this.tell(value, mm);
+      this.paintControls();
+    }, (edges) => {
+      this.window = edges;
+      this.preset = null;
+      this.paintControls();
+    });
+  }
+
+  /** Tell whether three planes and 3D are drawn in place of slices. */
+  get isSolid() {
+    return place.scan === "3d" && !this.refusal;
   }
 
   /** Show the scan of some references; it looks again while the data set is still asked for masks. */
   async show(references) {
     clearTimeout(this.later);
-    this.references = references;
     const key = JSON.stringify(references);
     this.key = key;
     this.root.classList.add("loading");
@@ -56,19 +72,19 @@ export class ScanView {
     }
     if (this.key !== key) return; // the reader has gone on
     this.root.classList.remove("loading");
-    this.scene = scene;
+    this.scene = { ...scene, references };
     this.moved = false;
     await this.begin();
-    this.again(key, 0);
+    if (this.key === key) this.again(key, 0);
   }
 
   /** Change what is drawn over the same scan, as when another rollout is chosen. */
   async redraw(references) {
     const key = JSON.stringify(references);
-    Object.assign(this, { references, key });
+    this.key = key;
     const scene = await get("scene", references);
     if (this.key !== key || !scene.planes) return;
-    this.scene = scene;
+    this.scene = { ...scene, references };
     await this.extents();
     this.switches();
     this.paint();
@@ -78,10 +94,10 @@ export class ScanView {
   again(key, tries) {
     if (!this.scene.waiting || tries > 300) return;
     this.later = setTimeout(async () => {
-      const scene = await get("scene", this.references).catch(() => null);
-      if (this.key !== key || !scene) return;
       const before = this.scene;
-      this.scene = scene;
+      const scene = await get("scene", before.references).catch(() => null);
+      if (this.key !== key || !scene) return;
+      this.scene = { ...scene, references: before.references };
       if (!scene.waiting) this.known?.();
       if (scene.overlays.length !== before.overlays.length || !scene.waiting) {
         await this.extents();
@@ -105,6 +121,7 @@ export class ScanView {
     const usual = Object.keys(scene.windows)[0];
     this.window = [...(scene.windows[this.preset] ?? scene.windows[usual])];
     await this.extents();
+    if (this.scene !== scene) return; // the reader has gone on
     this.start();
     this.build();
     this.switches();
@@ -121,7 +138,7 @@ export class ScanView {
   async extent(one) {
     if (one.extent) return;
     try {
-      one.extent = await get("extent", { ...this.references, overlay: one.id });
+      one.extent = await get("extent", { ...this.scene.references, overlay: one.id });
     } catch (error) {
       one.extent = { axial: [], coronal: [], sagittal: [], fullest: {}, window: null };
       one.fault = error.message;
@@ -145,6 +162,12 @@ export class ScanView {
 
   isOn(one) {
     return this.choices.get(one.id) ?? one.asked;
+  }
+
+  /** Return how strongly an overlay is drawn: another one may be in the light. */
+  emphasis(one) {
+    if (!this.lit) return "drawn";
+    return this.lit === one.id ? "lit" : "dimmed";
   }
 
   colour(one) {
@@ -171,8 +194,15 @@ export class ScanView {
       } }, name)), h("span", { class: "faint level" }));
     this.list = h("div", { class: "overlays" });
     this.words = h("div", { class: "notes" });
-    this.stage = h("div", { class: "stage" }, PLANES.map((plane) => this.screens[plane].box));
-    put(this.root, this.stage,
+    this.stage = h("div", { class: "stage" });
+    this.refusal = refusal(this.scene);
+    this.modes = h("div", { class: "chips modes", role: "group", "aria-label": "Picture" }, this.refusal
+      ? h("p", { class: "faint refusal" }, this.refusal)
+      : [["", "slices"], ["3d", "3D"]].map(([mode, name]) => h("button", { type: "button", "data-mode": mode || "slices", onclick: () => {
+        writePlace({ scan: mode });
+        this.paint();
+      } }, name)));
+    put(this.root, this.modes, this.stage,
       h("div", { class: "slider" }, h("div", { class: "track" }, this.slider, this.ribbon), this.told),
       this.presets, this.under, this.list, this.words);
   }
@@ -261,14 +291,16 @@ export class ScanView {
     while (this.pointed) {
       const voxel = this.pointed;
       this.pointed = null;
-      const found = await get("value", { ...this.references, ...voxel }).catch(() => null);
-      if (found) {
-        const unit = "lung" in this.scene.windows ? "HU" : "";
-        const [z, y, x] = found.mm_zyx;
-        this.under.textContent = `${figure(found.value, 1)} ${unit}  ·  z ${figure(z, 1)}  y ${figure(y, 1)}  x ${figure(x, 1)} mm`;
-      }
+      const found = await get("value", { ...this.scene.references, ...voxel }).catch(() => null);
+      if (found) this.tell(found.value, found.mm_zyx);
     }
     this.asking = false;
+  }
+
+  /** Tell a voxel's value and its place, z, y, x in mm. */
+  tell(value, [z, y, x]) {
+    const unit = "lung" in this.scene.windows ? "HU" : "";
+    this.under.textContent = `${figure(value, 1)} ${unit}  ·  z ${figure(z, 1)}  y ${figure(y, 1)}  x ${figure(x, 1)} mm`;
   }
 
   move(plane, index) {
@@ -295,13 +327,43 @@ export class ScanView {
 
   picture(plane, index) {
     const [low, high] = this.window.map((edge) => edge.toFixed(2));
-    const { a, b } = this.references;
+    const { a, b } = this.scene.references;
     return address("slice.png", { a, ...(b ? { b } : {}), plane, index, low, high });
   }
 
   /** Draw all planes as they stand. */
   paint() {
     if (!this.scene?.planes) return;
+    this.paintControls();
+    const { isSolid } = this;
+    for (const button of this.modes.querySelectorAll("button")) {
+      button.setAttribute("aria-pressed", String((button.dataset.mode === "3d") === isSolid));
+    }
+    const boxes = isSolid ? [this.volume.root] : PLANES.map((plane) => this.screens[plane].box);
+    if (this.stage.firstChild !== boxes[0]) put(this.stage, ...boxes);
+    if (isSolid) this.paintVolume();
+    else for (const plane of PLANES) {
+      this.screens[plane].box.classList.toggle("large", plane === this.main);
+      this.paintPlane(plane);
+    }
+  }
+
+  async paintVolume() {
+    const { scene } = this;
+    const shapes = scene.overlays.filter((one) => one.solid && this.isOn(one)).map((one) => ({
+      id: one.id, role: one.role, colour: rgb(this.list, this.colour(one)), emphasis: this.emphasis(one),
+    }));
+    try {
+      await this.volume.draw({ scene, window: this.window, at: { ...this.at }, shapes });
+    } catch (error) {
+      this.refusal = `3D failed: ${error.message} Slices are shown.`;
+      put(this.modes, h("p", { class: "faint refusal" }, this.refusal));
+      this.paint();
+    }
+  }
+
+  /** Draw slider, window and the lines below the slider. */
+  paintControls() {
     const main = this.scene.planes[this.main];
     this.slider.max = main.count - 1;
     this.slider.value = this.at[this.main];
@@ -314,10 +376,6 @@ export class ScanView {
     this.presets.querySelector(".level").textContent =
       `level ${figure((this.window[0] + this.window[1]) / 2, 0)}, width ${figure(this.window[1] - this.window[0], 0)}`;
     this.paintRibbon();
-    for (const plane of PLANES) {
-      this.screens[plane].box.classList.toggle("large", plane === this.main);
-      this.paintPlane(plane);
-    }
   }
 
   async paintPlane(plane) {
@@ -336,7 +394,7 @@ export class ScanView {
     const on = this.scene.overlays.filter((one) => this.isOn(one) && one.extent?.[plane].includes(index));
     const [picture, shapes] = await Promise.all([
       this.pictures.get(url).catch((error) => { this.under.textContent = error.message; return null; }),
-      on.length ? get("shapes", { ...this.references, plane, index, overlays: on.map((one) => one.id).join("|") }).catch(() => ({})) : {},
+      on.length ? get("shapes", { ...this.scene.references, plane, index, overlays: on.map((one) => one.id).join("|") }).catch(() => ({})) : {},
     ]);
     if (screen.wanted !== url || !picture) return;
     screen.image.src = picture;
@@ -421,4 +479,13 @@ export class ScanView {
   choose(number) {
     this.presets?.querySelectorAll("button")[number]?.click();
   }
+}
+
+/** Return a colour of the style sheet as three numbers. */
+function rgb(element, colour) {
+  const probe = h("i", { style: { color: colour } });
+  element.append(probe);
+  const found = getComputedStyle(probe).color.match(/\d+/g).slice(0, 3).map(Number);
+  probe.remove();
+  return found;
 }

@@ -1,0 +1,165 @@
+"""Three planes and 3D: NIfTI of the scan and its masks, NiiVue's pixels, and what is shown without WebGL."""
+
+import json
+import re
+import time
+from urllib.parse import urlencode
+
+import nibabel as nib
+import numpy as np
+import pytest
+from evidcore_plugin_view import niivue
+from evidcore_plugin_view.niivue import FetchError
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.volume import read as read_volume
+from evidcore.volume import read_mask
+
+POINTING = "#task=point&scan=3d"
+
+
+@pytest.fixture(scope="module")
+def with_niivue():
+    """Skip where NiiVue is not here and cannot be fetched."""
+    try:
+        niivue.fetch()
+    except FetchError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def pointing(served, cases):
+    """The first question that points at something: its line, and its case."""
+    number = next(
+        number
+        for number, row in enumerate(served.routes.runs["a"].rows("answers", "04-evaluate"))
+        if row["task"] == "point"
+    )
+    return f"a:answers:04-evaluate:{number}", cases["abdomen"]["test"][0]
+
+
+def drawn_in_3d(reader, overlay):
+    """Wait until an overlay is on the canvas."""
+    reader.page.wait_for_function(
+        "(one) => document.querySelector('.volume')?.dataset.drawn?.split('|').includes(one)",
+        arg=overlay,
+        timeout=120_000,
+    )
+    reader.page.mouse.move(2, 2)
+    reader.page.wait_for_timeout(500)
+
+
+def test_scan_and_mask_are_nifti_that_hold_nothing_but_voxels_and_grid(served, asked, pointing, tmp_path):
+    line, case = pointing
+    name = sorted(case.masks)[0]
+    cookie = f"{served.cookie}={served.key}"
+    scene = f"/api/scene?{urlencode({'a': line})}"
+    while json.loads(asked(served, scene, Cookie=cookie)[2])["waiting"]:
+        time.sleep(0.1)
+    ref = VolumeRef(path=case.volumes[0].path)
+    volume, found = read_volume(ref), {}
+    for what, query in {"volume.nii": {}, "mask.nii": {"overlay": f"case/truth/{name}"}}.items():
+        status, headers, body = asked(served, f"/api/{what}?{urlencode({'a': line, **query})}", Cookie=cookie)
+        assert (status, headers["Content-Type"]) == (200, "application/octet-stream")
+        assert case.patient.encode() not in body
+        assert case.volumes[0].path.rsplit("/", 1)[-1].encode() not in body
+        header = nib.Nifti1Image.from_bytes(body).header
+        assert not any(bytes(header[field]).strip(b"\0") for field in ("descrip", "aux_file", "db_name"))
+        assert nib.aff2axcodes(nib.Nifti1Image.from_bytes(body).affine) == ("R", "A", "S")
+        found[what] = tmp_path / what
+        found[what].write_bytes(body)
+    again = read_volume(VolumeRef(path=str(found["volume.nii"])))
+    assert np.array_equal(again.array, volume.array)
+    assert np.allclose(again.affine, volume.affine, atol=1e-3)
+    mask = read_mask(MaskRef(path=str(found["mask.nii"])), again)
+    assert np.array_equal(mask, read_mask(case.masks[name], volume))
+
+
+@pytest.mark.parametrize("name", ["volume.nii", "mask.nii"])
+def test_strangers_get_no_voxels(served, asked, pointing, name):
+    query = urlencode({"a": pointing[0], "overlay": "b/predicted/box"})
+    cookie = f"{served.cookie}={served.key}"
+    assert asked(served, f"/api/{name}?{query}")[0] == 403
+    assert asked(served, f"/api/{name}?{query}", Cookie=cookie, Host="evil.example")[0] == 403
+    assert asked(served, f"/api/{name}?{query}", Cookie=cookie, Origin="http://evil.example")[0] == 403
+
+
+@pytest.mark.usefixtures("with_niivue")
+def test_three_planes_and_3d_follow_switches_windows_and_clicks(browser, served, open_page, pointing):
+    case = pointing[1]
+    name = sorted(case.masks)[0]
+    mask_id = f"case/truth/{name}"
+    reader = open_page(browser, served)
+    reader.ready()
+    reader.go(POINTING)
+    page = reader.page
+    drawn_in_3d(reader, mask_id)
+    with_mask = reader.shot(".volume")
+    assert (with_mask.max(axis=2) > 40).mean() > 0.1  # not blank
+    assert np.ptp(with_mask.reshape(-1, 3), axis=0).min() > 100
+    greenish = (with_mask[..., 1] - with_mask[..., 0] > 40).sum()
+    page.locator(f'input[data-overlay="{mask_id}"]').uncheck()
+    page.wait_for_function(f"() => !document.querySelector('.volume').dataset.drawn.includes('{mask_id}')")
+    page.wait_for_timeout(300)
+    without = reader.shot(".volume")
+    assert (without[..., 1] - without[..., 0] > 40).sum() < 0.2 * greenish
+    page.locator(f'input[data-overlay="{mask_id}"]').check()
+    drawn_in_3d(reader, mask_id)
+    assert np.abs(reader.shot(".volume") - with_mask).mean() < 1  # and back
+    page.click('[data-window="bone"]')
+    page.wait_for_timeout(500)
+    assert np.abs(reader.shot(".volume") - with_mask).mean() > 2
+    box = page.locator(".volume canvas").bounding_box()
+    page.mouse.click(box["x"] + 0.2 * box["width"], box["y"] + 0.3 * box["height"])
+    page.wait_for_function("() => /HU/.test(document.querySelector('.under').textContent)")
+    told = page.locator(".under").inner_text().replace("\N{MINUS SIGN}", "-")
+    value, *place = (float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", told))
+    volume = read_volume(case.volumes[0])
+    voxel = np.rint(np.linalg.inv(volume.affine) @ [*place, 1.0])[:3].astype(int)
+    assert value == pytest.approx(float(volume.array[tuple(voxel)]), abs=0.1)
+    assert page.locator(".slice").inner_text().startswith(f"{voxel[0]} /")
+    page.click('[data-mode="slices"]')
+    reader.painted(voxel[0])
+    reader.painted(voxel[1], "coronal")
+    reader.painted(voxel[2], "sagittal")
+    assert "scan=3d" not in page.url
+
+
+@pytest.mark.usefixtures("with_niivue")
+def test_without_webgl_slices_are_shown_and_a_sentence_says_why(chromium, served, open_page):
+    reader = open_page(chromium("--disable-3d-apis"), served)
+    reader.go(POINTING)
+    reader.ready()
+    said = reader.page.locator(".refusal").inner_text()
+    assert said == "3D needs WebGL 2, which this browser does not offer. Slices are shown."
+    assert reader.colours().max() > 100
+    assert reader.page.locator(".volume").count() == 0
+
+
+def test_without_niivue_slices_are_shown_and_a_sentence_says_what_fetches_it(
+    browser, served, open_page, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(niivue, "ASSET", tmp_path / "niivue.js")
+    reader = open_page(browser, served)
+    reader.go(POINTING)
+    reader.ready()
+    assert "run python -m evidcore_plugin_view.niivue" in reader.page.locator(".refusal").inner_text()
+    assert reader.colours().max() > 100
+
+
+def test_an_archive_with_another_hash_is_refused_and_npm_that_is_missing_is_named(tmp_path, monkeypatch):
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "npm").write_text("#!/bin/sh\nprintf other > niivue-0.69.0.tgz\n")
+    (folder / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+    asset = tmp_path / "niivue.js"
+    with pytest.raises(FetchError, match=re.escape(f"{niivue.INTEGRITY} is wanted")):
+        niivue.fetch(asset)
+    assert not asset.exists()
+    (folder / "npm").write_text("#!/bin/sh\necho no network >&2\nexit 7\n")
+    with pytest.raises(FetchError, match="exit 7: no network"):
+        niivue.fetch(asset)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FetchError, match=f"npm is not installed, and it fetches {niivue.PACKAGE}"):
+        niivue.fetch(asset)
