@@ -49,9 +49,21 @@ split = "test"
 dataset = "abdomen"
 task = "point"
 split = "test"
+[[stage.data]]
+dataset = "abdomen"
+task = "tell"
+split = "test"
 [[stage]]
 kind = "grpo"
-data = [{ dataset = "chest", task = "choice" }, { dataset = "abdomen", task = "point" }]
+[[stage.data]]
+dataset = "chest"
+task = "choice"
+[[stage.data]]
+dataset = "abdomen"
+task = "point"
+[[stage.data]]
+dataset = "abdomen"
+task = "tell"
 [[stage]]
 kind = "evaluate"
 [[stage.data]]
@@ -62,6 +74,13 @@ split = "test"
 dataset = "abdomen"
 task = "point"
 split = "test"
+[[stage.data]]
+dataset = "abdomen"
+task = "tell"
+split = "test"
+[[stage]]
+kind = "audit"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
 """
 LONG = 10_000_000
 EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
@@ -97,10 +116,105 @@ def looked(tmp_path_factory, cases) -> Path:
     for stage in ("02-evaluate", "04-evaluate"):
         lines = [choice_line(case, stage, number) for number, case in enumerate(chest)]
         lines += [pointing_line(case, stage) for case in cases["abdomen"]["test"]]
+        lines += [telling_line(case) for case in cases["abdomen"]["test"][:1]]
         write_lines(folder / "answers" / f"{stage}.jsonl", lines)
     groups = [group_line(case, step) for step, case in enumerate(cases["abdomen"]["train"] * 3, start=1)]
+    groups.append(forked_line(cases["abdomen"]["train"][0], 4))
     write_lines(folder / "rollouts" / "03-grpo.jsonl", groups)
+    lines = [
+        {**choice_line(case, "05-audit", 9), "condition": name}
+        for name in ("own", *AUDITED)
+        for case in chest
+    ]
+    write_lines(folder / "answers" / "05-audit.jsonl", lines)
+    (folder / "results" / "05-audit.json").write_text(json.dumps(audit_result()))
     return folder
+
+
+AUDITED = {  # what each showing scored, and how far own volumes are above it
+    "twin": ("the same patients without what is asked", 0.30),
+    "other-patient": ("another patient's volumes", 0.40),
+    "blurred": ("own slices without what only a closer look shows", 0.55),
+    "scrambled": ("own voxels in another order", 0.35),
+    "blank": ("blank volumes", 0.25),
+}
+
+
+def audit_result():
+    """The results of an audit: own volumes score 0.75, the best blind rule 0.45."""
+    about = {"task": "choice", "metric": "strict_accuracy", "headline": True}
+    levels = {"own": ("own volumes", 0.75), **AUDITED}
+    rows = [
+        {**about, "name": says, "condition": name, "value": value, "low": value - 0.1, "high": value + 0.1}
+        for name, (says, value) in levels.items()
+    ]
+
+    def above(metric, value, against, says):
+        note = f"own minus {says}"
+        found = {"name": "choice", "metric": metric, "value": value, "low": value - 0.1, "high": value + 0.1}
+        return {**found, "note": note, "of": "strict_accuracy", "against": against}
+
+    rule = "the best blind rule (longest option)"
+    rows += [
+        above("own_minus_blind", 0.3, "blind-rule", f"the best that does not look: {rule}"),
+        above("own_minus_blind_rule", 0.3, "blind-rule", rule),
+    ]
+    for name, (says, value) in AUDITED.items():
+        metric = "grounding_margin" if name == "other-patient" else f"own_minus_{name}"
+        rows.append(above(metric, 0.75 - value, name, says))
+    rows += [
+        above("own_minus_blind/lung nodule", 0.3, "blind-rule", rule),
+        {"name": "choice", "metric": "prior_only", "value": 0.45, "low": 0.41, "high": 0.49},
+    ]
+    verdict = {"choice": "It looks: +30.0 points over the best blind rule."}
+    return {"stage": "05-audit", "kind": "audit", "rows": rows, "verdict": verdict}
+
+
+REPORT = (
+    "No pancreatic cyst. Liver metastasis, 33 mm. "
+    "There is a kidney cyst of 22 mm on the left. A gallstone is seen."
+)
+
+
+def telling_line(case):
+    """A report 🫁 that cites a slice for two of its findings: one where its mask is, one where it is not."""
+    mask = read_mask(case.masks["liver metastasis"], read(case.volumes[0]))
+    cited = {"liver metastasis": int(mask.sum(axis=(1, 2)).argmax()), "kidney cyst": 0}
+    text = f"<think>🫁 looks</think><report>{REPORT}</report><evidence>{json.dumps(cited)}</evidence>"
+    return line_of(
+        case,
+        "report",
+        "tell",
+        patient=case.patient,
+        condition="own",
+        prompt="<image>Write the report.",
+        text=text,
+        malformed=None,
+        affirmed=["gallstone", "kidney cyst", "liver metastasis"],
+        present=list(case.present()),
+        absent=["pancreatic cyst"],
+        slices=cited,
+        gold_slices={"liver metastasis": cited["liver metastasis"]},
+        masks=list(case.present()),
+        images=[Crop(volume=case.volumes[0]).uri()],
+        figures={},
+        value=0.5,
+    )
+
+
+def forked_line(case, step):
+    """A group of reports: the second leaves the first at token 20, the third the second at token 30."""
+    line = group_line(case, step)
+    cited = {"slice": None, "slices": {"liver metastasis": 5}, "boxes": [], "mask": None}
+    for number, (rollout, parent) in enumerate(zip(line["rollouts"], (None, [0, 20], [1, 30]), strict=True)):
+        told = {"text": f"<report>{REPORT}</report>", "evidence": cited, "malformed": None, "turns": []}
+        rollout |= {**told, "parent": parent, "length": 40 + 10 * number}
+    reference = {
+        "present": ["liver metastasis"],
+        "absent": ["pancreatic cyst"],
+        "masks": list(case.present()),
+    }
+    return {**line, "task": "tell", "prompt_id": f"{case.id}:report", "reference": reference}
 
 
 def write_lines(path, lines):

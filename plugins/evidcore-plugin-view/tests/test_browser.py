@@ -47,6 +47,7 @@ def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(brows
     case = cases["abdomen"]["test"][0]
     name = sorted(case.masks)[0]
     page.wait_for_selector(f'.switch input[data-overlay="case/truth/{name}"]')
+    reader.ready()
     mask_switch = page.locator(f'input[data-overlay="case/truth/{name}"]')
     mask = read_mask(case.masks[name], read_volume(case.volumes[0]))
     z = int(page.locator(".screen.large").get_attribute("data-painted"))
@@ -139,7 +140,7 @@ def test_groups_show_rewards_and_what_a_rollout_looked_at(browser, served, open_
     page.click('nav button:text("Rollouts")')
     page.wait_for_selector(".rollout")
     reader.ready()
-    assert rows(page).count() == 3
+    assert rows(page).count() == 4
     assert page.locator(".rollout").count() == 3
     assert "IoU with the box" in page.locator(".rollout").first.inner_text()
     page.locator('.rollout input[type="radio"]').nth(1).check()
@@ -186,10 +187,10 @@ def test_two_runs_stand_side_by_side_and_a_group_that_is_judged_meanwhile_joins_
     page.click('nav button:text("Rollouts")')
     page.wait_for_selector(".rollout")
     page.select_option("#side-a", "b:03-grpo")
-    page.wait_for_function("() => document.querySelector('.count b').textContent === '3'")
+    page.wait_for_function("() => document.querySelector('.count b').textContent === '4'")
     with (other / "rollouts" / "03-grpo.jsonl").open("a") as file:
         file.write((other / "rollouts" / "03-grpo.jsonl").read_text().splitlines()[0] + "\n")
     status = {"state": "failed", "stage": "03-grpo", "step": 4, "message": "the disk is full"}
     (other / "STATUS").write_text(json.dumps(status))
-    page.wait_for_function("() => document.querySelector('.count b').textContent === '4'")
+    page.wait_for_function("() => document.querySelector('.count b').textContent === '5'")
     assert page.locator(".state.failed").get_attribute("title") == "the disk is full"

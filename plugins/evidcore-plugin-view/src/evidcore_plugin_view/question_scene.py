@@ -48,6 +48,20 @@ class Reference:
             rollout=None if rollout is None else int(rollout),
         )
 
+    def rollout_of(self, line: Line) -> Line:
+        """Return the rollout that is meant, of the line of its group.
+
+        Raises:
+            RunError: if the group has no such rollout.
+        """
+        rollouts: Sequence[Line] = line.get("rollouts") or ()
+        if self.rollout is None or self.rollout >= len(rollouts):
+            raise RunError(
+                f"group {self.number} of {self.stage} has {len(rollouts)} rollouts, "
+                f"so no rollout {self.rollout} (counted from 0). Choose one from the list again."
+            )
+        return rollouts[self.rollout]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scene:
@@ -56,6 +70,7 @@ class Scene:
     volume: VolumeRef | None  # None: there is nothing to show, and `notes` say why
     overlays: tuple[Overlay, ...]
     notes: tuple[str, ...]
+    sides: tuple[str, ...]  # those that were shown this scan
     waiting: bool  # whether the case's masks are still looked for
 
     def overlay(self, name: str) -> Overlay:
@@ -91,14 +106,16 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     if first is None:
         recorded = any(shown)
         note = "Every voxel that the prompt showed is air." if recorded else "No image was recorded."
-        return Scene(volume=None, overlays=(), notes=(note,), waiting=False)
+        return Scene(volume=None, overlays=(), notes=(note,), sides=(), waiting=False)
     path = first.volume.path
     said: list[Overlay] = []
+    sides: list[str] = []
     notes: list[str] = []
     for side, one, line, crops in zip("ab", references, lines, shown, strict=False):
         if crops and crops[0].volume.path != path:
             notes.append(f"Side {side.upper()} was shown another scan: its evidence is not drawn here.")
             continue
+        sides.append(side)
         notes += _about(crops, side if len(references) > 1 else "")
         said += _evidence(one, line, side, path)
     book = runs[references[0].run].book
@@ -114,6 +131,7 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
         volume=first.volume,
         overlays=tuple(overlays),
         notes=(*dict.fromkeys(notes), *book.faults()),
+        sides=tuple(sides),
         waiting=booked is None and book.is_waiting(lines[0]),
     )
 
@@ -122,14 +140,8 @@ def _evidence(one: Reference, line: Line, side: str, path: str) -> list[Overlay]
     if one.kind == "answers":
         return overlay.of_answer(line, side, path)
     found = overlay.of_group(line, path)
-    rollouts = line.get("rollouts") or ()
     if one.rollout is not None:
-        if one.rollout >= len(rollouts):
-            raise RunError(
-                f"group {one.number} of {one.stage} has {len(rollouts)} rollouts, "
-                f"so no rollout {one.rollout} (counted from 0). Choose one from the list again."
-            )
-        found += overlay.of_rollout(rollouts[one.rollout], side, path)
+        found += overlay.of_rollout(one.rollout_of(line), side, path)
     return found
 
 

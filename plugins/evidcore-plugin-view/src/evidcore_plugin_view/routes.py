@@ -33,7 +33,9 @@ class Routes:
             "rows": self._rows,
             "search": self._search,
             "line": self._line,
+            "sentences": self._sentences,
             "results": self._results,
+            "audits": self._audits,
             "scene": self._scene,
             "slice.png": self._slice,
             "volume.nii": self._volume,
@@ -74,6 +76,15 @@ class Routes:
             self._run(query["run"]).index(query["kind"], query["stage"]).containing(query["words"], searched)
         )
 
+    def _audits(self, query: Query) -> Answer:
+        from evidcore_plugin_view.staircase import staircases
+
+        return [
+            {"stage": str(result.get("stage", "")), **one}
+            for result in self._run(query["run"]).head.results
+            for one in staircases(result)
+        ]
+
     def _results(self, query: Query) -> Answer:
         return [
             {
@@ -106,6 +117,18 @@ class Routes:
             found["report"], found["report_withheld"] = booked.report, booked.report_withheld
         return found
 
+    def _sentences(self, query: Query) -> Answer:
+        """Return what the sentences of a report affirm, and on which slice it is said to be seen."""
+        from evidcore_plugin_view.cited_sentences import cited_sentences
+
+        reference = _reference(query["line"])
+        line = self._run(reference.run).line(reference.kind, reference.stage, reference.number)
+        if reference.rollout is None:
+            return cited_sentences(line)
+        known = line.get("reference") or {}
+        asked = {name: known.get(name) or () for name in ("present", "absent")}
+        return cited_sentences({**asked, **reference.rollout_of(line)})
+
     def _composed(self, query: Query) -> Scene:
         from evidcore_plugin_view.question_scene import compose
 
@@ -134,7 +157,7 @@ class Routes:
             return told
         scan = self._scan(scene)
         told |= {"windows": scan.windows(), "planes": {plane: scan.plane(plane) for plane in AXES}}
-        told |= {"scan": scan.name, "niivue": niivue.ASSET.is_file()}
+        told |= {"scan": scan.name, "sides": scene.sides, "niivue": niivue.ASSET.is_file()}
         for one in scene.overlays:
             fields = ("id", "name", "role", "source", "asked")
             is_solid = bool(one.mask or one.boxes)

@@ -1,5 +1,6 @@
 // The viewer: reads the place in the fragment, draws head, list and question, listens to keys.
 import { get } from "./api.js";
+import { drawAudits } from "./audit.js";
 import { Detail } from "./detail.js";
 import { h, put } from "./dom.js";
 import { place, readPlace, side, writePlace } from "./place.js";
@@ -8,6 +9,7 @@ import { drawResults } from "./results.js";
 
 const LOOK_AGAIN_MS = 4000;
 const RELOADS = ["view", "a", "b"];
+const TABLES = { audits: ["Audits", drawAudits], results: ["Results", drawResults] }; // views without questions
 const head = document.getElementById("head");
 const [listRoot, detailRoot] = [document.getElementById("list"), document.getElementById("detail")];
 let runs = {};
@@ -30,7 +32,7 @@ function usualSides() {
 }
 
 function drawHead() {
-  const tabs = [["answers", "Answers"], ["rollouts", "Rollouts"], ["results", "Results"]];
+  const tabs = [["answers", "Answers"], ["rollouts", "Rollouts"], ["audits", "Audits"], ["results", "Results"]];
   put(head, 
     h("p", { class: "brand" }, "evidcore ", h("b", {}, "view")),
     ...Object.entries(runs).map(([key, run]) => h("div", { class: "run" },
@@ -51,17 +53,17 @@ async function go(changes, { step = false } = {}) {
 }
 
 async function draw(before = {}) {
-  document.body.dataset.view = place.view;
-  if (place.view === "results") {
+  document.body.dataset.view = place.view in TABLES ? "table" : "questions";
+  document.getElementById("figures")?.remove();
+  if (place.view in TABLES) {
+    const [name, drawTable] = TABLES[place.view];
     drawHead();
     put(listRoot);
-    document.getElementById("figures")?.remove();
-    const root = h("section", { id: "figures", "aria-label": "Results" });
+    const root = h("section", { id: "figures", "aria-label": name });
     document.getElementById("main").append(root);
-    await drawResults(root, runs);
+    await drawTable(root, runs, go);
     return;
   }
-  document.getElementById("figures")?.remove();
   try {
     usualSides();
     const changed = (keys) => keys.some((key) => before[key] !== place[key]);
@@ -100,7 +102,7 @@ async function conditions() {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-  if (place.view === "results") return;
+  if (place.view in TABLES) return;
   const keys = {
     j: () => walk(1), k: () => walk(-1), m: () => detail.scan.toggleAll(),
     ArrowUp: () => detail.scan.step(-1), ArrowDown: () => detail.scan.step(1),
@@ -124,7 +126,7 @@ async function follow() {
   if (JSON.stringify(runs) !== before) {
     drawHead();
     const count = questions.pairs.length;
-    if (place.view !== "results" && side(place.a)) await questions.load().catch(() => {});
+    if (!(place.view in TABLES) && side(place.a)) await questions.load().catch(() => {});
     if (!count || !side(place.a)) await draw({});
     else if (questions.pairs.length !== count) {
       list.runs = runs;

@@ -1,15 +1,18 @@
 // One question: its scan, what was asked, what each side wrote, how a group's rollouts were rewarded.
 import { get } from "./api.js";
 import { counted, figure, h, put } from "./dom.js";
+import { findings, isReport, marked, tagged } from "./evidence.js";
+import { forks } from "./forks.js";
 import { place, side } from "./place.js";
 import { ScanView } from "./scan.js";
 
-const TAG = /(<\/?[A-Za-z_]+>)/;
 const READINGS = [
   ["choice", "answered"], ["lenient_choice", "lenient"], ["rescue_choice", "rescue"],
   ["log_likelihood_choice", "likeliest option"], ["verdict_log_likelihood_choice", "likeliest verdicts"], ["answer", "right answer"],
   ["target", "asked for"], ["slice", "slice"], ["gold_slice", "right slice"], ["refused", "segmenter"],
 ];
+
+const SLICES = new Set(["slice", "gold_slice"]);
 
 /** Draws the chosen question into `root`. */
 export class Detail {
@@ -40,10 +43,37 @@ export class Detail {
       if (found[0].phantom) this.title.append(h("span", { class: "badge" }, "phantom"));
       put(this.told, report(found[0]));
       put(this.text, ...(place.view === "answers" ? this.answers(found) : this.group(found[0])));
+      this.link(references, found);
     } catch (error) {
       put(this.text, h("p", { class: "bad" }, error.message));
     }
     await scan;
+  }
+
+  /** Make the sentences of written reports lead to the slices that are cited for them. */
+  link(references, lines) {
+    const written = place.view === "answers"
+      ? lines.map((line, index) => ({ line, side: "ab"[index], reference: references["ab"[index]], choose: async () => {} }))
+      : lines[0].rollouts.map((line, index) => ({ line, side: "a", reference: `${references.a}:${index}`, choose: () => this.choose(index) }));
+    for (const { line, side: name, reference, choose } of written.filter((one) => isReport(one.line))) {
+      const root = this.text.querySelector(`[data-line="${reference}"]`);
+      get("sentences", { line: reference }).then((told) => {
+        const point = async (finding) => {
+          await choose();
+          await this.scan.pointAt(name, finding, told.slices[finding]);
+        };
+        [...root.querySelectorAll(".text")].at(-1)?.replaceChildren(...marked(line.text.text, told, point)); // turns come first
+        put(root.querySelector(".cited"), findings(told, point));
+      }).catch((error) => put(root.querySelector(".cited"), h("p", { class: "bad" }, error.message)));
+    }
+  }
+
+  /** Draw one rollout of the group, as its button does. */
+  async choose(index) {
+    this.text.querySelector(`input[name="rollout"][value="${index}"]`).checked = true;
+    if (this.rollout === index) return;
+    this.rollout = index;
+    await this.scan.redraw(this.references(this.pair, index));
   }
 
   /** Show the report once the data set has told it. */
@@ -64,9 +94,25 @@ export class Detail {
     const letters = lines.length > 1 ? ["A", "B"] : [""];
     return [
       prompt(lines[0].prompt),
-      h("div", { class: "answers" }, lines.map((line, index) => answer(line, letters[index]))),
+      h("div", { class: "answers" }, lines.map((line, index) => this.answer(line, letters[index], "ab"[index]))),
       this.told,
     ];
+  }
+
+  answer(line, letter, name) {
+    const right = line.correct ?? null;
+    const score = line.value ?? null;
+    const pill = right !== null
+      ? h("span", { class: `pill ${right ? "right" : "wrong"}` }, right ? "right" : "wrong")
+      : score !== null ? h("span", { class: "pill" }, `score ${figure(score)}`) : null;
+    const read = READINGS.filter(([key]) => line[key] !== undefined && line[key] !== null).map(([key, label]) =>
+        [label, SLICES.has(key) ? h("button", { type: "button", class: "plain leads", onclick: () => this.scan.pointAt(name, null, line[key]) }, line[key]) : line[key]]);
+    const dice = line.figures?.dsc;
+    if (typeof dice === "number") read.push(["Dice", figure(dice)]);
+    return h("article", { class: `answer ${letter.toLowerCase()}`, "data-line": this.references(this.pair)[name] },
+      h("header", {}, letter ? h("span", { class: `letter ${letter.toLowerCase()}` }, letter) : null,
+        h("b", {}, line.stage), line.condition && line.condition !== "own" ? h("span", { class: "faint" }, line.condition) : null, pill),
+      turns(line.turns), completion(line.text), h("div", { class: "cited" }), malformed(line.malformed), read.length ? facts(read) : null, affirmed(line));
   }
 
   group(line) {
@@ -75,19 +121,21 @@ export class Detail {
     const widest = Math.max(1e-9, ...rollouts.map((one) => Math.abs(one.advantage ?? 0)));
     const right = Object.entries(line.reference ?? {}).filter(([, value]) => ["string", "number", "boolean"].includes(typeof value));
     const items = rollouts.map((one, rank) => {
-      const choose = h("input", { type: "radio", name: "rollout", value: one.index, "aria-label": `draw rollout ${rank + 1}`, onchange: () => {
-        this.scan.redraw(this.references(this.pair, one.index));
-      } });
-      return h("li", { class: "rollout" },
+      const choose = h("input", { type: "radio", name: "rollout", value: one.index, "aria-label": `draw rollout ${rank + 1}`, onchange: () => this.choose(one.index) });
+      return h("li", { class: "rollout", "data-line": this.references(this.pair, one.index).a },
         h("header", {}, h("label", {}, choose, ` #${rank + 1}`), h("span", {}, "total ", h("b", {}, figure(one.total))),
           h("span", { class: "faint" }, "advantage ", figure(one.advantage)),
           one.parent ? h("span", { class: "faint" }, `forked from #${rollouts.findIndex((other) => other.index === one.parent[0]) + 1} at token ${one.parent[1]}`) : null),
-        balance((one.advantage ?? 0) / widest), turns(one.turns), completion(one.text), malformed(one.malformed), rewards(one.rewards));
+        balance((one.advantage ?? 0) / widest), turns(one.turns), completion(one.text), h("div", { class: "cited" }), malformed(one.malformed), rewards(one.rewards));
     });
     return [
       prompt(line.prompt),
       right.length ? facts(right) : null,
       h("h3", {}, `${rollouts.length} rollouts, best first`),
+      forks(rollouts, (index) => {
+        this.choose(index);
+        this.text.querySelector(`input[name="rollout"][value="${index}"]`).closest(".rollout").scrollIntoView({ block: "nearest" });
+      }),
       h("ol", { class: "rollouts" }, items),
       this.told,
     ];
@@ -96,26 +144,11 @@ export class Detail {
 
 const prompt = (text) => (text ? h("details", { class: "asked", open: true }, h("summary", {}, "Asked"), h("pre", {}, text)) : null);
 
-function answer(line, letter) {
-  const right = line.correct ?? null;
-  const score = line.value ?? null;
-  const pill = right !== null
-    ? h("span", { class: `pill ${right ? "right" : "wrong"}` }, right ? "right" : "wrong")
-    : score !== null ? h("span", { class: "pill" }, `score ${figure(score)}`) : null;
-  const read = READINGS.filter(([key]) => line[key] !== undefined && line[key] !== null).map(([key, label]) => [label, line[key]]);
-  const dice = line.figures?.dsc;
-  if (typeof dice === "number") read.push(["Dice", figure(dice)]);
-  return h("article", { class: `answer ${letter.toLowerCase()}` },
-    h("header", {}, letter ? h("span", { class: `letter ${letter.toLowerCase()}` }, letter) : null,
-      h("b", {}, line.stage), line.condition && line.condition !== "own" ? h("span", { class: "faint" }, line.condition) : null, pill),
-    turns(line.turns), completion(line.text), malformed(line.malformed), read.length ? facts(read) : null, affirmed(line));
-}
-
 /** What the model wrote, its tags set apart; a cut text tells its length. */
 function completion({ text, characters, cut }) {
   if (!text.trim()) return h("p", { class: "empty" }, characters ? `It wrote ${counted(characters)} characters of white space.` : "It wrote nothing.");
   return [
-    h("p", { class: "text" }, text.split(TAG).map((piece) => (TAG.test(piece) ? h("span", { class: "tag" }, piece) : piece))),
+    h("p", { class: "text" }, tagged(text)),
     cut ? h("p", { class: "cut" }, `Cut after ${counted(text.length)} of ${counted(characters)} characters.`) : null,
   ];
 }
@@ -128,7 +161,7 @@ function turns(list) {
 }
 
 function facts(pairs) {
-  return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value)))));
+  return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value instanceof Element ? value : String(value)))));
 }
 
 /** Findings that a report names: found, missed, invented. */

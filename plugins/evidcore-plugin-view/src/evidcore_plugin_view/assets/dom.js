@@ -43,3 +43,8 @@ export function points(change) {
 }
 
 export const counted = (count) => count.toLocaleString("en").replaceAll(",", "\u202f");
+
+const WRITTEN = { rate: percent, points, count: counted };
+
+/** Return a value in its unit; a dash where there is none. */
+export const written = (unit, value) => (value === undefined || value === null ? "–" : (WRITTEN[unit] ?? figure)(value));

@@ -1,19 +1,20 @@
 // The figures of every stage, headline rows first.
 import { get } from "./api.js";
-import { counted, figure, h, percent, points, put } from "./dom.js";
-
-const UNITS = { rate: percent, points, count: counted };
-const written = (row, value) => (value === undefined ? "–" : (UNITS[row.unit] ?? figure)(value));
+import { h, put, written } from "./dom.js";
 
 /** Draw the results of all runs into `root`. */
 export async function drawResults(root, runs) {
   const blocks = await Promise.all(Object.keys(runs).map(async (name) => {
     const results = await get("results", { run: name });
-    const heading = Object.keys(runs).length > 1 ? h("h2", {}, h("span", { class: `letter ${name}` }, name.toUpperCase()), ` ${runs[name].name}`) : null;
-    return [heading, results.filter((one) => one.rows.length).map((one) => stage(one)),
+    return [heading(runs, name), results.filter((one) => one.rows.length).map((one) => stage(one)),
       results.some((one) => one.rows.length) ? null : h("p", { class: "empty" }, "No stage has written figures yet.")];
   }));
   put(root, h("div", { class: "results" }, blocks));
+}
+
+/** Return whose results follow, where there are two runs. */
+export function heading(runs, name) {
+  return Object.keys(runs).length > 1 ? h("h2", {}, h("span", { class: `letter ${name}` }, name.toUpperCase()), ` ${runs[name].name}`) : null;
 }
 
 function stage(result) {
@@ -24,7 +25,7 @@ function stage(result) {
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `figures of ${result.stage}` }, h("table", {},
       h("thead", {}, h("tr", {}, ["", "metric", "value", "95 % interval", "note"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, order.map((row) => h("tr", { class: row.headline ? "headline" : "" },
-        h("th", { scope: "row" }, row.name ?? row.task ?? ""), h("td", {}, row.metric), h("td", { class: "num" }, written(row, row.value)),
-        h("td", { class: "num" }, row.low === undefined ? "–" : `${written(row, row.low)} to ${written(row, row.high)}`),
+        h("th", { scope: "row" }, row.name ?? row.task ?? ""), h("td", {}, row.metric), h("td", { class: "num" }, written(row.unit, row.value)),
+        h("td", { class: "num" }, row.low === undefined ? "–" : `${written(row.unit, row.low)} to ${written(row.unit, row.high)}`),
         h("td", { class: "faint" }, row.note ?? "")))))));
 }

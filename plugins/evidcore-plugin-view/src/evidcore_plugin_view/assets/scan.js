@@ -63,6 +63,7 @@ export class ScanView {
     clearTimeout(this.later);
     const key = JSON.stringify(references);
     this.key = key;
+    this.lit = null;
     this.root.classList.add("loading");
     let scene;
     try {
@@ -160,6 +161,35 @@ export class ScanView {
     for (const plane of PLANES) this.at[plane] = one.extent.fullest[plane] ?? this.at[plane];
   }
 
+  /** Go to the slice that a side cites for a finding, put the finding's mask in the light, and say what is seen. */
+  async pointAt(side, finding, slice) {
+    const { scene } = this;
+    if (!scene?.planes) return;
+    const about = finding ?? "what was asked";
+    const mask = scene.overlays.find((one) => one.role === "truth" && one.solid && (finding ? one.name === finding : one.asked));
+    this.lit = mask?.id ?? null;
+    if (mask) {
+      this.choices.set(mask.id, true);
+      await this.extent(mask);
+      if (this.scene !== scene) return;
+    }
+    const isHere = scene.sides.includes(side);
+    if (slice !== null && isHere) {
+      if (mask) this.goTo(mask);
+      this.main = "axial";
+      this.at.axial = Math.max(0, Math.min(scene.planes.axial.count - 1, slice));
+      this.moved = true;
+    }
+    const seen = mask?.extent.axial ?? [];
+    put(this.pointed, slice === null ? `No slice is cited for ${about}.`
+      : !isHere ? `Slice ${slice} is of another scan than this one.`
+      : !mask ? `Slice ${slice} is cited for ${about}. There is no mask of it.`
+      : seen.includes(slice) ? `Slice ${slice} is cited for ${about}: its mask is seen here.`
+      : `Slice ${slice} is cited for ${about}: its mask is not seen here${seen.length ? `, but on slices ${seen[0]} to ${seen.at(-1)}` : ""}.`);
+    this.switches();
+    this.paint();
+  }
+
   isOn(one) {
     return this.choices.get(one.id) ?? one.asked;
   }
@@ -192,6 +222,7 @@ export class ScanView {
         this.window = [...edges];
         this.paint();
       } }, name)), h("span", { class: "faint level" }));
+    this.pointed = h("p", { class: "pointed", role: "status" });
     this.list = h("div", { class: "overlays" });
     this.words = h("div", { class: "notes" });
     this.stage = h("div", { class: "stage" });
@@ -204,7 +235,7 @@ export class ScanView {
       } }, name)));
     put(this.root, this.modes, this.stage,
       h("div", { class: "slider" }, h("div", { class: "track" }, this.slider, this.ribbon), this.told),
-      this.presets, this.under, this.list, this.words);
+      this.presets, this.under, this.pointed, this.list, this.words);
   }
 
   /** Return one plane's picture; wheel moves slices, a drag changes window and level, a click the crosshair. */
@@ -404,8 +435,8 @@ export class ScanView {
       if (!shape) return [];
       const style = { "--colour": this.colour(one) };
       return [
-        shape.fill ? s("path", { d: shape.fill, class: "fill", style, "data-overlay": one.id }) : null,
-        s("path", { d: shape.outline, class: `outline ${one.role}`, style, "data-overlay": one.id }),
+        shape.fill ? s("path", { d: shape.fill, class: `fill ${this.emphasis(one)}`, style, "data-overlay": one.id }) : null,
+        s("path", { d: shape.outline, class: `outline ${one.role} ${this.emphasis(one)}`, style, "data-overlay": one.id }),
       ].filter(Boolean);
     }));
     put(screen.flags, ...on.filter((one) => !shapes[one.id]).map((one) =>

@@ -1,0 +1,158 @@
+"""Reports that lead to slices, the staircase of an audit, the tree of a group: in a browser, with pixels."""
+
+import numpy as np
+import pytest
+from browser_page import near, rows
+from evidcore_plugin_view.cited_sentences import cited_sentences
+from evidcore_plugin_view.staircase import staircases
+
+from evidcore.volume import read as read_volume
+from evidcore.volume import read_mask
+
+GREEN = (61, 220, 132)
+ACCENT = (11, 107, 116)
+
+
+@pytest.fixture
+def mask(cases):
+    """The mask of a finding that the report cites."""
+    case = cases["abdomen"]["test"][0]
+    return read_mask(case.masks["liver metastasis"], read_volume(case.volumes[0]))
+
+
+def test_a_sentence_leads_to_its_slice_and_puts_the_mask_in_the_light(browser, served, open_page, mask):
+    reader = open_page(browser, served)
+    reader.go("#task=tell&b=")
+    reader.ready()
+    page = reader.page
+    page.wait_for_selector(".answer.a .sentence")
+    said = page.locator(".answer.a .sentence").all_inner_texts()
+    assert said[0] == "Liver metastasis, 33 mm."  # no mark moves behind the emoji, and no denial is a link
+    assert len(said) == 3
+    best = int(mask.sum(axis=(1, 2)).argmax())
+    page.locator('.answer.a .sentence[data-finding="liver metastasis"]').click()
+    reader.painted(best)
+    page.wait_for_selector('path.fill.lit[data-overlay="case/truth/liver metastasis"]')
+    assert page.locator(".pointed").inner_text() == (
+        f"Slice {best} is cited for liver metastasis: its mask is seen here."
+    )
+    lit = reader.colours()
+    grid = np.ix_(
+        *(
+            ((np.arange(count) + 0.5) * length / count).astype(int)
+            for count, length in zip(mask.shape[1:], lit.shape[:2], strict=True)
+        )
+    )
+    green = (lit[..., 1] - lit[..., 0])[grid]  # at the middle of each voxel
+    assert green[mask[best]].mean() > 60
+    assert green[~mask[best]].mean() < 10
+    page.locator('.answer.a .sentence[data-finding="kidney cyst"]').click()
+    reader.painted(0)
+    assert "its mask is not seen here, but on slices" in page.locator(".pointed").inner_text()
+    page.locator('.answer.a [data-cites="gallstone"]').click()
+    page.wait_for_function(
+        "() => document.querySelector('.pointed').textContent === 'No slice is cited for gallstone.'"
+    )
+    reader.painted(0)  # it goes nowhere
+    assert "gallstone cites no slice" in page.locator(".answer.a .findings-cited").inner_text()
+
+
+def test_the_slice_of_an_answer_that_points_is_a_way_to_it(browser, served, open_page):
+    reader = open_page(browser, served)
+    reader.go("#task=point")
+    reader.ready()
+    page = reader.page
+    start = int(page.locator(".screen.large").get_attribute("data-painted"))
+    page.keyboard.press("ArrowDown")
+    reader.painted(start + 1)
+    page.locator(".answer.b .facts button").first.click()
+    reader.painted(start)
+
+
+def test_forks_are_drawn_where_they_leave_and_lead_to_their_rollout(browser, served, open_page):
+    reader = open_page(browser, served)
+    reader.go("#view=rollouts")
+    reader.ready()
+    page = reader.page
+    assert page.locator(".forks").count() == 0  # the first group has none
+    rows(page).last.click()
+    page.wait_for_selector(".forks")
+    starts = page.eval_on_selector_all(
+        ".forks .tokens", "(lines) => lines.map((one) => one.getAttribute('x1'))"
+    )
+    assert [float(one.removesuffix("%")) for one in starts] == pytest.approx([0, 78 * 20 / 60, 78 * 30 / 60])
+    drawn = reader.shot(".forks svg")
+    height, width = drawn.shape[:2]
+    lines = near(drawn, ACCENT)
+    assert (
+        lines[height // 6, : int(0.78 * width * 40 / 60) - 4].mean() > 0.9
+    )  # the root, from the first token
+    assert not lines[height // 2, : int(0.78 * width * 20 / 60) - 6].any()  # its fork leaves it later
+    assert lines[height // 2, int(0.78 * width * 20 / 60) + 4 : int(0.78 * width * 50 / 60) - 4].mean() > 0.9
+    page.locator('.branch[data-rollout="2"]').click()
+    assert page.locator('input[name="rollout"][value="2"]').is_checked()
+    page.locator('.rollout[data-line$=":0"] .sentence[data-finding="liver metastasis"]').click()
+    reader.painted(5)
+    assert page.locator('input[name="rollout"][value="0"]').is_checked()
+
+
+def test_the_staircase_has_a_step_for_each_condition_and_leads_to_its_answers(browser, served, open_page):
+    reader = open_page(browser, served)
+    page = reader.page
+    page.click('nav button:text("Audits")')
+    page.wait_for_selector(".staircase")
+    steps = page.eval_on_selector_all(
+        ".staircase tbody tr", "(rows) => rows.map((one) => one.dataset.condition)"
+    )
+    assert steps == ["blank", "twin", "scrambled", "other-patient", "rule", "blurred", "own"]
+    rule = page.locator('[data-condition="rule"]').inner_text()
+    assert "the best blind rule (longest option)" in rule
+    assert "45.0 %" in rule
+    assert "41.0 % to 49.0 %" in rule
+    assert "It looks: +30.0 points" in page.locator(".staircase .verdict").inner_text()
+    places = []
+    for name in ("blank", "own"):  # where the darkest pixels of a lane lie
+        shot = reader.shot(f'[data-condition="{name}"] svg')
+        ink = 255 * 3 - shot.sum(axis=2)
+        columns = np.flatnonzero(ink[2:4].max(axis=0) < ink.max())
+        assert columns.size
+        places.append(np.argmax(ink.sum(axis=0)) / shot.shape[1])
+    assert places == pytest.approx([0.25, 0.75], abs=0.05)
+    page.locator('[data-condition="twin"] button').click()
+    page.wait_for_selector("#list .rows a")
+    assert page.locator("#side-a").input_value() == "a:05-audit"
+    assert page.locator(".sides select").last.input_value() == "twin"
+
+
+def test_a_rule_without_a_row_of_its_own_has_no_interval_and_other_stages_have_no_steps():
+    about = {"task": "point", "metric": "dsc", "unit": "score", "headline": True, "value": 0.6}
+    rows = [
+        {**about, "name": "own volumes", "condition": "own", "low": None, "high": None, "note": "few"},
+        {
+            "name": "point",
+            "metric": "own_minus_rule",
+            "value": 0.2,
+            "against": "rule",
+            "note": "own minus a rule; few",
+        },
+    ]
+    (audit,) = staircases({"stage": "05-audit", "rows": rows, "verdict": {}})
+    assert [(step["name"], step["low"]) for step in audit["steps"]] == [
+        ("a rule", None),
+        ("own volumes", None),
+    ]
+    assert audit["steps"][0]["value"] == pytest.approx(0.4)
+    assert staircases({"stage": "02-evaluate", "rows": [{"name": "x", "metric": "dsc", "value": 1.0}]}) == []
+
+
+def test_one_slice_for_a_whole_report_is_that_of_every_finding():
+    line = {
+        "text": "There is a gallstone. No liver cyst.",
+        "affirmed": ["gallstone"],
+        "absent": ["liver cyst"],
+        "slices": {"": 7},
+    }
+    told = cited_sentences(line)
+    assert told["slices"] == {"gallstone": 7}
+    assert told["sentences"] == [{"start": 0, "end": 21, "findings": ["gallstone"]}]
+    assert cited_sentences({"text": "words"}) == {"sentences": [], "slices": {}}
