@@ -1,7 +1,8 @@
-"""Take the picture of docs/howto/view_run.md.
+"""Take the pictures of docs/howto/view_run.md.
 
-Run `python docs/howto/view_run.py RUN docs/howto/view_run.png '#task=point'`; it needs Chromium. The
-picture in the repository is of the run that the fixture `looked` of the package's tests writes.
+Run `python docs/howto/view_run.py RUN docs/howto/view_run.png '#task=point'`; it needs Chromium. The other
+picture is `view_run_3d.png`, of '#task=tell&scan=3d'. The run is the one that the fixture `looked` of the
+package's tests writes.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ def take(folder: Path, target: Path, fragment: str) -> None:
     server = ViewServer({"a": run}, port=0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = started.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"],
+        )
         page = browser.new_page(viewport={"width": 1280, "height": 860}, color_scheme="light")
         page.goto(server.address)
         page.wait_for_selector("body[data-ready]")
         page.goto(f"{server.address.partition('?')[0]}{fragment}")
         page.reload()
-        page.wait_for_selector(".screen.large[data-painted]")
+        page.wait_for_selector(".screen.large[data-painted], .volume[data-painted]")
         page.wait_for_function("() => !document.querySelector('.waiting')", timeout=120_000)
-        page.wait_for_timeout(1500)
+        page.wait_for_timeout(3000)
         shot = Image.open(io.BytesIO(page.screenshot()))
         shot.convert("RGB").quantize(256, kmeans=3).save(target, optimize=True)
         browser.close()

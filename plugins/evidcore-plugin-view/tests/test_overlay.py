@@ -1,5 +1,6 @@
 """Shapes on slices, compared with the voxels that they stand for."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -87,6 +88,13 @@ def test_an_answer_gives_what_it_said_what_is_right_and_what_was_shown():
 def test_a_rollout_without_recorded_evidence_points_at_nothing():
     assert overlay.of_rollout({"text": "x"}, "a", PATH) == []
     assert overlay.of_rollout({"evidence": None}, "a", PATH) == []
+
+
+def test_a_rollout_gives_the_mask_that_its_task_read():
+    mask = MaskRef(path="m.nii.gz", label=3)
+    rollout = {"evidence": {"slice": None, "slices": {}, "boxes": [], "mask": dataclasses.asdict(mask)}}
+    (found,) = overlay.of_rollout(rollout, "a", PATH)
+    assert (found.id, found.mask) == ("a/predicted/mask", mask)
 
 
 def test_masks_that_the_question_is_about_come_first():

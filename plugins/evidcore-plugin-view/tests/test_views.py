@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from browser_page import near, rows
-from evidcore_plugin_view.cited_sentences import cited_sentences
+from evidcore_plugin_view.cited_sentences import SentenceReader, cited_sentences
 from evidcore_plugin_view.staircase import staircases
 
 from evidcore.volume import read as read_volume
@@ -27,7 +27,9 @@ def test_a_sentence_leads_to_its_slice_and_puts_the_mask_in_the_light(browser, s
     page = reader.page
     page.wait_for_selector(".answer.a .sentence")
     said = page.locator(".answer.a .sentence").all_inner_texts()
-    assert said[0] == "Liver metastasis, 33 mm."  # no mark moves behind the emoji, and no denial is a link
+    assert (
+        said[0] == "Liver metastasis, 33 mm."
+    )  # a wide letter before it moves nothing; no denial leads anywhere
     assert len(said) == 3
     best = int(mask.sum(axis=(1, 2)).argmax())
     page.locator('.answer.a .sentence[data-finding="liver metastasis"]').click()
@@ -145,14 +147,28 @@ def test_a_rule_without_a_row_of_its_own_has_no_interval_and_other_stages_have_n
     assert staircases({"stage": "02-evaluate", "rows": [{"name": "x", "metric": "dsc", "value": 1.0}]}) == []
 
 
-def test_one_slice_for_a_whole_report_is_that_of_every_finding():
+@pytest.fixture
+def reader():
+    """What reads sentences, in a process of its own."""
+    started = SentenceReader()
+    yield started
+    started.close()
+
+
+def test_one_slice_for_a_whole_report_is_that_of_every_finding(reader):
     line = {
         "text": "There is a gallstone. No liver cyst.",
         "affirmed": ["gallstone"],
         "absent": ["liver cyst"],
         "slices": {"": 7},
     }
-    told = cited_sentences(line)
+    told = cited_sentences(line, reader)
     assert told["slices"] == {"gallstone": 7}
     assert told["sentences"] == [{"start": 0, "end": 21, "findings": ["gallstone"]}]
-    assert cited_sentences({"text": "words"}) == {"sentences": [], "slices": {}}
+    assert cited_sentences({"text": "words"}, reader) == {"sentences": [], "slices": {}}
+
+
+def test_a_reader_that_ended_is_started_again(reader):
+    assert reader("A cyst.", ["cyst"]) == [{"start": 0, "end": 7, "findings": ["cyst"]}]
+    reader.close()
+    assert reader("No cyst.", ["cyst"]) == []

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from evidcore.errors import RunError, did_you_mean
 from evidcore.page.record import RunRecord, read_head
 from evidcore_plugin_view.case_book import CaseBook
+from evidcore_plugin_view.cited_sentences import SentenceReader
 from evidcore_plugin_view.line_index import Line, LineIndex, Row
 from evidcore_plugin_view.line_rows import answer_row, group_row
 
@@ -32,6 +33,7 @@ class OpenedRun:
         self._read_at = self._status_time_ns()
         self.head: RunRecord = read_head(self.folder)
         self.book = CaseBook(self.folder, show_reports=show_reports)
+        self.sentences = SentenceReader()
         self._indexes: dict[tuple[Kind, str], LineIndex] = {}
         self._looked_up: list[LineIndex] = []
         self._lock = threading.Lock()
@@ -144,6 +146,7 @@ class OpenedRun:
     def close(self) -> None:
         """End what was started for it."""
         self.book.close()
+        self.sentences.close()
 
 
 def _asked(stage: str, line: Line) -> dict[str, Any]:

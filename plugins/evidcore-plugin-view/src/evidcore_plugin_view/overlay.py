@@ -103,6 +103,8 @@ def of_rollout(rollout: Mapping[str, Any], side: str, path: str) -> list[Overlay
     """Return what one rollout points at and looked at; empty for runs that recorded no evidence."""
     said = rollout.get("evidence") or {}
     found = _predicted(said.get("slice"), said.get("slices"), said.get("boxes"), side)
+    if said.get("mask"):
+        found.append(Overlay(name="mask", role="predicted", source=side, mask=MaskRef(**said["mask"])))
     return [*found, *_seen((), rollout.get("turns") or (), side, path)]
 
 

@@ -122,12 +122,13 @@ class Routes:
         from evidcore_plugin_view.cited_sentences import cited_sentences
 
         reference = _reference(query["line"])
-        line = self._run(reference.run).line(reference.kind, reference.stage, reference.number)
+        run = self._run(reference.run)
+        line = run.line(reference.kind, reference.stage, reference.number)
         if reference.rollout is None:
-            return cited_sentences(line)
+            return cited_sentences(line, run.sentences)
         known = line.get("reference") or {}
         asked = {name: known.get(name) or () for name in ("present", "absent")}
-        return cited_sentences({**asked, **reference.rollout_of(line)})
+        return cited_sentences({**asked, **reference.rollout_of(line)}, run.sentences)
 
     def _composed(self, query: Query) -> Scene:
         from evidcore_plugin_view.question_scene import compose

@@ -387,7 +387,7 @@ export class ScanView {
     try {
       await this.volume.draw({ scene, window: this.window, at: { ...this.at }, shapes });
     } catch (error) {
-      this.refusal = `3D failed: ${error.message} Slices are shown.`;
+      this.refusal = `3D failed (${error.message}). Slices are shown.`;
       put(this.modes, h("p", { class: "faint refusal" }, this.refusal));
       this.paint();
     }
