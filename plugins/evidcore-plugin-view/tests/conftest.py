@@ -177,10 +177,10 @@ REPORT = (
 
 
 def telling_line(case):
-    """A report 🫁 that cites a slice for two of its findings: one where its mask is, one where it is not."""
+    """A report that cites a slice for two of its findings: one where its mask is, one where it is not."""
     mask = read_mask(case.masks["liver metastasis"], read(case.volumes[0]))
     cited = {"liver metastasis": int(mask.sum(axis=(1, 2)).argmax()), "kidney cyst": 0}
-    text = f"<think>🫁 looks</think><report>{REPORT}</report><evidence>{json.dumps(cited)}</evidence>"
+    text = f"<report>{REPORT}</report><evidence>{json.dumps(cited)}</evidence>"
     return line_of(
         case,
         "report",
@@ -207,7 +207,12 @@ def forked_line(case, step):
     line = group_line(case, step)
     cited = {"slice": None, "slices": {"liver metastasis": 5}, "boxes": [], "mask": None}
     for number, (rollout, parent) in enumerate(zip(line["rollouts"], (None, [0, 20], [1, 30]), strict=True)):
-        told = {"text": f"<report>{REPORT}</report>", "evidence": cited, "malformed": None, "turns": []}
+        told = {
+            "text": f"<think>\N{LUNGS}</think><report>{REPORT}</report>",
+            "evidence": cited,
+            "malformed": None,
+            "turns": [],
+        }
         rollout |= {**told, "parent": parent, "length": 40 + 10 * number}
     reference = {
         "present": ["liver metastasis"],

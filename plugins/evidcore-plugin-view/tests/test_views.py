@@ -93,7 +93,9 @@ def test_forks_are_drawn_where_they_leave_and_lead_to_their_rollout(browser, ser
     assert lines[height // 2, int(0.78 * width * 20 / 60) + 4 : int(0.78 * width * 50 / 60) - 4].mean() > 0.9
     page.locator('.branch[data-rollout="2"]').click()
     assert page.locator('input[name="rollout"][value="2"]').is_checked()
-    page.locator('.rollout[data-line$=":0"] .sentence[data-finding="liver metastasis"]').click()
+    sentence = page.locator('.rollout[data-line$=":0"] .sentence[data-finding="liver metastasis"]')
+    assert sentence.inner_text() == "Liver metastasis, 33 mm."  # the emoji before it moves nothing
+    sentence.click()
     reader.painted(5)
     assert page.locator('input[name="rollout"][value="0"]').is_checked()
 

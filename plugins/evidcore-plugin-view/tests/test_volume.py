@@ -85,15 +85,17 @@ def test_strangers_get_no_voxels(served, asked, pointing, name):
 
 
 @pytest.mark.usefixtures("with_niivue")
-def test_three_planes_and_3d_follow_switches_windows_and_clicks(browser, served, open_page, pointing):
+def test_three_planes_and_3d_follow_switches_windows_and_clicks(browser, serve, looked, open_page, pointing):
     case = pointing[1]
     name = sorted(case.masks)[0]
     mask_id = f"case/truth/{name}"
-    reader = open_page(browser, served)
-    reader.ready()
+    reader = open_page(browser, serve(looked))  # its data sets tell of masks after the scan is drawn
     reader.go(POINTING)
     page = reader.page
     drawn_in_3d(reader, mask_id)
+    mask = read_mask(case.masks[name], read_volume(case.volumes[0]))
+    fullest = [int(mask.sum(axis=others).argmax()) for others in ((1, 2), (0, 2), (0, 1))]
+    page.wait_for_selector(f'.volume[data-painted="{" ".join(map(str, fullest))}"]')
     with_mask = reader.shot(".volume")
     assert (with_mask.max(axis=2) > 40).mean() > 0.1  # not blank
     assert np.ptp(with_mask.reshape(-1, 3), axis=0).min() > 100

@@ -37,7 +37,9 @@ def staircases(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             if row.get("against") and "/" not in str(row["metric"]) and row["metric"] != "own_minus_blind"
         }
         others = [row for row in rows if not row.get("condition") and not row.get("against")]
-        steps = [_step(name, row, differences.get(name)) for name, row in levels.items()]
+        steps: list[dict[str, Any]] = [
+            _step(name, row, differences.get(name)) for name, row in levels.items()
+        ]
         steps += [
             _rule(name, float(levels[OWN]["value"]), row, others)
             for name, row in differences.items()

@@ -32,7 +32,11 @@ export class VolumeView {
   /** Draw what `state` holds: scene, window, at, and `shapes`: overlays with their colour and emphasis. */
   draw(state) {
     this.wanted = state;
-    this.work = this.work.then(() => (this.wanted === state ? this.update(state) : null));
+    this.work = this.work.catch(() => {}).then(async () => {
+      if (this.wanted !== state) return;
+      this.isDrawing = true; // what NiiVue tells meanwhile is no click
+      await this.update(state).finally(() => { this.isDrawing = false; });
+    });
     return this.work;
   }
 
@@ -68,18 +72,18 @@ export class VolumeView {
     const { MULTIPLANAR_TYPE, Niivue, NVImage, SHOW_RENDER } = await import("./niivue.js");
     this.load = (settings) => NVImage.loadFromUrl(settings);
     const niivue = new Niivue({
-      dragAndDropEnabled: false, isRadiologicalConvention: true, multiplanarShowRender: SHOW_RENDER.ALWAYS,
+      dragAndDropEnabled: false, isRadiologicalConvention: true, sagittalNoseLeft: true, multiplanarShowRender: SHOW_RENDER.ALWAYS,
       multiplanarLayout: MULTIPLANAR_TYPE.GRID, multiplanarPadPixels: 6,
       show3Dcrosshair: true, crosshairColor: [1, 1, 1, 0.5], crosshairWidth: 0.4, crosshairGap: 6, logLevel: "error", viewModeHotKey: "", clipPlaneHotKey: "",
     });
     await niivue.attachToCanvas(this.canvas);
     this.canvas.removeAttribute("tabindex"); // its keys are the viewer's
     niivue.onLocationChange = ({ vox, mm, values }) => {
-      if (!this.scan || !values.length) return;
+      if (this.isDrawing || !values.length) return;
       const voxel = { z: vox[2], y: this.size.y - 1 - vox[1], x: this.size.x - 1 - vox[0] };
       this.pointed(voxel, values[0].value, [mm[2], -mm[1], -mm[0]]);
     };
-    niivue.onIntensityChange = ({ cal_min: low, cal_max: high }) => this.windowed([low, high]);
+    niivue.onIntensityChange = ({ cal_min: low, cal_max: high }) => this.isDrawing || this.windowed([low, high]);
     this.niivue = niivue;
   }
 
