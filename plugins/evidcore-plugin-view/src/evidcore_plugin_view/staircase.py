@@ -45,12 +45,13 @@ def staircases(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             for name, row in differences.items()
             if name not in levels
         ]
+        steps.sort(key=lambda step: float(step["value"]))
         found.append({
             "task": task,
             "metric": str(levels[OWN]["metric"]),
             "unit": unit_of_row(levels[OWN]),
             "verdict": str((result.get("verdict") or {}).get(task, "")),
-            "steps": sorted(steps, key=lambda step: float(step["value"])),
+            "steps": steps,
         })
     return found
 
