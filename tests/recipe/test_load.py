@@ -1,4 +1,5 @@
 # ruff: noqa: E501  # a mistake a row
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,18 @@ def test_the_resolved_copy_says_where_each_value_came_from(write):
     assert "steps = 4  # line 28" in text
     assert "max_new_tokens = 256  # default" in text
     assert "beta = 0.0  # default" in text
+
+
+def test_the_tables_of_a_file_give_its_recipe_and_their_mistakes_have_no_line(write, monkeypatch):
+    path = write()
+    monkeypatch.chdir(path.parent)
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    assert load(tables, ["seed=3"]) == load(path, ["seed=3"])
+    tables["stage"][1]["steps"] = -2
+    first, second = mistakes(tables)
+    assert first == "recipe given as a dict: 1 mistake"
+    assert second.startswith("  stage.grpo.steps: ")
+    assert mistakes(tables, "stage.grpo.steps=-3")[1].startswith("  command line, stage.grpo.steps: ")
 
 
 def test_every_mistake_is_reported_at_once_with_its_line_in_order(write):
