@@ -20,7 +20,7 @@ def mask(cases):
     return read_mask(case.masks["liver metastasis"], read_volume(case.volumes[0]))
 
 
-def test_a_sentence_leads_to_its_slice_and_puts_the_mask_in_the_light(browser, served, open_page, mask):
+def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, open_page, mask):
     reader = open_page(browser, served)
     reader.go("#task=tell&b=")
     reader.ready()
@@ -34,20 +34,22 @@ def test_a_sentence_leads_to_its_slice_and_puts_the_mask_in_the_light(browser, s
     best = int(mask.sum(axis=(1, 2)).argmax())
     page.locator('.answer.a .sentence[data-finding="liver metastasis"]').click()
     reader.painted(best)
-    page.wait_for_selector('path.fill.lit[data-overlay="case/truth/liver metastasis"]')
+    page.wait_for_selector('path.fill.highlighted[data-overlay="case/truth/liver metastasis"]')
     assert page.locator(".pointed").inner_text() == (
         f"Slice {best} is cited for liver metastasis: its mask is seen here."
     )
-    lit = reader.colours()
+    seen = reader.colours()
     grid = np.ix_(
         *(
             ((np.arange(count) + 0.5) * length / count).astype(int)
-            for count, length in zip(mask.shape[1:], lit.shape[:2], strict=True)
+            for count, length in zip(mask.shape[1:], seen.shape[:2], strict=True)
         )
     )
-    green = (lit[..., 1] - lit[..., 0])[grid]  # at the middle of each voxel
+    green = (seen[..., 1] - seen[..., 0])[grid]  # at the middle of each voxel
     assert green[mask[best]].mean() > 60
     assert green[~mask[best]].mean() < 10
+    page.hover(".screen.large .picture")
+    page.wait_for_function("() => /HU/.test(document.querySelector('.under').textContent)")
     page.locator('.answer.a .sentence[data-finding="kidney cyst"]').click()
     reader.painted(0)
     assert "its mask is not seen here, but on slices" in page.locator(".pointed").inner_text()
@@ -56,6 +58,9 @@ def test_a_sentence_leads_to_its_slice_and_puts_the_mask_in_the_light(browser, s
         "() => document.querySelector('.pointed').textContent === 'No slice is cited for gallstone.'"
     )
     reader.painted(0)  # it goes nowhere
+    page.locator(".switch.truth button").first.click()
+    page.wait_for_selector("path.fill.drawn")
+    assert page.locator("path.highlighted, path.dimmed").count() == 0
     assert "gallstone cites no slice" in page.locator(".answer.a .findings-cited").inner_text()
 
 

@@ -54,7 +54,7 @@ export class ScanView {
   }
 
   /** Tell whether three planes and 3D are drawn in place of slices. */
-  get isSolid() {
+  get is3d() {
     return place.scan === "3d" && !this.refusal;
   }
 
@@ -63,7 +63,7 @@ export class ScanView {
     clearTimeout(this.later);
     const key = JSON.stringify(references);
     this.key = key;
-    this.lit = null;
+    this.highlighted = null;
     this.root.classList.add("loading");
     let scene;
     try {
@@ -161,13 +161,13 @@ export class ScanView {
     for (const plane of PLANES) this.at[plane] = one.extent.fullest[plane] ?? this.at[plane];
   }
 
-  /** Go to the slice that a side cites for a finding, put the finding's mask in the light, and say what is seen. */
+  /** Go to the slice that a side cites for a finding, highlight the mask of the finding, and say what is seen. */
   async pointAt(side, finding, slice) {
     const { scene } = this;
     if (!scene?.planes) return;
     const about = finding ?? "what was asked";
     const mask = scene.overlays.find((one) => one.role === "truth" && one.solid && (finding ? one.name === finding : one.asked));
-    this.lit = mask?.id ?? null;
+    this.highlighted = mask?.id ?? null;
     if (mask) {
       this.choices.set(mask.id, true);
       await this.extent(mask);
@@ -181,7 +181,7 @@ export class ScanView {
       this.moved = true;
     }
     const seen = mask?.extent.axial ?? [];
-    put(this.pointed, slice === null ? `No slice is cited for ${about}.`
+    put(this.cited, slice === null ? `No slice is cited for ${about}.`
       : !isHere ? `Slice ${slice} is of another scan than this one.`
       : !mask ? `Slice ${slice} is cited for ${about}. There is no mask of it.`
       : seen.includes(slice) ? `Slice ${slice} is cited for ${about}: its mask is seen here.`
@@ -194,10 +194,10 @@ export class ScanView {
     return this.choices.get(one.id) ?? one.asked;
   }
 
-  /** Return how strongly an overlay is drawn: another one may be in the light. */
+  /** Return how strongly an overlay is drawn: another one may be highlighted. */
   emphasis(one) {
-    if (!this.lit) return "drawn";
-    return this.lit === one.id ? "lit" : "dimmed";
+    if (!this.highlighted) return "drawn";
+    return this.highlighted === one.id ? "highlighted" : "dimmed";
   }
 
   colour(one) {
@@ -222,7 +222,7 @@ export class ScanView {
         this.window = [...edges];
         this.paint();
       } }, name)), h("span", { class: "faint level" }));
-    this.pointed = h("p", { class: "pointed", role: "status" });
+    this.cited = h("p", { class: "pointed", role: "status" });
     this.list = h("div", { class: "overlays" });
     this.words = h("div", { class: "notes" });
     this.stage = h("div", { class: "stage" });
@@ -235,7 +235,7 @@ export class ScanView {
       } }, name)));
     put(this.root, this.modes, this.stage,
       h("div", { class: "slider" }, h("div", { class: "track" }, this.slider, this.ribbon), this.told),
-      this.presets, this.under, this.pointed, this.list, this.words);
+      this.presets, this.under, this.cited, this.list, this.words);
   }
 
   /** Return one plane's picture; wheel moves slices, a drag changes window and level, a click the crosshair. */
@@ -366,13 +366,13 @@ export class ScanView {
   paint() {
     if (!this.scene?.planes) return;
     this.paintControls();
-    const { isSolid } = this;
+    const { is3d } = this;
     for (const button of this.modes.querySelectorAll("button")) {
-      button.setAttribute("aria-pressed", String((button.dataset.mode === "3d") === isSolid));
+      button.setAttribute("aria-pressed", String((button.dataset.mode === "3d") === is3d));
     }
-    const boxes = isSolid ? [this.volume.root] : PLANES.map((plane) => this.screens[plane].box);
+    const boxes = is3d ? [this.volume.root] : PLANES.map((plane) => this.screens[plane].box);
     if (this.stage.firstChild !== boxes[0]) put(this.stage, ...boxes);
-    if (isSolid) this.paintVolume();
+    if (is3d) this.paintVolume();
     else for (const plane of PLANES) {
       this.screens[plane].box.classList.toggle("large", plane === this.main);
       this.paintPlane(plane);
@@ -484,6 +484,7 @@ export class ScanView {
     const jump = h("button", { type: "button", class: "plain", title: "go to the slice that shows most of it", onclick: async () => {
       await this.extent(one);
       this.goTo(one);
+      this.highlighted = null;
       this.moved = true;
       this.paint();
     } }, one.name);
@@ -500,6 +501,7 @@ export class ScanView {
   /** Draw all overlays, or none. */
   toggleAll() {
     if (!this.scene?.planes) return;
+    this.highlighted = null;
     const any = this.scene.overlays.some((one) => one.asked && this.isOn(one));
     for (const one of this.scene.overlays) if (one.asked || any) this.choices.set(one.id, !any);
     this.switches();

@@ -2,7 +2,7 @@
 import { address } from "./api.js";
 import { h } from "./dom.js";
 
-const OPACITY = { drawn: 0.45, lit: 0.9, dimmed: 0.15 };
+const OPACITY = { drawn: 0.45, highlighted: 0.9, dimmed: 0.15 };
 
 /** Return why a scan cannot be drawn in 3D here; empty where it can. */
 export function refusal(scene) {
@@ -51,7 +51,6 @@ export class VolumeView {
     }
     const { width, height } = scene.planes.axial;
     this.size = { y: height, x: width };
-    this.references = scene.references;
     for (const [key, volume] of this.drawn) {
       if (shapes.some((one) => shapeKey(scene, one) === key)) continue;
       niivue.removeVolume(volume);
