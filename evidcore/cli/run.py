@@ -161,7 +161,7 @@ def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]
             task = bar.add_task(name, total=None)
             yield lambda count, total: bar.update(task, completed=count, total=total)
         return
-    last_s = time.monotonic()
+    last_s = time.monotonic() - _EVERY_S + 1.0  # the first line comes after a second
 
     def say(count: int, total: int) -> None:
         nonlocal last_s

@@ -166,9 +166,9 @@ def document(
     return shell(f"{record.name} · evidcore", join(body))
 
 
-def shell(title: str, body: Html) -> str:
-    """Return a whole page; it may load nothing and run no script but its own."""
-    style, script = _asset("style.css"), _asset("script.js")
+def shell(title: str, body: Html, *, style: str = "", script: str = "") -> str:
+    """Return a whole page; it may load nothing and run no script but its own, `script` at its end."""
+    style, script = _asset("style.css") + style, _asset("script.js") + script
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "

@@ -27,6 +27,7 @@ from evidcore_plugin_doctor import texts
 from evidcore_plugin_doctor.copies import Copies, Owner
 from evidcore_plugin_doctor.fault import Fault
 from evidcore_plugin_doctor.looking import Files, Looked, look
+from evidcore_plugin_doctor.rendering import Rendering
 
 Listed = tuple[Split, Case]
 
@@ -71,6 +72,48 @@ def check(
     Raises:
         DataError: if the set's table as a whole cannot be read, or lists no case.
     """
+    cases, unlisted = list_cases(dataset, name)
+    return check_listed(cases, unlisted, processes=processes, told=told, done=done)
+
+
+def list_cases(dataset: Dataset, name: str) -> tuple[list[Listed], list[str]]:
+    """Return every case that `dataset` lists, and a message for each row and cell that is none.
+
+    Raises:
+        DataError: if the set's table as a whole cannot be read, or lists no case.
+    """
+    with blame(offer_of(dataset), f"listing the cases of {name}"):
+        cases = [(split, case) for split in get_args(Split) for case in dataset.listed(split)]
+        unlisted = list(dataset.unlisted())
+    if not cases and not unlisted:
+        raise DataError(f"dataset {name!r}: lists no case in any split. Check its options and files.")
+    return cases, unlisted
+
+
+def check_listed(
+    cases: Sequence[Listed],
+    unlisted: Sequence[str],
+    *,
+    processes: int,
+    told: Callable[[Fault], None],
+    done: Callable[[int, int], None],
+    chosen: Sequence[Listed] | None = None,
+    rendering: Rendering | None = None,
+    seen: Callable[[Looked], None] = lambda looked: None,
+) -> Summary:
+    """Look at listed cases.
+
+    Args:
+        cases: all that the set lists.
+        unlisted: what of the set is no case.
+        processes: how many read volumes at once.
+        told: is given each fault as soon as it is known.
+        done: is given how many cases are looked at, and of how many.
+        chosen: the cases whose files are read; None for all.
+        rendering: how the volumes are drawn while they are in memory; None for no pictures.
+        seen: is given what was seen of each chosen case, in order.
+    """
+    chosen = cases if chosen is None else chosen
     began = time.monotonic()
     counts: dict[str, collections.Counter[str]] = {
         "error": collections.Counter(),
@@ -81,11 +124,6 @@ def check(
         counts[fault.severity][fault.check] += 1
         told(fault)
 
-    with blame(offer_of(dataset), f"listing the cases of {name}"):
-        cases = [(split, case) for split in get_args(Split) for case in dataset.listed(split)]
-        unlisted = list(dataset.unlisted())
-    if not cases and not unlisted:
-        raise DataError(f"dataset {name!r}: lists no case in any split. Check its options and files.")
     for message in unlisted:
         tell(Fault(check="table", severity="error", case="", file="", text=message))
     for fault in (*_twice(cases), *_shared_patients(cases), *_spelt_alike(cases)):
@@ -93,8 +131,9 @@ def check(
     voxels: dict[str, list[int]] = collections.defaultdict(list)
     volumes = 0
     with Copies() as copies:
-        pairs = zip(cases, _looked(cases, processes), strict=True)
+        pairs = zip(chosen, _looked(chosen, processes, rendering), strict=True)
         for number, ((split, case), looked) in enumerate(pairs, 1):
+            seen(looked)
             for fault in looked.faults:
                 tell(fault)
             for found in looked.prints:
@@ -102,7 +141,7 @@ def check(
             for mask, count in looked.mask_voxels.items():
                 voxels[mask].append(count)
             volumes += len(looked.prints)
-            done(number, len(cases))
+            done(number, len(chosen))
         for fault in _nowhere(voxels):
             tell(fault)
         for fault in copies.faults():
@@ -210,13 +249,13 @@ def _copied_report(alike: texts.Alike, reports: Sequence[Listed]) -> Fault:
     )
 
 
-def _looked(cases: Sequence[Listed], processes: int) -> Iterator[Looked]:
+def _looked(cases: Sequence[Listed], processes: int, rendering: Rendering | None) -> Iterator[Looked]:
     """Yield what was seen of each case, in order."""
     if processes == 1 or len(cases) < 2:
-        yield from (look(Files.of(case)) for _, case in cases)
+        yield from (look(Files.of(case, 1, rendering)) for _, case in cases)
         return
     processes = min(processes, len(cases))
-    files = [Files.of(case, processes) for _, case in cases]
+    files = [Files.of(case, processes, rendering) for _, case in cases]
     pool = concurrent.futures.ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),  # torch's threads do not survive a fork

@@ -180,7 +180,7 @@ def _lengths(by_split: Mapping[str, Any]) -> Html:
     rows = [
         (split, what, found[what]) for split, found in by_split.items() for what in ("words", "sentences")
     ]
-    return _quantiles(rows)
+    return quantile_table(rows)
 
 
 def _volumes(by_split: Mapping[str, Any]) -> Html:
@@ -200,10 +200,11 @@ def _volumes(by_split: Mapping[str, Any]) -> Html:
         for split, found in by_split.items()
         if found["unreadable"]
     ]
-    return join([_quantiles(rows), *unreadable])
+    return join([quantile_table(rows), *unreadable])
 
 
-def _quantiles(rows: Sequence[tuple[str, str, Mapping[str, float] | None]]) -> Html:
+def quantile_table(rows: Sequence[tuple[str, str, Mapping[str, float] | None]]) -> Html:
+    """Return a table of quantiles: for each row its split, what it is of, and the values by quantile."""
     heads = [
         *(tag("th", head, scope="col") for head in ("Split", "What")),
         *(tag("th", head, scope="col", class_="num") for head in ("lowest", *_SHOWN, "highest")),

@@ -23,6 +23,7 @@ from evidcore_plugin_doctor.likeness import Fingerprint, fingerprint
 from evidcore_plugin_doctor.masks import Mask, look_at_masks
 from evidcore_plugin_doctor.memory import refuse_oversized
 from evidcore_plugin_doctor.organs import AXES
+from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering, axes_of, render
 from evidcore_plugin_doctor.slices import torn
 from evidcore_plugin_doctor.spacing import too_small, unlikely
 
@@ -39,11 +40,13 @@ class Files:
     masks: Mapping[str, MaskRef]
     present: frozenset[str]
     processes: int = 1  # that read at once and share the memory
+    rendering: Rendering | None = None  # None for no pictures
 
     @classmethod
-    def of(cls, case: Case, processes: int = 1) -> Files:
+    def of(cls, case: Case, processes: int = 1, rendering: Rendering | None = None) -> Files:
         """Take the files of a case."""
         return cls(
+            rendering=rendering,
             processes=processes,
             case=case.id,
             volumes=case.volumes,
@@ -68,17 +71,19 @@ class Looked:
     faults: tuple[Fault, ...]
     prints: tuple[Print, ...]  # of the volumes that could be read
     mask_voxels: Mapping[str, int]  # by mask name; those that could be read
+    pictures: tuple[Picture, ...] = ()  # of the volumes that could be read, where they were asked for
 
 
 def look(files: Files) -> Looked:
     """Read the volumes and masks of a case and say everything that is wrong with them."""
     faults: list[Fault] = []
     prints: list[Print] = []
+    pictures: list[Picture] = []
     voxels: Mapping[str, int] = {}
     for index, ref in enumerate(files.volumes):
         masks = files.masks if index == 0 else {}  # masks lie on the grid of the first volume
         try:
-            volume = _read(ref, files.processes)
+            volume, axes = _read(ref, files.processes)
         except DataError as error:
             faults.append(_unreadable(files.case, ref.path, error))
             faults += [_missing(files.case, name, mask) for name, mask in masks.items() if _is_gone(mask)]
@@ -100,11 +105,14 @@ def look(files: Files) -> Looked:
         ]
         prints.append(_print(ref, volume, coarse))
         voxels = seen.voxels if index == 0 else voxels
-    return Looked(faults=tuple(faults), prints=tuple(prints), mask_voxels=voxels)
+        if files.rendering is not None and len(pictures) < MOST_PICTURES:
+            shown = {name: ref for name, ref in masks.items() if seen.voxels.get(name)}
+            pictures.append(render(ref, volume, axes, shown, files.present, files.rendering))
+    return Looked(faults=tuple(faults), prints=tuple(prints), mask_voxels=voxels, pictures=tuple(pictures))
 
 
-def _read(ref: VolumeRef, processes: int) -> Volume:
-    """Read a volume, unless its header says that it does not fit into memory.
+def _read(ref: VolumeRef, processes: int) -> tuple[Volume, str]:
+    """Read a volume, unless its header says that it does not fit into memory; and where its file's axes run.
 
     Raises:
         DataError: if it cannot be used, or is too large.
@@ -112,7 +120,7 @@ def _read(ref: VolumeRef, processes: int) -> Volume:
     stored, placement = opened(ref)
     refuse_oversized(ref, placement.geometry, processes)
     try:
-        return volume_of(ref, stored, placement)
+        return volume_of(ref, stored, placement), axes_of(placement)
     except MemoryError as cause:
         raise DataError(
             f"{ref.path}: is too large for memory: reading its voxels failed, though its header states "

@@ -60,7 +60,7 @@ def look_at_masks(
     voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
     paths = {ref.path for ref in masks.values()}
     turned = {path: text for path in paths if (text := _exchanged(path, volume))}
-    for name, ref, mask in _read(masks, volume):
+    for name, ref, mask in read_masks(masks, volume):
         if not isinstance(mask, DataError) and ref.path in turned:
             mask = DataError(turned[ref.path])
         if isinstance(mask, DataError):
@@ -131,7 +131,9 @@ def _empty(name: str, ref: MaskRef, why: str) -> Said:
     return Said(severity="warning", file=ref.path, text=text)
 
 
-def _read(masks: Mapping[str, MaskRef], volume: Volume) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
+def read_masks(
+    masks: Mapping[str, MaskRef], volume: Volume
+) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
     """Yield each mask; further labels of one file are picked from a single reading of it."""
     labels = collections.Counter(ref.path for ref in masks.values() if ref.label is not None)
     maps: dict[str, np.ndarray[Any, Any] | None] = {}

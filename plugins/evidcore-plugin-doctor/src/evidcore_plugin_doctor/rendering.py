@@ -1,0 +1,234 @@
+"""A volume as three planes in grey with the outlines of its masks, drawn while the volume is in memory.
+
+Runs in worker processes; imports no torch.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.errors import DataError
+from evidcore.page.gallery import WINDOWS_HU, outline, png
+from evidcore.volume import Volume, read_mask
+from evidcore.volume.geometry import Placement
+from evidcore_plugin_doctor.masks import Mask, read_masks
+
+MOST_PICTURES = 4  # volumes of a case
+MOST_MASKS = 24  # of a volume; more outlines cannot be told apart
+AXES = {"axial": 0, "coronal": 1, "sagittal": 2}
+HISTOGRAM_HU = (-1024.0, 1536.0)
+BINS = 24
+_PIXELS = (256, 192, 128, 96)  # the longest edge of a plane, the first that is small enough
+_GREYS = 64  # the eye tells no more apart on a slice, and noise below that doubles the page
+_SAMPLES = 1_000_000  # voxels that intensities are told from
+_AERATED_HU = (-930.0, -500.0)
+_AERATED_SHARE = 0.15  # of the surroundings of what is shown; an abdomen has less
+_AROUND = 0.2  # of each axis, on both sides of what is shown
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Triple = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rendering:
+    """How volumes are drawn.
+
+    Args:
+        most_bytes: what the planes of a volume may take on the page; they become coarser to fit.
+        finding: planes go through this one's mask where a case has it.
+    """
+
+    most_bytes: int
+    finding: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plane:
+    """One slice, as it is looked at: rows down, head up."""
+
+    name: str  # of AXES
+    index: int
+    count: int
+    source: str  # data URI of a grey PNG
+    width_px: int
+    height_px: int
+    width_mm: float
+    height_mm: float
+    outlines: Mapping[str, str]  # mask name -> SVG path in pixels
+
+    def bytes_written(self) -> int:
+        """Return about how much of a page this takes."""
+        return len(self.source) + sum(map(len, self.outlines.values()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What a page shows of a volume."""
+
+    file: str
+    intensity: str
+    shape_zyx: Triple
+    spacing_mm_zyx: tuple[float, float, float]
+    axes: str  # where the file's axes run to, for instance "LPS"
+    window: str  # its name
+    window_values: tuple[float, float]  # black and white
+    centre: str  # the mask that the planes go through, "" for the middle of the volume
+    masks: tuple[str, ...]  # that are outlined where a plane cuts them
+    masks_left_out: int
+    planes: tuple[Plane, ...]
+    values: Mapping[str, float]  # quantiles of the voxels
+    histogram: tuple[float, ...]  # share of voxels in equal parts of HISTOGRAM_HU; empty where not HU
+
+
+def axes_of(placement: Placement) -> str:
+    """Return where the axes of a file run to, in its own order; the nearest letters for oblique ones."""
+    letters = ["", "", ""]
+    turn = placement.turn
+    for axis, backwards, senses in zip(turn.axes, turn.backwards, ("SI", "PA", "LR"), strict=True):
+        letters[axis] = senses[backwards]
+    return "".join(letters)
+
+
+def render(
+    ref: VolumeRef,
+    volume: Volume,
+    axes: str,
+    masks: Mapping[str, MaskRef],
+    present: frozenset[str],
+    rendering: Rendering,
+) -> Picture:
+    """Draw three planes of a volume.
+
+    Args:
+        ref: the volume.
+        volume: its voxels.
+        axes: where the axes of its file run to.
+        masks: those that hold a voxel, by name.
+        present: findings that the case is said to show; planes go through the mask of one, if there is any.
+        rendering: how it is drawn.
+    """
+    ranked = sorted(masks, key=lambda name: (name != rendering.finding, name not in present))
+    shown, centre, at = ranked[:MOST_MASKS], "", _middle(volume.shape_zyx)
+    if shown:
+        try:
+            at, centre = _centre(read_mask(masks[shown[0]], volume), volume.spacing_mm_zyx), shown[0]
+        except DataError:
+            shown = shown[1:]  # the check names it
+    samples = volume.array.reshape(-1)[:: max(1, volume.array.size // _SAMPLES)]
+    window, edges = _window(volume, at, samples)
+    cuts: dict[str, dict[str, Mask]] = {name: {} for name in AXES}
+    for name, _, mask in read_masks({name: masks[name] for name in shown}, volume):
+        if not isinstance(mask, DataError):
+            for plane in AXES:
+                cuts[plane][name] = _cut(mask, plane, at)
+    planes: tuple[Plane, ...] = ()
+    for most_px in _PIXELS:
+        planes = tuple(_plane(volume, name, at, edges, cuts[name], most_px) for name in AXES)
+        if sum(plane.bytes_written() for plane in planes) <= rendering.most_bytes:
+            break
+    is_hu = ref.intensity == "hu"
+    return Picture(
+        file=ref.path,
+        intensity=ref.intensity,
+        shape_zyx=volume.shape_zyx,
+        spacing_mm_zyx=volume.spacing_mm_zyx,
+        axes=axes,
+        window=window,
+        window_values=edges,
+        centre=centre,
+        masks=tuple(shown),
+        masks_left_out=len(masks) - len(shown),
+        planes=planes,
+        values={f"{q} %": float(np.percentile(samples, q)) for q in (0, 1, 50, 99, 100)},
+        histogram=_histogram(samples) if is_hu else (),
+    )
+
+
+def _middle(shape_zyx: Triple) -> Triple:
+    z, y, x = (count // 2 for count in shape_zyx)
+    return z, y, x
+
+
+def _centre(mask: Mask, spacing_mm_zyx: Sequence[float]) -> Triple:
+    """Return the voxel of a mask that lies nearest to its centre of mass, in mm."""
+    places = np.argwhere(mask)
+    steps = np.asarray(spacing_mm_zyx)
+    distances = (((places - places.mean(axis=0)) * steps) ** 2).sum(axis=1)
+    z, y, x = places[distances.argmin()].tolist()
+    return z, y, x
+
+
+def _window(volume: Volume, at: Triple, samples: Array) -> tuple[str, tuple[float, float]]:
+    """Return the window that fits what lies around a voxel of a CT; the range of values for others."""
+    if volume.intensity != "hu":
+        low, high = (float(edge) for edge in np.percentile(samples, (1, 99)))
+        return "1st to 99th percentile", (low, max(high, low + 1e-6))
+    reach = [max(1, round(_AROUND * count)) for count in volume.shape_zyx]
+    box = tuple(slice(max(0, place - far), place + far) for place, far in zip(at, reach, strict=True))
+    low, high = _AERATED_HU
+    around = volume.array[box]
+    aerated = float(((around > low) & (around < high)).mean())
+    name = "lung" if aerated > _AERATED_SHARE else "mediastinum"
+    return name, WINDOWS_HU[name]
+
+
+def _cut(array: Array, plane: str, at: Triple) -> Array:
+    """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
+    seen = np.asarray(np.take(array, at[AXES[plane]], axis=AXES[plane]))
+    return seen if plane == "axial" else seen[::-1]
+
+
+def _plane(
+    volume: Volume,
+    name: str,
+    at: Triple,
+    edges: tuple[float, float],
+    cuts: Mapping[str, Mask],
+    most_px: int,
+) -> Plane:
+    low, high = edges
+    values = _cut(volume.array, name, at).astype(np.float32)
+    blocks = _blocks(values, most_px).mean(axis=(1, 3))
+    share = np.clip((blocks - low) / (high - low), 0.0, 1.0)
+    grey = ((share * (_GREYS - 1)).round() * (255 / (_GREYS - 1))).round().astype(np.uint8)
+    rows, columns = (axis for axis in range(3) if axis != AXES[name])
+    shape, spacing = volume.shape_zyx, volume.spacing_mm_zyx
+    return Plane(
+        name=name,
+        index=at[AXES[name]],
+        count=shape[AXES[name]],
+        source="data:image/png;base64," + base64.b64encode(png(grey)).decode("ascii"),
+        width_px=grey.shape[1],
+        height_px=grey.shape[0],
+        width_mm=shape[columns] * spacing[columns],
+        height_mm=shape[rows] * spacing[rows],
+        outlines={
+            mask: outline(np.asarray(_blocks(cut, most_px).any(axis=(1, 3))))
+            for mask, cut in cuts.items()
+            if cut.any()
+        },
+    )
+
+
+def _blocks(plane: Array, most_px: int) -> Array:
+    """Return a plane (y, x) in blocks (y, within, x, within), at most so many along an axis.
+
+    Each axis has a factor of its own: what has few voxels is not made coarser. The rest at an end is cut.
+    """
+    height, width = plane.shape
+    down, across = (-(-count // most_px) for count in plane.shape)
+    kept = plane[: height // down * down, : width // across * across]
+    return kept.reshape(height // down, down, width // across, across)
+
+
+def _histogram(samples: Array) -> tuple[float, ...]:
+    """Return which share of voxels lies in each part of HISTOGRAM_HU; what is beyond lies at its ends."""
+    low, high = HISTOGRAM_HU
+    counts, _ = np.histogram(np.clip(samples, low, high), bins=BINS, range=HISTOGRAM_HU)
+    return tuple((counts / max(1, samples.size)).tolist())

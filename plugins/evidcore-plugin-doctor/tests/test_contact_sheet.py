@@ -1,0 +1,336 @@
+"""`evid data view`: what stands on the page, what is left out, and that texts of a set stay texts."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evidcore_plugin_doctor.contact_page import MOST_BYTES, page
+from evidcore_plugin_doctor.contact_sheet import Filters, gather
+from PIL import Image
+
+from evidcore.registry import factory
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
+AFFECTED = "lung nodule"
+
+
+class Element:
+    """An element of a page: its attributes, what is in it and all text below it."""
+
+    def __init__(self, name: str, attributes: dict[str, str | None]) -> None:
+        self.name, self.attributes = name, attributes
+        self.text = ""
+
+    def __getitem__(self, key: str) -> str:
+        return self.attributes.get(key) or ""
+
+
+class Elements(HTMLParser):
+    """Every element of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[Element] = []
+        self._open: list[Element] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, dict(attrs))
+        self.found.append(element)
+        if tag not in ("img", "input", "meta"):
+            self._open.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop().name == tag
+
+    def handle_data(self, data: str) -> None:
+        for element in self._open:
+            element.text += data
+
+    def of(self, name: str, class_: str = "") -> list[Element]:
+        return [
+            one for one in self.found if one.name == name and (not class_ or class_ in one["class"].split())
+        ]
+
+
+@pytest.fixture
+def planted(home: Any, tools: Any) -> Path:
+    """Four cases: one with a mask beside the middle, one cut off, one in the test split, one not in HU."""
+    spot = np.zeros(tools.SHAPE, dtype=bool)
+    spot[30:36, 20:28, 50:60] = True
+    text = f"A nodule. {EVIL}"
+    home.add(
+        "nodule", tools.torso(0), masks=f"{AFFECTED}={home.mask('m', spot)}", report=text, **{AFFECTED: "1"}
+    )
+    path = home.add("cut", tools.torso(1), **{AFFECTED: "0"})
+    path.write_bytes(path.read_bytes()[:-1000])
+    home.add("tested", tools.torso(2), split="test", **{AFFECTED: "0"})
+    home.add("unit", ((tools.torso(3) + 1024) / 4095).astype(np.float32), **{AFFECTED: ""})
+    return home.write()
+
+
+def viewed(evid: Any, folder: Path, *options: Any) -> tuple[Any, Elements, str]:
+    out = folder / "page.html"
+    said = evid("data", "view", folder, "--out", out, "--processes", 1, *options)
+    text = out.read_text(encoding="utf-8")
+    return said, Elements(text), text
+
+
+def sheets(folder: Path, limit: int = 100, **options: Any) -> list[Any]:
+    given = {"recipe_folder": folder, "cache_folder": folder / "cache"}
+    table = {"use": "folder", "path": ".", "findings": [AFFECTED], **options}
+    dataset = factory.build("dataset", table, given=given, where="test")
+    return [
+        gather(
+            dataset,
+            "set",
+            Filters(limit=limit),
+            pictures_bytes=1_000_000,
+            processes=1,
+            done=lambda count, total: None,
+        )
+    ]
+
+
+def test_each_case_has_three_planes_and_its_faults(evid, planted):
+    said, found, _ = viewed(evid, planted)
+    cards = found.of("article")
+    assert [card.text.split()[0] for card in cards] == ["nodule", "cut", "unit", "tested"]
+    assert [card["data-split"] for card in cards] == ["train", "train", "train", "test"]
+    assert "the gzip stream ends too early" in cards[1].text
+    assert "No picture" in cards[1].text
+    assert "scaled to a unit range" in cards[2].text
+    assert cards[0]["data-checks"] == cards[3]["data-checks"] == ""
+    assert len(found.of("figure", "plane")) == 9
+    assert f"{planted.name}: 4 of 4 cases, 2 faults\n" in said.output
+    assert "62 x 72 x 76" in cards[0].text
+    assert "6 x 5.5 x 5" in cards[0].text
+
+
+def test_planes_are_in_true_proportions_and_go_through_the_mask(evid, planted, tools):
+    _, found, _ = viewed(evid, planted)
+    depth, height, width = (count * step for count, step in zip(tools.SHAPE, tools.SPACING_MM, strict=True))
+    ratios = [float(one["style"].split(":")[1]) for one in found.of("div", "screen")[:3]]
+    assert ratios == pytest.approx([width / height, width / depth, height / depth], abs=1e-3)
+    widths = [float(one["style"].split(":")[1].split()[0]) for one in found.of("figure", "plane")[:3]]
+    assert widths == pytest.approx([width, width, height], abs=0.1)  # one scale for all three
+    captions = [one.text for one in found.of("figure", "plane")[:3]]
+    assert captions[0].endswith("axial, slice 32 of 62") or captions[0].endswith("axial, slice 33 of 62")
+    assert re.search(r"coronal, slice 2[34] of 72$", captions[1])
+    assert re.search(r"sagittal, slice 5[45] of 76$", captions[2])
+    assert "centre of lung nodule" in found.of("article")[0].text
+    assert "middle of the volume" in found.of("article")[3].text
+
+
+def test_an_outline_lies_where_the_mask_is(evid, planted):
+    _, found, _ = viewed(evid, planted)
+    axial, coronal, sagittal = (path["d"] for path in found.of("path") if path["data-mask"])
+    for drawn, rows, columns in (
+        (axial, (20, 28), (50, 60)),
+        (coronal, (62 - 36, 62 - 30), (50, 60)),  # head up
+        (sagittal, (62 - 36, 62 - 30), (20, 28)),
+    ):
+        assert f"M{columns[0]} {rows[0]}H{columns[1]}" in drawn
+        assert f"M{columns[0]} {rows[1]}H{columns[1]}" in drawn
+
+
+def test_a_picture_shows_the_voxels_in_the_window_that_is_named(evid, planted, tools):
+    _, found, _ = viewed(evid, planted)
+    card = found.of("article")[3]
+    assert "mediastinum, -160 to 240 HU" in card.text or "lung, -1350 to 150 HU" in card.text
+    low, high = (-160, 240) if "mediastinum" in card.text else (-1350, 150)
+    source = found.of("img")[-3]["src"]
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(source.split(",")[1]))), dtype=float)
+    expected = np.clip((tools.torso(2)[31] - float(low)) / (high - low), 0, 1) * 255
+    assert shown.shape == expected.shape
+    assert np.abs(shown - expected).max() <= 255 / 63 / 2 + 1
+
+
+def test_text_of_the_set_is_never_markup_and_is_not_printed(evid, planted):
+    said, found, text = viewed(evid, planted)
+    assert not found.of("b", "") or all(one.text != "bold" for one in found.of("b"))
+    assert not any("onerror" in one.attributes for one in found.found)
+    assert EVIL in "".join(one.text for one in found.of("pre"))
+    assert len(re.findall(r"<script", text)) == 1
+    for secret in ("A nodule", "p-nodule", "onerror"):
+        assert secret not in said.output + said.stderr
+    assert "p-nodule" in text
+
+
+def test_the_page_reaches_for_nothing_outside_itself(evid, planted):
+    _, found, text = viewed(evid, planted)
+    assert not re.search(r"@import|url\(", text)
+    for one in found.found:
+        assert one.name not in ("link", "iframe", "object", "embed", "base")
+        assert not one["src"] or one["src"].startswith("data:image/png;base64,")
+        assert not one["href"] or one["href"].startswith("#")
+
+
+def test_json_holds_numbers_and_no_text_or_name(evid, planted):
+    said, _, _ = viewed(evid, planted, "--json")
+    told = json.loads(said.stdout)
+    found = told["datasets"][planted.name]
+    assert found["errors"] == {"file": 1, "intensity": 1}
+    assert found["cases"] == {"train": 3, "test": 1}
+    assert found["findings"] == {AFFECTED: {"present": 1, "absent": 2}}
+    assert found["distributions"]["spacing z, mm"]["train"]["50 %"] == 6.0
+    assert [case["faults"] for case in found["shown_cases"]] == [{}, {"file": 1}, {"intensity": 1}, {}]
+    assert told["bytes"] == (planted / "page.html").stat().st_size
+    assert "p-nodule" not in said.stdout
+    assert "A nodule" not in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "shown", "why"),
+    [
+        (("--limit", 2), ["nodule", "tested"], "2 are beyond the limit"),
+        (("--split", "test"), ["tested"], "3 do not match the filters"),
+        (("--case", "unit", "--case", "cut"), ["cut", "unit"], "2 do not match the filters"),
+        (("--finding", AFFECTED), ["nodule"], "3 do not match the filters"),
+    ],
+)
+def test_what_is_left_out_is_said_with_how_to_see_it(evid, planted, options, shown, why):
+    said, found, _ = viewed(evid, planted, *options)
+    assert [card.text.split()[0] for card in found.of("article")] == shown
+    (note,) = (one.text for one in found.of("p", "left-out"))
+    assert f"{4 - len(shown)} of 4 cases are left out: {why}" in note
+    assert note.endswith("See them with --limit N, --split NAME, --case ID, --finding NAME.")
+    assert "see others with --limit, --split, --case or --finding" in said.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--case", "nodul"), "has no case 'nodul'. Did you mean 'nodule'? It lists 4 cases"),
+        (("--finding", "lung nodul"), "no case shows 'lung nodul', as a finding or a mask. Did you mean"),
+        (
+            ("--finding", AFFECTED, "--split", "test"),
+            "none of its 4 cases is accepted by --split",
+        ),
+    ],
+)
+def test_a_filter_that_accepts_nothing_is_named(evid, planted, options, said):
+    assert said in evid("data", "view", planted, "--out", planted / "x.html", *options, exit_code=2).stderr
+
+
+def test_only_an_earlier_page_is_written_over(evid, planted):
+    viewed(evid, planted, "--limit", 1)
+    viewed(evid, planted, "--limit", 1)
+    (planted / "notes.html").write_text("mine")
+    said = evid("data", "view", planted, "--out", planted / "notes.html", exit_code=2).stderr
+    assert "notes.html: is there, and no page of this command" in said
+    assert (planted / "notes.html").read_text() == "mine"
+
+
+def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
+    long = "'" * 100_000  # each is five bytes on a page
+    array = tools.torso(0)[:20, :20, :20]
+    for number in range(160):
+        names = {AFFECTED: "1"} if number % 2 else {}
+        home.add(f"c{number}", array if number == 0 else None, report=long, **names)
+    made = page(sheets(home.write(), limit=200), "'" * 100_000)
+    assert len(made.text.encode()) <= MOST_BYTES
+    cards = len(Elements(made.text).of("article"))
+    assert cards + made.no_room == 160
+    assert made.no_room > 0
+    (note,) = (one.text for one in Elements(made.text).of("p", "left-out"))
+    assert f"{made.no_room} cases found no room within 15 MB: c" in note
+    assert "… and 80000 more characters" in made.text
+
+
+def test_questions_show_their_options_and_the_right_one(evid, home, tools):
+    tools.save(home.folder / "a.nii.gz", tools.torso(0))
+    (home.folder / "questions.csv").write_text(
+        "id,image,patient,split,question,A,B,answer\nq,a.nii.gz,p,train,Which <i>organ</i>?,liver,spleen,B\n"
+    )
+    (home.folder / "quiz.toml").write_text(QUIZ)
+    out = home.folder / "quiz.html"
+    evid("data", "view", home.folder / "quiz.toml", "--out", out, "--processes", 1)
+    found = Elements(out.read_text(encoding="utf-8"))
+    assert "Which <i>organ</i>?" in found.of("ul", "questions")[0].text
+    assert [one.text for one in found.of("li", "right")] == ["B) spleen"]
+
+
+QUIZ = """
+schema = 1
+name = "quiz"
+[dataset.quiz]
+use = "table"
+path = "."
+intensity = "hu"
+option_columns = ["A", "B"]
+[model]
+language = { use = "tiny" }
+view = { use = "volume" }
+encoder = { use = "vit3d" }
+bridge = { use = "projection" }
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+steps = 1
+learning_rate = 1e-3
+data = [{ dataset = "quiz", task = "choice" }]
+"""
+
+
+@pytest.fixture
+def reader():
+    """A page of a browser without a window; what goes wrong in it fails the test."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = chromium.new_context(viewport={"width": 1300, "height": 900}, offline=True)
+        opened = context.new_page()
+        faults: list[str] = []
+        opened.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+        opened.on("pageerror", lambda error: faults.append(str(error)))
+        yield opened
+        chromium.close()
+    assert faults == []
+
+
+def pixels(reader, selector: str) -> np.ndarray[Any, Any]:
+    shot = reader.locator(selector).first.screenshot()
+    return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
+
+
+def test_a_browser_switches_outlines_filters_and_goes_from_case_to_case(evid, planted, reader):
+    viewed(evid, planted)
+    reader.goto((planted / "page.html").as_uri())
+    outlined = np.array([63, 212, 224])
+
+    def seen() -> int:
+        return int((np.abs(pixels(reader, ".axial .screen") - outlined).sum(axis=2) < 60).sum())
+
+    assert seen() > 20
+    reader.locator(".picture .keys input").first.uncheck()
+    assert seen() == 0
+    reader.locator(".picture .keys input").first.check()
+    assert seen() > 20
+    reader.keyboard.press("Escape")
+    reader.locator("body").click(position={"x": 2, "y": 2})
+    for key, at in (("j", 0), ("j", 1), ("k", 0)):
+        reader.keyboard.press(key)
+        assert (
+            reader.evaluate("() => [...document.querySelectorAll('article')].indexOf(document.activeElement)")
+            == at
+        )
+    reader.locator("select[name=faults]").select_option("any")
+    assert reader.locator("article:visible").count() == 2
+    assert reader.locator(".filters output").inner_text() == "2 of 4 cases"
+    reader.locator("select[name=faults]").select_option("")
+    reader.locator("select[name=finding]").select_option(AFFECTED)
+    assert reader.locator("article:visible").count() == 1
+    assert reader.title() != "broken"
