@@ -144,6 +144,22 @@ def test_an_outline_lies_where_the_mask_is(evid, planted):
         assert f"M{columns[0]} {rows[1]}H{columns[1]}" in drawn
 
 
+def test_every_mask_has_a_switch_or_is_said_to_be_empty_or_not_drawn(evid, home, tools):
+    labels = np.zeros(tools.SHAPE, dtype=np.uint8)
+    for number in range(26):
+        labels[10 + number, 30:34, 30:34] = number + 1
+    file = home.mask("labels", labels)
+    masks = [f"m{number}={file}#{number}" for number in range(1, 28)]  # the last has no voxel
+    home.add("c", tools.torso(0), masks=";".join(masks), m25="1")
+    _, found, _ = viewed(evid, home.write())
+    keys = found.of("div", "keys")[0]
+    shown = [one.text for one in found.of("span", "key") if one.text.startswith("m")]
+    assert shown == ["m25", *(f"m{number}" for number in range(1, 24))]  # what is present comes first
+    assert "empty: m27" in keys.text
+    assert "not drawn: m24, m26" in keys.text
+    assert "axial, slice 34 of 62" in found.of("figure", "plane")[0].text
+
+
 def test_a_picture_shows_the_voxels_in_the_window_that_is_named(evid, planted, tools):
     _, found, _ = viewed(evid, planted)
     card = found.of("article")[3]
@@ -246,6 +262,17 @@ def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
     (note,) = (one.text for one in Elements(made.text).of("p", "left-out"))
     assert f"{made.no_room} cases found no room within 15 MB: c" in note
     assert "… and 80000 more characters" in made.text
+
+
+def test_a_folder_of_questions_is_shown_like_one_of_scans(evid, home, tools):
+    tools.save(home.folder / "a.nii.gz", tools.torso(0))
+    (home.folder / "questions.csv").write_text(
+        "id;volume;patient;split;nodule;question;answer\nq;a.nii.gz;p;test;yes;Is there one?;no\n"
+    )
+    _, found, _ = viewed(evid, home.folder)
+    (card,) = found.of("article")
+    assert json.loads(card["data-names"]) == ["nodule"]
+    assert [one.text for one in found.of("li", "right")] == ["B) no"]
 
 
 def test_questions_show_their_options_and_the_right_one(evid, home, tools):

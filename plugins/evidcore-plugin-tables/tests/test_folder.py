@@ -312,7 +312,7 @@ def test_a_missing_column_is_named_with_the_nearest(home):
         ({"volume": " "}, {}, "line 3, case 'c1': column 'volume' is empty"),
         ({"patient": ""}, {}, "line 3: case 'c1' names no patient. Fill column 'patient'"),
         (
-            {"nodule": "yes"},
+            {"nodule": "maybe"},
             {"findings": ("nodule",)},
             "line 3, case 'c1', column 'nodule': expected 1, 0, -1",
         ),

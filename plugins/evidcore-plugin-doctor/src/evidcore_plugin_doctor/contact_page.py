@@ -312,8 +312,9 @@ def _picture(picture: Picture) -> Html:
         )
         for index, name in enumerate(picture.masks)
     ]
-    if picture.masks_left_out:
-        keys.append(tag("span", f"{picture.masks_left_out} more masks are not drawn", class_="faint"))
+    for why, names in (("empty", picture.empty), ("not drawn", picture.left_out)):
+        if names:
+            keys.append(tag("span", f"{why}: {_cut(', '.join(names))}", class_="faint"))
     return tag(
         "div",
         tag("div", *(_plane(plane, picture.masks) for plane in picture.planes), class_="planes"),

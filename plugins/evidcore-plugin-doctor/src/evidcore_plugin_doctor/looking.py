@@ -106,8 +106,8 @@ def look(files: Files) -> Looked:
         prints.append(_print(ref, volume, coarse))
         voxels = seen.voxels if index == 0 else voxels
         if files.rendering is not None and len(pictures) < MOST_PICTURES:
-            shown = {name: ref for name, ref in masks.items() if seen.voxels.get(name)}
-            pictures.append(render(ref, volume, axes, shown, files.present, files.rendering))
+            picture = render(ref, volume, axes, masks, seen.voxels, files.present, files.rendering)
+            pictures.append(picture)
     return Looked(faults=tuple(faults), prints=tuple(prints), mask_voxels=voxels, pictures=tuple(pictures))
 
 

@@ -80,7 +80,8 @@ class Picture:
     window_values: tuple[float, float]  # black and white
     centre: str  # the mask that the planes go through, "" for the middle of the volume
     masks: tuple[str, ...]  # that are outlined where a plane cuts them
-    masks_left_out: int
+    empty: tuple[str, ...]  # masks without a voxel
+    left_out: tuple[str, ...]  # masks beyond MOST_MASKS
     planes: tuple[Plane, ...]
     values: Mapping[str, float]  # quantiles of the voxels
     histogram: tuple[float, ...]  # share of voxels in equal parts of HISTOGRAM_HU; empty where not HU
@@ -100,6 +101,7 @@ def render(
     volume: Volume,
     axes: str,
     masks: Mapping[str, MaskRef],
+    voxels: Mapping[str, int],
     present: frozenset[str],
     rendering: Rendering,
 ) -> Picture:
@@ -109,11 +111,13 @@ def render(
         ref: the volume.
         volume: its voxels.
         axes: where the axes of its file run to.
-        masks: those that hold a voxel, by name.
+        masks: by name.
+        voxels: how many each mask holds; those that cannot be read are not in it.
         present: findings that the case is said to show; planes go through the mask of one, if there is any.
         rendering: how it is drawn.
     """
-    ranked = sorted(masks, key=lambda name: (name != rendering.finding, name not in present))
+    filled = [name for name in masks if voxels.get(name)]
+    ranked = sorted(filled, key=lambda name: (name != rendering.finding, name not in present))
     shown, centre, at = ranked[:MOST_MASKS], "", _middle(volume.shape_zyx)
     if shown:
         try:
@@ -143,7 +147,8 @@ def render(
         window_values=edges,
         centre=centre,
         masks=tuple(shown),
-        masks_left_out=len(masks) - len(shown),
+        empty=tuple(name for name, count in voxels.items() if not count),
+        left_out=tuple(ranked[MOST_MASKS:]),
         planes=planes,
         values={f"{q} %": float(np.percentile(samples, q)) for q in (0, 1, 50, 99, 100)},
         histogram=_histogram(samples) if is_hu else (),

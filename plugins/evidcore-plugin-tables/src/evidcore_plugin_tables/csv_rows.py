@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from evidcore.errors import DataError, did_you_mean
 
 Row = Mapping[str, str]
+Wanted = Iterable[str] | Callable[[Collection[str]], Iterable[str]]  # of the names that are there
 _MOST_SHOWN = 40  # characters
 _MARKS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_QUOTED = re.compile(r'"[^"]*"')
 
 
-def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]], list[str]]:
+def read_rows(table: Path, wanted: Wanted) -> tuple[list[tuple[int, Row]], list[str]]:
     """Return the rows that have a cell for each column, with their lines, and a message for each other one.
 
     Args:
-        table: the CSV file, UTF-8; its cells are parted by commas, or by semicolons or tabs where its first
-            line has no comma, as spreadsheets of half of Europe write it.
-        wanted: columns that must be there.
+        table: the CSV file, UTF-8; its cells are parted by what stands most often in its first line:
+            commas, semicolons (spreadsheets of half of Europe write them) or tabs.
+        wanted: columns that must be there; or what gives them, from the names that are there.
 
     Raises:
         DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
@@ -31,9 +34,10 @@ def read_rows(table: Path, wanted: Iterable[str]) -> tuple[list[tuple[int, Row]]
         with table.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            marks = [mark for mark in (";", "\t") if mark in first and "," not in first]
-            reader = csv.DictReader(file, strict=True, delimiter=(*marks, ",")[0])
-            names = list(reader.fieldnames or [])
+            unquoted = _QUOTED.sub("", first)
+            reader = csv.DictReader(file, strict=True, delimiter=max(_MARKS, key=unquoted.count))
+            names = [name.strip() for name in reader.fieldnames or []]
+            reader.fieldnames = names
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise DataError(f"{table}: column {twice[0]!r} stands twice. Rename one.")
@@ -63,11 +67,21 @@ def check_there(table: Path) -> None:
         raise DataError(f"{table}: there is no such table. Check path and table of the dataset.")
 
 
-def check_columns(names: Collection[str], wanted: Iterable[str], where: str) -> None:
+def check_columns(names: Collection[str], wanted: Wanted, where: str) -> None:
     """Raise DataError at the first wanted column that is not among the names."""
-    for name in wanted:
+    for name in wanted(names) if callable(wanted) else wanted:
         if name not in names:
             raise DataError(
                 f"{where}: has no column {name!r}.{did_you_mean(name, names)} "
                 f"It has: {', '.join(names) or 'none'}. Rename it or name it in the dataset's options."
             )
+
+
+def usual_column(column: str, usual: str, other: str, names: Collection[str]) -> str:
+    """Return the column that is read: `other` where the usual one is asked for and only `other` is there."""
+    return other if column == usual and usual not in names and other in names else column
+
+
+def optional_column(column: str, usual: str, names: Collection[str]) -> str:
+    """Return a column that may be absent under its usual name alone; "" where it is."""
+    return "" if column == usual and usual not in names else column

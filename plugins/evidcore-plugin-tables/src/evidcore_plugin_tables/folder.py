@@ -45,12 +45,12 @@ class Folder(Dataset):
     | column | holds |
     |---|---|
     | `id` | the case's name, unique |
-    | `volume` | its file or DICOM folder, in the folder; `file.npz#a` array a; several with `;` between |
+    | `volume` or `image` | its file or DICOM folder; `file.npz#a` array a; several with `;` between |
     | `patient` | whose it is; a patient lies in one split only |
     | `split` | `train`, `validation` or `test` |
     | `report` | the report text, may be empty; the column may be absent |
     | `masks` | `name=file`, `;` between; `file#5` is label 5, `file.npz#a`, `RS.dcm#a` what is called a |
-    | each of `findings` | `1`, `0`, `-1` or `present`, `absent`, `uncertain`; empty where nothing is known |
+    | each of `findings` | `1`, `0`, `-1`, `present`, `absent`, `uncertain`, `yes`, `no`; may be empty |
     """
 
     def __init__(
@@ -167,24 +167,25 @@ class Folder(Dataset):
 
     def _rows(self, split: Split) -> Iterator[tuple[int, Row]]:
         for line, row in self._table.rows:
-            if row[self.columns.split_column] == split:
+            if row[self._table.columns.split_column] == split:
                 yield line, row
 
     def _case(self, line: int, row: Row) -> tuple[Case, list[str]]:
         """Return what a row says, and what is wrong with its cells."""
-        where = f"{self.table}: line {line}, case {row[self.columns.id_column]!r}"
+        columns = self._table.columns
+        where = f"{self.table}: line {line}, case {row[columns.id_column]!r}"
         wrong: list[str] = []
-        volumes = [name.strip() for name in row[self.columns.volume_column].split(";") if name.strip()]
+        volumes = [name.strip() for name in row[columns.volume_column].split(";") if name.strip()]
         if not volumes:
-            wrong.append(f"{where}: column {self.columns.volume_column!r} is empty. Name the case's file.")
+            wrong.append(f"{where}: column {columns.volume_column!r} is empty. Name the case's file.")
         states: dict[str, State | None] = {
             name: _tried(wrong, finding_state, row[name], f"{where}, column {name!r}")
             for name in self.findings
         }
-        report = row.get(self.columns.report_column, "")
+        report = row.get(columns.report_column, "")
         case = Case(
-            id=row[self.columns.id_column] or f"line {line}",
-            patient=(row[self.columns.patient_column] or None) if self.columns.patient_column else None,
+            id=row[columns.id_column] or f"line {line}",
+            patient=(row[columns.patient_column] or None) if columns.patient_column else None,
             volumes=tuple(
                 VolumeRef(path=path, key=key, **self.reading)
                 for path, key in (file_and_key(name, self.folder) for name in volumes)
@@ -196,13 +197,14 @@ class Folder(Dataset):
         return case, wrong
 
     def _masks(self, row: Row, where: str, wrong: list[str]) -> dict[str, MaskRef]:
-        cell = row.get(self.columns.masks_column, "")
+        columns = self._table.columns
+        cell = row.get(columns.masks_column, "")
         masks = _tried(wrong, masks_of_cell, cell, self.folder, where) or {}
         for name, pattern in self.mask_patterns.items():
             if name in masks:
                 wrong.append(f"{where}: mask {name!r} is named in the table and by a pattern. Drop one.")
                 continue
-            ref = _tried(wrong, mask_ref, pattern.replace("{id}", row[self.columns.id_column]), self.folder)
+            ref = _tried(wrong, mask_ref, pattern.replace("{id}", row[columns.id_column]), self.folder)
             if ref is not None:
                 masks[name] = ref
         return masks

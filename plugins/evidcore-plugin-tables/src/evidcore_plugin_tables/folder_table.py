@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
 from evidcore.case import MaskRef, Split, State
 from evidcore.errors import DataError, did_you_mean
-from evidcore_plugin_tables.csv_rows import Row, read_rows, shown
+from evidcore_plugin_tables.csv_rows import Row, read_rows, shown, usual_column
 
 LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")
 STATES: dict[str, State | None] = {
     "": None,
-    "1": "present",
-    "1.0": "present",
-    "present": "present",
-    "0": "absent",
-    "0.0": "absent",
-    "absent": "absent",
-    "-1": "uncertain",
-    "-1.0": "uncertain",
-    "uncertain": "uncertain",
-}
+    **dict.fromkeys(("1", "1.0", "1,0", "present", "yes", "true"), "present"),
+    **dict.fromkeys(("0", "0.0", "0,0", "absent", "no", "false"), "absent"),
+    **dict.fromkeys(("-1", "-1.0", "-1,0", "uncertain"), "uncertain"),
+}  # spreadsheets write 1.0, or 1,0 where commas part decimals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +26,7 @@ class FolderColumns:
 
     Args:
         id_column: column name.
-        volume_column: column name.
+        volume_column: column name; "image" is read where there is no "volume".
         patient_column: column name; "" where patients are not known.
         split_column: column name.
         report_column: column name.
@@ -46,6 +40,19 @@ class FolderColumns:
     report_column: str = "report"
     masks_column: str = "masks"
 
+    def among(self, names: Collection[str]) -> FolderColumns:
+        """Return the columns that are read of a table with these names."""
+        return dataclasses.replace(
+            self, volume_column=usual_column(self.volume_column, "volume", "image", names)
+        )
+
+    def wanted(self) -> list[str]:
+        """Return the columns that must be there; report and masks need not, under their usual names."""
+        held = [self.id_column, self.volume_column, self.patient_column, self.split_column]
+        held += [self.report_column] if self.report_column != COLUMNS.report_column else []
+        held += [self.masks_column] if self.masks_column != COLUMNS.masks_column else []
+        return [name for name in held if name]
+
 
 COLUMNS = FolderColumns()
 
@@ -54,6 +61,7 @@ COLUMNS = FolderColumns()
 class Table:
     """A table as far as it can be read, and what is wrong with the rest of it."""
 
+    columns: FolderColumns  # that are read
     rows: tuple[tuple[int, Row], ...]  # with line numbers
     unusable: tuple[str, ...]  # rows and cells that say nothing: a message each
     clashes: tuple[str, ...]  # ids given twice and patients in two splits: a message each
@@ -64,19 +72,17 @@ def read_table(table: Path, columns: FolderColumns, findings: Iterable[str]) -> 
 
     Args:
         table: the CSV file.
-        columns: the file's column names; those of report and masks may be absent under their usual names.
+        columns: the file's column names.
         findings: further columns that must be there.
 
     Raises:
         DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
     """
-    wanted = [columns.id_column, columns.volume_column, columns.patient_column, columns.split_column]
-    wanted += [columns.report_column] if columns.report_column != COLUMNS.report_column else []
-    wanted += [columns.masks_column] if columns.masks_column != COLUMNS.masks_column else []
-    rows, unusable = read_rows(table, [*filter(None, wanted), *findings])
+    rows, unusable = read_rows(table, lambda names: [*columns.among(names).wanted(), *findings])
+    columns = columns.among(rows[0][1]) if rows else columns
     for line, row in rows:
         unusable += _empty_cells(f"{table}: line {line}", row, columns)
-    return Table(tuple(rows), tuple(unusable), tuple(_clashes(rows, table, columns)))
+    return Table(columns, tuple(rows), tuple(unusable), tuple(_clashes(rows, table, columns)))
 
 
 def _empty_cells(where: str, row: Row, columns: FolderColumns) -> Iterator[str]:
@@ -120,7 +126,7 @@ def finding_state(cell: str, where: str) -> State | None:
     """Read a finding's cell; None where it is empty."""
     if cell.lower() not in STATES:
         raise DataError(
-            f"{where}: expected 1, 0, -1, present, absent, uncertain or nothing, got {shown(cell)}. "
+            f"{where}: expected 1, 0, -1, present, absent, uncertain, yes, no or nothing, got {shown(cell)}. "
             f"Correct the cell."
         )
     return STATES[cell.lower()]

@@ -12,7 +12,13 @@ from evidcore.case import Split
 from evidcore.errors import DataError, did_you_mean
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import shown
-from evidcore_plugin_tables.table_questions import QuestionColumns, question_of, written
+from evidcore_plugin_tables.table_questions import (
+    USUAL_OPTIONS,
+    QuestionColumns,
+    is_yes_or_no,
+    question_of,
+    written,
+)
 from evidcore_plugin_tables.table_records import Record, read_records
 
 # the first is what a column is best called
@@ -88,9 +94,11 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
     options: dict[str, Any] = {
         f"{what}_column": found.get(what, "")
         for what in USUAL
-        if what != "options" and found.get(what, "") != _DEFAULTS.get(what, "")
+        if what != "options" and found.get(what, _ABSENT.get(what, "")) != _DEFAULTS.get(what, "")
     }
     given = _options(first, names, found, named)
+    if given is None and "answer" in found and all(is_yes_or_no(one.get(found["answer"])) for one in first):
+        given = {}
     if given is None:
         missing.append("options")
     if missing:
@@ -100,7 +108,7 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
     options |= _answers(table, first, {**given, "question_column": found["question"]}, found["answer"])
     if "split" in found:
         options |= _splits(table, records, found["split"])
-    used = {*found.values(), *given.get("option_columns", ())}
+    used = {*found.values(), *given.get("option_columns", USUAL_OPTIONS), "masks"}
     return Placed(
         options=options,
         columns=found,
@@ -109,7 +117,8 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
     )
 
 
-_DEFAULTS = {what: what for what in ("id", "image", "patient", "split", "question", "answer")}
+_DEFAULTS = {what: what for what in ("id", "image", "patient", "split", "question", "answer", "report")}
+_ABSENT = {"report": "report"}  # need not be there under its usual name
 
 
 def _check_named(table: Path, named: Mapping[str, str], names: Sequence[str]) -> None:
@@ -161,7 +170,7 @@ def _options(
     columns = [lettered[mark] for mark in sorted(lettered)]
     if len(columns) < 2:
         return None
-    return {} if columns == ["A", "B", "C", "D"] else {"option_columns": columns}
+    return {} if tuple(columns) == USUAL_OPTIONS else {"option_columns": columns}
 
 
 def _answers(table: Path, records: Sequence[Record], given: Mapping[str, Any], column: str) -> dict[str, Any]:
@@ -174,6 +183,7 @@ def _answers(table: Path, records: Sequence[Record], given: Mapping[str, Any], c
     mistakes: list[str] = []
     for form, first in _FORMS:
         columns = QuestionColumns(**given, answer_column=column, answer_is=form, first_index=first)
+        columns = columns.among(records[0])
         counts[form, first] = sum(_reads(record, columns, str(table), mistakes) for record in records)
     form, first = max(counts, key=lambda key: counts[key])  # of equals the first: letters before numbers
     if counts[form, first] <= _MOST * len(records):
@@ -192,7 +202,7 @@ def _answers(table: Path, records: Sequence[Record], given: Mapping[str, Any], c
 def _reads(record: Record, columns: QuestionColumns, where: str, mistakes: list[str]) -> bool:
     """Tell whether a record is a question with its answer."""
     try:
-        return question_of(record, columns, "", where) is not None
+        return question_of(record, columns, "", where, yes_or_no=True) is not None
     except DataError as mistake:
         mistakes.append(str(mistake))
         return False

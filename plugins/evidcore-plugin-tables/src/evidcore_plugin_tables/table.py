@@ -48,13 +48,15 @@ class Table(Dataset):
     | column | holds |
     |---|---|
     | `id` | the question's name, unique; may be left out (`id_column = ""`): the place in the table |
-    | `image` | a picture or volume, relative to the folder; several of one case with `;` between |
+    | `image` or `volume` | a picture or volume in the folder; several of one case with `;` between |
     | `patient` | whose it is; `patient_column = ""` where that is not known |
     | `split` | `train`, `validation` or `test`; `split_column = ""` shares the patients out instead |
     | `question` | its words |
-    | `A`, `B`, `C`, `D` | the options; or one column for all (`options_column`) |
+    | `A`, `B`, `C`, `D` | the options, as many as there are; or one column for all (`options_column`) |
     | `answer` | the letter, the index or the text of the right option (`answer_is`) |
-    | `report_column` | a report or caption of the image, the same in each of its records |
+    | `report` | a report or caption of the image, the same in each of its records; may be absent |
+    | `masks` | `name=file`, `;` between, as in dataset `folder`; may be absent |
+    | each of `findings` | as in dataset `folder` |
     | `kind_column` | what kind of question it is; results are told by it |
     """
 
@@ -65,6 +67,7 @@ class Table(Dataset):
         *,
         path: str,
         table: str = "questions.csv",
+        findings: tuple[str, ...] = (),
         intensity: Intensity = "arbitrary",
         free_text: Literal["stop", "skip", "keep"] = "stop",
         columns: Annotated[CaseColumns, Flat],
@@ -79,10 +82,12 @@ class Table(Dataset):
             cache_folder: keeps which files were found usable.
             path: the folder.
             table: the table in it.
+            findings: columns that hold findings of the image, in the order of the vocabulary.
             intensity: "hu" where the volumes are CT in Hounsfield units; pictures are arbitrary in any case.
             free_text: what to do about a question without options, whose answer is free text and cannot be
                 judged by a letter: "stop" raises, "skip" leaves it out and logs how many there are, "keep"
                 gives it in `case.notes["open_questions"]`, for task `free-text` and others that read it.
+                Under "stop" and "skip" one that is answered yes or no has these two as options.
             columns: see `CaseColumns`.
             asked: see `QuestionColumns`.
             splitting: see `Splitting`.
@@ -107,6 +112,7 @@ class Table(Dataset):
         self.folder = recipe_folder / path
         self.cache_folder = cache_folder
         self.table = self.folder / table
+        self.findings = findings
         self.intensity: Intensity = intensity
         self.free_text = free_text
         self.on_missing = on_missing
@@ -146,7 +152,7 @@ class Table(Dataset):
     def fingerprint(self) -> str:
         """Hash the table, the options, and name, size and time of every file that is named."""
         options = [dataclasses.asdict(part) for part in (self.columns, self.asked, self.splitting)]
-        settings = [*options, self.intensity, self.free_text, self.on_missing.missing]
+        settings = [*options, self.findings, self.intensity, self.free_text, self.on_missing.missing]
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
         digest.update(self.table.read_bytes() if self.table.exists() else b"")
         for case, _ in self._read.cases:
@@ -157,23 +163,32 @@ class Table(Dataset):
     @functools.cached_property
     def _read(self) -> _Read:
         """Read the whole table; a mistake in one record does not hide those of others."""
-        gathered = Gathered(self.table, self.folder, self.intensity, self.columns, self.splitting)
+        records, unusable = read_records(
+            self.table,
+            lambda names: [
+                *self.columns.among(names).wanted(),
+                *self.asked.among(names).wanted(),
+                *self.findings,
+            ],
+        )
+        names = set().union(*(record for _, record in records))
+        columns, asked = self.columns.among(names), self.asked.among(names)
+        gathered = Gathered(self.table, self.folder, self.intensity, columns, self.splitting, self.findings)
         skipped = 0
-        records, unusable = read_records(self.table, [*self.columns.wanted(), *self.asked.wanted()])
         for place, record in records:
             image = ""
             try:
                 identity, image, where = gathered.take(record, place)
-                question = question_of(record, self.asked, identity, where)
+                question = question_of(record, asked, identity, where, yes_or_no=self.free_text != "keep")
                 if question is not None:
                     gathered.questions[image].append(question)
                 elif self.free_text == "skip":
                     skipped += 1
                 elif self.free_text == "keep":
                     gathered.questions.setdefault(image, [])
-                    gathered.open_questions[image].append(open_question(record, self.asked, identity, where))
+                    gathered.open_questions[image].append(open_question(record, asked, identity, where))
                 else:
-                    answer = shown(written(record[self.asked.answer_column]))
+                    answer = shown(written(record[asked.answer_column]))
                     raise DataError(
                         f"{where}: has no options, so its answer is free text, got {answer}; no letter "
                         f'judges it. Give it options, or set free_text = "skip" on the dataset, or "keep" '

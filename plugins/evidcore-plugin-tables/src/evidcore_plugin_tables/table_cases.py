@@ -5,15 +5,16 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Case, Intensity, Question, Report, Split, VolumeRef
+from evidcore.case import Case, Finding, Intensity, Question, Report, Split, VolumeRef
 from evidcore.errors import DataError, did_you_mean
-from evidcore_plugin_tables.csv_rows import shown
+from evidcore_plugin_tables.csv_rows import optional_column, shown, usual_column
+from evidcore_plugin_tables.folder_table import finding_state, masks_of_cell
 from evidcore_plugin_tables.table_questions import written
 from evidcore_plugin_tables.table_records import Record
 
@@ -26,17 +27,28 @@ class CaseColumns:
 
     Args:
         id_column: column name; "" where there is none.
-        image_column: column name.
+        image_column: column name; "volume" is read where there is no "image".
         patient_column: column name; "" where patients are not known: splits are then by image.
         split_column: column name; "" shares the patients out by `validation_share` and `test_share`.
-        report_column: column name; "" where there is none.
+        report_column: column name; "report" may be absent, "" reads none.
+        masks_column: column name; "masks" may be absent, "" reads none.
     """
 
     id_column: str = "id"
     image_column: str = "image"
     patient_column: str = "patient"
     split_column: str = "split"
-    report_column: str = ""
+    report_column: str = "report"
+    masks_column: str = "masks"
+
+    def among(self, names: Collection[str]) -> CaseColumns:
+        """Return the columns that are read of a table with these names."""
+        return dataclasses.replace(
+            self,
+            image_column=usual_column(self.image_column, "image", "volume", names),
+            report_column=optional_column(self.report_column, "report", names),
+            masks_column=optional_column(self.masks_column, "masks", names),
+        )
 
     def wanted(self) -> tuple[str, ...]:
         """Return the columns that must be there."""
@@ -76,13 +88,20 @@ class Gathered:
     """The cases of a table, gathered record by record."""
 
     def __init__(
-        self, table: Path, folder: Path, intensity: Intensity, columns: CaseColumns, splitting: Splitting
+        self,
+        table: Path,
+        folder: Path,
+        intensity: Intensity,
+        columns: CaseColumns,
+        splitting: Splitting,
+        findings: tuple[str, ...],
     ) -> None:
         self.table = table
         self.folder = folder
         self.intensity: Intensity = intensity
         self.columns = columns
         self.splitting = splitting
+        self.findings = findings
         self.questions: dict[str, list[Question]] = collections.defaultdict(list)  # by image
         self.open_questions: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
         self.clashes: list[str] = []  # patients that are in two splits: a message each
@@ -139,12 +158,18 @@ class Gathered:
                     f'patient_column = "" if patients are not known.'
                 )
         report = written(record[self.columns.report_column]) if self.columns.report_column else ""
+        masks = written(record[self.columns.masks_column]) if self.columns.masks_column else ""
+        states = {
+            name: finding_state(written(record[name]), f"{where}, column {name!r}") for name in self.findings
+        }
         names = [name.strip() for name in image.split(";") if name.strip()]
         return Case(
             id=image,
             patient=patient,
             volumes=tuple(self._volume(name) for name in names),
             report=Report(text=report) if report else None,
+            findings=tuple(Finding(name=name, state=state) for name, state in states.items() if state),
+            masks=masks_of_cell(masks, self.folder, where),
         )
 
     def _volume(self, name: str) -> VolumeRef:
@@ -174,11 +199,13 @@ class Gathered:
             self.columns.patient_column: (known.patient, case.patient),
             self.columns.split_column: (home, split),
             self.columns.report_column: (known.report, case.report),
+            self.columns.masks_column: (known.masks, case.masks),
+            **{name: (known.state_of(name), case.state_of(name)) for name in self.findings},
         }
         for column, (before, now) in said.items():
             if before != now:
-                is_report = column == self.columns.report_column
-                differs = "another text" if is_report else f"{shown(now)}, not {shown(before)},"
+                is_long = column in {self.columns.report_column, self.columns.masks_column}
+                differs = "another text" if is_long else f"{shown(now)}, not {shown(before)},"
                 raise DataError(
                     f"{where}: column {column!r} says {differs} than an earlier record of this image. "
                     f"Make the records of one image agree."

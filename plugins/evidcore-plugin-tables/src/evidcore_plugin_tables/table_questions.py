@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -16,16 +16,20 @@ from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_records import Record
 
+USUAL_OPTIONS = ("A", "B", "C", "D")
+_YES, _NO = ("yes", "true"), ("no", "false")  # a spreadsheet may write the second
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionColumns:
     """Which columns hold a question and how they are to be read.
 
     Args:
-        answer_is: how the answer is written: "letter" (A is the first option), "index" or "text".
+        answer_is: how the answer is written: "letter" (A is the first option), "index" or "text". Where the
+            options are yes and no, these words are read too.
         first_index: what the first option is called where answers are indices: 0 or 1.
         option_columns: one column an option, in the order of the letters; empty cells at the end are
-            options that a question does not have.
+            options that a question does not have. Of A, B, C, D those that are there are read.
         options_column: one column for all options in place of these: a list, or texts with `separator`
             between.
         separator: stands between the options of one cell.
@@ -36,12 +40,18 @@ class QuestionColumns:
 
     answer_is: Literal["letter", "index", "text"] = "letter"
     first_index: Annotated[int, Ge(0), Le(1)] = 0
-    option_columns: tuple[str, ...] = ("A", "B", "C", "D")
+    option_columns: tuple[str, ...] = USUAL_OPTIONS
     options_column: str = ""
     separator: str = "|"
     question_column: str = "question"
     answer_column: str = "answer"
     kind_column: str = ""
+
+    def among(self, names: Collection[str]) -> QuestionColumns:
+        """Return the columns that are read of a table with these names."""
+        if self.options_column or self.option_columns != USUAL_OPTIONS:
+            return self
+        return dataclasses.replace(self, option_columns=tuple(n for n in USUAL_OPTIONS if n in names))
 
     def wanted(self) -> tuple[str, ...]:
         """Return the columns that must be there."""
@@ -50,8 +60,17 @@ class QuestionColumns:
         return tuple(name for name in named if name)
 
 
-def question_of(record: Record, columns: QuestionColumns, identity: str, where: str) -> Question | None:
+def question_of(
+    record: Record, columns: QuestionColumns, identity: str, where: str, *, yes_or_no: bool = False
+) -> Question | None:
     """Read the question of a record; None where it has no options, so that its answer is free text.
+
+    Args:
+        record: its cells.
+        columns: how they are read.
+        identity: the question's id.
+        where: named in errors.
+        yes_or_no: a question without options that is answered yes or no has these two.
 
     Raises:
         DataError: if a cell cannot be read; names `where`, the value and what would be right.
@@ -63,7 +82,9 @@ def question_of(record: Record, columns: QuestionColumns, identity: str, where: 
         )
     options = _options(record, columns, where)
     if not options:
-        return None
+        if not yes_or_no or not is_yes_or_no(record[columns.answer_column]):
+            return None
+        options = ("yes", "no")
     if not 2 <= len(options) <= len(LETTERS):
         raise DataError(
             f"{where}: a question has 2 to {len(LETTERS)} options, got {len(options)}: "
@@ -75,6 +96,11 @@ def question_of(record: Record, columns: QuestionColumns, identity: str, where: 
     answer = _answer(record[columns.answer_column], options, columns, where)
     kind = written(record[columns.kind_column]) if columns.kind_column else ""
     return Question(id=identity, text=text, options=options, answer=answer, kind=kind or None)
+
+
+def is_yes_or_no(value: Any) -> bool:
+    """Tell whether a cell says yes or no."""
+    return written(value).casefold() in (*_YES, *_NO)
 
 
 def open_question(record: Record, columns: QuestionColumns, identity: str, where: str) -> dict[str, Any]:
@@ -151,6 +177,8 @@ def _without_letters(options: list[str]) -> list[str]:
 def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, where: str) -> int:
     """Return which option is right, counted from 0."""
     place = _places(columns)(value, options, columns.first_index)
+    if place is None:
+        place = _by_yes_or_no(value, options)
     if place is not None and 0 <= place < len(options):
         return place
     first = columns.first_index
@@ -185,7 +213,7 @@ def _by_letter(value: Any, options: tuple[str, ...], first: int) -> int | None:
 
 
 def _by_index(value: Any, options: tuple[str, ...], first: int) -> int | None:
-    found = re.fullmatch(r"(\d+)(\.0)?", written(value))
+    found = re.fullmatch(r"(\d+)([.,]0)?", written(value))
     return int(found[1]) - first if found else None
 
 
@@ -193,3 +221,12 @@ def _by_text(value: Any, options: tuple[str, ...], first: int) -> int | None:
     texts = [option.casefold() for option in options]
     text = written(value).casefold()
     return texts.index(text) if texts.count(text) == 1 else None
+
+
+def _by_yes_or_no(value: Any, options: tuple[str, ...]) -> int | None:
+    """Read yes or no where these are the options."""
+    texts = [option.casefold() for option in options]
+    if sorted(texts) != ["no", "yes"]:
+        return None
+    said = written(value).casefold()
+    return texts.index("yes") if said in _YES else texts.index("no") if said in _NO else None

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from evidcore.errors import DataError
-from evidcore_plugin_tables.csv_rows import check_columns, check_there, read_rows, shown
+from evidcore_plugin_tables.csv_rows import Wanted, check_columns, check_there, read_rows, shown
 
 Record = Mapping[str, Any]  # texts from CSV; whatever JSON holds from JSON
 Found = tuple[list[tuple[str, Record]], list[str]]
 
 
-def read_records(table: Path, columns: Iterable[str]) -> Found:
+def read_records(table: Path, columns: Wanted) -> Found:
     """Return the records of a `.csv`, `.json` or `.jsonl` file, and a message for each that is unusable.
 
     Each record comes with its place ("line 3").
@@ -23,7 +23,7 @@ def read_records(table: Path, columns: Iterable[str]) -> Found:
 
     Args:
         table: the file.
-        columns: names that every record must have.
+        columns: names that every record must have; or what gives them, from the names that are there.
 
     Raises:
         DataError: if the file cannot be read, or no record has one of the columns.
@@ -37,7 +37,7 @@ def read_records(table: Path, columns: Iterable[str]) -> Found:
         )
     check_there(table)
     try:
-        records, unusable = reader(table, tuple(columns))
+        records, unusable = reader(table, columns)
     except UnicodeDecodeError as cause:
         raise DataError(f"{table}: is not UTF-8 text ({cause}). Save it as UTF-8.") from cause
     if not records and not unusable:
@@ -45,12 +45,12 @@ def read_records(table: Path, columns: Iterable[str]) -> Found:
     return records, unusable
 
 
-def _csv(table: Path, columns: Collection[str]) -> Found:
+def _csv(table: Path, columns: Wanted) -> Found:
     rows, ragged = read_rows(table, columns)
     return [(f"line {line}", row) for line, row in rows], ragged
 
 
-def _json(table: Path, columns: Collection[str]) -> Found:
+def _json(table: Path, columns: Wanted) -> Found:
     try:
         held = json.loads(table.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as cause:
@@ -63,7 +63,7 @@ def _json(table: Path, columns: Collection[str]) -> Found:
     return _objects(table, columns, [(f"entry {number}", each) for number, each in enumerate(held, 1)])
 
 
-def _json_lines(table: Path, columns: Collection[str]) -> Found:
+def _json_lines(table: Path, columns: Wanted) -> Found:
     held: list[tuple[str, Any]] = []
     wrong: list[str] = []
     with table.open(encoding="utf-8-sig") as file:
@@ -78,11 +78,12 @@ def _json_lines(table: Path, columns: Collection[str]) -> Found:
     return records, wrong + unusable
 
 
-def _objects(table: Path, columns: Collection[str], held: Collection[tuple[str, Any]]) -> Found:
+def _objects(table: Path, columns: Wanted, held: Collection[tuple[str, Any]]) -> Found:
     """Take the objects that have every column; a column that none of them has is the table's mistake."""
     records: list[tuple[str, Record]] = []
     wrong: list[str] = []
     names = dict.fromkeys(name for _, each in held if isinstance(each, dict) for name in each)
+    columns = list(columns(names) if callable(columns) else columns)
     if names:
         check_columns(names, columns, str(table))
     for place, each in held:

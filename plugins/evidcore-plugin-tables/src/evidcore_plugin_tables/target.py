@@ -15,9 +15,10 @@ from evidcore.runs.assembly import Assembly
 from evidcore.volume import cache_root
 from evidcore_plugin_tables.csv_rows import read_rows
 from evidcore_plugin_tables.folder_table import STATES
+from evidcore_plugin_tables.placing import place
 
-TABLE = "cases.csv"
-_KNOWN = ("id", "volume", "patient", "split", "report", "masks")
+TABLE, QUESTIONS = "cases.csv", "questions.csv"
+_KNOWN = ("id", "volume", "image", "patient", "split", "report", "masks")
 _STATED = 0.5  # of a column's filled cells that must read as a finding's state
 
 
@@ -25,7 +26,7 @@ def open_target(target: Path, only: str | None, intensity: Intensity) -> dict[st
     """Build the data sets that `target` stands for, by name.
 
     Args:
-        target: a recipe, or a folder that holds `cases.csv`.
+        target: a recipe, or a folder that holds `cases.csv` or `questions.csv`.
         only: of a recipe, the data set wanted; None for all.
         intensity: of the volumes of a folder; a recipe says it itself.
 
@@ -38,7 +39,9 @@ def open_target(target: Path, only: str | None, intensity: Intensity) -> dict[st
     if target.suffix == ".toml":
         return open_recipe(load(target), only)
     what = "no such file or folder" if not target.exists() else "neither a recipe nor a folder"
-    raise DataError(f"{target}: {what}. Give a recipe (.toml), or a folder that holds {TABLE}.")
+    raise DataError(
+        f"{target}: {what}. Give a recipe (.toml), or a folder that holds {TABLE} or {QUESTIONS}."
+    )
 
 
 def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
@@ -58,14 +61,24 @@ def open_tasks(target: Path) -> dict[str, Task]:
 
 
 def open_folder(folder: Path, intensity: Intensity) -> Dataset:
-    """Build the data set `folder` over a folder, its options read from the table's columns."""
-    options = folder_options(folder / TABLE)
-    table = {"use": "folder", "path": str(folder.resolve()), "intensity": intensity, **options}
+    """Build the data set of a folder, `folder` or `table`, its options read from its table's columns."""
+    if (folder / QUESTIONS).is_file() and not (folder / TABLE).exists():
+        options = {"use": "table", **_question_options(folder)}
+    else:
+        options = {"use": "folder", **folder_options(folder / TABLE)}
+    table = {"path": str(folder.resolve()), "intensity": intensity, **options}
     given = {"recipe_folder": folder, "cache_folder": cache_root()}
     dataset = factory.build("dataset", table, given=given, where=str(folder))
     if not isinstance(dataset, Dataset):
         raise TypeError(f"expected a Dataset, got {dataset!r}")
     return dataset
+
+
+def _question_options(folder: Path) -> dict[str, Any]:
+    """Read from the columns of a folder's questions what a recipe would say of them."""
+    placed = place(folder / QUESTIONS, folder, {})
+    rows = [row for _, row in read_rows(folder / QUESTIONS, ())[0]]
+    return {**placed.options, "findings": [name for name in placed.unused if states(rows, name)]}
 
 
 def folder_options(table: Path) -> dict[str, Any]:
@@ -80,7 +93,7 @@ def folder_options(table: Path) -> dict[str, Any]:
     if not table.is_file():
         raise DataError(
             f"{table.parent}: holds no {table.name}. Write one with the columns id, volume, patient, split "
-            f"(docs/start/own_scans.md), or give a recipe."
+            f"(docs/start/own_scans.md), or {QUESTIONS} (docs/howto/table.md), or give a recipe."
         )
     rows = [row for _, row in read_rows(table, ())[0]]
     names = list(rows[0]) if rows else []

@@ -38,7 +38,8 @@ def check(
 ) -> None:
     """Find what is wrong with the cases of TARGET, one line a fault.
 
-    TARGET is a recipe, or a folder that holds cases.csv. Every fault of every case is found in one run.
+    TARGET is a recipe, or a folder that holds cases.csv or questions.csv. Every fault of every
+    case is found in one run.
     Exit status: 0 nothing found, 1 faults found, 2 TARGET cannot be used.
     """
     from evidcore_plugin_tables.target import open_target

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from evidcore.cli import CommandGroup
 
-data = CommandGroup("data", help="Check, profile and prepare a data set.")
+data = CommandGroup("data", help="Check, view, profile and prepare a data set.")

@@ -73,7 +73,7 @@ def profile(
 ) -> None:
     """Describe TARGET: prevalence, reference lines, reports, voxel sizes. No text of a report is shown.
 
-    TARGET is a recipe, a folder that holds cases.csv, or any CSV of labels or questions.
+    TARGET is a recipe, a folder that holds cases.csv or questions.csv, or any CSV of labels or questions.
     """
     from evidcore_plugin_doctor.listing import Columns
     from evidcore_plugin_doctor.profile import profile as describe

@@ -57,8 +57,9 @@ def view(
 ) -> None:
     """Write a page of TARGET's cases: three planes, masks, report, questions and faults of each.
 
-    TARGET is a recipe, or a folder that holds cases.csv. The page is one file that opens without a network.
-    It may hold patients' data. Files are looked at for the cases on it alone; `evid data check` looks at all.
+    TARGET is a recipe, or a folder that holds cases.csv or questions.csv. The page is one file that opens
+    without a network; it may hold patients' data. Files are looked at for the cases on it alone; `evid data
+    check` looks at all.
     """
     from evidcore_plugin_tables.target import open_target
 

@@ -1,0 +1,252 @@
+"""Own scans and own questions are written in the same columns, whatever a spreadsheet makes of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from evidcore_plugin_tables.csv_rows import read_rows
+from evidcore_plugin_tables.target import open_target
+
+from evidcore.contracts import Dataset
+from evidcore.errors import DataError
+from evidcore.registry.factory import build
+
+CASES = """id,volume,patient,split,report,masks,nodule
+c0,a.nii.gz,p0,train,A nodule.,nodule=m.nii.gz,yes
+c1,b.nii.gz,p1,test,,,no
+"""
+QUESTIONS = """id,volume,patient,split,report,masks,nodule,question,A,B,answer
+q0,a.nii.gz,p0,train,A nodule.,nodule=m.nii.gz,yes,Which lobe?,upper,lower,B
+q1,a.nii.gz,p0,train,A nodule.,nodule=m.nii.gz,yes,Is there a nodule?,yes,no,yes
+q2,b.nii.gz,p1,test,,,no,Which side?,left,right,A
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for name in "abm":
+        array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
+        nibabel.save(nibabel.Nifti1Image(array, np.diag([-1.0, -1.0, 2.0, 1.0])), tmp_path / f"{name}.nii.gz")
+    (tmp_path / "cases.csv").write_text(CASES)
+    (tmp_path / "questions.csv").write_text(QUESTIONS)
+    return tmp_path
+
+
+def dataset(home: Path, use: str, **options: Any) -> Dataset:
+    given = {"recipe_folder": home, "cache_folder": home / "cache"}
+    made = build("dataset", {"use": use, "path": "."} | options, given=given, where="test")
+    assert isinstance(made, Dataset)
+    return made
+
+
+def said(made: Dataset) -> list[tuple[Any, ...]]:
+    """What both data sets say of a scan."""
+    return [
+        (split, case.volumes[0].path, case.patient, case.report, case.findings, case.masks)
+        for split in ("train", "test")
+        for case in made.cases(split)  # type: ignore[arg-type]
+    ]
+
+
+def answers(made: Dataset) -> list[str]:
+    return [one.options[one.answer] for case in made.cases("train") for one in case.questions]
+
+
+def refusal(made: Dataset) -> str:
+    with pytest.raises(DataError) as caught:
+        list(made.cases("train"))
+    return str(caught.value)
+
+
+def test_both_data_sets_read_the_same_columns(home):
+    scans = dataset(home, "folder", findings=["nodule"])
+    questions = dataset(home, "table", findings=["nodule"], intensity="hu")
+    assert said(scans) == said(questions)
+    assert questions.findings == ("nodule",)
+    assert answers(questions) == ["lower", "yes"]
+
+
+def test_image_and_volume_are_one_column(home):
+    scans, questions = said(dataset(home, "folder")), said(dataset(home, "table"))
+    for name in ("cases.csv", "questions.csv"):
+        path = home / name
+        path.write_text(path.read_text().replace("volume", "image"))
+    assert said(dataset(home, "folder")) == scans
+    assert said(dataset(home, "table")) == questions
+    (home / "cases.csv").write_text("id,image,patient,split\nc0,,p0,train\n")
+    assert "column 'image' is empty" in refusal(dataset(home, "folder"))
+
+
+def test_the_usual_column_is_read_where_both_are_there(home):
+    (home / "cases.csv").write_text("id,volume,image,patient,split\nc0,a.nii.gz,x.png,p0,train\n")
+    (home / "questions.csv").write_text(
+        "id,volume,image,patient,split,question,A,B,answer\nq,x,a.nii.gz,p,train,Why?,a,b,A\n"
+    )
+    for use in ("folder", "table"):
+        (case,) = dataset(home, use).cases("train")
+        assert case.volumes[0].path == str(home / "a.nii.gz")
+
+
+def test_a_column_that_neither_name_has_is_asked_for_by_its_usual_name(home):
+    (home / "cases.csv").write_text("id,scan,patient,split\nc0,a.nii.gz,p0,train\n")
+    assert "has no column 'volume'" in refusal(dataset(home, "folder"))
+    (home / "questions.csv").write_text("id,scan,patient,split,question,A,B,answer\nq,a,p,train,Why?,a,b,A\n")
+    assert "has no column 'image'" in refusal(dataset(home, "table"))
+
+
+def test_json_has_the_same_columns(home):
+    rows = [row for _, row in read_rows(home / "questions.csv", ())[0]]
+    rows = [row | {"nodule": {"yes": True, "no": 0}[row["nodule"]]} for row in rows]
+    (home / "questions.json").write_text(json.dumps(rows))
+    asked = {"findings": ["nodule"], "intensity": "hu"}
+    from_json = dataset(home, "table", table="questions.json", **asked)
+    assert said(from_json) == said(dataset(home, "table", **asked))
+
+
+@pytest.mark.parametrize("column", ["report", "masks", "nodule"])
+def test_records_of_one_scan_must_agree(home, column):
+    lines = (home / "questions.csv").read_text()
+    other = {"report": ("A nodule.", "None."), "masks": ("=m.nii", "=b.nii"), "nodule": ("yes,Is", "no,Is")}
+    before, after = other[column]
+    first, second = lines.split("q1,")
+    (home / "questions.csv").write_text(f"{first}q1,{second.replace(before, after, 1)}")
+    what = "'absent', not 'present'," if column == "nodule" else "another text"
+    assert f"column {column!r} says {what} than an earlier record" in refusal(
+        dataset(home, "table", findings=["nodule"])
+    )
+
+
+def test_a_report_may_be_left_unread(home):
+    (case,) = dataset(home, "table", report_column="", masks_column="").cases("train")
+    assert case.report is None
+    assert not case.masks
+
+
+# --- what spreadsheets make of a table ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+@pytest.mark.parametrize("use", ["folder", "table"])
+def test_semicolons_tabs_and_a_byte_order_mark_change_nothing(home, use, mark):
+    expected = said(dataset(home, use, findings=["nodule"]))
+    for name in ("cases.csv", "questions.csv"):
+        lines = (home / name).read_text().replace(",", mark).replace("\n", "\r\n")
+        (home / name).write_bytes(b"\xef\xbb\xbf" + lines.encode())
+    assert said(dataset(home, use, findings=["nodule"])) == expected
+
+
+def test_decimal_commas_and_a_comma_in_a_heading_are_no_separators(home):
+    (home / "cases.csv").write_text(
+        "id;volume;patient;split;nodule;size, mm\n"
+        "c0;a.nii.gz;p0;train;1,0;12,5\nc1;b.nii.gz;p1;test;0,0;3,5\n"
+    )
+    made = dataset(home, "folder", findings=["nodule"])
+    states = [case.state_of("nodule") for split in ("train", "test") for case in made.cases(split)]
+    assert states == ["present", "absent"]
+    assert read_rows(home / "cases.csv", ())[0][0][1]["size, mm"] == "12,5"
+
+
+def test_a_quoted_heading_with_many_semicolons_is_no_sign_of_them(home):
+    (home / "t.csv").write_text('id,"masks; name=file; name=file; name=file",split\na,b,train\n')
+    assert read_rows(home / "t.csv", ("id", "split"))[0][0][1]["split"] == "train"
+
+
+def test_blanks_around_a_heading_do_not_count(home):
+    (home / "cases.csv").write_text("id; volume; patient; split\nc0; a.nii.gz; p0; train\n")
+    assert [case.id for case in dataset(home, "folder").cases("train")] == ["c0"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "state"),
+    [("yes", "present"), ("No", "absent"), ("TRUE", "present"), ("False", "absent"), ("-1,0", "uncertain")],
+)
+def test_cells_of_findings_may_say_yes_or_no(home, cell, state):
+    text = CASES.replace(".gz,yes", f'.gz,"{cell}"')
+    (home / "cases.csv").write_text(text)
+    (case,) = dataset(home, "folder", findings=["nodule"]).cases("train")
+    assert case.state_of("nodule") == state
+
+
+def test_half_a_finding_is_still_refused(home):
+    (home / "cases.csv").write_text(CASES.replace(".gz,yes", '.gz,"0,5"'))
+    assert "expected 1, 0, -1, present, absent, uncertain, yes, no or nothing, got '0,5'" in refusal(
+        dataset(home, "folder", findings=["nodule"])
+    )
+
+
+# --- yes and no as answers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "cell", "right"),
+    [("yes,no", "Yes", "yes"), ("no,yes", "TRUE", "yes"), ("No,Yes", "no", "No"), ("yes,no", "B", "no")],
+)
+def test_an_answer_may_say_yes_or_no_where_these_are_the_options(home, options, cell, right):
+    (home / "questions.csv").write_text(
+        f"id,volume,patient,split,question,A,B,answer\nq,a.nii.gz,p,train,Is there one?,{options},{cell}\n"
+    )
+    assert answers(dataset(home, "table")) == [right]
+
+
+def test_yes_is_no_answer_to_other_options(home):
+    (home / "questions.csv").write_text(
+        "id,volume,patient,split,question,A,B,answer\nq,a.nii.gz,p,train,Which?,left,right,yes\n"
+    )
+    assert "expected a letter from A to B, got 'yes'" in refusal(dataset(home, "table"))
+
+
+def test_questions_without_options_may_be_answered_yes_or_no(home, caplog):
+    (home / "questions.csv").write_text(
+        "id,volume,patient,split,question,answer\n"
+        "q0,a.nii.gz,p,train,Is there one?,yes\nq1,a.nii.gz,p,train,And here?,No\n"
+    )
+    assert answers(dataset(home, "table")) == ["yes", "no"]
+    (case,) = dataset(home, "table", free_text="keep").cases("train")
+    assert not case.questions
+    assert [list(one["answers"]) for one in case.notes["open_questions"]] == [["yes"], ["No"]]
+    with (home / "questions.csv").open("a") as file:
+        file.write("q2,a.nii.gz,p,train,What is it?,a cyst\n")
+    assert "has no options, so its answer is free text, got 'a cyst'" in refusal(dataset(home, "table"))
+    with caplog.at_level(logging.WARNING):
+        assert answers(dataset(home, "table", free_text="skip")) == ["yes", "no"]
+    assert "left out, free text without options: 1 of the questions" in caplog.text
+
+
+def test_three_options_need_no_word_about_their_columns(home):
+    (home / "questions.csv").write_text(
+        "id,volume,patient,split,question,A,B,C,answer\nq,a.nii.gz,p,train,Which?,one,two,three,C\n"
+    )
+    assert answers(dataset(home, "table")) == ["three"]
+
+
+def test_options_that_are_named_must_be_there(home):
+    made = dataset(home, "table", option_columns=["A", "B", "C"])
+    assert "has no column 'C'" in refusal(made)
+
+
+# --- a folder with questions ----------------------------------------------------------------------
+
+
+def test_commands_open_a_folder_of_questions_as_one_of_scans(home):
+    (home / "cases.csv").unlink()
+    (made,) = open_target(home, None, "hu").values()
+    assert answers(made) == ["lower", "yes"]
+    assert made.findings == ("nodule",)
+    assert [case.intensity for one in made.cases("train") for case in one.volumes] == ["hu"]
+    (home / "questions.csv").write_text("Volume;Question;Answer\na.nii.gz;Is there one?;yes\n")
+    (made,) = open_target(home, None, "hu").values()
+    cases = [case for split in ("train", "validation", "test") for case in made.cases(split)]
+    found = [one for case in cases for one in case.questions]
+    assert [(one.options, one.answer) for one in found] == [(("yes", "no"), 0)]
+
+
+def test_a_folder_with_both_tables_is_one_of_scans(home):
+    (made,) = open_target(home, None, "hu").values()
+    assert [case.id for case in made.cases("train")] == ["c0"]
+    assert [case.state_of("nodule") for case in made.cases("train")] == ["present"]
