@@ -264,6 +264,16 @@ def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
     assert "… and 80000 more characters" in made.text
 
 
+def test_a_photograph_is_one_picture_without_sides_of_the_body(evid, home):
+    Image.fromarray(np.arange(6400, dtype=np.uint8).reshape(64, 100)).save(home.folder / "a.png")
+    (home.folder / "questions.csv").write_text(
+        "id,image,patient,split,question,answer\nq,a.png,p,test,Is there one?,no\n"
+    )
+    _, found, _ = viewed(evid, home.folder)
+    assert [one.text for one in found.of("figure", "plane")] == ["picture"]
+    assert found.of("div", "screen")[0]["style"] == "aspect-ratio:1.5625"
+
+
 def test_a_folder_of_questions_is_shown_like_one_of_scans(evid, home, tools):
     tools.save(home.folder / "a.nii.gz", tools.torso(0))
     (home.folder / "questions.csv").write_text(

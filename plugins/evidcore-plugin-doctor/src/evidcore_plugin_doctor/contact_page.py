@@ -343,14 +343,15 @@ def _plane(plane: Plane, masks: Sequence[str]) -> Html:
         if name in plane.outlines
     ]
     grid = f"0 0 {plane.width_px} {plane.height_px}"
-    where = f"{plane.name}, slice {plane.index} of {plane.count}"
+    is_volume = plane.count > 1  # a photograph has no sides of the body
+    where = f"{plane.name}, slice {plane.index} of {plane.count}" if is_volume else "picture"
     screen = tag(
         "div",
         tag("img", src=plane.source, alt=where, draggable="false"),
         tag("svg", *paths, viewBox=grid, preserveAspectRatio="none", aria_hidden="true"),
         *(
             tag("span", letter, class_=f"side {side}", aria_hidden="true")
-            for side, letter in _SIDES[plane.name]
+            for side, letter in (_SIDES[plane.name] if is_volume else ())
         ),
         class_="screen",
         style=f"aspect-ratio:{plane.width_mm / plane.height_mm:.4f}",

@@ -15,7 +15,7 @@ from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_doctor.check import Listed, Summary, check_listed, list_cases
 from evidcore_plugin_doctor.fault import Fault
 from evidcore_plugin_doctor.looking import Looked
-from evidcore_plugin_doctor.rendering import Picture, Rendering
+from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering
 from evidcore_plugin_doctor.sentences import quantiles
 
 
@@ -130,6 +130,7 @@ def gather(
         raise _nothing(name, cases, filters)
     places = np.linspace(0, len(accepted) - 1, min(len(accepted), filters.limit)).round().astype(int)
     chosen = [accepted[place] for place in places]
+    pictures = sum(min(len(case.volumes), MOST_PICTURES) for _, case in chosen)
     faults: list[Fault] = []
     looked: list[Looked] = []
     summary = check_listed(
@@ -139,7 +140,7 @@ def gather(
         told=faults.append,
         done=done,
         chosen=chosen,
-        rendering=Rendering(most_bytes=pictures_bytes // max(1, len(chosen)), finding=filters.finding),
+        rendering=Rendering(most_bytes=pictures_bytes // max(1, pictures), finding=filters.finding),
         seen=looked.append,
     )
     of_case: dict[str, list[Fault]] = collections.defaultdict(list)

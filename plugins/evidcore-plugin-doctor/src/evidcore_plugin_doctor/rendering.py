@@ -120,20 +120,17 @@ def render(
     ranked = sorted(filled, key=lambda name: (name != rendering.finding, name not in present))
     shown, centre, at = ranked[:MOST_MASKS], "", _middle(volume.shape_zyx)
     if shown:
-        try:
-            at, centre = _centre(read_mask(masks[shown[0]], volume), volume.spacing_mm_zyx), shown[0]
-        except DataError:
-            shown = shown[1:]  # the check names it
+        at, centre = _centre(read_mask(masks[shown[0]], volume), volume.spacing_mm_zyx), shown[0]
     samples = volume.array.reshape(-1)[:: max(1, volume.array.size // _SAMPLES)]
     window, edges = _window(volume, at, samples)
-    cuts: dict[str, dict[str, Mask]] = {name: {} for name in AXES}
+    cuts: dict[str, dict[str, Mask]] = {name: {} for name in _seen_along(volume.shape_zyx)}
     for name, _, mask in read_masks({name: masks[name] for name in shown}, volume):
         if not isinstance(mask, DataError):
-            for plane in AXES:
+            for plane in cuts:
                 cuts[plane][name] = _cut(mask, plane, at)
     planes: tuple[Plane, ...] = ()
     for most_px in _PIXELS:
-        planes = tuple(_plane(volume, name, at, edges, cuts[name], most_px) for name in AXES)
+        planes = tuple(_plane(volume, name, at, edges, cuts[name], most_px) for name in cuts)
         if sum(plane.bytes_written() for plane in planes) <= rendering.most_bytes:
             break
     is_hu = ref.intensity == "hu"
@@ -153,6 +150,11 @@ def render(
         values={f"{q} %": float(np.percentile(samples, q)) for q in (0, 1, 50, 99, 100)},
         histogram=_histogram(samples) if is_hu else (),
     )
+
+
+def _seen_along(shape_zyx: Triple) -> tuple[str, ...]:
+    """Return the planes that are more than a line: a photograph has one."""
+    return tuple(name for name, axis in AXES.items() if min(shape_zyx[:axis] + shape_zyx[axis + 1 :]) > 1)
 
 
 def _middle(shape_zyx: Triple) -> Triple:
