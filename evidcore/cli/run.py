@@ -84,7 +84,9 @@ class Progress:
         self._stage_start_s, self._last_line_s = time.monotonic(), 0.0
         self._seconds, self._steps, self._first_step = {}, steps, 0
         self._started.add(stage)
-        self._console.print(f"{self._label}{stage}: started, of {stages} stages")
+        place = stage.partition("-")[0]
+        which = f", stage {int(place)} of {stages}" if place.isdecimal() else ""
+        self._console.print(f"{self._label}{stage}: started{which}")
 
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:

@@ -149,18 +149,18 @@ def _packages() -> str:
     for top in sorted({offer.target.partition(":")[0].partition(".")[0] for offer in offers()}):
         spec = find_spec(top)
         for root in (spec.submodule_search_locations or [str(spec.origin)]) if spec else ():
-            for path, size, written_ns in sorted(_programs(root)):
-                digest.update(f"{path} {size} {written_ns}\n".encode())
+            for path in sorted(_programs(root)):
+                found = os.stat(path)
+                digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
-def _programs(root: str) -> Iterator[tuple[str, int, int]]:
+def _programs(root: str) -> Iterator[str]:
+    """Yield the Python files of a package, or of a module that is one file."""
+    if root.endswith(".py"):
+        yield root
     for folder, _, names in os.walk(root):
-        for name in names:
-            if name.endswith(".py"):
-                path = os.path.join(folder, name)
-                found = os.stat(path)
-                yield path, found.st_size, found.st_mtime_ns
+        yield from (os.path.join(folder, name) for name in names if name.endswith(".py"))
 
 
 def _written(hint: Any) -> Any:

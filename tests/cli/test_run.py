@@ -69,7 +69,7 @@ def test_a_stage_says_how_far_it_is_and_what_it_measured(tmp_path, capsys, monke
         progress.step_finished("06-evaluate", 8, {"cases_answered": 8.0})
         progress.stage_finished("06-evaluate", tmp_path, {"kind": "evaluate", "rows": [row]})
     lines = [re.sub(r"\d+ s$", "…", line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "05-grpo: started, of 9 stages"
+    assert lines[0] == "05-grpo: started, stage 5 of 9"
     assert [re.search(r"step.*?(?=  loss)", line)[0] for line in lines[1:4]] == [
         "step 11 of 20", "step 12 of 20, 13 min left", "step 13 of 20, 12 min left",
     ]  # fmt: skip

@@ -152,3 +152,20 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("EVID_CACHE", str(tmp_path / "file"))
     assert problems(raw(SMALL, tmp_path)) == []
+
+
+class Zero:
+    """A reward with an option."""
+
+    def __init__(self, *, level: int = 1) -> None:
+        self.level = level
+
+
+def test_a_changed_file_of_any_package_ends_what_was_noted(offered, tmp_path):
+    module = offered("one-file", "[evidcore.reward]\nzero = one_file:Zero\n", Zero=Zero)
+    tables = raw(SMALL.replace('use = "format"', 'use = "zero"'), tmp_path)
+    assert problems(tables) == []
+    assert Kept().options(find("reward", "zero")).keys() == {"level"}
+    Path(module.__file__).write_text("# other code\n", encoding="utf-8")
+    with pytest.raises(NotKept):
+        Kept().options(find("reward", "zero"))
