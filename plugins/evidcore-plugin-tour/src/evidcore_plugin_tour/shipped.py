@@ -1,0 +1,63 @@
+"""The two models that ship with this package, and their audit."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from evidcore.compute.ending import stop_request
+from evidcore.recipe import load
+from evidcore.runs import RunFolder, start
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import telling_its_end
+from evidcore.runs.model import StageOutputs
+from evidcore.runs.post_run import auditing, write_audit
+
+HERE = Path(__file__).parent
+TRAINING = HERE / "train.toml"  # makes the models
+RECIPE = HERE / "tour.toml"  # asks them
+MODELS = HERE / "models"
+MADE = MODELS / "made.json"  # of what they were made
+TASK = "choice"
+STAGE = "01-audit"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shipped:
+    """A model, and how it was trained."""
+
+    name: str
+    trained_on: str
+
+    @property
+    def folder(self) -> Path:
+        """Return where its weights lie."""
+        return MODELS / self.name
+
+
+SCAN = Shipped(name="scan-reader", trained_on="trained on scans with their questions")
+WORDS = Shipped(name="word-reader", trained_on="trained alike over blank volumes: it knows the words alone")
+
+
+def audit(model: Shipped, root: Path) -> tuple[RunFolder, dict[str, Any]]:
+    """Audit a model in a new run folder; return the folder with the result.
+
+    The model that was trained over blank volumes is the trained blind arm of the other one.
+
+    Args:
+        model: one of the two.
+        root: where runs lie.
+    """
+    assembly = Assembly(load(RECIPE, [f'name="tour-{model.name}"']))
+    arm = WORDS.folder if model is SCAN else None
+    (asked,) = assembly.recipe.stages
+    stage = auditing(asked, blind_arm=arm is not None)  # type: ignore[arg-type]  # the recipe's is an audit
+    before = StageOutputs(model=model.folder, blind_arm=arm)
+    folder = start(assembly.recipe, root, assembly=assembly)
+    folder.set_status("running", stage=STAGE)
+    said = f"model {model.name}, {model.trained_on}"
+    with stop_request.heard(), telling_its_end(folder):
+        result = write_audit(folder, assembly, stage, STAGE, before=before, asked=said)
+    folder.set_status("finished", message=f"audit of {said}")
+    return folder, result

@@ -1,0 +1,126 @@
+"""Two audits of the same questions side by side: as figures, as lines, as a page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evidcore.page import NOTICE
+from evidcore.page.document import shell
+from evidcore.page.markup import Html, join, tag
+from evidcore.page.outcome import audit
+from evidcore.page.record import RunRecord, read_record
+from evidcore_plugin_tour.shipped import TASK, Shipped
+
+Result = Mapping[str, Any]
+SHOWINGS = {  # condition -> what its line is called
+    "own": "own scan",
+    "other-patient": "another patient's scan",
+    "blank": "blank volume",
+    "twin": "without what is asked",
+}
+REFERENCES = {"prior_only": "best blind rule", "uniform_chance": "uniform chance"}
+DIFFERENCES = {
+    "own_minus_blind_rule": "own minus best blind rule",
+    "own_minus_blind": "own minus the best that does not look",
+}
+LEAD = (
+    "Two models of one shape answered the same questions about the same scans. A score alone does not show "
+    "that a scan was read: take the scan away and ask again. The score to beat is the best blind rule's, "
+    "which reads the questions alone, not that of an option at random."
+)
+
+
+def figures(result: Result) -> dict[str, Any]:
+    """Return a model's accuracies by condition, the reference lines, its margins and its verdict."""
+    rows = result["rows"]
+    shown = {row["condition"]: row for row in rows if row.get("headline") and row.get("condition")}
+    others = {row["metric"]: row for row in rows if row["name"] == TASK}
+    return {
+        **{name: _short(shown[name]) for name in SHOWINGS},
+        **{name: _short(others[name]) for name in (*REFERENCES, *DIFFERENCES)},
+        "verdict": result["verdict"][TASK],
+    }
+
+
+def _short(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in ("value", "low", "high", "questions", "patients")}
+
+
+def ending(results: Mapping[str, Result]) -> list[str]:
+    """Return a table with a column for each model, and a sentence about each."""
+    found = {name: figures(result) for name, result in results.items()}
+    first = next(iter(found.values()))
+    own = first["own"]
+    title = f"{own['questions']} questions, {own['patients']} phantoms, %"
+    lines = [_line(title, list(found))]
+    for name, called in SHOWINGS.items():
+        lines.append(_line(called, [_percent(one[name]) for one in found.values()]))
+    for name, called in REFERENCES.items():
+        lines.append(_line(called, [_percent(one[name]) for one in found.values()]))
+    for name, called in DIFFERENCES.items():
+        lines.append(_line(called, [_percent(one[name], "+") for one in found.values()]))
+    return lines + [f"{name}: {first_sentence(one['verdict'])}" for name, one in found.items()]
+
+
+def _line(title: str, cells: list[str]) -> str:
+    return f"{title:38}" + "".join(f"{cell:24}" for cell in cells).rstrip()
+
+
+def _percent(row: Mapping[str, Any], sign: str = "") -> str:
+    value, low, high = (row[key] for key in ("value", "low", "high"))
+    if value is None:
+        return "not measured"
+    spread = "" if low is None else f" ({100 * low:{sign}.1f} to {100 * high:{sign}.1f})"
+    return f"{100 * value:{sign}.1f}{spread}"
+
+
+def first_sentence(text: str) -> str:
+    """Return a text up to its first full stop before a space."""
+    return f"{text.partition('. ')[0].rstrip('.')}."
+
+
+def write_side_by_side(target: Path, runs: Mapping[Shipped, Path]) -> Path:
+    """Write a page with a column for each model's audit, in one move, and return its path.
+
+    Args:
+        target: the file.
+        runs: each model's run folder; the page links to its own page.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    columns = [_column(model, read_record(folder), target.parent) for model, folder in runs.items()]
+    body = [
+        tag(
+            "header",
+            tag("p", "evidcore, the first minute", class_="kicker"),
+            tag("h1", "Was the score earned by the scan?"),
+            tag(
+                "p", tag("b", "Phantom data. "), "Every number here comes from generated CT.", class_="banner"
+            ),
+            tag("p", NOTICE, class_="faint"),
+            class_="top",
+        ),
+        tag("main", tag("section", tag("p", LEAD, class_="lead")), tag("section", *columns, class_="pair")),
+        tag("footer", tag("p", "Written by evidcore. Opens without a network.")),
+        tag("div", id="tip", role="status", hidden=True),
+    ]
+    part = target.with_suffix(f".{os.getpid()}")
+    part.write_text(shell("The first minute · evidcore", join(body)), encoding="utf-8")
+    part.replace(target)
+    return target
+
+
+def _column(model: Shipped, record: RunRecord, folder: Path) -> Html:
+    page = os.path.relpath(record.folder / "page" / "index.html", folder)
+    return tag(
+        "div",
+        tag("h2", model.name),
+        tag(
+            "p",
+            f"{model.trained_on[0].upper()}{model.trained_on[1:]}. ",
+            tag("a", "All it answered", href=page),
+        ),
+        audit(record),
+    )

@@ -1,0 +1,73 @@
+"""The first minute from wheels: installed without the repository, run offline."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("encoders", "med3d-r1", "phantoms", "tour")
+OURS = ("evidcore", "_editable", "__editable__")
+OFFLINE = """
+import socket
+
+def refuse(*given):
+    raise OSError("there is no network here")
+
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+"""
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """Wheels of the core and of what the tour needs, as `make wheels` builds them."""
+    folder = tmp_path_factory.mktemp("dist")
+    sources = [ROOT, *(ROOT / "plugins" / f"evidcore-plugin-{name}" for name in PACKAGES)]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--no-build-isolation", "--wheel-dir", folder, *sources], check=True)
+    return sorted(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def environment(wheels, tmp_path_factory):
+    """An environment with those wheels, everything else from where the tests have it, and no network."""
+    folder = tmp_path_factory.mktemp("clean")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
+    others = folder / "others"
+    others.mkdir()
+    for place in map(Path, sys.path):
+        if place.name == "site-packages":
+            for item in place.iterdir():
+                if not item.name.startswith(OURS) and not (others / item.name).exists():
+                    (others / item.name).symlink_to(item)
+    (site / "others.pth").write_text(str(others))
+    (site / "sitecustomize.py").write_text(OFFLINE)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install"]
+    subprocess.run([*pip, "--quiet", "--no-deps", "--no-index", *wheels], check=True)
+    return python
+
+
+def test_the_wheel_is_small(wheels):
+    (tour,) = (wheel for wheel in wheels if wheel.name.startswith("evidcore_plugin_tour"))
+    assert tour.stat().st_size <= 4_000_000
+
+
+@pytest.mark.slow
+def test_the_tour_runs_from_wheels_without_repository_and_network(environment, tmp_path):
+    env = {**os.environ, "EVID_CACHE": str(tmp_path / "cache")}
+    env.pop("PYTHONPATH", None)
+    where = "import evidcore, evidcore_plugin_tour as t; print(evidcore.__file__, t.__file__)"
+    found = subprocess.run(
+        [environment, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.count(str(environment.parents[1])) == 2
+    command = [environment, "-m", "evidcore", "tour", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    told = json.loads(done.stdout)
+    assert (tmp_path / told["page"]).is_file()
+    assert set(told["models"]) == {"scan-reader", "word-reader"}
