@@ -185,5 +185,5 @@ def test_a_tour_that_is_told_to_stop_leaves_no_page(tmp_path):
     assert not (tmp_path / "runs" / "tour").exists()
 
 
-def test_figures_name_every_showing(tmp_path):
+def test_figures_name_every_showing():
     assert list(figures(result(1.0, 0.5, "Seen.")))[:4] == ["own", "other-patient", "blank", "twin"]

@@ -49,7 +49,8 @@ def audit(model: Shipped, root: Path) -> tuple[RunFolder, dict[str, Any]]:
         model: one of the two.
         root: where runs lie.
     """
-    assembly = Assembly(load(RECIPE, [f'name="tour-{model.name}"']))
+    own = [f'name="tour-{model.name}"', f'model.language.folder="models/{model.name}"']
+    assembly = Assembly(load(RECIPE, own))
     arm = WORDS.folder if model is SCAN else None
     (asked,) = assembly.recipe.stages
     stage = auditing(asked, blind_arm=arm is not None)  # type: ignore[arg-type]  # the recipe's is an audit

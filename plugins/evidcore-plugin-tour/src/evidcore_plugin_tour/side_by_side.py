@@ -26,6 +26,7 @@ DIFFERENCES = {
     "own_minus_blind_rule": "own minus best blind rule",
     "own_minus_blind": "own minus the best that does not look",
 }
+LINES = SHOWINGS | REFERENCES | DIFFERENCES
 LEAD = (
     "Two models of one shape answered the same questions about the same scans. A score alone does not show "
     "that a scan was read: take the scan away and ask again. The score to beat is the best blind rule's, "
@@ -37,12 +38,8 @@ def figures(result: Result) -> dict[str, Any]:
     """Return a model's accuracies by condition, the reference lines, its margins and its verdict."""
     rows = result["rows"]
     shown = {row["condition"]: row for row in rows if row.get("headline") and row.get("condition")}
-    others = {row["metric"]: row for row in rows if row["name"] == TASK}
-    return {
-        **{name: _short(shown[name]) for name in SHOWINGS},
-        **{name: _short(others[name]) for name in (*REFERENCES, *DIFFERENCES)},
-        "verdict": result["verdict"][TASK],
-    }
+    known = shown | {row["metric"]: row for row in rows if row["name"] == TASK}
+    return {**{name: _short(known[name]) for name in LINES}, "verdict": result["verdict"][TASK]}
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,16 +49,11 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
 def ending(results: Mapping[str, Result]) -> list[str]:
     """Return a table with a column for each model, and a sentence about each."""
     found = {name: figures(result) for name, result in results.items()}
-    first = next(iter(found.values()))
-    own = first["own"]
-    title = f"{own['questions']} questions, {own['patients']} phantoms, %"
-    lines = [_line(title, list(found))]
-    for name, called in SHOWINGS.items():
-        lines.append(_line(called, [_percent(one[name]) for one in found.values()]))
-    for name, called in REFERENCES.items():
-        lines.append(_line(called, [_percent(one[name]) for one in found.values()]))
-    for name, called in DIFFERENCES.items():
-        lines.append(_line(called, [_percent(one[name], "+") for one in found.values()]))
+    own = next(iter(found.values()))["own"]
+    lines = [_line(f"{own['questions']} questions, {own['patients']} phantoms, %", list(found))]
+    for name, called in LINES.items():
+        sign = "+" if name in DIFFERENCES else ""
+        lines.append(_line(called, [_percent(one[name], sign) for one in found.values()]))
     return lines + [f"{name}: {first_sentence(one['verdict'])}" for name, one in found.items()]
 
 
@@ -69,7 +61,7 @@ def _line(title: str, cells: list[str]) -> str:
     return f"{title:38}" + "".join(f"{cell:24}" for cell in cells).rstrip()
 
 
-def _percent(row: Mapping[str, Any], sign: str = "") -> str:
+def _percent(row: Mapping[str, Any], sign: str) -> str:
     value, low, high = (row[key] for key in ("value", "low", "high"))
     if value is None:
         return "not measured"
