@@ -124,12 +124,9 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
         "all": ("entropy-regrounding", 1, 3),
     }
     assert (looks["text"].rollout["calls"], looks["zoom"].rollout["calls"]) == (0, 1)
-    forks = {
-        arm: grpo(recipe("medvr_gamma", "medvr_near", arm)).rollout
-        for arm in ("gamma-0", "gamma-0.5", "gamma-2")
-    }
+    forks = {arm: grpo(recipe("medvr_gamma", arm)).rollout for arm in ("gamma-0", "gamma-0.5", "gamma-2")}
     assert [one.get("gamma", 0.5) for one in forks.values()] == [0.0, 0.5, 2.0]
-    true = recipe("medvr_gamma", "medvr_near", "true-boxes")
+    true = recipe("medvr_gamma", "true-boxes")
     assert (true.tasks["look"]["boxes"], true.datasets["slices"]["annotated"]) == ("findings", True)
     for arm in ("montage", "drr", "video"):  # what the encoder learns from is what the model is shown
         shown = recipe("views", arm)
