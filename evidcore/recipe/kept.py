@@ -150,8 +150,9 @@ def _packages() -> str:
         spec = find_spec(top)
         for root in (spec.submodule_search_locations or [str(spec.origin)]) if spec else ():
             for path in sorted(_programs(root)):
-                found = os.stat(path)
-                digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
+                with contextlib.suppress(OSError):  # a file that is gone
+                    found = os.stat(path)
+                    digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 

@@ -60,7 +60,7 @@ def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, 
     reader.painted(0)  # it goes nowhere
     page.locator(".switch.truth button").first.click()
     page.wait_for_selector("path.fill.drawn")
-    assert page.locator("path.highlighted, path.dimmed").count() == 0
+    page.wait_for_function("() => !document.querySelector('path.highlighted, path.dimmed')")
     assert "gallstone cites no slice" in page.locator(".answer.a .findings-cited").inner_text()
 
 

@@ -17,7 +17,7 @@ def scan(small_run, tmp_path):
 
 
 def test_the_terminal_says_first_what_this_is_not_for(evid, small_run, scan, tmp_path):
-    text = evid("predict", small_run, scan, "--out", tmp_path / "a").output
+    text = evid("predict", small_run, scan, "--out", tmp_path / "a").stdout
     record = json.loads((tmp_path / "a" / "answer.json").read_text())
     assert text.startswith(f"{NOTICE}\n\n{record['completion'].strip()}")
     assert "findings that words reads in it: " in text
