@@ -1,6 +1,5 @@
 """A component in a process of its own: what it does ends at its limit, and what it gives is checked."""
 
-import contextlib
 import dataclasses
 import gc
 import os
@@ -32,15 +31,20 @@ def build(limits=CALM, kind="reward", use="planted", given=None, **options):
 
 
 def below():
-    """Return what runs below the program that starts processes: forks keep the environment it began with."""
+    """Return what runs below the program that starts processes, which takes orphans too."""
     starter = process._starter(os.getpid(), process.network_blocked())._process.pid
-    own = Path(f"/proc/{starter}/environ").read_bytes()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (folder / "environ").read_bytes() == own and int(folder.name) != starter:
-                found.append(int(folder.name))
-    return found
+    shown = subprocess.run(
+        ["ps", "-eo", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    parents = {int(number): int(parent) for number, parent, state in rows if not state.startswith("Z")}
+
+    def is_below(number):
+        while number in parents and number != starter:
+            number = parents[number]
+        return number == starter
+
+    return [number for number in parents if number != starter and is_below(number)]
 
 
 def zombies():
@@ -98,6 +102,7 @@ def test_a_late_call_is_ended_with_all_that_it_started(planted, rollouts):
     reward = build(LIMITS, act="forks")
     home = Path(reward._process._end.peek()[2][3])
     assert home.is_dir()
+    assert below()
     with pytest.raises(ContractError):
         reward(rollouts, {})
     assert not home.exists()
