@@ -1,4 +1,4 @@
-"""Rollouts of each kind of model, with its own sampler, tool and loss: groups, budgets, forks and gradients."""
+"""Rollouts of each kind of model, by its own sampler, tool and loss: groups, budgets, forks, gradients."""
 
 import dataclasses
 import itertools
