@@ -30,26 +30,37 @@ def build(limits=CALM, kind="reward", use="planted", given=None, **options):
     return factory.build(kind, table, given=given or {}, where="stage.grpo.reward[0]")
 
 
-def below():
-    """Return what runs below the program that starts processes, which takes orphans too."""
-    starter = process._starter(os.getpid(), process.network_blocked())._process.pid
+def listed():
+    """Return the parent of every process of this machine by its number, and the numbers of the zombies."""
     shown = subprocess.run(
         ["ps", "-eo", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
     ).stdout
     rows = [line.split() for line in shown.splitlines()]
-    parents = {int(number): int(parent) for number, parent, state in rows if not state.startswith("Z")}
+    zombies = {int(number) for number, _, state in rows if state.startswith("Z")}
+    return {int(number): int(parent) for number, parent, _ in rows}, zombies
 
-    def is_below(number):
-        while number in parents and number != starter:
-            number = parents[number]
-        return number == starter
 
-    return [number for number in parents if number != starter and is_below(number)]
+def is_below(number, top, parents):
+    while number in parents and number != top:
+        number = parents[number]
+    return number == top
+
+
+def below():
+    """Return what runs below the program that starts processes, which takes orphans too."""
+    starter = process._starter(os.getpid(), process.network_blocked())._process.pid
+    parents, zombies = listed()
+    return [
+        number
+        for number in parents
+        if number not in zombies and number != starter and is_below(number, starter, parents)
+    ]
 
 
 def zombies():
-    shown = subprocess.run(["ps", "-eo", "stat=,ppid="], capture_output=True, text=True, check=True).stdout
-    return sum(line.startswith("Z") for line in shown.splitlines())
+    """Return how many zombies wait below this program: others on this machine have their own."""
+    parents, waiting = listed()
+    return sum(is_below(number, os.getpid(), parents) for number in waiting)
 
 
 ENDS = {
