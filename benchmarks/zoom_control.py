@@ -105,7 +105,7 @@ class Guessing:
         if self.lean is not None:
             shares[:] = (1 - LEAN) / (cells - 1)
             shares[self.lean] = LEAN
-        return np.log(shares)
+        return np.asarray(np.log(shares))
 
 
 GUESSING = (
