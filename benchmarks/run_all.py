@@ -31,8 +31,8 @@ NAMES = (
     "plan_memory",
     "propagation",
 )  # as on the page
-# on a GPU by benchmarks/gpu.sh, and beside another checkout; shown where their results were kept
-ELSEWHERE = ("gpu_step", "grpo_step_gpu", "crop_step")
+# on a GPU (benchmarks/gpu.sh), beside another checkout, and what measures no time; shown where a JSON is kept
+ELSEWHERE = ("gpu_step", "grpo_step_gpu", "crop_step", "zoom_control")
 HEAD = """\
 # Benchmarks
 

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import os
+import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -132,7 +133,9 @@ def _name(offer: Offer) -> str:
 
 
 def _file() -> Path:
-    return cache_root() / "signatures.json"
+    """Return the file of this environment; others would write over each other's notes."""
+    environment = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
+    return cache_root() / "signatures" / f"{environment}.json"
 
 
 def _kept(packages: str) -> dict[str, Any]:

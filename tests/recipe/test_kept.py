@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evidcore.errors import RecipeError
-from evidcore.recipe import load
+from evidcore.recipe import kept, load
 from evidcore.recipe.check import first_problems, problems
 from evidcore.recipe.kept import Kept, NotKept
 from evidcore.recipe.load import read_toml
@@ -51,7 +51,7 @@ use = "format"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "signatures.json"
+    return kept._file()
 
 
 def raw(text, tmp_path):
@@ -103,7 +103,7 @@ def test_a_mistake_is_told_in_the_same_words_without_an_import(name, tmp_path):
 PROGRAM = """
 import sys
 from evidcore.errors import RecipeError
-from evidcore.recipe import load
+from evidcore.recipe import kept, load
 try:
     load(sys.argv[1])
 except RecipeError as cause:
@@ -146,6 +146,17 @@ def test_what_was_noted_of_other_files_does_not_count(cache, tmp_path):
     cache.write_text(json.dumps({**table, "packages": "others"}), encoding="utf-8")
     with pytest.raises(NotKept):
         Kept().options(find("encoder", "vit3d"))
+
+
+def test_another_environment_with_the_same_cache_keeps_its_own(cache, tmp_path, monkeypatch):
+    problems(raw(SMALL, tmp_path))
+    noted = cache.read_bytes()
+    monkeypatch.setattr(sys, "prefix", "/other/venv")
+    monkeypatch.setattr(kept, "_packages", lambda: "others")
+    assert first_problems(raw(SMALL.replace("train_cases", "train_case"), tmp_path)) == []
+    problems(raw(SMALL, tmp_path))
+    assert len(list(cache.parent.iterdir())) == 2
+    assert cache.read_bytes() == noted
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):

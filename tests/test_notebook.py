@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NOTEBOOK = Path(__file__).parents[4] / "docs" / "howto" / "python.ipynb"
+NOTEBOOK = Path(__file__).parents[1] / "docs" / "howto" / "python.ipynb"
 KERNEL = """
 import ast, json, sys
 
