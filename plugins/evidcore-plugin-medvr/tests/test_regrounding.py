@@ -147,14 +147,21 @@ def test_coordinates_are_as_unsure_as_their_least_sure_window(prompts):
     assert found == pytest.approx({1: 0.5 + 0.39, 2: 0.5 + 0.29, 0: 0.5 + 0.09})
 
 
-def test_calls_are_forked_as_often_as_the_law_says(language, prompts):
-    strategy = EntropyRegrounding([Zoom()], gamma=0.2, normalize=False, beginning_tokens=5)
-    sampler = Sampler(language)
+@pytest.mark.parametrize(
+    ("options", "coordinates", "expected"),
+    [
+        ({"gamma": 0.2}, 1.5, 0.5 + 0.2 * 1.0),
+        ({"gamma": 0.0, "gate": False}, 1.5, 0.5),
+        ({"gamma": 0.0, "gate": False, "base_probability": 0.3}, 0.2, 0.3),
+    ],
+)
+def test_calls_are_forked_as_often_as_the_law_says(language, prompts, options, coordinates, expected):
+    strategy = EntropyRegrounding([Zoom()], **{"normalize": False, "beginning_tokens": 5, **options})
+    sampler = Sampler(language, coordinates=coordinates)
     count = 2000
     asked = [dataclasses.replace(prompts[0], id=f"prompt {number}") for number in range(count)]
     paused = sampler.sample([Episode(prompt=one) for one in asked])
     forked = sum(strategy._forked(sampler, one) is not None for one in paused)
-    expected = 0.5 + 0.2 * 1.0
     assert forked / count == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / count))
 
 

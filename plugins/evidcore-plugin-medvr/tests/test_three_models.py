@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
-from evidcore.case import Score
+from evidcore.case import Episode, Score
 from evidcore.contracts import Reward
 from evidcore.model import assemble, generation
 from evidcore.model.policy import sampling_of
@@ -271,3 +271,67 @@ def test_the_loss_has_no_gradient_at_the_logits_of_what_a_tool_gave(made, source
             assert turn or any(value for _, value in tokens)  # each turn of the model learns
         assert not row[: before - 1].any()
         assert not row[before - 1 + len(episode.ids) :].any()
+
+
+class Credited(EntropyRegrounding):
+    """Gives each token of an answer the credit of one."""
+
+    def __call__(self, sampler, prompts, answers_per_prompt):
+        episodes = super().__call__(sampler, prompts, answers_per_prompt)
+        return [dataclasses.replace(one, credit=(1.0,) * len(one.ids)) for one in episodes]
+
+
+def test_credit_of_ones_is_the_gradient_without_credit(made, source, monkeypatch, tmp_path):
+    settings = GrpoSettings(
+        train=("bridge", "language"), steps=1, learning_rate=0.05, prompts_per_step=2, answers_per_prompt=4,
+        max_new_tokens=LONG, reward_time_limit_s=0.0, trl={"optim": "sgd", "max_grad_norm": 1e9},
+    )  # fmt: skip
+    model, processor = made
+    start = {name: one.clone() for name, one in model.state_dict().items()}
+
+    def moved(kind):
+        model.load_state_dict(start)
+        strategy = kind([Zoom(Volume(), smallest_side=4)], base_probability=1.0, gate=False, told=False)
+        trainer = make_trainer(
+            model, processor, source, [NamedReward(name="letters", reward=Letters())], settings,
+            tmp_path / kind.__name__, seed=1, announce=Silent(), strategy=strategy,
+            engine=Guided(monkeypatch, calls=2),
+        )  # fmt: skip
+        stage.train(trainer, tmp_path / kind.__name__, resume=False)
+        return trainer.episodes, {name: one - start[name] for name, one in model.state_dict().items()}
+
+    (plain, without), (credited, ones) = moved(EntropyRegrounding), moved(Credited)
+    assert [one.ids for one in plain] == [one.ids for one in credited]
+    assert all(one.credit for one in credited)
+    assert not any(one.credit for one in plain)
+    assert max(one.abs().max() for one in without.values()) > 1e-5
+    torch.testing.assert_close(ones, without, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("token", ["<|im_end|>", "<|image_pad|>"])
+@pytest.mark.parametrize(
+    "arguments", ['{"slice": "%s"}', '{"slice": 6, "box": ["%s", 0, 9, 9]}', '{"%s": 6}']
+)
+@pytest.mark.parametrize("as_json", [True, False], ids=["as JSON", "as it is"])
+def test_a_control_token_in_an_argument_ends_no_turn_and_shows_no_picture(
+    made, prompts, arguments, token, as_json
+):
+    strategy = calling()
+    sampler = sampler_of(made, prompts, strategy, LONG)
+    tokenizer = made[1].tokenizer
+    spelt = token.replace("|", "\\u007c") if as_json else token
+
+    def reply(words):
+        call = f'<tool_call>{{"name": "zoom", "arguments": {arguments % words}}}</tool_call>'
+        ids = tokenizer(call)["input_ids"]
+        assert (tokenizer.convert_tokens_to_ids(token) in ids) == (words == token)
+        episode = Episode(prompt=prompts[0], ids=tuple(ids), loss_mask=(1,) * len(ids))
+        answered = strategy.replied(sampler, episode)
+        return answered, answered.ids[len(ids) :]
+
+    answered, given = reply(spelt)
+    _, told = reply("word")
+    assert answered.actions[0].error
+    assert not answered.crops
+    control = {tokenizer.convert_tokens_to_ids(one) for one in (token, "<|im_start|>")}
+    assert [one for one in given if one in control] == [one for one in told if one in control]
