@@ -16,6 +16,7 @@ import importlib.metadata
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,7 @@ def main() -> int:
     if asked.by_turns:
         count = int(_output("git", "-C", str(ROOT), "rev-list", "--count", "HEAD"))
         names = ["evidcore", list(packages)[count % len(packages)]]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     failed = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:

@@ -29,6 +29,7 @@ def test_it_prints_its_address_serves_without_torch_and_ends_with_ctrl_c(looked)
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         address = json.loads(process.stdout.readline())["address"]
         process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
     assert address.startswith("http://127.0.0.1:")
     assert process.returncode == 0
 
