@@ -1,7 +1,7 @@
 # make demo   environment, then recipes/med3d_r1.toml in two processes, then its figures (2 CPU cores, about 9 minutes)
 # make demo FRESH=1   what ships fitted with the recipe is made anew too (about 30 minutes)
 # make test   environment, then all tests but the slow ones
-# make test-all   those too; TURNS=1 those of a third of the files, by the commit's number, as CI does; TIMES=FILE keeps
+# make test-all   those too; TURNS=1 those of a quarter of the files, by the commit's number, as CI does; TIMES=FILE keeps
 #                 how long each took (JUnit XML)
 # make site   the documentation as a site, build/site/site/index.html
 # make fuzz   100,000 drawn answers through every installed task, rollout, tool and reward (about 15 minutes)

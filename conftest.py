@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-TURNS = 3  # commits after which each file's slow tests have run
+TURNS = 4  # commits after which each file's slow tests have run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer what CI has not the time to leave out."""
     parser.addoption(
-        "--by-turns", action="store_true", help="slow tests of one file in three, by the commit's number"
+        "--by-turns", action="store_true", help="slow tests of one file in four, by the commit's number"
     )
 
 

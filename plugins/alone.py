@@ -28,7 +28,7 @@ ROOT = PLUGINS.parent
 SETTINGS = """\
 [pytest]
 addopts = --strict-markers --import-mode=importlib -m "not slow"
-markers = slow: takes a good part of a minute or more
+markers = slow: takes three seconds or more
 """
 
 

@@ -22,6 +22,7 @@ SCRIPT = ROOT / "benchmarks" / "phantom_learning.py"
 KEPT = ROOT / "docs" / "results" / "med3d_r1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["med3d_r1", "medvol_r1"])
 def test_the_tables_are_made_from_the_kept_results(benchmark, recipe):
     study = benchmark({"med3d_r1": "phantom_learning", "medvol_r1": "phantom_boxes"}[recipe]).STUDY
@@ -47,6 +48,7 @@ def test_the_tables_of_kept_results_are_printed_again():
     assert rest == "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "place"),
     [pytest.param(script, place, id=f"{place.parent.name}-{place.stem}")
@@ -444,6 +446,7 @@ def test_the_kept_bounds_of_a_zoom_are_those_that_the_data_set_promises():
     assert shares["radius 6 to 6 pixels"] > 32  # why it is refused
 
 
+@pytest.mark.slow
 def test_the_best_reader_of_averages_tells_patterns_that_are_large_enough(benchmark):
     script = benchmark("zoom_bounds")
     right = [

@@ -19,6 +19,7 @@ def script(benchmark):
     return benchmark("fuzz_answers")
 
 
+@pytest.mark.slow
 def test_2000_drawn_answers_show_no_fault(script, tmp_path):
     said, faults = script.fuzz(2000, 24, tmp_path)
     assert faults.lines() == []

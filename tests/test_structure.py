@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import graphlib
 import re
 import subprocess
@@ -231,9 +232,12 @@ def names_of(requirements):
     return {re.split(r"[<>=\[ ]", item)[0].lower() for item in requirements}
 
 
+owners_of_modules = functools.cache(metadata.packages_distributions)
+
+
 def undeclared(files, declared):
     """Return the modules of other distributions that files import and no declared one brings."""
-    owners = metadata.packages_distributions()
+    owners = owners_of_modules()
     outside = {
         name.split(".")[0]
         for path in files

@@ -211,6 +211,7 @@ def recipe(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_one_line_of_a_recipe_trains_on_it(site, broken_site, recipe, evid, tmp_path):
     done = evid("run", recipe, sites=[site, broken_site])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -119,6 +119,7 @@ def text_of(section):
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", section)))
 
 
+@pytest.mark.slow
 def test_the_evaluation_measures_what_was_trained_beside_its_blind_rule(done):
     rows = rows_of(done, "03-evaluate")
     lines = lines_of(done, "03-evaluate")

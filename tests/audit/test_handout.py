@@ -165,6 +165,7 @@ def audit(recipe, prepared, evid, tmp_path):
     return audited
 
 
+@pytest.mark.slow
 def test_a_model_that_looks_is_found_and_one_that_reads_headers_is_not(prepared, audit):
     looked = json.loads(audit(answered(prepared, looks), "--json").stdout)
     assert looked["verdict"]["choice"].startswith("What is asked is seen: +")
@@ -251,6 +252,7 @@ def test_a_preparation_is_the_same_when_it_is_made_again(recipe, prepared, evid,
         assert path.is_dir() or path.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_gain_decides_the_exit_status(prepared, audit):
     answers = answered(prepared, looks)
     audit(answers, "--fail-under", 20)
@@ -286,6 +288,7 @@ def test_the_key_is_put_where_it_is_told(recipe, evid, tmp_path, place):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["a\u2028b", "a\x85b", "a\x0cb", "a\rb", "\udc80"])
 def test_answers_may_hold_any_characters(prepared, audit, text):
     path = answered(prepared, looks)
@@ -297,6 +300,7 @@ def test_answers_may_hold_any_characters(prepared, audit, text):
     )
 
 
+@pytest.mark.slow
 def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
     answers = answered(prepared, looks)
     recipe.write_text(RECIPE.replace("seed = 3", "seed = 4"))
@@ -384,6 +388,7 @@ def test_a_published_model_is_asked_in_place_of_the_recipes(recipe, evid, tmp_pa
     assert "holds no model" in evid("audit", "policy", recipe, "--model", gone, exit_code=2).stderr
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_run_is_audited_like_the_run(small_run, copied_run, evid, tmp_path):
     model = max(small_run.glob("checkpoints/*-sft"))
     recipe = small_run / "resolved.toml"

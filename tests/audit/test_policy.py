@@ -33,6 +33,7 @@ def rows_of(audit):
     return {(row.name, row.metric): row for row in audit.rows()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", NEVER)
 def test_what_does_not_look_is_never_told_to_see(policy):
     for seed in range(3):
@@ -42,6 +43,7 @@ def test_what_does_not_look_is_never_told_to_see(policy):
         assert "The volume is used" not in said or policy is planted.Company  # it does read volumes
 
 
+@pytest.mark.slow
 def test_each_shortcut_falls_on_its_own_rung():
     def above(policy):
         return {rung.name: rung.above for rung in audited(policy(WORLD), WORLD, TRAINING).rungs}
@@ -96,6 +98,7 @@ def test_without_twins_the_weaker_claim_is_named():
     assert matched.endswith(f"{weaker} The weaker claim: no blind arm was trained beside it.")
 
 
+@pytest.mark.slow
 def test_the_best_that_does_not_look_may_be_a_trained_blind_arm():
     class Learnt(planted.Planted):
         """Knows without a look what no blind rule finds: here, the answers about every second patient."""

@@ -602,6 +602,7 @@ def null_experiments(rng, *, count, spread, patients_shared, seeds=5, patients=1
     return values, covariance if patients_shared else covariance * np.eye(seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patients_shared", [True, False])
 @pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
 def test_a_star_is_false_in_one_of_20_and_95_percent_hold_the_truth(spread, patients_shared):

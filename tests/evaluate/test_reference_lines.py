@@ -175,6 +175,7 @@ def test_the_regression_learns_which_option_belongs_to_which_words_of_a_question
     assert (again.rules, again.prior_only) == (lines.rules, lines.prior_only)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("patients", "simulations"), [(25, 40), (60, 24), (200, 8)])
 def test_without_a_signal_the_line_is_chance(patients, simulations):
     """The best of the rules on the test questions themselves would be 2 to 5 points above it."""

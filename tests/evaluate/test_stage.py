@@ -76,6 +76,7 @@ def table(**options):
     return "\n".join(["[[stage.metric]]", *lines, *inner])
 
 
+@pytest.mark.slow
 def test_rows_and_lines_of_a_stage_hold_what_its_metrics_say(recipe, tmp_path):
     with chat_server(lambda body, number: Reply(content=json.dumps(GRADES))) as server:
         metrics = [table(use="rouge-l"), table(use="judge", endpoint={"url": server.url})]

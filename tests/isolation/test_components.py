@@ -62,6 +62,7 @@ def build(kind, table, where="test", **given):
     return factory.build(kind, table, given={"vocabulary": lambda: FINDINGS, **given}, where=where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({one.name for one in offers("reward")} - NEED_WEIGHTS))
 def test_an_isolated_reward_gives_the_verdicts_of_the_run(name, asked, tmp_path):
     table = {"use": name, **TABLES.get(name, {})}

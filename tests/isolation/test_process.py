@@ -81,6 +81,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ENDS)
 def test_whatever_it_does_ends_and_is_named(act, planted, rollouts):
     reward = build(LIMITS, act=act)
@@ -100,6 +101,7 @@ def test_one_that_stops_itself_is_late_or_cannot_stop(planted, rollouts):
         build(LIMITS, act="stops")(rollouts, {})
 
 
+@pytest.mark.slow
 def test_one_that_stops_where_nothing_can_be_cut_off_is_late(planted, rollouts, monkeypatch):
     monkeypatch.setattr(process, "network_blocked", lambda: False)
     for act in ("stops", "forks"):
@@ -200,6 +202,7 @@ def test_it_remembers_between_calls_and_begins_anew_in_another_process(planted, 
     assert reward(rollouts, {})[0].value == 1
 
 
+@pytest.mark.slow
 def test_no_variable_crosses_but_those_that_are_listed(planted, rollouts, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("MY_API_KEY", "secret")
@@ -259,6 +262,7 @@ def test_a_start_that_takes_too_long_is_ended(planted, monkeypatch):
         build()
 
 
+@pytest.mark.slow
 def test_failed_calls_are_counted_where_some_may_fail(planted, rollouts):
     late = NamedReward(name="late", reward=build(LIMITS, act="loops"), package="planted-package 1.2")
     with pytest.raises(ContractError, match="has not answered") as caught:
@@ -281,6 +285,7 @@ def test_a_component_that_nobody_holds_ends(planted, rollouts):
     assert not home.exists()
 
 
+@pytest.mark.slow
 def test_another_program_starts_processes_where_the_first_has_ended(planted, rollouts):
     reward = build()
     first = process._starter(os.getpid(), process.network_blocked())._process
@@ -327,6 +332,7 @@ if sys.argv[1] == "killed":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["killed", "ended"])
 def test_no_process_is_left_when_the_run_is_over(end):
     done = subprocess.run([sys.executable, "-c", PROGRAM, end], capture_output=True, text=True, check=False)

@@ -89,6 +89,7 @@ def agree(together, apart):
         assert (together[name] - one).norm() <= GRADIENTS * max(one.norm(), 1e-3 * most), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "drawn",
     [
@@ -200,6 +201,7 @@ def test_an_answer_that_counts_nothing_keeps_its_places_and_scores_0(small):
     torch.testing.assert_close(after[others], before[others], rtol=0, atol=LOG_PROBS)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
 def test_flex_attention_scores_the_same(small):
     rows = rows_of(small, answers=3, longest=9)

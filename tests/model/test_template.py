@@ -92,6 +92,7 @@ def names(losses) -> str:
     return ", ".join(loss.what for loss in losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_each_template_of_trl_passes_or_is_refused_by_name(name):
     refused, altered = TABLE.get(name) or TABLE[name.removesuffix("_training")]
@@ -121,6 +122,7 @@ FUNCTION = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PASSING)
 def test_functions_are_told_by_the_templates_that_know_some(name):
     tokenizer = tokenizer_of(SHIPPED[name])

@@ -242,6 +242,7 @@ def test_a_run_that_has_only_started_still_has_a_page(bare_run):
         assert said in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "said"),
     [

@@ -1,5 +1,6 @@
 import tomllib
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=3), values, min_size=1, max_size=4))
 def test_whatever_is_written_is_read_back_with_one_line_for_each_key(tables):

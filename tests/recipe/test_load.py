@@ -150,6 +150,7 @@ def test_rewards_that_all_weigh_nothing_are_refused(write):
     assert "stage.grpo.reward: every weight is 0, so nothing would be learnt." in mistake
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -513,6 +514,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 WHOLE = [path for path in sorted(RECIPES.rglob("*.toml")) if "[[stage]]" in path.read_text(encoding="utf-8")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: str(path.relative_to(RECIPES)))
 def test_the_resolved_copy_of_every_recipe_here_loads_to_the_same(path, tmp_path):
     recipe = load(path)

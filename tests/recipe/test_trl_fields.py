@@ -2,9 +2,12 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 from evidcore.recipe.trl_fields import CONFIGS, OWNED, fields, problems
 
 
+@pytest.mark.slow
 def test_the_fields_read_from_the_source_are_those_of_the_classes():
     code = "import dataclasses as d, trl; print(*[[f.name for f in d.fields(c)] for c in ({})], sep='\\n')"
     code = code.format(", ".join(f"trl.{name}" for name in CONFIGS.values()))

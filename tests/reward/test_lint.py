@@ -35,6 +35,7 @@ def alarms(reward, rows=None):
     return {name for name, one in outcomes(reward, rows).items() if one.outcome == "alarm"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bad.BAD)
 def test_each_bad_reward_that_says_it_judges_correctness_is_caught(name):
     reward, check = bad.BAD[name]
@@ -43,6 +44,7 @@ def test_each_bad_reward_that_says_it_judges_correctness_is_caught(name):
     assert check in alarms(planted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", harmful.HARMFUL)
 def test_each_harmful_reward_is_caught(name):
     act, check, outcome = harmful.HARMFUL[name]
@@ -58,6 +60,7 @@ def test_sound_rewards_raise_no_alarm(reward):
     assert alarms(reward()) == set()
 
 
+@pytest.mark.slow
 def test_a_sound_reward_of_reports_raises_none():
     assert alarms(ReportFindings(), bad.rows(ReportTask(), prompts=5)) == set()
 
@@ -128,6 +131,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", MUTANTS)
 def test_each_check_kills_its_mutant(check):
     assert check in MUTANTS[check]()
@@ -247,6 +251,7 @@ def test_names_packages_and_folders_are_found(tmp_path):
         targets([str(tmp_path)], kind="", **keys)
 
 
+@pytest.mark.slow
 def test_a_package_without_a_card_is_noted(tmp_path):
     (tmp_path / "plain_module.py").write_text(
         "from evidcore.builtin.rewards import Format\n\n\nclass Plain(Format):\n    pass\n"

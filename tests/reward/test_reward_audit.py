@@ -36,12 +36,14 @@ def alarms(rewards, rows=None, **keys):
     return {check for (reward, check), outcome in found.items() if outcome == "alarm" and not reward}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bad.BAD)
 def test_each_bad_reward_raises_the_alarm_of_its_fault(name):
     reward, check = bad.BAD[name]
     assert check in alarms([bad.named(reward())])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bad.BAD)
 def test_a_sound_reward_beside_it_hides_no_fault_that_still_pays(name):
     reward, check = bad.BAD[name]
@@ -252,6 +254,7 @@ def composed_alarms(rewards, rows):
     return [one for one in audit_rewards(rewards, rows) if one.outcome == "alarm"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_demos_rewards_raise_no_alarm(small, name):
     assert composed_alarms(*small[name]) == []

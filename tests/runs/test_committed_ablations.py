@@ -22,6 +22,7 @@ def ablations():
     return [load_ablation(file) for file in FILES]
 
 
+@pytest.mark.slow
 def test_they_are_those_of_the_papers_tables(ablations):
     assert [one.name for one in ablations] == [file.stem for file in FILES]
     assert {one.name for one in ablations} == {
@@ -37,6 +38,7 @@ def test_they_are_those_of_the_papers_tables(ablations):
     assert arms["discretisation"] == ["none", "paper", "released"]
 
 
+@pytest.mark.slow
 def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
     for one in ablations:
         assert len(one.seeds) >= 3
@@ -82,6 +84,7 @@ def test_each_reward_of_medvol_is_left_out_by_the_arm_of_its_name(ablations):
         ]
 
 
+@pytest.mark.slow
 def test_an_arm_changes_what_it_is_called_after(ablations):
     by_name = {one.name: one for one in ablations}
 

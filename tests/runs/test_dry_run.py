@@ -86,6 +86,7 @@ def test_check_and_plan_hold_for_the_template_of_qwen2_5(evid, recipe_of):
     agree(rows, json.loads(evid("plan", recipe, "--json").stdout)["stages"], recipe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["gemma", "llama3", "phi3", "qwen3"])
 def test_check_and_plan_count_what_the_run_writes(evid, recipe_of, template):
     recipe = recipe_of(template)
@@ -94,6 +95,7 @@ def test_check_and_plan_count_what_the_run_writes(evid, recipe_of, template):
     agree(rows, [dataclasses.asdict(stage) for stage in planned.stages], recipe)
 
 
+@pytest.mark.slow
 def test_qwen_writes_its_own_system_turn_in_the_prompt_that_check_shows(evid, recipe_of):
     rows = json.loads(evid("check", recipe_of("qwen2_5"), "--json").stdout)["data"]
     assert rows[-1]["prompt"].startswith(
@@ -136,6 +138,7 @@ def test_the_tools_that_a_model_is_told_are_shown_and_counted_from_its_stage_on(
         assert planned_told[stage] - planned[stage] == more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["check", "plan", "run"])
 def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, recipe_of, command):
     failed = evid(command, recipe_of("qwen3_6"), exit_code=2)

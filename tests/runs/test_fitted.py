@@ -129,6 +129,7 @@ def test_stages_that_were_brought_can_be_shipped_again(shipped, tmp_path):
 SHIPPING = [path for path in sorted(RECIPES.glob("*.toml")) if load(path).fitted_folder]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SHIPPING, ids=lambda path: path.stem)
 def test_all_that_ships_with_a_recipe_is_what_it_would_run(tmp_path, path):
     recipe = load(path)

@@ -67,6 +67,7 @@ def looking(offered, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_a_policy_is_measured_with_products_of_the_type_that_trained_it(tmp_path, monkeypatch):
     real, seen = VLMPolicy.generate, []
 

@@ -53,6 +53,7 @@ def test_answers_without_a_letter_are_rescued_by_the_named_scorer(recipe, small_
     assert set(ALWAYS) <= set(metrics)
 
 
+@pytest.mark.slow
 def test_the_named_scorer_counts_as_a_part_of_the_recipe(recipe):
     loaded = load(recipe)
     (offer,) = [offer for offer in used(loaded) if offer.name == "embedding"]

@@ -104,6 +104,7 @@ def file_of(module):
     return Path(importlib.util.find_spec(module).origin)
 
 
+@pytest.mark.slow
 def test_every_file_that_takes_part_in_a_stage_counts_in_its_hash(took_part, counted):
     assert set(took_part) == set(counted)
     assert all(len(modules) > 20 for modules in took_part.values())
@@ -114,6 +115,7 @@ def test_every_file_that_takes_part_in_a_stage_counts_in_its_hash(took_part, cou
     assert {stage: names for stage, names in missed.items() if names} == COUNTED_ELSEWHERE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "stages"), EDITED.items())
 def test_an_edited_file_changes_the_stages_that_it_takes_part_in(assembly, monkeypatch, module, stages):
     before = hashes(assembly)
@@ -127,6 +129,7 @@ def test_an_edited_file_changes_the_stages_that_it_takes_part_in(assembly, monke
     assert ("01" in changed) == ("01" in stages)  # a package's imports may count for more, not for all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", [*lock.VERSIONS, "python"])
 def test_another_version_of_a_library_changes_every_stage(assembly, monkeypatch, package):
     before = hashes(assembly)

@@ -47,6 +47,7 @@ def named(reward, name="mine", **changed):
     return NamedReward(name=name, reward=reward, package="their-package 1.2", **changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trl", [{}, {"beta": 0.1}])
 def test_a_step_whose_reward_failed_is_that_step_without_the_reward(bench, kit, trl):
     alone, _, _ = run(bench, kit, "alone", [kit.letters()], trl=trl)
@@ -158,6 +159,7 @@ def failing_at(bench, kit, *steps):
     return [named(Fails(kit, lambda rollouts: rollouts[0].prompt.id in prompts))]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_counts(bench, kit):
     rewards = failing_at(bench, kit, 2, 5)
     changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.1}
@@ -172,6 +174,7 @@ def test_a_resumed_run_goes_on_with_the_counts(bench, kit):
     assert torch.equal(kit.flat(whole), kit.flat(rest))
 
 
+@pytest.mark.slow
 def test_failures_before_a_resume_count_towards_max_failed(bench, kit):
     rewards = failing_at(bench, kit, 2, 5)
     changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.05}

@@ -34,6 +34,7 @@ def test_equal_rewards_give_no_gradient_where_beta_is_0(bench, kit):
     assert torch.equal(kit.flat(trained), kit.flat(start))
 
 
+@pytest.mark.slow
 def test_groups_without_advantage_are_left_out_and_nothing_changes(bench, kit, monkeypatch):
     changed = {
         "rewards": [NamedReward(name="first-group", reward=kit.FirstGroup())],
@@ -61,6 +62,7 @@ class Credits(Plain):
         return [dataclasses.replace(each, credit=self.credit(len(each.ids))) for each in episodes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trl", [{}, {"beta": 0.1}, {"loss_type": "dapo"}])
 def test_credit_multiplies_the_advantage_of_each_token(bench, kit, trl):
     own = {"optim": "sgd", "max_grad_norm": 1e9, **trl}  # gradients that are clipped do not add up
@@ -89,6 +91,7 @@ def test_a_group_whose_tokens_have_no_credit_is_a_dead_one(bench, kit):
     assert any(one["advantage"] for group in heard.groups[0] for one in group["rollouts"])  # the answer's
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_none_everywhere_is_no_reward(bench, kit):
     silent = NamedReward(name="silent", reward=kit.Silence(), weight=3.0)
     alone, _ = run(bench, kit, "alone")
@@ -97,6 +100,7 @@ def test_a_reward_that_is_none_everywhere_is_no_reward(bench, kit):
     assert heard.steps[0]["unscored/silent"] == 16
 
 
+@pytest.mark.slow
 def test_the_order_of_rewards_changes_nothing_but_rounding(bench, kit):
     second = NamedReward(name="constant", reward=kit.Constant(), weight=0.3)
     one, _ = run(bench, kit, "one", rewards=[kit.letters(), second])
@@ -104,6 +108,7 @@ def test_the_order_of_rewards_changes_nothing_but_rounding(bench, kit):
     torch.testing.assert_close(kit.flat(one), kit.flat(other), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts_per_forward", [1, 2])
 def test_all_groups_at_once_are_some_at_a_time(bench, kit, prompts_per_forward):
     plain = {"steps": 3, "learning_rate": 0.05, "trl": {"optim": "sgd"}}  # Adam divides by tiny gradients
@@ -115,6 +120,7 @@ def test_all_groups_at_once_are_some_at_a_time(bench, kit, prompts_per_forward):
     torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_penalty_is_measured_from_the_model_at_the_start(bench, kit):
     free, _ = run(bench, kit, "free", steps=3, learning_rate=5e-3)
     held, heard = run(bench, kit, "held", steps=3, learning_rate=5e-3, trl={"beta": 5.0})
@@ -138,6 +144,7 @@ def test_lora_trains_and_is_merged_and_its_reference_is_the_model_without(bench,
     assert not torch.equal(kit.flat(trained), kit.flat(start))
 
 
+@pytest.mark.slow
 def test_answers_get_better_at_what_is_rewarded(bench, kit):
     _, heard = run(bench, kit, steps=25, learning_rate=3e-3)
     early = sum(one["reward"] for one in heard.steps[:5]) / 5

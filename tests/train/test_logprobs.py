@@ -36,6 +36,7 @@ def two_volumes(bench):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [

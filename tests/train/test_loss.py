@@ -135,6 +135,7 @@ class ByHand:
         return loss.item(), gradients, float(torch.cat(clipped).float().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trl", "expected"),
     [

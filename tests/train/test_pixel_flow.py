@@ -400,6 +400,7 @@ def marked(names, slow):
     return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", marked(PLANTED, SLOW))
 def test_what_is_broken_is_named_before_it_is_trained_on(bench, kit, name):
     make, settings, plant, clause = PLANTED[name]
@@ -511,6 +512,7 @@ HEALTHY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", marked(HEALTHY, {"16 bits", "two updates", "the encoder alone"}))
 def test_a_healthy_policy_learns_on(bench, kit, watching, name):
     settings = dict(HEALTHY[name])
@@ -528,6 +530,7 @@ def test_a_healthy_policy_learns_on(bench, kit, watching, name):
     assert max(watching.seconds) < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", marked(["plain", "all parts", "the encoder alone", "LoRA", "16 bits"], {"16 bits", "LoRA"})
 )
@@ -539,6 +542,7 @@ def test_healthy_fine_tuning_goes_on(bench, kit, watching, name):
     assert all(one["policy"] > 1e-4 for one in watching.moved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
 def test_several_volumes_a_prompt_and_prompts_without_any_are_healthy(bench, kit, watching, make):
     several = bench.source(bench.set_of(cases=two_volumes(bench.cases)))
@@ -552,6 +556,7 @@ def test_several_volumes_a_prompt_and_prompts_without_any_are_healthy(bench, kit
     assert watching.moved[2] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", marked(["qwen2_5_vl", "qwen3_vl"], {"qwen2_5_vl"}))
 @pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
 def test_published_models_with_eyes_are_healthy(bench, kit, tmp_path, watching, kind, make):
@@ -616,6 +621,7 @@ def test_no_pass_of_the_proof_keeps_more_rows_for_its_gradient_than_a_pass_of_tr
     assert set(kept) == {rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
 def test_training_is_not_disturbed(bench, kit, monkeypatch, make):
     trained = []

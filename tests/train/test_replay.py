@@ -59,6 +59,7 @@ def told(bench, model, processor):
     return log_probs.gather(-1, labels.clamp(min=0)[..., None])[..., 0][labels != IGNORED]
 
 
+@pytest.mark.slow
 def test_what_is_replayed_stays_nearer_to_what_it_was(bench, kit):
     changed = {"steps": 12, "learning_rate": 5e-3}
     free, also = run(bench, kit, "free", weight=0, **changed)
@@ -73,6 +74,7 @@ def test_what_is_replayed_stays_nearer_to_what_it_was(bench, kit):
     assert heard.steps[0]["replay_s"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts_per_forward", [1, 2])
 def test_rows_of_a_step_are_the_same_in_one_pass_and_in_several(bench, kit, prompts_per_forward):
     plain = {"steps": 3, "learning_rate": 0.05, "weight": 3.0, "trl": {"optim": "sgd"}}

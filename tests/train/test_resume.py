@@ -26,6 +26,7 @@ def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
 def test_a_killed_and_resumed_stage_gives_the_bits_of_an_uninterrupted_one(kind, start, tmp_path):
     whole = finish(start(kind, "whole"))

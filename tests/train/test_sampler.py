@@ -280,6 +280,7 @@ class Forks(RolloutStrategy):
         return [each for pair in zip(whole[::2], forks, strict=True) for each in pair]
 
 
+@pytest.mark.slow
 def test_what_happened_in_an_answer_is_told(bench, kit):
     for strategy in (Forks(), Looks()):
         model, processor = bench.model()
@@ -356,6 +357,7 @@ def several_turns(sampler, prompts):
     return sampled([*shown(sampler, again)[::-1], *forks], 14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_answers_of_several_turns_are_those_that_go_on_from_nothing(looking, monkeypatch, temperature):
     sampler, prompts = looking

@@ -55,6 +55,7 @@ def trained(bench, kit):
     return run
 
 
+@pytest.mark.slow
 def test_equal_log_probabilities_leave_the_gradient_as_it_is(trained):
     usual, _, figures = trained(None)
     found, _, told = trained(Elsewhere())
@@ -66,6 +67,7 @@ def test_equal_log_probabilities_leave_the_gradient_as_it_is(trained):
     assert weights == pytest.approx([1.0] * 3, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "shift", "weight"),
     [
@@ -94,6 +96,7 @@ def test_the_weight_of_an_answer_is_that_of_all_its_tokens_bounded(trained):
     assert told["sampling_weight_most"] == pytest.approx(max(expected), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_answers_keep_what_the_engine_gave_and_no_others_do(trained):
     engine = Elsewhere(-0.5)
     _, trainer, _ = trained(engine)

@@ -29,6 +29,7 @@ def run(bench, kit, name="run", reweighter=None, source=None, model=None, **chan
     return model, heard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reweighter", [Uniform(), Abnormality(gain=1.0)], ids=["uniform", "abnormality"])
 def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, kit, reweighter):
     without, heard = run(bench, kit, "without", steps=3, rows_per_forward=2)
@@ -74,6 +75,7 @@ def plain_loss(bench, reweighter, loss_per="token"):
     return total / (weight if loss_per == "token" else 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_per_forward", [0, 1])
 def test_the_loss_is_the_weighted_mean_over_the_whole_step(bench, kit, rows_per_forward):
     for reweighter in (None, Rising()):
@@ -81,6 +83,7 @@ def test_the_loss_is_the_weighted_mean_over_the_whole_step(bench, kit, rows_per_
         assert heard.steps[0]["loss"] == pytest.approx(plain_loss(bench, reweighter), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_per_forward", [0, 1])
 def test_the_loss_per_row_is_the_weighted_sum_over_a_row(bench, kit, rows_per_forward):
     """The paper's formula has no denominator."""
@@ -131,6 +134,7 @@ def test_four_rows_at_once_are_one_row_four_times(bench, kit):
     torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["bridge", "language", "encoder"])
 def test_only_the_named_part_changes(bench, kit, part):
     start, _ = bench.model()
@@ -214,6 +218,7 @@ def test_muon_trains_another_way_than_adamw(bench, kit):
     assert not torch.equal(kit.flat(muon), kit.flat(adamw))
 
 
+@pytest.mark.slow
 def test_momentum_reaches_muon(bench, kit):
     weights = [
         kit.flat(run(bench, kit, str(momentum), steps=3, optimizer="muon", momentum=momentum)[0])

@@ -42,6 +42,7 @@ def grpo_trainer(bench, kit, heard, **changed):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [
@@ -69,6 +70,7 @@ def test_the_parts_of_a_grpo_step_add_up_to_it(bench, kit, changed):
         assert "save_s" in parts_of(heard.steps[2])  # what follows a step's figures is the next one's
 
 
+@pytest.mark.slow
 def test_scores_are_counted_for_each_pass(bench, kit):
     looks = {}
     for beta in (0.0, 0.1):

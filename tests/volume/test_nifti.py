@@ -134,6 +134,7 @@ def test_a_slight_tilt_is_read_and_kept_in_the_affine(tmp_path):
     assert abs(volume.affine[0, 1]) > 0.01
 
 
+@pytest.mark.slow
 def test_a_reader_is_imported_for_its_format_and_torch_for_none(write):
     code = (
         "import sys; from evidcore import volume; from evidcore.case import VolumeRef; "

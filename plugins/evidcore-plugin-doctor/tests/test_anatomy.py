@@ -18,6 +18,7 @@ def wrong_axes(volume: Volume) -> set[str]:
     return set() if body is None else set(misplaced(coarse, body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flips", list(itertools.product([1, -1], repeat=3)))
 def test_each_axis_that_runs_backwards_is_named_and_no_other(tools, flips):
     array = tools.torso(2)[tuple(slice(None, None, flip) for flip in flips)]
@@ -25,6 +26,7 @@ def test_each_axis_that_runs_backwards_is_named_and_no_other(tools, flips):
     assert wrong_axes(tools.as_volume(array)) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40, 48))
 def test_the_builds_of_healthy_patients_raise_no_alarm(tools, seed):
     array = tools.torso(seed)

@@ -185,6 +185,7 @@ def planted(tmp_path_factory, request):
     return home.check(processes=2, findings=["nodule"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "check_name", "severity", "text"), FOUND, ids=lambda item: str(item)[:24])
 def test_a_planted_fault_is_found(planted, case, check_name, severity, text):
     faults, _ = planted
@@ -227,6 +228,7 @@ def test_other_reconstructions_of_a_patient_are_counted_and_no_fault(planted):
     assert summary.relatives == 1
 
 
+@pytest.mark.slow
 def test_one_process_finds_what_two_find(home, tools):
     home.add("a", tools.torso(0)[:, ::-1])
     home.add("b", tools.torso(1))
@@ -296,6 +298,7 @@ def test_faults_of_tables_come_from_the_set_and_files_from_its_cases(home, tools
     assert len(lines) == 4
 
 
+@pytest.mark.slow
 def test_the_real_scans_raise_exactly_what_is_documented(home, real_data):
     """The set's README names the traps: a crop under another name, and a phantom of 5 x 4 x 4 voxels."""
     scans, whole = real_data / "ibsi_validation", real_data / "totalsegmentator"
@@ -316,6 +319,7 @@ def test_the_real_scans_raise_exactly_what_is_documented(home, real_data):
     assert (summary.volumes, summary.masks) == (18, 21)
 
 
+@pytest.mark.slow
 def test_the_real_scans_of_other_kinds_raise_exactly_what_is_documented(home, real_data):
     for folder in sorted((real_data / "ibsi_validation").glob("STS_*")):
         for kind in ("PET", "MR_T1"):

@@ -206,6 +206,7 @@ def test_columns_belong_to_a_csv(evid, folder):
     assert "columns belong to a CSV" in said.stderr
 
 
+@pytest.mark.slow
 def test_no_sentence_of_the_real_reports_is_printed(evid, real_data, tmp_path):
     path = real_data / "ctrate_reports/train.csv"
     options = ["--id", "AccessionNo", "--report", "report_text", "--labeler", "negation-rules"]

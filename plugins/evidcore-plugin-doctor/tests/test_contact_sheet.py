@@ -206,6 +206,7 @@ def test_json_holds_numbers_and_no_text_or_name(evid, planted):
     assert "A nodule" not in said.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "shown", "why"),
     [
@@ -224,6 +225,7 @@ def test_what_is_left_out_is_said_with_how_to_see_it(evid, planted, options, sho
     assert "see others with --limit, --split, --case or --finding" in said.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -248,6 +250,7 @@ def test_only_an_earlier_page_is_written_over(evid, planted):
     assert (planted / "notes.html").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
     long = "'" * 100_000  # each is five bytes on a page
     array = tools.torso(0)[:20, :20, :20]
@@ -343,6 +346,7 @@ def pixels(reader, selector: str) -> np.ndarray[Any, Any]:
     return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
 
 
+@pytest.mark.slow
 def test_a_browser_switches_outlines_filters_and_goes_from_case_to_case(evid, planted, reader):
     viewed(evid, planted)
     reader.goto((planted / "page.html").as_uri())

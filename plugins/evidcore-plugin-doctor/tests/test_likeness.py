@@ -15,6 +15,7 @@ def alike(*volumes):
         return list(library.alike())
 
 
+@pytest.mark.slow
 def test_patients_are_not_alike(tools):
     assert alike(*(tools.as_volume(tools.torso(seed)) for seed in range(50, 62))) == []
 

@@ -26,6 +26,7 @@ def promise(path, shape_xyz):
     path.write_bytes(gzip.compress(header.binaryblock + bytes(1000)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_scan_too_large_for_memory_is_a_fault_of_its_case(home, tools, processes):
     promise(home.add("large"), (30_000, 30_000, 1000))

@@ -86,6 +86,7 @@ def test_a_set_is_filled_once_and_the_rest_is_counted(scans):
     assert kept(scans) == files
 
 
+@pytest.mark.slow
 def test_two_processes_keep_the_same_files_as_one(scans):
     prepare()
     alone = kept(scans)

@@ -369,6 +369,7 @@ def test_the_page_shows_every_part_and_loads_nothing(tmp_path):
     assert "best blind rule" in html
 
 
+@pytest.mark.slow
 def test_the_real_reports_have_the_known_lines_and_stay_unread(real_data, tmp_path):
     """Measured beforehand: prior-only 40.5 and 47.3 %, perfect perception 67 % with random distractors."""
     path = real_data / "ctrate_reports/train.csv"

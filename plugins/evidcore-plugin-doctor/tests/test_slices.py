@@ -11,6 +11,7 @@ def said(volume):
     return [text for _, text in torn(volume)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60, 68))
 def test_the_slices_of_a_body_follow_each_other(tools, seed):
     assert said(tools.as_volume(tools.torso(seed))) == []
@@ -49,6 +50,7 @@ def test_slices_out_of_order_are_told(tools, order):
     assert "slices are unlike both neighbours" in text or "the slices are out of order" in text
 
 
+@pytest.mark.slow
 def test_interleaved_slices_are_like_slices_farther_off(tools):
     array = np.stack([np.roll(tools.torso(2)[30], number, axis=0) for number in range(24)])
     assert said(tools.as_volume(array)) == []
@@ -94,6 +96,7 @@ def test_brightness_of_mr_may_change_from_slice_to_slice(tools):
     assert said(tools.as_volume(array, intensity="arbitrary")) == []
 
 
+@pytest.mark.slow
 def test_missing_slices_leave_a_step_that_stands_out(tools):
     array = np.stack([np.roll(tools.torso(2)[30], number, axis=0) for number in range(30)])
     ((severity, text),) = torn(tools.as_volume(np.delete(array, range(12, 20), axis=0)))

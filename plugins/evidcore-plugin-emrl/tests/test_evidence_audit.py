@@ -58,6 +58,7 @@ def world(tmp_path_factory):
     return run, told, asked
 
 
+@pytest.mark.slow
 def test_who_looks_at_the_scan_is_told_to_see(world):
     run, told, _ = world
     healthy = "<report>The liver is normal.</report><evidence>null</evidence>"

@@ -66,6 +66,7 @@ def questions(discs):
     return [*asked, ImageQuestion(crops=(), text="Which findings are seen?")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_it_says_what_it_says_in_the_run(name, build, questions):
     own, apart = (build("reader", {**TABLES[name], "isolated": value}) for value in (False, True))
@@ -77,6 +78,7 @@ def test_it_says_what_it_says_in_the_run(name, build, questions):
     assert len(set(told)) > 1
 
 
+@pytest.mark.slow
 def test_a_reward_and_its_reader_pay_what_they_pay_in_the_run(build, discs, tmp_path):
     view, task = Slices(slices=SHAPE[0]), ReportEvidence(tmp_path)
     rollouts = []
@@ -93,6 +95,7 @@ def test_a_reward_and_its_reader_pay_what_they_pay_in_the_run(build, discs, tmp_
     assert len(set(paid)) > 2
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_there_are_named_before_anything_is_asked(build):
     with pytest.raises(DataError, match=r"holds no config\.json"):
         build("reader", {**TABLES["a model of one's own"], "folder": "nothing", "isolated": True}).ready()

@@ -106,6 +106,7 @@ def recipe(tmp_path, offered):
 NEVER = r"grpo: service\.judge: slice-reader: was never fitted\. Put a fit stage with its service"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", [(SFT, GRPO), (SFT, GRPO, FIT)], ids=["no fit", "fitted after its use"])
 def test_a_reader_that_was_never_fitted_is_refused_by_check_and_by_run(recipe, tmp_path, stages):
     found = recipe(*stages)
@@ -117,11 +118,13 @@ def test_a_reader_that_was_never_fitted_is_refused_by_check_and_by_run(recipe, t
     assert not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_there_is_refused_by_check(recipe):
     with pytest.raises(RecipeError, match=r"none/reader\.json: there is no such file"):
         dry_run(recipe(SFT, GRPO, old="channels = [8, 8]", new='channels = [8, 8]\npretrained = "none"'))
 
 
+@pytest.mark.slow
 def test_a_fit_above_its_use_is_enough(recipe):
     assert dry_run(recipe(FIT, SFT, GRPO)).data
 
@@ -150,6 +153,7 @@ max_new_tokens = 160
 WORDS = '160\nlabeler = { use = "negation-rules", findings = ["emphysema"] }\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("report", [False, True], ids=["report-evidence", "report"])
 def test_a_labeler_without_the_words_of_abdomens_is_refused_by_check(recipe, report):
     stages = EVALUATE.replace(', split = "test"', ', split = "test", evaluation = "report"')

@@ -106,6 +106,7 @@ class BurntIn(Planted):
         return report(cases[number].present() if 0 <= number < len(cases) else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bind", ["slice", "finding"])
 @pytest.mark.parametrize("agreement", ["whole", "local"])
 def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
@@ -119,6 +120,7 @@ def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "says"),
     [
@@ -181,6 +183,7 @@ class PaysWords(CrossView):
         return [Score(value=0.2 * one.answer.report.count("There is a")) for one in rollouts]
 
 
+@pytest.mark.slow
 def test_a_false_finding_that_pays_is_an_alarm(cases, cache, settle):
     checks, _ = settle(PerfectEyes(cases, cache), PaysWords, bind="finding")
     assert checks[FALSE].outcome == "alarm"
@@ -237,6 +240,7 @@ def test_the_figures_hold_every_option(cases, cache, settle):
     )
 
 
+@pytest.mark.slow
 def test_a_second_reader_gives_a_kappa(cases, cache, settle):
     eyes = PerfectEyes(cases, cache)
     checks, settled = settle(eyes, second_reader=eyes)
@@ -246,6 +250,7 @@ def test_a_second_reader_gives_a_kappa(cases, cache, settle):
     assert settled.kappa == pytest.approx(0.0)
 
 
+@pytest.mark.slow
 def test_each_question_is_asked_once(cases, cache, settle):
     asked = []
 
@@ -365,6 +370,7 @@ def test_a_slice_of_another_patient_is_matched_by_its_own_area(cases, cache):
     assert all(shown_findings(by_volume[one.volume], one, cache) for one in found)  # with a lesion, as it has
 
 
+@pytest.mark.slow
 def test_labels_that_are_off_by_a_margin_settle_as_the_right_slices_do(cases, cache):
     reward = CrossView(lambda: cases, cache, reader=PerfectEyes(cases, cache))
     exact, off = (reward.settled(gold(cases, cache, margin_slices=some)) for some in (0, 2))

@@ -29,6 +29,7 @@ def scripted(language, *turns, budget_tokens=400):
     return TinySampler(language, turns=turns, stop_texts=Verify.stop_texts, budget_tokens=budget_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("turns", [(DRAFT, FINAL), ("<evidence>null</evidence>",), ()])
 def test_it_keeps_the_contract(language, prompts, trained, turns):
@@ -67,6 +68,7 @@ def test_slices_of_several_findings_are_shown_once_each_behind_their_tags(langua
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "evidence",
     [

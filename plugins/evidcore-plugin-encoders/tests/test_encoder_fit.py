@@ -262,6 +262,7 @@ def test_the_text_tower_reads_sentences_not_their_order():
     assert not torch.allclose(one, other, atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["contrastive", "labels", "zones", "masks", "voxels"])
 def test_each_objective_is_learned(train, validation, tmp_path, objective):
     options = {"steps": 21, "cases_per_step": 6, "shift_voxels": 0}  # the same six cases in each step
@@ -461,6 +462,7 @@ def test_a_view_draws_what_an_encoder_is_trained_on(train, view, size, sides_are
 ALL_CASES = {"cases_per_step": 16}
 
 
+@pytest.mark.slow
 def test_an_encoder_learns_from_what_a_view_shows(train, validation, tmp_path):
     view = Video(slices=4)
     model, log = fit(train, validation, tmp_path, model=picture_encoder(), view=view, steps=60, **ALL_CASES)

@@ -48,6 +48,7 @@ def download(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", BACKBONES)
 def test_backbones_of_every_layout_keep_the_contract(model):
     check_encoder(tiny(model=model), depths=(1, 5))
@@ -130,6 +131,7 @@ def test_weights_of_another_backbone_are_refused(download):
     assert f"model.encoder.pretrained: '{download}' cannot be loaded into 'test_vit': " in str(caught.value)
 
 
+@pytest.mark.slow
 def test_weights_that_cannot_be_had_offline_are_named_with_the_way_out():
     # in a process of its own: the Hub client reads HF_HUB_OFFLINE when it is imported
     code = (

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 WITHOUT = """
 import sys
 from importlib import metadata
@@ -17,6 +19,7 @@ main(sys.argv[1:], prog_name="evid")
 """
 
 
+@pytest.mark.slow
 def test_export_says_what_it_wrote(evid, small_run, tmp_path):
     found = json.loads(evid("export", small_run, tmp_path / "model", "--json").output)
     assert found["folder"] == str(tmp_path / "model")

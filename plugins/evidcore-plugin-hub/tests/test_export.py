@@ -217,6 +217,7 @@ def from_folders(small_run, tmp_path_factory):
     return folder, export_run(folder, tmp_path_factory.mktemp("out") / "model")
 
 
+@pytest.mark.slow
 def test_no_place_of_weights_on_this_machine_is_in_it(from_folders, cases):
     folder, written = from_folders
     held = [path.name for path in written.iterdir() if b"secret-place" in path.read_bytes()]

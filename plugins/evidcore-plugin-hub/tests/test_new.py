@@ -86,6 +86,7 @@ def test_conformance_is_a_test_a_check_and_names_what_a_broken_reward_fails(pack
     assert "guards against: Med3D-R1" in said
 
 
+@pytest.mark.slow
 def test_conformance_where_there_is_no_package_says_so(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -81,6 +81,7 @@ def test_the_anchor_is_the_mean_word_and_equal_after_save_and_load(made, tmp_pat
     assert torch.equal(loaded.model.bridge.anchor, anchor)
 
 
+@pytest.mark.slow
 def test_training_the_whole_model_by_rewards_moves_the_embeddings_and_not_the_anchor(made, tmp_path):
     model, processor, _ = made
     before = {name: item.clone() for name, item in model.state_dict().items()}

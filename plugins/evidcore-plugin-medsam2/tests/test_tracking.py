@@ -67,6 +67,7 @@ def agree(found, wanted, share=0.9999):
     assert 0.001 < (wanted > 0).mean() < 0.999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [0, MIDDLE, DEPTH - 1])
 @pytest.mark.parametrize("prompt", [box, lambda z: PointPrompt(z=z, y=70, x=60)], ids=["box", "point"])
 def test_boxes_and_points_are_tracked_as_by_the_stock_session(model, seen, prompt, key):
@@ -99,6 +100,7 @@ def mended(stock, prompt):
     return np.stack([found[z] for z in sorted(found)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [0, MIDDLE, DEPTH - 1])
 def test_masks_are_tracked_as_by_a_stock_session_that_is_mended(model, seen, key):
     (found,) = tracker(model, seen).track([whole(mask(key))])

@@ -179,6 +179,7 @@ class Told(ReasoningSegmentation):
         )
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_asked_where_something_is_in_a_scan(root, offered):
     offered("evid-told", "[evidcore.task]\ntold = evid_told:It\n", It=Told)
     (root / "told.toml").write_text(

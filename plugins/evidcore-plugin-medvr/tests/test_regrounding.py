@@ -147,6 +147,7 @@ def test_coordinates_are_as_unsure_as_their_least_sure_window(prompts):
     assert found == pytest.approx({1: 0.5 + 0.39, 2: 0.5 + 0.29, 0: 0.5 + 0.09})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "coordinates", "expected"),
     [

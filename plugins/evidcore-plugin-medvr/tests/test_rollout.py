@@ -126,6 +126,7 @@ def test_a_call_is_carried_out_and_its_tokens_are_not_trained(language, prompts)
     assert episode.finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -148,6 +148,7 @@ def of_tools(episode):
     return [any(one.start <= at < one.stop for one in episode.replies) for at in range(len(episode.ids))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [1, 5])
 @pytest.mark.parametrize(
     ("budget", "forks"),
@@ -165,6 +166,7 @@ def test_a_prompt_has_its_number_of_answers_and_none_writes_beyond_its_budget(
     assert all(one.finished for one in found)
 
 
+@pytest.mark.slow
 def test_a_fork_has_of_its_parent_each_token_crop_and_entropy_before_its_first_own(
     made, prompts, monkeypatch
 ):
@@ -194,6 +196,7 @@ def test_a_fork_has_of_its_parent_each_token_crop_and_entropy_before_its_first_o
         assert len({one.ids for one in group}) == 5  # each went on by draws of its own
 
 
+@pytest.mark.slow
 def test_a_group_of_first_samples_alone_is_what_tool_call_samples(made, prompts, monkeypatch):
     kept, other = (
         sampled(made, prompts, strategy, LONG, 3, Guided(monkeypatch, calls=2))
@@ -238,6 +241,7 @@ def gradient(trainer, model, batch):
     return torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
 
 
+@pytest.mark.slow
 def test_the_loss_has_no_gradient_at_the_logits_of_what_a_tool_gave(made, source, monkeypatch, tmp_path):
     settings = GrpoSettings(
         train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,

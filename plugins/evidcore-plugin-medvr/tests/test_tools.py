@@ -242,6 +242,7 @@ learning_rate = 1e-3
 """
 
 
+@pytest.mark.slow
 def test_an_encoder_with_a_spacing_of_its_own_shows_no_crop_larger_so_check_refuses_zoom(
     evid, tmp_path, monkeypatch
 ):

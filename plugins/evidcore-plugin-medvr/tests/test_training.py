@@ -52,6 +52,7 @@ class Heard(Silent):
         self.rollouts = [one for group in groups for one in group["rollouts"]]
 
 
+@pytest.mark.slow
 def test_a_model_that_learnt_to_call_a_tool_goes_on_from_what_it_gave(tmp_path):
     torch.set_num_threads(1)
     model, processor = tiny_vlm(tiny_language(tmp_path / "language"), sharpness=3.0)

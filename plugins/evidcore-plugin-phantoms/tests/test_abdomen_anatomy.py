@@ -256,6 +256,7 @@ def test_gas_rises_and_stones_sink(phantoms):
     assert np.mean(below) > 0.5
 
 
+@pytest.mark.slow
 def test_a_twin_differs_in_the_lesions_of_one_finding_and_in_their_blur(phantoms):
     blurred = ndimage.generate_binary_structure(2, 2)[None]  # the scanner blurs by a voxel in the slice
     for number, phantom in enumerate(phantoms):

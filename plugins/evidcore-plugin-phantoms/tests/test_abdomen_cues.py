@@ -41,6 +41,7 @@ def level(cue, phantom, clean):
     return rows[0] - rows[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cue", CUES)
 def test_a_cue_follows_the_patient_s_type(cue, clean):
     found = phantoms(**{cue: 1.0})
@@ -66,6 +67,7 @@ def test_a_cue_follows_a_finding_and_a_twin_keeps_it(cue, clean):
             assert (twin.hu != phantom.hu).mean() < 0.1  # the lesion and the blur: the noise stays
 
 
+@pytest.mark.slow
 def test_a_cue_changes_nothing_else_and_is_in_no_text(abdomen, plain):
     for cue in CUES:
         for one, other in zip(phantoms(**{cue: 1.0}), plain, strict=True):

@@ -245,6 +245,7 @@ def by_words(train, test):
     return model.score(words.transform([text for text, _ in test]), [each.side for _, each in test])
 
 
+@pytest.mark.slow
 def test_of_each_kind_left_and_right_are_meant_equally_often(without_prior, with_prior):
     for half in (*without_prior, *with_prior):
         counts = collections.Counter((referent.kind, referent.side) for _, referent in half)

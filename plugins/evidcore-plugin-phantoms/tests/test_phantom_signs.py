@@ -65,6 +65,7 @@ def test_a_phantom_shows_each_labelled_finding_and_no_other(phantoms):
         assert sum(mask.astype(int) for mask in phantom.masks.values()).max() <= 1  # one sign a voxel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CT_RATE_FINDINGS)
 def test_a_twin_differs_in_the_voxels_of_one_finding(phantoms, name):
     """Bit for bit elsewhere, but for what changes too little to be marked and what lies on a large heart."""

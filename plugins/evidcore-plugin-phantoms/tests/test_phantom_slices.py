@@ -175,6 +175,7 @@ def test_patterns_letters_and_places_tell_nothing_of_each_other():
     assert stats.chisquare([table[key] for key in itertools.product(PATTERNS, range(4))]).pvalue > 0.01
 
 
+@pytest.mark.slow
 def test_every_organ_has_every_pattern_alike():
     table = collections.Counter()
     for number in range(400):
@@ -369,6 +370,7 @@ def right_of(model, features, patterns, learnt):
     return (model.predict(features[learnt:]) == patterns[learnt:]).mean()
 
 
+@pytest.mark.slow
 def test_at_full_resolution_the_pattern_can_be_told_and_reduced_8_times_it_cannot():
     """The short form: support vectors on 1,600 lesions alone, at their known place; chance is 0.25."""
     images, patterns = surroundings(2400, seed=11)
@@ -401,6 +403,7 @@ def test_on_whole_slices_too_the_pattern_is_told_at_full_resolution_alone():
             assert right_of(make_pipeline(StandardScaler(), model), np.array(coarse), patterns, 2400) <= 0.32
 
 
+@pytest.mark.slow
 def test_the_overview_shows_where_the_lesion_lies():
     """Within the organs as they are known, the darkest 2 x 2 averages lie on the lesion in most slices."""
     found = 0

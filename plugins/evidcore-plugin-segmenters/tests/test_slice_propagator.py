@@ -68,6 +68,7 @@ def dice_of(found, truth):
     return 2 * float((found & truth).sum()) / float(found.sum() + truth.sum())
 
 
+@pytest.mark.slow
 def test_it_learns_to_find_an_unseen_object_and_where_it_ends(balls, fitted):
     segmenter, folder, logged = fitted
     figures = json.loads((folder / "fit.json").read_text())

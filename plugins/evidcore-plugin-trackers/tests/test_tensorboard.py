@@ -22,6 +22,7 @@ def announcer():
     return Announcer(observers={"tensorboard": TensorBoard()})
 
 
+@pytest.mark.slow
 def test_a_run_is_in_tensorboard(tmp_path):
     text = SMALL.read_text()
     (tmp_path / "small.toml").write_text(

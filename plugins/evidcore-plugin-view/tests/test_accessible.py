@@ -37,6 +37,7 @@ def each_view(reader):
         yield name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser, served, open_page, axe, scheme):
     reader, told = open_page(browser, served, color_scheme=scheme), []
@@ -51,6 +52,7 @@ def test_axe_finds_nothing_serious(browser, served, open_page, axe, scheme):
     assert told == []
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_telephone(browser, served, open_page):
     reader, wider = open_page(browser, served), []
     reader.page.set_viewport_size({"width": 390, "height": 800})

@@ -5,6 +5,7 @@ import re
 import shutil
 
 import numpy as np
+import pytest
 from browser_page import near, rows
 
 from evidcore.volume import read as read_volume
@@ -13,6 +14,7 @@ from evidcore.volume import read_mask
 ORANGE, VIOLET = (255, 167, 51), (183, 156, 255)  # boxes of sides A and B
 
 
+@pytest.mark.slow
 def test_what_training_broke_is_found_in_two_actions(browser, served, open_page):
     page = open_page(browser, served).page
     assert page.locator("#side-a").input_value() == "a:02-evaluate"  # before
@@ -39,6 +41,7 @@ def test_what_training_broke_is_found_in_two_actions(browser, served, open_page)
     assert sorted(told) == ["+100", "\N{MINUS SIGN}100"]
 
 
+@pytest.mark.slow
 def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(browser, served, open_page, cases):
     reader = open_page(browser, served)
     page = reader.page
@@ -72,6 +75,7 @@ def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(brows
     assert near(one, VIOLET).sum() > 50
 
 
+@pytest.mark.slow
 def test_wheel_keys_and_drag_move_slices_window_and_crosshair(browser, served, open_page):
     reader = open_page(browser, served)
     page = reader.page
@@ -133,6 +137,7 @@ def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(browser, serve
     page.wait_for_function("() => document.querySelector('.count b').textContent === '2'")
 
 
+@pytest.mark.slow
 def test_groups_show_rewards_and_what_a_rollout_looked_at(browser, served, open_page):
     reader = open_page(browser, served)
     page = reader.page
@@ -170,6 +175,7 @@ def test_it_fits_a_telephone_and_every_control_has_a_name(browser, served, open_
     assert nameless == []
 
 
+@pytest.mark.slow
 def test_two_runs_stand_side_by_side_and_a_group_that_is_judged_meanwhile_joins_the_list(
     browser, serve, looked, open_page, tmp_path
 ):

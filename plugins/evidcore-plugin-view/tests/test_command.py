@@ -48,6 +48,7 @@ def test_a_folder_that_is_no_run_is_refused(evid, tmp_path):
     assert f"{tmp_path}: not a run folder" in evid("view", tmp_path, "--no-open", exit_code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_real_run_is_described_with_its_stages(small_run):
     run = OpenedRun(small_run, show_reports=False)
     told = run.described()

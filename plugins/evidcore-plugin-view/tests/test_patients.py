@@ -70,6 +70,7 @@ def all_told(asked, server):
     return told
 
 
+@pytest.mark.slow
 def test_a_patients_report_is_shown_on_request_only(asked, serve, real):
     told = all_told(asked, serve(real))
     assert MARK not in "".join(told)

@@ -20,6 +20,7 @@ def mask(cases):
     return read_mask(case.masks["liver metastasis"], read_volume(case.volumes[0]))
 
 
+@pytest.mark.slow
 def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, open_page, mask):
     reader = open_page(browser, served)
     reader.go("#task=tell&b=")
@@ -64,6 +65,7 @@ def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, 
     assert "gallstone cites no slice" in page.locator(".answer.a .findings-cited").inner_text()
 
 
+@pytest.mark.slow
 def test_the_slice_of_an_answer_that_points_is_a_way_to_it(browser, served, open_page):
     reader = open_page(browser, served)
     reader.go("#task=point")
@@ -76,6 +78,7 @@ def test_the_slice_of_an_answer_that_points_is_a_way_to_it(browser, served, open
     reader.painted(start)
 
 
+@pytest.mark.slow
 def test_forks_are_drawn_where_they_leave_and_lead_to_their_rollout(browser, served, open_page):
     reader = open_page(browser, served)
     reader.go("#view=rollouts")
@@ -162,6 +165,7 @@ def reader():
     started.close()
 
 
+@pytest.mark.slow
 def test_one_slice_for_a_whole_report_is_that_of_every_finding(reader):
     line = {
         "text": "There is a gallstone. No liver cyst.",
@@ -175,6 +179,7 @@ def test_one_slice_for_a_whole_report_is_that_of_every_finding(reader):
     assert cited_sentences({"text": "words"}, reader) == {"sentences": [], "slices": {}}
 
 
+@pytest.mark.slow
 def test_a_reader_that_ended_is_started_again(reader):
     assert reader("A cyst.", ["cyst"]) == [{"start": 0, "end": 7, "findings": ["cyst"]}]
     reader.close()

@@ -84,6 +84,7 @@ def test_strangers_get_no_voxels(served, asked, pointing, name):
     assert asked(served, f"/api/{name}?{query}", Cookie=cookie, Origin="http://evil.example")[0] == 403
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_niivue")
 def test_three_planes_and_3d_follow_switches_windows_and_clicks(browser, serve, looked, open_page, pointing):
     case = pointing[1]
@@ -127,6 +128,7 @@ def test_three_planes_and_3d_follow_switches_windows_and_clicks(browser, serve, 
     assert "scan=3d" not in page.url
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_niivue")
 def test_without_webgl_slices_are_shown_and_a_sentence_says_why(chromium, served, open_page):
     reader = open_page(chromium("--disable-3d-apis"), served)
@@ -138,6 +140,7 @@ def test_without_webgl_slices_are_shown_and_a_sentence_says_why(chromium, served
     assert reader.page.locator(".volume").count() == 0
 
 
+@pytest.mark.slow
 def test_without_niivue_slices_are_shown_and_a_sentence_says_what_fetches_it(
     browser, served, open_page, monkeypatch, tmp_path
 ):

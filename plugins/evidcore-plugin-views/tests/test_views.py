@@ -196,6 +196,7 @@ def test_boxes_on_tiles_are_hand_arithmetic(oblong):
         view.from_source(part, Box(z=7, y0=0, y1=1, x0=0, x1=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["thousandths", "pixels", "voxels"])
 def test_every_voxel_box_comes_back_from_its_picture(case, picture, unit):
     rng = np.random.default_rng(0)

@@ -49,6 +49,7 @@ def test_greedy_tokens_are_those_of_the_model_itself(parts, inputs, server, engi
     assert [one.finished for one in there] == [one.finished for one in here]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_log_probabilities_of_sampling_are_those_of_a_full_pass(
     parts, inputs, server, engine, sampler, temperature
@@ -61,6 +62,7 @@ def test_log_probabilities_of_sampling_are_those_of_a_full_pass(
         torch.testing.assert_close(torch.tensor(one.log_probs), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_fork_and_a_tools_turn_go_on_from_exactly_their_tokens(parts, inputs, server, engine, sampler):
     served = sampler(parts, engine(server, inputs=inputs), tokens=12)
     first = served.sample([Episode(prompt=prompt) for prompt in parts[2][:2]])

@@ -111,6 +111,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_server_is_named(asked, fault):
     spoil, said = FAULTS[fault]

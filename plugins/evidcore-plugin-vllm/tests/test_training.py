@@ -79,6 +79,7 @@ def paths(server):
     return [path for path, _ in server.requests]
 
 
+@pytest.mark.slow
 def test_whole_weights_are_read_again_before_each_step(train, served):
     with protocol_server(served) as server:
         model, steps = train(server)
@@ -91,6 +92,7 @@ def test_whole_weights_are_read_again_before_each_step(train, served):
     assert not torch.equal(start.lm_head.weight, end)  # the last step's came after the last answers
 
 
+@pytest.mark.slow
 def test_an_adapter_is_loaded_before_each_step_and_the_one_before_let_go(train, served, tmp_path):
     with protocol_server(served, dev_mode=False) as server:
         _, steps = train(server, lora=Lora(rank=2, alpha=64.0))
@@ -116,6 +118,7 @@ def test_a_server_without_adapters_is_refused(train, served):
         train(server, lora=Lora(rank=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)])
 def test_weights_that_are_not_those_that_are_trained_are_noticed(train, tmp_path, lora):
     other = tiny_language(tmp_path / "other", seed=5)

@@ -15,6 +15,7 @@ from evidcore.train.grpo import Grpo
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "emrl.toml"
 
 
+@pytest.mark.slow
 def test_check_counts_tokens_and_names_what_is_missing(checked):
     assert checked["visual_tokens"] == 64 * 64
     missing = "\n".join(checked["unchecked"])
@@ -68,6 +69,7 @@ def small(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
     found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
     assert found["unchecked"] == []

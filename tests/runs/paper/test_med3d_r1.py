@@ -41,12 +41,14 @@ def planned(evid, alone, tmp_path_factory):
     return json.loads(evid("plan", alone, "--json", "--out", alone.parent, "--throughput", measured).stdout)
 
 
+@pytest.mark.slow
 def test_check_counts_patches_tokens_and_parameters(checked):
     assert checked["patch_grid_zyx"] == [14, 14, 14]
     assert checked["visual_tokens"] == 7 * 7 * 7 == 343
     assert checked["parameters"] == {"encoder": ENCODER, "bridge": BRIDGE, "language": LANGUAGE}
 
 
+@pytest.mark.slow
 def test_the_plan_says_how_many_volumes_are_encoded_once_before_the_data_are_here(planned):
     features = planned["features"]
     of_patch = features["volume_bytes"] / 14**3
@@ -171,6 +173,7 @@ def small(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
     found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
     assert found["unchecked"] == []
@@ -180,6 +183,7 @@ def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
     assert all(row["prompt_tokens"] > row["image_tokens"] == 2 for row in found["data"])
 
 
+@pytest.mark.slow
 def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(evid, small):
     sizes = [
         word

@@ -44,6 +44,7 @@ LANGUAGE = (
 ADAPTERS = LAYERS * 128 * (2 * (TEXT_WIDTH + QUERY) + 2 * (TEXT_WIDTH + KEY) + 3 * (TEXT_WIDTH + INNER))
 
 
+@pytest.mark.slow
 def test_check_counts_tokens_and_parameters(checked):
     assert checked["patch_grid_zyx"] == [64, 8, 8]
     assert checked["visual_tokens"] == 64 * 64
@@ -153,6 +154,7 @@ def small(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
     found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
     assert found["unchecked"] == []
@@ -162,6 +164,7 @@ def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
     assert any("the largest gland of the body" in text for text in asked)
 
 
+@pytest.mark.slow
 def test_m3d_seg_is_a_variant(evid, small, changes):
     write("m3d-seg", small / "M3D_Seg")
     other = [word for key, value in M3D_SEG.items() for word in ("--set", f"{key}={value}")]
@@ -169,6 +172,7 @@ def test_m3d_seg_is_a_variant(evid, small, changes):
     assert found["unchecked"] == []
 
 
+@pytest.mark.slow
 def test_the_implicit_queries_of_kits23_are_a_variant(evid, small, changes):
     write("kits23", small / "kits23")
     texts = {name: [f"{name}, {{kidney_side}}"] for name in TEMPLATES}

@@ -134,6 +134,7 @@ def test_every_mistake_is_reported_at_once_with_its_line(put):
     assert lines[4] == "  line 10, metrics[0]: name is missing, and it has no default."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [

@@ -126,6 +126,7 @@ def gain(run):
     return value
 
 
+@pytest.mark.slow
 def test_the_verdict_tells_a_function_that_looks_from_one_that_guesses_and_one_that_remembers(audited):
     said = {name: run.verdict["choice"] for name, run in audited.items()}
     assert said["looks"].startswith("What is asked is seen: ")

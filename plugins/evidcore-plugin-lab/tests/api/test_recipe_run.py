@@ -37,6 +37,7 @@ def untimed(frame):
     return frame[[name for name in frame.columns if not name.endswith("_s") and "_s/" not in name]]
 
 
+@pytest.mark.slow
 def test_the_package_is_imported_in_an_instant_and_its_runs_without_torch(small_run):
     code = (
         "import sys, evidcore\n"
@@ -67,6 +68,7 @@ def test_a_package_of_others_cannot_take_the_name(offered):
     assert evidcore.run.__module__ == "evidcore_plugin_lab.api.recipe_run"
 
 
+@pytest.mark.slow
 def test_a_run_from_python_is_the_run_of_the_command(small_run, tmp_path, capfd):
     run = evidcore.run(load(SMALL), out=tmp_path, fresh=True)
     theirs = evidcore.Run(small_run)
@@ -78,6 +80,7 @@ def test_a_run_from_python_is_the_run_of_the_command(small_run, tmp_path, capfd)
     assert "01-sft: started" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_overrides_and_place_are_those_of_the_call(trained, tmp_path):
     run = evidcore.run(
         with_grpo(), overrides={"stage.evaluate.max_new_tokens": 3}, out=tmp_path, progress=False
@@ -115,6 +118,7 @@ class Interrupter:
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_a_run_that_goes_on_to_the_same_end(trained, tmp_path, offered):
     offered("their-observers", "[evidcore.observer]\nctrl-c = their_observers:Pressed\n", Pressed=Interrupter)
     with pytest.raises(KeyboardInterrupt) as stopped:

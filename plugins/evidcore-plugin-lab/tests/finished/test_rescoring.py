@@ -35,6 +35,7 @@ def trained(tmp_path_factory):
     return begun.path
 
 
+@pytest.mark.slow
 def test_its_own_rewards_pay_what_they_paid(trained):
     found = rescored(trained)
     assert found.rewards == ("format", "random")

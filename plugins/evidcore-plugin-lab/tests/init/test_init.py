@@ -51,6 +51,7 @@ def init(evid, model, *options, **changed):
     return evid("init", "--data", "questions.csv", "--model", model, "--gpu", "24", *options, **changed)
 
 
+@pytest.mark.slow
 def test_it_writes_a_recipe_that_checks_and_says_what_it_found(evid, desk, vlm):
     said = init(evid, vlm).output
     assert "image: column 'scan'" in said
@@ -67,6 +68,7 @@ def test_it_writes_a_recipe_that_checks_and_says_what_it_found(evid, desk, vlm):
     assert max(map(len, text.splitlines())) <= 110 + len(str(vlm))
 
 
+@pytest.mark.slow
 def test_nothing_is_written_over_unless_told(evid, desk, vlm):
     (desk / "questions.toml").write_text("mine")
     assert "questions.toml: is there already. --force writes over it" in init(evid, vlm, exit_code=2).stderr
@@ -78,6 +80,7 @@ def test_nothing_is_written_over_unless_told(evid, desk, vlm):
     assert load(desk / "deep" / "other.toml").datasets["own"]["path"] == str(desk)
 
 
+@pytest.mark.slow
 def test_values_that_are_no_hu_are_not_read_as_such(evid, desk, vlm):
     for path in desk.glob("*.nii.gz"):
         image = nibabel.load(path)
@@ -90,6 +93,7 @@ def test_values_that_are_no_hu_are_not_read_as_such(evid, desk, vlm):
     assert load(desk / "questions.toml").datasets["own"]["intensity"] == "hu"
 
 
+@pytest.mark.slow
 def test_slices_are_bounded_by_the_models_context(evid, desk, vlm):
     assert json.loads(init(evid, vlm, "--no-check", "--json").output)["slices"] == 64  # scans have six
     config = json.loads((vlm / "config.json").read_text())
@@ -126,6 +130,7 @@ def test_what_is_written_fits_as_evid_plan_works_it_out(evid, desk, model, gpu_g
     assert f"grpo {peaks['03-grpo'] / 1e9:.3g} GB" in said.replace("\n# ", " ")
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_too_small_is_refused_with_the_stage(evid, desk):
     refused = evid(
         "init", "--data", "questions.csv", "--model", SHIPPED, "--revision", COMMIT, "--gpu", "4", exit_code=2
@@ -133,6 +138,7 @@ def test_a_gpu_that_is_too_small_is_refused_with_the_stage(evid, desk):
     assert "--gpu 4: nothing fits, not even 4 slices of a scan: stage" in refused
 
 
+@pytest.mark.slow
 def test_columns_that_are_not_found_are_told(evid, desk, vlm):
     text = Path("questions.csv").read_text().replace("question,", "Frage,")
     Path("questions.csv").write_text(text)
@@ -142,6 +148,7 @@ def test_columns_that_are_not_found_are_told(evid, desk, vlm):
     assert "must be WHAT=NAME" in init(evid, vlm, "--force", "--column", "Frage", exit_code=2).stderr
 
 
+@pytest.mark.slow
 def test_patients_are_shared_out_where_no_column_says_the_split(evid, desk, vlm):
     rows = [line.rsplit(",", 1)[0] for line in Path("questions.csv").read_text().splitlines()]
     Path("questions.csv").write_text("\n".join(rows))
@@ -152,6 +159,7 @@ def test_patients_are_shared_out_where_no_column_says_the_split(evid, desk, vlm)
     assert stages.count("evaluate") == 2
 
 
+@pytest.mark.slow
 def test_a_folder_with_cases_trains_on_its_reports(evid, desk, vlm):
     lines = ["id,volume,patient,split,report"]
     lines += [f"c{n},scan{n}.nii.gz,p{n},{'train' if n < 4 else 'test'},No finding." for n in range(6)]

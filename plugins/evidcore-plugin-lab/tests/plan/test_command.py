@@ -12,6 +12,7 @@ def recipe(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_plan_counts_parameters_and_says_what_is_not_known(evid, recipe):
     found = json.loads(evid("plan", recipe, "--json").output)
     trained = found["parameters"]["bridge"] + found["parameters"]["language"]
@@ -26,6 +27,7 @@ def test_plan_counts_parameters_and_says_what_is_not_known(evid, recipe):
     assert "tokens (counted in the first prompts)" in said
 
 
+@pytest.mark.slow
 def test_plan_says_whether_each_volume_is_encoded_once(evid, recipe):
     features = json.loads(evid("plan", recipe, "--json").output)["features"]
     each = features["volume_bytes"]

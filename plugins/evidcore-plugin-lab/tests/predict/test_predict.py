@@ -186,6 +186,7 @@ def planted(path, axes):
     return np.asarray(image.dataobj) == 1000, image.affine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", AXES)
 def test_a_planted_cube_comes_back_on_the_original_grid(pointing_run, tmp_path, axes):
     run, _ = pointing_run

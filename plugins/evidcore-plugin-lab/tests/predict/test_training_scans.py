@@ -65,6 +65,7 @@ def ask(folder, scan, out, **asked):
     return predict_scan(folder, Inquiry(scan=str(scan), **asked), out).record
 
 
+@pytest.mark.slow
 def test_a_chest_is_answered_and_an_abdomen_refused_unless_asked_for(chests, tmp_path):
     for number, scan in enumerate(scans(chests, "chest")[:3]):
         record = ask(chests, scan, tmp_path / f"chest-{number}")
@@ -105,6 +106,7 @@ def test_without_a_scan_the_command_says_what_the_model_was_trained_on(evid, che
     assert training["scans"]["validation_scans"] == 6
 
 
+@pytest.mark.slow
 def test_training_scans_are_measured_once_and_without_names(chests, copied_run):
     describe_training(chests)
     text = (chests.path / FILE).read_text()
