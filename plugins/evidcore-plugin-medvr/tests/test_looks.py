@@ -1,14 +1,19 @@
 """Metric `looks`: valid calls, how much of a lesion was shown, and IoU with the square around it."""
 
+import numpy as np
 import pytest
 from evidcore_plugin_medvr.looks import Looks
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_tables.table import Table
+from PIL import Image
 
+from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
 from evidcore.case import Action, TextPart, Turn
 from evidcore.contracts import Written
+from evidcore.registry.factory import build
 from evidcore.testing import check_metric
 
 VIEW = Slices(slices=1)
@@ -83,3 +88,19 @@ def test_a_case_without_masks_has_calls_alone(folder):
     [prompt] = ZoomChoice(VIEW, folder, tool=Zoom(VIEW)).prompts(next(iter(phantoms.cases("train"))), VIEW, 0)
     [found] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 500, 500]))])
     assert found.figures == {"valid_calls": 1.0}
+
+
+def test_bounding_boxes_of_a_table_are_looked_for_like_masks(tmp_path):
+    Image.fromarray(np.zeros((160, 320), np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "questions.csv").write_text(
+        "id,image,patient,split,question,A,B,answer,nodule,boxes\n"
+        "q,a.png,p,test,Is there a nodule?,yes,no,A,1,nodule=100 40 120 60; nodule=120 60 140 80\n"
+    )
+    given = {"recipe_folder": tmp_path, "cache_folder": tmp_path / "cache"}
+    table = build("dataset", {"use": "table", "path": ".", "findings": ["nodule"]}, given=given, where="test")
+    assert isinstance(table, Table)
+    (case,) = table.cases("test")
+    [prompt] = Choice().prompts(case, VIEW, 0)
+    [found] = Looks(tmp_path)([text(prompt, turn(prompt, [375, 250, 625, 500]))])
+    # shown: x 120 to 200, y 40 to 80; the square: x 100 to 140, y 40 to 80; they share 20 x 40 of its 40 x 40
+    assert found.figures == {"valid_calls": 1.0, "zoom_cover": 0.5, "zoom_iou": 800 / (3200 + 1600 - 800)}

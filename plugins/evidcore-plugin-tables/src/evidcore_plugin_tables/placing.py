@@ -108,7 +108,7 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
     options |= _answers(table, first, {**given, "question_column": found["question"]}, found["answer"])
     if "split" in found:
         options |= _splits(table, records, found["split"])
-    used = {*found.values(), *given.get("option_columns", USUAL_OPTIONS), "masks"}
+    used = {*found.values(), *given.get("option_columns", USUAL_OPTIONS), "masks", "boxes"}
     return Placed(
         options=options,
         columns=found,

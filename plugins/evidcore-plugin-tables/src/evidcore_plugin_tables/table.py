@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +16,8 @@ from evidcore.case import Case, Intensity, Split
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, RecipeError
 from evidcore.registry.factory import Flat
+from evidcore.volume import read_geometry
+from evidcore_plugin_tables.box_masks import CaseBoxes
 from evidcore_plugin_tables.case_reading import (
     OnMissing,
     files_of,
@@ -35,7 +38,8 @@ MOST_MISTAKES = 20  # shown at once
 class _Read:
     """A table as far as it can be read, and what is wrong with the rest of it."""
 
-    cases: list[tuple[Case, Split]]
+    cases: list[tuple[Case, Split]]  # without the masks that their boxes become
+    boxes: Mapping[str, CaseBoxes]  # by case
     unusable: list[str]  # records that say nothing: a message each
     wrong: list[str]  # these, and patients that are in two splits
 
@@ -56,8 +60,13 @@ class Table(Dataset):
     | `answer` | the letter, the index or the text of the right option (`answer_is`) |
     | `report` | a report or caption of the image, the same in each of its records; may be absent |
     | `masks` | `name=file`, `;` between, as in dataset `folder`; may be absent |
+    | `boxes` | `name=x0 y0 x1 y1`, `;` between: boxes on the case's one picture; may be absent |
     | each of `findings` | as in dataset `folder` |
     | `kind_column` | what kind of question it is; results are told by it |
+
+    Boxes are in pixels of the picture as it is stored, x to the right and y down. `x1` and `y1` are
+    exclusive; fractions are rounded outward. The boxes of one name together become a mask of the case. In
+    JSON the value may be an object: `{"lesion": [x0, y0, x1, y1]}`, or a list of such lists for each name.
     """
 
     def __init__(
@@ -79,7 +88,7 @@ class Table(Dataset):
 
         Args:
             recipe_folder: where a relative `path` starts.
-            cache_folder: keeps which files were found usable.
+            cache_folder: keeps which files were found usable, and the masks that boxes become.
             path: the folder.
             table: the table in it.
             findings: columns that hold findings of the image, in the order of the vocabulary.
@@ -125,29 +134,39 @@ class Table(Dataset):
         """Yield the cases of `split` in the order in which the table names their images.
 
         Raises:
-            DataError: all unusable records at once, the first unusable file, or too many left-out cases.
+            DataError: all unusable records at once, the first unusable file, the first case with boxes
+                outside its picture, or too many left-out cases.
         """
         self.left_out[split] = {}
         if self._read.wrong:
             raise DataError(_at_most(self._read.wrong))
-        yield from skip_unreadable(
-            self.listed(split),
+        usable = skip_unreadable(
+            self._of(split),
             self._why_unusable,
             where=str(self.table),
             split=split,
             rule=self.on_missing,
             left_out=self.left_out[split],
         )
+        yield from map(self._with_boxes, usable)
 
     def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case of `split` that the table names, with those of its questions that can be read."""
-        for case, home in self._read.cases:
-            if home == split:
-                yield case
+        """Yield every case of `split` that the table names, with its questions and boxes that can be read."""
+        for case in self._of(split):
+            try:
+                boxed = self._with_boxes(case)
+            except DataError:
+                boxed = case
+            yield boxed
 
     def unlisted(self) -> Iterator[str]:
-        """Say of every record that cannot be read what is wrong with it."""
+        """Say of every record that cannot be read, and of every box outside its picture, what is wrong."""
         yield from self._read.unusable
+        for case, _ in self._read.cases:
+            boxes = self._read.boxes[case.id]
+            if boxes.by_name:
+                with contextlib.suppress(DataError):  # a picture that cannot be read is a listed case
+                    yield from boxes.outside(*_size(case))
 
     def fingerprint(self) -> str:
         """Hash the table, the options, and name, size and time of every file that is named."""
@@ -200,12 +219,37 @@ class Table(Dataset):
                     gathered.questions.setdefault(image, [])  # its scan can be looked at
         if skipped:
             log.warning("%s: left out, free text without options: %d of the questions.", self.table, skipped)
-        return _Read(gathered.with_questions(), unusable, [*unusable, *gathered.clashes])
+        cases = gathered.with_questions()
+        return _Read(cases, gathered.boxes, unusable, [*unusable, *gathered.clashes])
+
+    def _of(self, split: Split) -> Iterator[Case]:
+        return (case for case, home in self._read.cases if home == split)
+
+    def _with_boxes(self, case: Case) -> Case:
+        """Return a case with the masks that its boxes become."""
+        boxes = self._read.boxes[case.id]
+        if not boxes.by_name:
+            return case
+        masks = boxes.masks(*_size(case), self.cache_folder)
+        return dataclasses.replace(case, masks={**case.masks, **masks})
 
     def _why_unusable(self, case: Case) -> str | None:
         return why_files_unusable(
             case, table=self.table, cache_folder=self.cache_folder, rule=self.on_missing
         )
+
+
+def _size(case: Case) -> tuple[int, int]:
+    """Return height and width of a case's picture, in pixels.
+
+    Raises:
+        DataError: if it cannot be read; names the case.
+    """
+    try:
+        _, height, width = read_geometry(case.volumes[0]).shape_zyx
+    except DataError as cause:
+        raise DataError(f"{cause} (case {case.id!r})") from cause
+    return height, width
 
 
 def _at_most(wrong: Sequence[str]) -> str:

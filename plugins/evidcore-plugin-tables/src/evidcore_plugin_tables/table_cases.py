@@ -13,6 +13,7 @@ from annotated_types import Ge, Le
 
 from evidcore.case import Case, Finding, Intensity, Question, Report, Split, VolumeRef
 from evidcore.errors import DataError, did_you_mean
+from evidcore_plugin_tables.box_masks import CaseBoxes, boxes_of_cell
 from evidcore_plugin_tables.csv_rows import optional_column, shown, usual_column
 from evidcore_plugin_tables.folder_table import finding_state, masks_of_cell
 from evidcore_plugin_tables.table_questions import written
@@ -32,6 +33,7 @@ class CaseColumns:
         split_column: column name; "" shares the patients out by `validation_share` and `test_share`.
         report_column: column name; "report" may be absent, "" reads none.
         masks_column: column name; "masks" may be absent, "" reads none.
+        boxes_column: column name; "boxes" may be absent, "" reads none.
     """
 
     id_column: str = "id"
@@ -40,6 +42,7 @@ class CaseColumns:
     split_column: str = "split"
     report_column: str = "report"
     masks_column: str = "masks"
+    boxes_column: str = "boxes"
 
     def among(self, names: Collection[str]) -> CaseColumns:
         """Return the columns that are read of a table with these names."""
@@ -48,6 +51,7 @@ class CaseColumns:
             image_column=usual_column(self.image_column, "image", "volume", names),
             report_column=optional_column(self.report_column, "report", names),
             masks_column=optional_column(self.masks_column, "masks", names),
+            boxes_column=optional_column(self.boxes_column, "boxes", names),
         )
 
     def wanted(self) -> tuple[str, ...]:
@@ -104,6 +108,7 @@ class Gathered:
         self.findings = findings
         self.questions: dict[str, list[Question]] = collections.defaultdict(list)  # by image
         self.open_questions: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+        self.boxes: dict[str, CaseBoxes] = {}  # by image
         self.clashes: list[str] = []  # patients that are in two splits: a message each
         self._cases: dict[str, Case] = {}
         self._splits: dict[str, Split] = {}
@@ -145,7 +150,7 @@ class Gathered:
         if first != place:
             raise DataError(f"{where}: question {identity!r} stands in {first} already. Give each an id.")
         case = self._case(record, image, where)
-        self._agree(case, self._split(record, case, where), where)
+        self._agree(case, self._boxes(record, case, where), self._split(record, case, where), where)
         return identity, image, f"{where}, question {identity!r}"
 
     def _case(self, record: Record, image: str, where: str) -> Case:
@@ -178,6 +183,28 @@ class Gathered:
             path=str(self.folder / name), intensity="arbitrary" if is_picture else self.intensity
         )
 
+    def _boxes(self, record: Record, case: Case, where: str) -> CaseBoxes:
+        column = self.columns.boxes_column
+        where = f"{where}, column {column!r}"
+        boxes = boxes_of_cell(record[column], where) if column else {}
+        if boxes and len(case.volumes) != 1:
+            raise DataError(
+                f"{where}: boxes need a case of one picture, this one has {len(case.volumes)}. "
+                f"Name one picture, or give masks in column 'masks' (masks_column)."
+            )
+        if boxes and not case.volumes[0].path.lower().endswith(PICTURES):
+            raise DataError(
+                f"{where}: boxes lie on a picture ({', '.join(PICTURES)}), got {case.volumes[0].path!r}. "
+                f"Give a volume masks in column 'masks' (masks_column)."
+            )
+        for name in boxes:
+            if name in case.masks:
+                raise DataError(
+                    f"{where}: {shown(name)} has boxes here and a mask in column "
+                    f"{self.columns.masks_column!r}. Rename or drop one."
+                )
+        return CaseBoxes(boxes, where)
+
     def _split(self, record: Record, case: Case, where: str) -> Split:
         if not self.columns.split_column:
             return self.splitting.share_of(case.patient or case.id)
@@ -190,21 +217,24 @@ class Gathered:
             )
         return known[named]
 
-    def _agree(self, case: Case, split: Split, where: str) -> None:
+    def _agree(self, case: Case, boxes: CaseBoxes, split: Split, where: str) -> None:
         """Enter a case, or compare it with what earlier records said of it."""
         is_new = case.id not in self._cases
         known = self._cases.setdefault(case.id, case)
+        known_boxes = self.boxes.setdefault(case.id, boxes)
         home = self._splits.setdefault(case.id, split)
         said: dict[str, tuple[Any, Any]] = {
             self.columns.patient_column: (known.patient, case.patient),
             self.columns.split_column: (home, split),
             self.columns.report_column: (known.report, case.report),
             self.columns.masks_column: (known.masks, case.masks),
+            self.columns.boxes_column: (known_boxes, boxes),
             **{name: (known.state_of(name), case.state_of(name)) for name in self.findings},
         }
         for column, (before, now) in said.items():
             if before != now:
-                is_long = column in {self.columns.report_column, self.columns.masks_column}
+                columns = self.columns
+                is_long = column in {columns.report_column, columns.masks_column, columns.boxes_column}
                 differs = "another text" if is_long else f"{shown(now)}, not {shown(before)},"
                 raise DataError(
                     f"{where}: column {column!r} says {differs} than an earlier record of this image. "
