@@ -183,7 +183,7 @@ def test_the_fingerprint_goes_by_the_boxes_and_not_by_the_cache(home):
     ("cell", "message"),
     [
         ("2 1 5 4", "boxes are written name=x0 y0 x1 y1 with ';' between, got '2 1 5 4'. Correct the cell."),
-        ("lesion=2 1 5 4; =2 1 5 4", "with ';' between, got '=2 1 5 4'"),
+        ("lesion=2 1 5 4; =2 1 5 4", "a box has no name, got 'lesion=2 1 5 4; =2 1 5 4'. Correct the cell."),
         ("lesion=2 1 5", "box 'lesion': must be four finite numbers x0 y0 x1 y1, in pixels, got '2 1 5'. "
                          "Correct the cell."),
         ("lesion=2,1,5,4", "in pixels, got '2,1,5,4'"),
@@ -217,6 +217,7 @@ def test_a_bad_box_is_named_with_line_case_value_and_remedy(home, cell, message)
         ({"lesion": [0, 0, 1, True]}, "got [0, 0, 1, True]"),
         ({"lesion": [0, 0, 1, None]}, "got [0, 0, 1, None]"),
         ({"lesion": 3}, "got 3"),
+        ({" ": [2, 1, 5, 4]}, "a box has no name, got {' ': [2, 1, 5, 4]}"),
         ([2, 1, 5, 4], "boxes are written name=x0 y0 x1 y1 with ';' between, got '[2, 1, 5, 4]'"),
     ],
 )

@@ -103,6 +103,8 @@ def boxes_of_cell(value: Any, where: str) -> dict[str, tuple[PixelBox, ...]]:
     """
     boxes: dict[str, set[PixelBox]] = collections.defaultdict(set)
     for name, edges in _named(value, where):
+        if not name:
+            raise DataError(f"{where}: a box has no name, got {shown(value)}. Correct the cell.")
         boxes[name].add(_box(edges, f"{where}: box {shown(name)}"))
     return {name: tuple(sorted(some)) for name, some in boxes.items()}
 
@@ -117,7 +119,7 @@ def _named(value: Any, where: str) -> Iterator[tuple[str, Any]]:
         return
     for item in filter(None, (item.strip() for item in written(value).split(";"))):
         name, equals, edges = (part.strip() for part in item.partition("="))
-        if not equals or not name:
+        if not equals:
             raise DataError(
                 f"{where}: boxes are written name=x0 y0 x1 y1 with ';' between, got {shown(item)}. "
                 f"Correct the cell."
