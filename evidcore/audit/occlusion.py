@@ -70,7 +70,7 @@ class OccludedElsewhere(Altering):
 
 def _covered(prompt: Prompt, *, elsewhere: bool) -> Prompt | None:
     """Return the question over the case's first volume, on whose grid masks lie, with a cover."""
-    masks = _asked_masks(prompt)
+    masks = asked_masks(prompt)
     if not masks:
         return None
     own = prompt.case.volumes[0]
@@ -83,7 +83,7 @@ def _covered(prompt: Prompt, *, elsewhere: bool) -> Prompt | None:
     return prompt.showing(crops)
 
 
-def _asked_masks(prompt: Prompt) -> list[MaskRef]:
+def asked_masks(prompt: Prompt) -> list[MaskRef]:
     """Return the masks of what is asked; none where the case has none of it."""
     reference, masks = prompt.reference, prompt.case.masks
     if reference.get("masks"):

@@ -1,0 +1,397 @@
+"""How much less likely an answer becomes with one cell of its scan covered: `RUN/occlusion/<stage>.jsonl`.
+
+Order of events: the recorded answers of a stage are read, and the recipe makes their questions again; the
+model is loaded as the stages before left it; for each question the log-probability of the recorded answer is
+measured over its own scan and over the scan with one cell covered at a time. A drop is own minus covered, in
+nats, the mean over the answer's tokens; the token that ends a turn does not count.
+
+A line of the file is a question. It has `prompt_id`, `task`, `case_id`, `patient`, the answer's `text` and
+`tokens`, the scan as `image`, and the `model` that was asked. `grid` has the number of cells and their edges
+in voxels, and `drops` a value for each cell in raster order (x changes first): 0 where covering changes
+nothing that the encoder is given, null where no voxel of the cell is shown. `largest` is the cell with the
+largest drop, null where every drop is below 0.0001. `pointing`, where the case has a mask of what is
+asked, tells whether this cell touches the mask, which share of the positive drops lies in cells that touch
+it, and the chance level of both: the share of body cells that touch it.
+
+What was measured of a question that was not finished lies in `.<stage>.part.jsonl`, and is taken from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evidcore.audit.occlusion import asked_masks
+from evidcore.case import Prompt
+from evidcore.compute.processes import pin_threads
+from evidcore.errors import RunError, did_you_mean
+from evidcore.evaluate.asking import AskingStage
+from evidcore.evaluate.bootstrap import Interval, mean_interval
+from evidcore.evaluate.reference_lines import cluster
+from evidcore.formats import Geometry, Volume
+from evidcore.geometry.body import coarse, outline
+from evidcore.model.policy import VLMPolicy
+from evidcore.page.record import refuse_moved
+from evidcore.recipe import Recipe, load
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.folder import RunFolder, naming_full_disk, write
+from evidcore.runs.model import StageOutputs
+from evidcore.runs.record import append, read_lines
+from evidcore.volume import content_hash, read, read_geometry, read_mask
+from evidcore_plugin_lab.occlude.cell_grid import BoxZYX, CellGrid, grid_over
+from evidcore_plugin_lab.occlude.covering_bank import CoveredCrop, CoveringBank, connected
+
+Line = Mapping[str, Any]
+Tell = Callable[[int, int], None]
+FOLDER = "occlusion"
+SMALLEST = 1e-4  # nats a token; a smaller drop is none: products in bfloat16 round by as much
+DIGITS = 6  # of a drop
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The maps of some questions of a stage."""
+
+    path: Path
+    stage: str
+    lines: tuple[Line, ...]
+    left_out: Mapping[str, int]  # why, and how many questions
+
+    @property
+    def pointed(self) -> list[Line]:
+        """Return the maps with a drop, of questions about what the case has a mask of."""
+        return [line for line in self.lines if line["pointing"] and line["largest"]]
+
+    def pointing(self) -> dict[str, Any] | None:
+        """Return how often the largest drop touches the mask, beside chance; None where that is not known."""
+        if not self.pointed:
+            return None
+        hits = [float(line["pointing"]["hit"]) for line in self.pointed]
+        chances = [line["pointing"]["chance"] for line in self.pointed]
+        clusters = [cluster(line["patient"], line["case_id"]) for line in self.pointed]
+        above: Interval = mean_interval(
+            [hit - chance for hit, chance in zip(hits, chances, strict=True)], clusters
+        )
+        return {
+            "questions": len(hits), "accuracy": sum(hits) / len(hits), "chance": sum(chances) / len(hits),
+            "above_chance": above.value, "low": above.low, "high": above.high, "patients": above.patients,
+        }  # fmt: skip
+
+
+def occlude(
+    folder: RunFolder,
+    *,
+    stage: str = "",
+    questions: Sequence[str] = (),
+    limit: int = 0,
+    cells_zyx: tuple[int, int, int],
+    cell_mm: float = 0.0,
+    tell: Tell | None = None,
+) -> Measured:
+    """Measure the maps of a stage's answers, and write those that the run does not have yet.
+
+    Args:
+        folder: of the run.
+        stage: an `evaluate` stage; empty: the last that has answers.
+        questions: ids of prompts; none: all.
+        limit: measure only so many, the first of the file; 0: all.
+        cells_zyx: how many cells the grid has along each axis.
+        cell_mm: size of a cell in place of their number.
+        tell: told how many cells of how many are measured.
+
+    Raises:
+        RunError: if the stage has no answers, the run no such question or no model, or no answer can be
+            measured.
+    """
+    recipe = load(folder.path / "resolved.toml")
+    name = _stage_name(folder, recipe, stage)
+    place = recipe.stage_names.index(name)
+    asking: Any = recipe.stages[place]
+    chosen = _chosen(folder, name, questions)
+    before, trained_by = outputs_before(folder, recipe, place)
+    pin_threads(recipe.threads)
+    assembly = Assembly(recipe)
+    before.load_services(assembly)
+    context = Context(assembly, name, before=before)
+    prompts = {
+        (prompt.task, prompt.id, prompt.written()): prompt
+        for use in asking.data
+        for prompt in asking.prompts(use, context)
+    }
+    left_out: Counter[str] = Counter()
+    asked: list[tuple[Line, Prompt, CellGrid]] = []
+    for line in chosen:
+        prompt = _asked_again(line, prompts, folder)
+        if why := _refusal(line, prompt):
+            if questions:
+                raise RunError(f"{folder.path}: question {line['prompt_id']!r} of {name} {why}.")
+            left_out[why] += 1
+            continue
+        geometry = read_geometry(prompt.crops()[0].volume)
+        asked.append((line, prompt, grid_over(geometry, cells_zyx, cell_mm)))
+        if limit and len(asked) == limit:
+            break
+    if not asked:
+        reasons = "; ".join(f"{count}: {why}" for why, count in left_out.items())
+        raise RunError(f"{folder.path}: no answer of {name} can be measured ({reasons}).")
+    with folder.held(), naming_full_disk(folder):
+        policy = context.own_policy(prompts_per_pass=asking.prompts_per_batch)
+        assert before.model is not None  # `outputs_before` refuses
+        work = _Work(folder, name, policy, {"stage": trained_by, "checkpoint": before.model.parent.name})
+        total, done, found = sum(len(grid.boxes) for _, _, grid in asked), 0, []
+        for line, prompt, grid in asked:
+            found.append(work.line(line, prompt, grid, _beyond(done, total, tell)))
+            done += len(grid.boxes)
+        work.part.unlink(missing_ok=True)
+    return Measured(path=work.path, stage=name, lines=tuple(found), left_out=left_out)
+
+
+def outputs_before(folder: RunFolder, recipe: Recipe, place: int) -> tuple[StageOutputs, str]:
+    """Return the checkpoints that a stage started from, and the name of the stage that trained the model.
+
+    Args:
+        folder: of the run.
+        recipe: of the run.
+        place: of the stage.
+
+    Raises:
+        RunError: if a stage that trains above it has not finished, or none trains a model.
+    """
+    stands: dict[str, tuple[StageOutputs, str]] = {}  # by arm, "" for the recipe's own line
+    for index, stage in enumerate(recipe.stages):
+        before, trained_by = stands.get(stage.arm) or stands.get("") or (StageOutputs(), "")
+        if index == place:
+            break
+        name = recipe.stage_name(index)
+        checkpoint = folder.path / "checkpoints" / name
+        if stage.output is not None:
+            refuse_moved(folder.path)
+            if not checkpoint.exists():
+                raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
+        after = before.after(stage, checkpoint.resolve())
+        stands[stage.arm] = after, name if stage.output == "model" else trained_by
+    if before.model is None:
+        raise RunError(
+            f"{folder.path}: no stage above {recipe.stage_name(place)} trains a model, and its fresh bridge "
+            "was not kept. Name an evaluate stage behind one that trains."
+        )
+    return before, trained_by
+
+
+class _Work:
+    """The file of a stage, and the model that is asked."""
+
+    def __init__(self, folder: RunFolder, stage: str, policy: VLMPolicy, model: Mapping[str, str]) -> None:
+        self.path = folder.path / FOLDER / f"{stage}.jsonl"
+        self.part = self.path.with_name(f".{stage}.part.jsonl")
+        self.path.parent.mkdir(exist_ok=True)
+        self.policy, self.bank, self.model = policy, connected(policy), model
+        self.lines = {line["key"]: line for line in read_lines(self.path)}
+        self.parts: dict[str, dict[int, list[float]]] = {}
+        for one in read_lines(self.part):
+            self.parts.setdefault(one["key"], {})[one["start"]] = one["log_probs"]
+
+    def line(self, answer: Line, prompt: Prompt, grid: CellGrid, tell: Callable[[int], None]) -> Line:
+        """Return the map of one question, measured now where the file does not have it."""
+        crops = prompt.crops()
+        ref = crops[0].volume
+        images = [crop.uri() for crop in crops]
+        about = [self.model, prompt.task, prompt.id, prompt.written(), answer["text"], images, grid.edges_zyx]
+        about += [content_hash(ref.path), self.policy.prompts_per_pass]
+        key = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
+        if key in self.lines:
+            return self.lines[key]
+        tokens = len(self.policy.processor.tokenizer(answer["text"], add_special_tokens=False)["input_ids"])
+        own, drops, changes = self._drops(key, prompt, answer["text"], tokens, grid.boxes, tell)
+        found = {
+            "prompt_id": prompt.id, "task": prompt.task, "case_id": prompt.case.id,
+            "patient": prompt.case.patient, "text": answer["text"], "tokens": tokens,
+            "image": (answer.get("images") or images)[0], "model": self.model,
+            "grid": {"shape_zyx": grid.shape_zyx, "edges_zyx": grid.edges_zyx},
+            "own_log_prob": own, "drops": drops, "largest": _largest(drops, grid, read_geometry(ref)),
+            "pointing": _pointing(drops, changes, grid, prompt), "key": key,
+        }  # fmt: skip
+        same = [
+            old for old, line in self.lines.items() if _question(line) == (prompt.task, prompt.id)
+        ]  # of another grid or model
+        for old in same:
+            del self.lines[old]
+        self.lines[key] = found
+        write(self.path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines.values()))
+        return found
+
+    def _drops(
+        self, key: str, prompt: Prompt, text: str, tokens: int, boxes: Sequence[BoxZYX],
+        tell: Callable[[int], None],
+    ) -> tuple[float, list[float | None], list[bool | None]]:  # fmt: skip
+        """Return the own log-probability a token, the drop of each cell, and whether covering changes input."""
+        self.bank.begin()
+        changes = [_changes(self.bank, self.policy, prompt, box) for box in boxes]
+        asked = [None, *(place for place, changed in enumerate(changes) if changed)]
+        held, size = self.parts.get(key, {}), self.policy.prompts_per_pass
+        log_probs: list[float] = []
+        for start in range(0, len(asked), size):
+            some = asked[start : start + size]
+            if start not in held:
+                covered = [_covered(prompt, None if place is None else boxes[place]) for place in some]
+                scores = self.policy.log_likelihoods(covered, [[text]] * len(some))
+                held[start] = [score / tokens for (score,) in scores]
+                append(self.part, [{"key": key, "start": start, "log_probs": held[start]}])
+            log_probs += held[start]
+            tell(min(start + size, len(boxes)))
+        own, *rest = log_probs
+        drops: list[float | None] = [None if changed is None else 0.0 for changed in changes]
+        for place, value in zip(asked[1:], rest, strict=True):
+            assert place is not None  # the first alone covers nothing
+            drops[place] = round(own - value, DIGITS) + 0.0  # no -0.0
+        return own, drops, changes
+
+
+def _beyond(done: int, total: int, tell: Tell | None) -> Callable[[int], None]:
+    """Return what is told how many cells of a question are measured, after those of others."""
+    return lambda count: None if tell is None else tell(done + count, total)
+
+
+def _question(line: Line) -> tuple[str, str]:
+    return str(line["task"]), str(line["prompt_id"])
+
+
+def _stage_name(folder: RunFolder, recipe: Recipe, wanted: str) -> str:
+    """Return which stage's answers are meant.
+
+    Raises:
+        RunError: if it is no `evaluate` stage, or has no answers.
+    """
+    known = [
+        name
+        for name, stage in zip(recipe.stage_names, recipe.stages, strict=True)
+        if isinstance(stage, AskingStage)
+        and not stage.compares
+        and (folder.path / "answers" / f"{name}.jsonl").is_file()
+    ]
+    if wanted not in known and (wanted or not known):
+        what = f"stage {wanted!r} is no evaluate stage with answers" if wanted else "it has no answers"
+        hint = did_you_mean(wanted, known) if wanted else ""
+        raise RunError(f"{folder.path}: {what}.{hint} Evaluate stages with answers: {known or 'none'}.")
+    return wanted or known[-1]
+
+
+def _chosen(folder: RunFolder, stage: str, questions: Sequence[str]) -> list[Line]:
+    """Return the answers to some questions, to all where none is named.
+
+    Raises:
+        RunError: if one was not asked.
+    """
+    lines = read_lines(folder.path / "answers" / f"{stage}.jsonl")
+    ids = list(dict.fromkeys(str(line["prompt_id"]) for line in lines))
+    if unknown := [one for one in questions if one not in ids]:
+        hint = did_you_mean(unknown[0], ids)
+        some = ", ".join(ids[:3])
+        raise RunError(
+            f"{folder.path}: {stage} asked no question {unknown[0]!r}.{hint} "
+            f"It asked {len(ids)}, such as {some}."
+        )
+    return [line for line in lines if not questions or line["prompt_id"] in questions]
+
+
+def _asked_again(line: Line, prompts: Mapping[tuple[str, str, str], Prompt], folder: RunFolder) -> Prompt:
+    found = prompts.get((str(line["task"]), str(line["prompt_id"]), str(line["prompt"])))
+    if found is None:
+        raise RunError(
+            f"{folder.path}: the question {line['prompt_id']!r} is not asked by the run's recipe today: its "
+            "data or its task has changed. `evid resume` tells what."
+        )
+    return found
+
+
+def _refusal(line: Line, prompt: Prompt) -> str:
+    """Return why no map of an answer can be made; empty where it can."""
+    crops = prompt.crops()
+    if line.get("turns"):
+        return "was answered in several turns, and only answers of one turn are measured"
+    if not str(line["text"]).strip():
+        return "was answered by nothing, so no word can become less likely"
+    if not crops:
+        return "shows no pixels"
+    if len({crop.volume for crop in crops}) > 1:
+        return "shows several volumes, and only one is covered"
+    if (drawing := next((crop.drawing for crop in crops if crop.drawing), None)) is not None:
+        return f"shows pictures drawn of the scan ({drawing.kind}), in which a cell has no place"
+    return ""
+
+
+def _covered(prompt: Prompt, cell_zyx: BoxZYX | None) -> Prompt:
+    """Return the question over its scan with a cell covered; None: with nothing covered, by the same way."""
+    return prompt.showing([
+        CoveredCrop(
+            volume=crop.volume, box_zyx=crop.box_zyx, blank=crop.blank, change=crop.change, cell_zyx=cell_zyx
+        )
+        for crop in prompt.crops()
+    ])
+
+
+def _changes(bank: CoveringBank, policy: VLMPolicy, prompt: Prompt, cell_zyx: BoxZYX) -> bool | None:
+    """Tell whether covering a cell changes anything that is shown; None where nothing of it is shown."""
+    size = policy.processor.image_processor.size_zyx
+    crops = [crop for crop in _covered(prompt, cell_zyx).crops() if isinstance(crop, CoveredCrop)]
+    told = [bank.changes(crop, size(crop)) for crop in crops]
+    seen = [one for one in told if one is not None]
+    return any(seen) if seen else None
+
+
+def _largest(drops: Sequence[float | None], grid: CellGrid, geometry: Geometry) -> dict[str, Any] | None:
+    """Return the cell with the largest drop, the first of equal ones; None if all are below `SMALLEST`."""
+    cell = _cell(drops)
+    if cell is None:
+        return None
+    box = grid.boxes[cell]
+    corners = [[edge - 0.5 for edge in edges] for edges in (box[::2], box[1::2])]
+    low, high = ((geometry.affine @ [*corner, 1.0])[:3] for corner in corners)
+    mm = [sorted((round(float(a), 1), round(float(b), 1))) for a, b in zip(low, high, strict=True)]
+    return {"cell": cell, "drop": drops[cell], "box_zyx": box, "mm_zyx": mm}
+
+
+def _cell(drops: Sequence[float | None]) -> int | None:
+    values = [-math.inf if drop is None else drop for drop in drops]
+    best = max(range(len(values)), key=values.__getitem__)
+    return best if values[best] > SMALLEST else None
+
+
+def _pointing(
+    drops: Sequence[float | None], changes: Sequence[bool | None], grid: CellGrid, prompt: Prompt
+) -> dict[str, Any] | None:
+    """Return whether drops lie where the mask of what is asked does; None where the scan has no such mask."""
+    masks, ref = asked_masks(prompt), prompt.crops()[0].volume
+    if not masks or ref != prompt.case.volumes[0]:
+        return None
+    volume = read(ref)
+    touching = grid.touched(np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks]))
+    body = _body(volume, grid) if volume.intensity == "hu" else changes
+    shown = [bool(one) and drop is not None for one, drop in zip(body, drops, strict=True)]
+    if not any(touching) or not any(shown):
+        return None
+    best = _cell(drops)
+    positive = [max(0.0, drop or 0.0) for drop in drops]
+    inside = sum(value for value, touches in zip(positive, touching, strict=True) if touches)
+    return {
+        "hit": None if best is None else touching[best],
+        "share": None if best is None else inside / sum(positive),
+        "chance": sum(one and touches for one, touches in zip(shown, touching, strict=True)) / sum(shown),
+    }
+
+
+def _body(volume: Volume, grid: CellGrid) -> list[bool]:
+    """Return which cells of a CT hold a part of the body."""
+    blocks = coarse(volume)
+    steps = zip(blocks.spacing_mm_zyx, volume.spacing_mm_zyx, strict=True)
+    z, y, x = (round(block / voxel) for block, voxel in steps)
+    return grid.touched(outline(blocks), (z, y, x))
