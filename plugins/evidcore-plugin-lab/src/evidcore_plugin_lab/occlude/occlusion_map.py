@@ -233,7 +233,7 @@ class _Work:
         self, key: str, prompt: Prompt, text: str, tokens: int, boxes: Sequence[BoxZYX],
         tell: Callable[[int], None],
     ) -> tuple[float, list[float | None], list[bool | None]]:  # fmt: skip
-        """Return the own log-probability a token, the drop of each cell, and whether covering changes input."""
+        """Return the own log-probability a token, each drop, and whether the cell changes what is shown."""
         self.bank.begin()
         changes = [_changes(self.bank, self.policy, prompt, box) for box in boxes]
         asked = [None, *(place for place, changed in enumerate(changes) if changed)]
