@@ -13,6 +13,7 @@ from evidcore_plugin_view.case_book import CaseBook
 from evidcore_plugin_view.cited_sentences import SentenceReader
 from evidcore_plugin_view.line_index import Line, LineIndex, Row
 from evidcore_plugin_view.line_rows import answer_row, group_row
+from evidcore_plugin_view.measured_drops import MeasuredDrops
 
 Kind = Literal["answers", "rollouts"]
 
@@ -34,6 +35,7 @@ class OpenedRun:
         self.head: RunRecord = read_head(self.folder)
         self.book = CaseBook(self.folder, show_reports=show_reports)
         self.sentences = SentenceReader()
+        self.drops = MeasuredDrops(self.folder)
         self._indexes: dict[tuple[Kind, str], LineIndex] = {}
         self._looked_up: list[LineIndex] = []
         self._lock = threading.Lock()

@@ -10,6 +10,7 @@ and it would draw predicted boxes there, which are drawn on the page of `evid pr
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,11 +20,52 @@ import numpy.typing as npt
 from evidcore.case import Crop, MaskRef
 from evidcore.page.gallery import outline
 
-Role = Literal["truth", "predicted", "looked-at", "shown"]
+Role = Literal["truth", "predicted", "looked-at", "shown", "occlusion"]
 Plane = Literal["axial", "coronal", "sagittal"]
 Mask = npt.NDArray[np.bool_]
 AXES: Mapping[Plane, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # which of z, y, x a slice cuts
 SpanZYX = tuple[int, int, int, int, int, int]  # z0, z1, y0, y1, x0, x1: starts included, stops excluded
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cells:
+    """How much less likely an answer becomes with each cell of a grid covered.
+
+    Args:
+        edges_zyx: of the cells along each axis, in voxels.
+        drops: of the log-probability, in nats a token; cells in raster order, x changes first. None: nothing
+            of the cell was shown.
+        largest: the cell with the largest drop; None: no drop is large enough to count.
+    """
+
+    edges_zyx: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    drops: tuple[float | None, ...]
+    largest: int | None
+
+    def falls(self) -> list[tuple[SpanZYX, float]]:
+        """Return the box of each cell whose covering lowers the answer, and its share of the largest drop."""
+        if self.largest is None:
+            return []
+        most = self.drops[self.largest] or 0.0
+        spans = itertools.product(*(itertools.pairwise(edges) for edges in self.edges_zyx))
+        return [
+            ((*z, *y, *x), drop / most)
+            for (z, y, x), drop in zip(spans, self.drops, strict=True)
+            if drop is not None and drop > 0
+        ]
+
+    def peak(self) -> SpanZYX | None:
+        """Return the box of the cell with the largest drop."""
+        return next((span for span, share in self.falls() if share == 1), None)
+
+    def legend(self) -> str:
+        """Say what the colours are."""
+        if self.largest is None:
+            return "The answer stays as likely whichever cell is covered."
+        return (
+            "How much less likely the answer is with this cell covered. "
+            f"Full colour: {self.drops[self.largest]:.3g} nats a token."
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +79,7 @@ class Overlay:
         boxes: in voxels.
         mask: where its mask lies, read when it is drawn.
         slices: axial slices that are named without a box.
+        cells: of an occlusion map.
         asked: whether the question is about it; then it is drawn at first.
     """
 
@@ -46,6 +89,7 @@ class Overlay:
     boxes: tuple[SpanZYX, ...] = ()
     mask: MaskRef | None = None
     slices: tuple[int, ...] = ()
+    cells: Cells | None = None
     asked: bool = True
 
     @property
@@ -60,6 +104,7 @@ class Drawn:
 
     outline: str
     fill: str = ""
+    shades: tuple[tuple[str, float], ...] = ()  # areas, and how strongly each is filled: 0 to 1
 
 
 def of_answer(line: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
@@ -108,6 +153,26 @@ def of_rollout(rollout: Mapping[str, Any], side: str, path: str) -> list[Overlay
     return [*found, *_seen((), rollout.get("turns") or (), side, path)]
 
 
+def of_drops(found: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
+    """Return an occlusion map, where it is of the volume that is drawn.
+
+    Args:
+        found: a line of `occlusion/<stage>.jsonl`.
+        side: "a" or "b".
+        path: of the volume that is drawn.
+    """
+    if Crop.parse_uri(found["image"]).volume.path != path:
+        return []
+    z, y, x = (tuple(edges) for edges in found["grid"]["edges_zyx"])
+    largest = found["largest"]
+    cells = Cells(
+        edges_zyx=(z, y, x),
+        drops=tuple(found["drops"]),
+        largest=None if largest is None else int(largest["cell"]),
+    )
+    return [Overlay(name="occlusion", role="occlusion", source=side, cells=cells)]
+
+
 def of_masks(masks: Mapping[str, MaskRef], asked: Sequence[str]) -> list[Overlay]:
     """Return a case's masks, those that the question is about first."""
     order = [*(name for name in asked if name in masks), *(name for name in masks if name not in asked)]
@@ -124,7 +189,8 @@ def extent(overlay: Overlay, mask: Mask | None, plane: Plane) -> list[int]:
     """
     axis = AXES[plane]
     seen: set[int] = set(overlay.slices) if plane == "axial" else set()
-    for span in overlay.boxes:
+    falls = [] if overlay.cells is None else [span for span, _ in overlay.cells.falls()]
+    for span in (*overlay.boxes, *falls):
         seen.update(range(span[2 * axis], span[2 * axis + 1]))
     if mask is not None:
         others = tuple(other for other in range(3) if other != axis)
@@ -135,6 +201,8 @@ def extent(overlay: Overlay, mask: Mask | None, plane: Plane) -> list[int]:
 def fullest(overlay: Overlay, mask: Mask | None, plane: Plane) -> int | None:
     """Return the slice of a plane that shows most of an overlay; None where none shows any."""
     seen = extent(overlay, mask, plane)
+    if overlay.cells is not None and (peak := overlay.cells.peak()) is not None:
+        return (peak[2 * AXES[plane]] + peak[2 * AXES[plane] + 1]) // 2
     if mask is None or not seen:
         return seen[len(seen) // 2] if seen else None
     others = tuple(other for other in range(3) if other != AXES[plane])
@@ -152,6 +220,8 @@ def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: 
         depth: slices of the volume along z.
     """
     axis = AXES[plane]
+    if overlay.cells is not None:
+        return _shaded(overlay.cells, plane, index, depth)
     edges = [
         _rectangle(span, plane, depth)
         for span in overlay.boxes
@@ -192,6 +262,18 @@ def filled(mask: Mask) -> str:
         ends = np.flatnonzero(edges[y]).reshape(-1, 2).tolist()
         pieces += [f"M{start} {y}H{stop}V{y + 1}H{start}Z" for start, stop in ends]
     return "".join(pieces)
+
+
+def _shaded(cells: Cells, plane: Plane, index: int, depth: int) -> Drawn | None:
+    """Return the cells of a slice, the one with the largest drop outlined."""
+    axis = AXES[plane]
+    here = [one for one in cells.falls() if one[0][2 * axis] <= index < one[0][2 * axis + 1]]
+    if not here:
+        return None
+    peak = "".join(_rectangle(span, plane, depth) for span, _ in here if span == cells.peak())
+    # cells behind each other along the plane's axis never share a slice
+    shades = tuple((_rectangle(span, plane, depth), round(share, 3)) for span, share in here)
+    return Drawn(outline=peak, shades=shades)
 
 
 def _rectangle(span: SpanZYX, plane: Plane, depth: int) -> str:

@@ -91,7 +91,7 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
 
     The scan is the first that a prompt showed; evidence of a side that saw another scan is not drawn over it.
     Overlays come in the order in which they are listed: what is right and asked about, then what was
-    predicted, then the case's other masks.
+    predicted, then the case's other masks. Occlusion maps are drawn at first where there is nothing else.
 
     Args:
         runs: by the name that references use.
@@ -109,6 +109,7 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
         return Scene(volume=None, overlays=(), notes=(note,), sides=(), waiting=False)
     path = first.volume.path
     said: list[Overlay] = []
+    drops: list[Overlay] = []
     sides: list[str] = []
     notes: list[str] = []
     for side, one, line, crops in zip("ab", references, lines, shown, strict=False):
@@ -118,6 +119,8 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
         sides.append(side)
         notes += _about(crops, side if len(references) > 1 else "")
         said += _evidence(one, line, side, path)
+        if one.kind == "answers" and (found := runs[one.run].drops.get(line)) is not None:
+            drops += overlay.of_drops(found, side, path)
     book = runs[references[0].run].book
     booked = book.case(lines[0])
     truth: list[Overlay] = []
@@ -125,8 +128,10 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
         truth = overlay.of_masks(booked.masks, _asked(lines[0], booked))
     elif booked is not None:
         notes.append("This is not the scan of the case that is asked about, so its masks are not drawn.")
-    order = {"truth": 0, "predicted": 1, "looked-at": 2, "shown": 3}
-    overlays = sorted(_once([*truth, *said]), key=lambda one: (not one.asked, order[one.role]))
+    order = {"truth": 0, "predicted": 1, "looked-at": 2, "shown": 3, "occlusion": 4}
+    if any(one.asked for one in (*truth, *said)):  # maps cover the whole scan
+        drops = [dataclasses.replace(one, asked=False) for one in drops]
+    overlays = sorted(_once([*truth, *said, *drops]), key=lambda one: (not one.asked, order[one.role]))
     return Scene(
         volume=first.volume,
         overlays=tuple(overlays),

@@ -162,7 +162,9 @@ class Routes:
         for one in scene.overlays:
             fields = ("id", "name", "role", "source", "asked")
             is_solid = bool(one.mask or one.boxes)
-            told["overlays"].append({name: getattr(one, name) for name in fields} | {"solid": is_solid})
+            legend = "" if one.cells is None else one.cells.legend()
+            more = {"solid": is_solid, "legend": legend}
+            told["overlays"].append({name: getattr(one, name) for name in fields} | more)
         return told
 
     def _volume(self, query: Query) -> Answer:
@@ -193,7 +195,7 @@ class Routes:
             mask = scan.mask(one.mask) if one.mask is not None else None
             shape = drawn(one, mask, plane, index, scan.volume.shape_zyx[0])
             if shape is not None:
-                found[name] = {"outline": shape.outline, "fill": shape.fill}
+                found[name] = {"outline": shape.outline, "fill": shape.fill, "shades": shape.shades}
         return found
 
     def _extent(self, query: Query) -> Answer:

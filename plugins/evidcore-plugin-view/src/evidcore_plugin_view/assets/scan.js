@@ -6,9 +6,10 @@ import { refusal, VolumeView } from "./volume.js";
 
 const PLANES = ["axial", "coronal", "sagittal"];
 const AXIS = { axial: "z", coronal: "y", sagittal: "x" };
-const ROLES = { truth: "truth", predicted: "predicted", "looked-at": "looked at", shown: "shown" };
+const ROLES = { truth: "truth", predicted: "predicted", "looked-at": "looked at", shown: "shown", occlusion: "covered, answer" };
 const OTHERS = 5; // colours for masks that the question is not about
 const KEPT_PICTURES = 150;
+const SHADE = 0.7; // opacity of the cell with the largest drop
 const WHEEL_PX = 60; // of turning for one slice; a mouse's notch is 100 or more
 
 /** Keeps slices that were fetched, the last ones longest. */
@@ -206,6 +207,7 @@ export class ScanView {
       const others = this.scene.overlays.filter((other) => other.role === "truth" && !other.asked);
       return `var(--other-${others.indexOf(one) % OTHERS})`;
     }
+    if (one.role === "occlusion") return `var(--drop-${one.source})`;
     if (one.role === "predicted") return `var(--side-${one.source})`;
     return one.role === "looked-at" ? "var(--looked)" : "var(--shown)";
   }
@@ -435,6 +437,7 @@ export class ScanView {
       if (!shape) return [];
       const style = { "--colour": this.colour(one) };
       return [
+        ...shape.shades.map(([d, share]) => s("path", { d, class: `shade ${this.emphasis(one)}`, style, "fill-opacity": SHADE * share, "data-overlay": one.id })),
         shape.fill ? s("path", { d: shape.fill, class: `fill ${this.emphasis(one)}`, style, "data-overlay": one.id }) : null,
         s("path", { d: shape.outline, class: `outline ${one.role} ${this.emphasis(one)}`, style, "data-overlay": one.id }),
       ].filter(Boolean);
@@ -450,7 +453,7 @@ export class ScanView {
   /** Below the slider: a line an overlay, drawn where it is seen. */
   paintRibbon() {
     const count = this.scene.planes[this.main].count;
-    const lines = this.scene.overlays.filter((one) => this.isOn(one) && one.extent?.[this.main].length && one.role !== "shown");
+    const lines = this.scene.overlays.filter((one) => this.isOn(one) && one.extent?.[this.main].length && !["shown", "occlusion"].includes(one.role));
     put(this.ribbon, ...lines.slice(0, 6).map((one) => {
       const runs = [];
       for (const index of one.extent[this.main]) {
@@ -465,8 +468,8 @@ export class ScanView {
 
   switches() {
     const { overlays } = this.scene;
-    const asked = overlays.filter((one) => one.asked);
-    const rest = overlays.filter((one) => !one.asked);
+    const asked = overlays.filter((one) => one.asked || one.role === "occlusion");
+    const rest = overlays.filter((one) => !asked.includes(one));
     const wasOpen = this.list.querySelector("details")?.open;
     put(this.list, 
       ...asked.map((one) => this.switch(one)),
@@ -488,10 +491,11 @@ export class ScanView {
       this.moved = true;
       this.paint();
     } }, one.name);
-    const who = one.role === "predicted" || one.role === "looked-at" ? `${ROLES[one.role]} ${one.source.toUpperCase()}` : ROLES[one.role];
+    const who = ["predicted", "looked-at", "occlusion"].includes(one.role) ? `${ROLES[one.role]} ${one.source.toUpperCase()}` : ROLES[one.role];
     return h("div", { class: `switch ${one.role}`, style: { "--colour": this.colour(one) } },
       h("label", {}, box, h("i", { class: "swatch" }), h("span", { class: "unseen" }, `draw ${one.name}, ${who}`)),
-      jump, h("span", { class: "faint" }, who), one.fault ? h("span", { class: "bad" }, one.fault) : null);
+      jump, h("span", { class: "faint" }, who), one.fault ? h("span", { class: "bad" }, one.fault) : null,
+      one.legend ? h("p", { class: "legend faint" }, h("i", { class: "scale" }), one.legend) : null);
   }
 
   notes() {

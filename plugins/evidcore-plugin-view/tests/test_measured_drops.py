@@ -1,0 +1,178 @@
+"""Occlusion maps in the viewer: cells on slices compared with their voxels, files, switches and pixels."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from evidcore_plugin_view import overlay
+from evidcore_plugin_view.measured_drops import MeasuredDrops
+from evidcore_plugin_view.opened_run import OpenedRun
+from evidcore_plugin_view.question_scene import Reference, compose
+from test_overlay import painted
+
+from evidcore.errors import RunError
+
+EDGES = ((0, 2, 5), (0, 4, 6, 8), (0, 10))
+CELLS = overlay.Cells(edges_zyx=EDGES, drops=(0.1, -0.2, None, 0.4, 0.0, 0.2), largest=3)
+RED, YELLOW = (255, 84, 112), (255, 225, 77)  # maps of sides A and B
+
+
+def boxes():
+    return [(*z, *y, *EDGES[2]) for z in ((0, 2), (2, 5)) for y in ((0, 4), (4, 6), (6, 8))]
+
+
+@pytest.mark.parametrize("plane", ["axial", "coronal", "sagittal"])
+def test_cells_are_shaded_by_their_share_of_the_largest_drop(plane):
+    strength = np.zeros((5, 8, 10))
+    for (z0, z1, y0, y1, x0, x1), drop in zip(boxes(), CELLS.drops, strict=True):
+        strength[z0:z1, y0:y1, x0:x1] = max(0.0, drop or 0.0) / 0.4
+    one = overlay.Overlay(name="occlusion", role="occlusion", source="a", cells=CELLS)
+    seen = []
+    for index in range(strength.shape[overlay.AXES[plane]]):
+        expected = overlay.cut(strength, plane, index)
+        drawn = overlay.drawn(one, None, plane, index, 5)
+        assert (drawn is not None) == expected.any()
+        if drawn is not None:
+            seen.append(index)
+            found = sum(share * painted(path, expected.shape) for path, share in drawn.shades)
+            assert found == pytest.approx(expected, abs=1e-3)
+            assert (painted(drawn.outline, expected.shape) == (expected == 1)).all()
+    assert overlay.extent(one, None, plane) == seen
+    assert overlay.fullest(one, None, plane) == {"axial": 3, "coronal": 2, "sagittal": 5}[plane]
+
+
+def test_the_legend_says_what_the_colours_are():
+    assert CELLS.legend().endswith("with this cell covered. Full colour: 0.4 nats a token.")
+    none = overlay.Cells(edges_zyx=EDGES, drops=(0.0,) * 6, largest=None)
+    assert none.legend() == "The answer stays as likely whichever cell is covered."
+    assert none.falls() == []
+
+
+def line_of(answer, cell, drop=0.5):
+    """A map of 2 x 2 x 2 cells in which one alone matters."""
+    drops = [0.0] * 8
+    drops[cell] = drop
+    return {
+        **{name: answer[name] for name in ("prompt_id", "task", "case_id", "text")},
+        "image": answer["images"][0],
+        "grid": {"shape_zyx": [2, 2, 2], "edges_zyx": [[0, 20, 40], [0, 48, 96], [0, 64, 128]]},
+        "drops": drops,
+        "largest": {"cell": cell, "drop": drop},
+    }
+
+
+@pytest.fixture
+def mapped(looked, tmp_path):
+    """A copy of the run in which the first question about a place has a map on both sides."""
+    copy = tmp_path / "looked" / looked.name
+    shutil.copytree(looked, copy)
+    (copy / "occlusion").mkdir()
+    for stage, cell in (("02-evaluate", 7), ("04-evaluate", 0)):
+        answers = [json.loads(one) for one in (copy / f"answers/{stage}.jsonl").read_text().splitlines()]
+        pointing = next(one for one in answers if one["task"] == "point")
+        (copy / f"occlusion/{stage}.jsonl").write_text(json.dumps(line_of(pointing, cell)) + "\n")
+    return copy
+
+
+def number_of(run, stage, task):
+    lines = [json.loads(one) for one in (run / f"answers/{stage}.jsonl").read_text().splitlines()]
+    return next(number for number, line in enumerate(lines) if line["task"] == task)
+
+
+@pytest.fixture
+def composed():
+    """Return a function that composes the scene of an answer of a run."""
+    opened = []
+
+    def scene(folder, task="point", stage="02-evaluate"):
+        opened.append(OpenedRun(folder, show_reports=False))
+        reference = Reference(run="a", kind="answers", stage=stage, number=number_of(folder, stage, task))
+        return compose({"a": opened[-1]}, [reference])
+
+    yield scene
+    for run in opened:
+        run.close()
+
+
+def maps(scene):
+    return [one for one in scene.overlays if one.role == "occlusion"]
+
+
+def test_a_map_is_there_where_the_file_holds_the_question(mapped, looked, composed):
+    (one,) = maps(composed(mapped))
+    assert (one.id, one.asked) == ("a/occlusion/occlusion", False)  # a box is drawn already
+    assert maps(composed(mapped, task="tell")) == []
+    assert maps(composed(looked)) == []
+
+
+def test_a_map_is_drawn_at_first_where_nothing_else_is(mapped, composed):
+    path = mapped / "answers/02-evaluate.jsonl"
+    lines = [json.loads(one) for one in path.read_text().splitlines()]
+    for line in lines:
+        if line["task"] == "point":
+            line |= {"slice": None, "boxes": [], "gold_slice": None}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (one,) = maps(composed(mapped))
+    assert one.asked
+
+
+def test_a_map_of_another_answer_is_not_drawn_and_a_new_file_is_read(mapped, tmp_path):
+    path = mapped / "occlusion/02-evaluate.jsonl"
+    number = number_of(mapped, "02-evaluate", "point")
+    answer = json.loads((mapped / "answers/02-evaluate.jsonl").read_text().splitlines()[number])
+    answer["stage"] = "02-evaluate"
+    drops = MeasuredDrops(mapped)
+    assert drops.get(answer)["largest"]["cell"] == 7
+    assert drops.get({**answer, "text": "another"}) is None
+    assert drops.get({**answer, "condition": "blank"}) is None
+    path.write_text(json.dumps(line_of(answer, 2)) + "\n")
+    os.utime(path, ns=(1, 1))
+    assert drops.get(answer)["largest"]["cell"] == 2
+    path.write_text("broken\n")
+    with pytest.raises(RunError, match=r"02-evaluate\.jsonl, line 1: not JSON, 'broken"):
+        drops.get(answer)
+
+
+def test_each_side_has_its_map_and_it_is_switched_on_and_off(browser, serve, mapped, open_page):
+    reader = open_page(browser, serve(mapped))
+    page = reader.page
+    page.select_option('[data-pick="task"]', "point")
+    reader.ready()
+    switches = {side: page.locator(f'input[data-overlay="{side}/occlusion/occlusion"]') for side in "ab"}
+    switches["a"].wait_for()
+    reader.ready()
+    assert not switches["a"].is_checked()  # there are boxes and a mask
+    assert "Full colour: 0.5 nats a token" in page.locator(".switch.occlusion .legend").first.inner_text()
+
+    def show(side):
+        page.click(f'.switch.occlusion:has(input[data-overlay="{side}/occlusion/occlusion"]) button')
+        clear = {plane: reader.colours(plane) for plane in ("axial", "coronal", "sagittal")}
+        switches[side].check()
+        return clear, {plane: reader.colours(plane) for plane in clear}
+
+    clear, shaded = show("a")  # z 20 to 40, y 48 to 96, x 64 to 128: the head is up
+    assert is_painted(clear["axial"], shaded["axial"], RED) == [[0, 0], [0, 1]]
+    assert is_painted(clear["coronal"], shaded["coronal"], RED) == [[0, 1], [0, 0]]
+    assert is_painted(clear["sagittal"], shaded["sagittal"], RED) == [[0, 1], [0, 0]]
+    switches["a"].uncheck()
+    assert (reader.colours() == clear["axial"]).all()
+    clear, shaded = show("b")  # the first cell
+    assert is_painted(clear["axial"], shaded["axial"], YELLOW) == [[1, 0], [0, 0]]
+    switches["a"].check()
+    assert (reader.colours() == shaded["axial"]).all()  # its cell is not on this slice
+
+
+def is_painted(clear, shaded, colour):
+    """Whether each quarter of a picture has a colour over it, or has not changed at all."""
+    expected = 0.3 * clear + 0.7 * np.array(colour)
+    painted = np.abs(shaded - expected).sum(axis=2) < 24
+    kept = np.abs(shaded - clear).sum(axis=2) < 12
+    found = []
+    for some, same in zip(np.array_split(painted, 2), np.array_split(kept, 2), strict=True):
+        halves = zip(np.array_split(some, 2, axis=1), np.array_split(same, 2, axis=1), strict=True)
+        shares = [(one.mean(), other.mean()) for one, other in halves]
+        assert all(max(pair) > 0.85 for pair in shares), shares  # lines and letters lie over it
+        found.append([int(one > other) for one, other in shares])
+    return found
