@@ -6,7 +6,7 @@ import { refusal, VolumeView } from "./volume.js";
 
 const PLANES = ["axial", "coronal", "sagittal"];
 const AXIS = { axial: "z", coronal: "y", sagittal: "x" };
-const ROLES = { truth: "truth", predicted: "predicted", "looked-at": "looked at", shown: "shown", occlusion: "covered, answer" };
+const ROLES = { truth: "truth", predicted: "predicted", "looked-at": "looked at", shown: "shown", occlusion: "map of answer" };
 const OTHERS = 5; // colours for masks that the question is not about
 const KEPT_PICTURES = 150;
 const SHADE = 0.7; // opacity of the cell with the largest drop
