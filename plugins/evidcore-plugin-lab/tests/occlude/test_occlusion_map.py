@@ -134,7 +134,8 @@ def test_a_stage_in_the_middle_is_asked_the_model_of_its_time(copied_run, evid):
     written(copied_run, "02-evaluate", "<answer>A</answer>")
     evid("occlude", copied_run, "--stage", "02-evaluate", *CELLS)
     (line,) = lines_of(copied_run)
-    assert line["model"]["stage"] == "01-sft"
+    told = json.loads((copied_run / "results/01-sft.json").read_text())
+    assert line["model"] == {"stage": "01-sft", "inputs": told["inputs"]}
 
 
 def test_the_same_command_goes_on_after_an_interruption(copied_run, evid, monkeypatch):

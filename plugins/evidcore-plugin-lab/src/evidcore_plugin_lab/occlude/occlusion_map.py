@@ -145,8 +145,8 @@ def occlude(
         raise RunError(f"{folder.path}: no answer of {name} can be measured ({reasons}).")
     with folder.held(), naming_full_disk(folder):
         policy = context.own_policy(prompts_per_pass=asking.prompts_per_batch)
-        assert before.model is not None  # `outputs_before` refuses
-        work = _Work(folder, name, policy, {"stage": trained_by, "checkpoint": before.model.parent.name})
+        result = json.loads((folder.path / "results" / f"{trained_by}.json").read_text(encoding="utf-8"))
+        work = _Work(folder, name, policy, {"stage": trained_by, "inputs": result["inputs"]})
         total, done, found = sum(len(grid.boxes) for _, _, grid in asked), 0, []
         for line, prompt, grid in asked:
             found.append(work.line(line, prompt, grid, _beyond(done, total, tell)))
