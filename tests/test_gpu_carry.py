@@ -90,6 +90,7 @@ def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_other
     assert "engine: ended with status 7" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_the_script_says_so_and_exits_3(tmp_path):
     done = subprocess.run(

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "howto" / "python.ipynb"
 KERNEL = """
 import ast, json, sys
@@ -25,6 +27,7 @@ for cell in json.load(open(sys.argv[1]))["cells"]:
 """
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_a_recipe_and_shows_its_tables(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", KERNEL, NOTEBOOK], capture_output=True, text=True, cwd=tmp_path, check=False

@@ -223,6 +223,7 @@ def test_one_line_of_a_recipe_trains_on_it(site, broken_site, recipe, evid, tmp_
     assert "evid-reward-laterality" in (metrics.parent / "lock.toml").read_text()
 
 
+@pytest.mark.slow
 def test_a_broken_one_stops_the_run_that_names_it_with_file_line_and_package(broken_site, recipe, evid):
     recipe.write_text(RECIPE.replace('use = "laterality", silent = 0.25', 'use = "cannot-import"'))
     done = evid("run", recipe, sites=[broken_site])

@@ -135,6 +135,7 @@ def test_the_evaluation_measures_what_was_trained_beside_its_blind_rule(done):
     assert result_of(done, "03-evaluate")["reference_lines"] == {"count": {"training_median": median}}
 
 
+@pytest.mark.slow
 def test_its_rows_can_be_paired_by_question_as_ablations_do(done):
     lines = lines_of(done, "03-evaluate")
     for metric in ("exact_match", "absolute_error"):

@@ -49,6 +49,7 @@ def test_where_nobody_guesses_right_consensus_changes_no_advantage(script, pay):
     assert gain(script, pay, script.GUESSING[0], seeds=2, steps=20) == pytest.approx([0, 0], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_consensus_gains_with_the_majority_and_harms_against_it(script, pay):
     assert statistics.fmean(gain(script, pay, script.GUESSING[1])) > 0.01
     assert statistics.fmean(gain(script, pay, script.GUESSING[4])) < 0
@@ -64,6 +65,7 @@ def test_only_what_is_unsure_is_forked(script):
     assert (len(episodes), forks) == (20 * script.ANSWERS, {0})
 
 
+@pytest.mark.slow
 def test_forks_of_what_is_unsure_gain_where_it_alone_can_succeed(script):
     arms = [
         [script.train_beginnings(script.BEGINNINGS[0], seed, 60, script.RATE, table) for seed in range(6)]

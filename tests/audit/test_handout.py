@@ -176,6 +176,7 @@ def test_a_model_that_looks_is_found_and_one_that_reads_headers_is_not(prepared,
     assert header["verdict"]["choice"].startswith("No sign that looking helps: ")
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_the_same_policy_asked_in_this_process(recipe, prepared, audit, tmp_path):
     looked = json.loads(audit(answered(prepared, looks), "--json").stdout)
     assembly = Assembly(load(recipe))
@@ -208,6 +209,7 @@ def test_nothing_that_is_handed_over_names_patient_condition_or_key(recipe, prep
     assert {line["max_new_tokens"] for line in questions(prepared)} == {9}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("floats", [False, True])
 def test_files_differ_in_nothing_but_voxels_and_grid(recipe, evid, tmp_path, floats):
     asked = tmp_path / "asked"
@@ -243,6 +245,7 @@ def test_own_voxels_are_on_their_grid_and_a_volume_is_written_once(recipe, prepa
     assert places != sorted(places)
 
 
+@pytest.mark.slow
 def test_a_preparation_is_the_same_when_it_is_made_again(recipe, prepared, evid, tmp_path):
     evid("audit", "prepare", recipe, "--out", tmp_path / "again", "--key", tmp_path / "kept.json")
     assert not (tmp_path / "again" / "key.json").exists()
@@ -315,6 +318,7 @@ def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
     assert "no key (KeyError('preparation'))" in audit(answers, exit_code=2).stderr
 
 
+@pytest.mark.slow
 def test_other_preparations_have_other_ids(recipe, prepared, evid, tmp_path):
     evid("audit", "prepare", recipe, "--out", tmp_path / "fewer", "--limit", 8)
     fewer, all_ = ({line["id"] for line in questions(one)} for one in (tmp_path / "fewer", prepared))

@@ -153,6 +153,7 @@ def test_what_components_print_is_not_in_the_json(evid, recipe, monkeypatch):
     assert 'asked\n{"asked": true}\n' in said.stderr
 
 
+@pytest.mark.slow
 def test_check_reads_first_cases_and_counts_tokens(evid, recipe):
     text = evid("check", recipe).output
     assert "01-sft               chest train, report" in text

@@ -100,6 +100,7 @@ def test_rows_and_lines_of_a_stage_hold_what_its_metrics_say(recipe, tmp_path):
     assert all("<report>" in body["messages"][1]["content"] for body in server.requests)
 
 
+@pytest.mark.slow
 def test_a_stage_measures_by_no_metric_that_it_does_not_name(recipe, tmp_path):
     folder = start(recipe(), tmp_path / "runs")
     run(folder)

@@ -95,6 +95,7 @@ def test_whatever_it_does_ends_and_is_named(act, planted, rollouts):
         reward(rollouts, {})
 
 
+@pytest.mark.slow
 def test_one_that_stops_itself_is_late_or_cannot_stop(planted, rollouts):
     """The first process of a process table of its own is not stopped from inside."""
     with pytest.raises(ContractError, match=r"has not answered in its own process for 1\.5 s"):

@@ -134,6 +134,7 @@ def test_functions_are_told_by_the_templates_that_know_some(name):
         assert told != turns.before_question
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PASSING)
 def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(name):
     tokenizer = tokenizer_of(SHIPPED[name])

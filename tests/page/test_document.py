@@ -166,6 +166,7 @@ def test_too_few_patients_are_said_where_an_interval_would_stand(fake_run):
     assert "No intervals: too few patients (5 of at least 20)." in text
 
 
+@pytest.mark.slow
 def test_a_group_of_forked_answers_shows_its_tree_and_its_turns(fake_run):
     path = fake_run.folder / "rollouts" / "05-grpo.jsonl"
     assert "leaves" not in written(fake_run)

@@ -12,6 +12,7 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.dry_run import dry_run
 from evidcore.runs.inputs import hashed_inputs, inputs_hash
 
+pytestmark = pytest.mark.slow  # they load every recipe
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "recipes" / "ablations").glob("*.toml"))
 LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
@@ -22,7 +23,6 @@ def ablations():
     return [load_ablation(file) for file in FILES]
 
 
-@pytest.mark.slow
 def test_they_are_those_of_the_papers_tables(ablations):
     assert [one.name for one in ablations] == [file.stem for file in FILES]
     assert {one.name for one in ablations} == {
@@ -38,7 +38,6 @@ def test_they_are_those_of_the_papers_tables(ablations):
     assert arms["discretisation"] == ["none", "paper", "released"]
 
 
-@pytest.mark.slow
 def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
     for one in ablations:
         assert len(one.seeds) >= 3
@@ -49,7 +48,6 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
                 assert all(use.limit == 0 or use.limit >= 100 for use in stage.data)
 
 
-@pytest.mark.slow
 def test_all_arms_of_all_tables_share_both_fits(ablations):
     keys = [set(), set()]
     for one in ablations:
@@ -84,7 +82,6 @@ def test_each_reward_of_medvol_is_left_out_by_the_arm_of_its_name(ablations):
         ]
 
 
-@pytest.mark.slow
 def test_an_arm_changes_what_it_is_called_after(ablations):
     by_name = {one.name: one for one in ablations}
 
@@ -152,7 +149,6 @@ def by_turns(arms):
     return [arms[int(count) % len(arms)]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(FILES)), ids=[file.stem for file in FILES])
 def test_every_arm_passes_the_check_on_few_cases(ablations, place):
     one = ablations[place]

@@ -147,6 +147,7 @@ def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, 
     assert "a chat_template.jinja that begins the assistant's turn without opening a thought" in failed.stderr
 
 
+@pytest.mark.slow
 def test_a_prompt_that_no_context_holds_is_refused(evid, recipe_of):
     path = recipe_of("qwen2_5")
     config = evid.folder / "language-qwen2_5" / "config.json"

@@ -33,6 +33,7 @@ def test_status_is_written_whole(tmp_path):
     assert (found["state"], found["stage"], found["step"], found["message"]) == ("failed", "03-sft", 4, "why")
 
 
+@pytest.mark.slow
 def test_a_folder_is_held_by_one_process(tmp_path, warm):
     run = RunFolder(tmp_path)
     run.set_status("running")

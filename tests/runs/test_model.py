@@ -28,6 +28,7 @@ def asked(small_run):
     return ask
 
 
+@pytest.mark.slow
 def test_features_lie_in_the_folder_and_the_precision_that_a_recipe_names(asked, tmp_path):
     shown, bank = asked(f"{{ precision = 'float16', folder = '{tmp_path}', memory_gb = 0 }}")
     assert bank.encoded == shown

@@ -4,6 +4,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
+
 from evidcore.builtin.rollouts import Plain
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
@@ -35,6 +37,7 @@ def entered(work, names):
     return order
 
 
+@pytest.mark.slow
 def test_a_step_enters_the_functions_in_the_picture_s_order(bench, kit):
     drawn = picture()
     model, processor = bench.model()

@@ -89,6 +89,7 @@ class Holes(Reward):
         ]
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench, kit):
     model, processor = bench.model()
     start, own = bench.model()
@@ -128,6 +129,7 @@ def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench
         assert (gradients[name] - gradient).norm() <= 2e-3 * gradient.norm() + 1e-6, name
 
 
+@pytest.mark.slow
 def test_without_max_failed_the_first_failure_ends_the_run_with_three_rows(bench, kit):
     with pytest.raises(ContractError) as caught:
         run(bench, kit, "first", [named(Fails(kit))])
@@ -198,6 +200,7 @@ def seldom(kit, steps, count):
     return [named(Fails(kit, lambda rollouts: rng.random() < 0.01))]
 
 
+@pytest.mark.slow
 def test_failures_of_one_percent_are_counted_in_metrics_and_on_the_page(bench, kit):
     steps = 12
     _, heard, found = run(bench, kit, "seldom", seldom(kit, steps, 1), steps=steps, max_failed=0.1)

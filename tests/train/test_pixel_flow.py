@@ -429,6 +429,7 @@ ASKED = {  # in an evaluation
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKED)
 def test_what_is_broken_is_named_before_it_is_measured(bench, name):
     plant, clause = ASKED[name]
@@ -598,6 +599,7 @@ class Drawing(grpo.GroupTrainer):
         return super()._compute_loss(model, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "settings", "rows"),
     [

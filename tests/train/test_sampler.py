@@ -229,6 +229,7 @@ class Looks(RolloutStrategy):
         return episodes
 
 
+@pytest.mark.slow
 def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(bench, kit):
     model, processor = bench.model()
     heard = kit.heard()

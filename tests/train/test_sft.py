@@ -96,6 +96,7 @@ def test_the_loss_per_row_is_the_weighted_sum_over_a_row(bench, kit, rows_per_fo
         assert wanted > 10 * plain_loss(bench, reweighter)
 
 
+@pytest.mark.slow
 def test_a_sum_is_a_mean_at_a_higher_learning_rate(bench, kit):
     """One step of plain gradient descent: the sum's is the mean's, times the weight of a row."""
     targets = Targets(bench.model()[1], bench.source(bench.set_of("report")), Rising())
@@ -124,6 +125,7 @@ def test_padding_does_not_dilute_the_mean_as_in_the_released_code(bench, kit):
     assert heard.steps[0]["loss"] > 1.0001 * released
 
 
+@pytest.mark.slow
 def test_four_rows_at_once_are_one_row_four_times(bench, kit):
     # plain gradient descent: Adam would blow a gradient of 1e-12 up to a whole step
     changed = {"reweighter": Rising(), "steps": 3, "learning_rate": 0.1, "trl": {"optim": "sgd"}}
@@ -211,6 +213,7 @@ def test_settings_that_mean_nothing_are_refused(bench, kit, changed, message):
         run(bench, kit, **changed)
 
 
+@pytest.mark.slow
 def test_muon_trains_another_way_than_adamw(bench, kit):
     muon, heard = run(bench, kit, "muon", steps=4, optimizer="muon")
     assert heard.steps[-1]["loss"] < heard.steps[0]["loss"]

@@ -118,6 +118,7 @@ def test_what_the_core_sets_cannot_be_set_through_trl(bench, kit):
     assert owned - OWNED.keys() == set()
 
 
+@pytest.mark.slow
 def test_a_step_over_a_stand_in_takes_every_key_of_a_stage(bench, kit):
     try_step(
         kit.sft_settings(optimizer="muon", loss_per="row", trl={"lr_scheduler_type": "cosine"}), "02-sft"
@@ -128,6 +129,7 @@ def test_a_step_over_a_stand_in_takes_every_key_of_a_stage(bench, kit):
     assert list(bench.folder.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

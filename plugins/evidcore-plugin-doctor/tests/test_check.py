@@ -193,6 +193,7 @@ def test_a_planted_fault_is_found(planted, case, check_name, severity, text):
     assert [fault for fault in here if re.search(text, fault.text) and fault.severity == severity], here
 
 
+@pytest.mark.slow
 def test_nothing_but_the_planted_faults_is_found(planted):
     faults, _ = planted
     surplus = [

@@ -138,6 +138,7 @@ def test_each_planted_reader_is_named(cases, settle, planted, says):
     assert checks["reader"].outcome == "note"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", [Prior, Everything, ByHeight])
 def test_a_reader_that_does_not_see_is_paid_too_little_on_right_slices(cases, settle, planted):
     checks, _ = settle(planted(cases))

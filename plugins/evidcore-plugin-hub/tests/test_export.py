@@ -45,6 +45,7 @@ def cases(small_run):
     return [case for split in ("train", "validation", "test") for case in assembly.split("chest", split)]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_transformers_gives_the_same_logits_as_the_runs_model(small_run, exported, cases):
     model, processor = assemble.load(small_run / "checkpoints" / "03-sft")

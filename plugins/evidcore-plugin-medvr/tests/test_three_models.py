@@ -285,6 +285,7 @@ class Credited(EntropyRegrounding):
         return [dataclasses.replace(one, credit=(1.0,) * len(one.ids)) for one in episodes]
 
 
+@pytest.mark.slow
 def test_credit_of_ones_is_the_gradient_without_credit(made, source, monkeypatch, tmp_path):
     settings = GrpoSettings(
         train=("bridge", "language"), steps=1, learning_rate=0.05, prompts_per_step=2, answers_per_prompt=4,

@@ -50,6 +50,7 @@ def test_a_cue_follows_the_patient_s_type(cue, clean):
     assert np.corrcoef(types, levels)[0, 1] > (0.9 if cue == "table_cue" else 0.95)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cue", CUES)
 def test_a_cue_follows_a_finding_and_a_twin_keeps_it(cue, clean):
     options = {"cue_of": "liver cyst", cue: 1.0}

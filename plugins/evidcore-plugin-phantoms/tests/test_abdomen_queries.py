@@ -261,6 +261,7 @@ def test_without_a_prior_words_alone_are_right_by_chance(without_prior):
     assert by_words(train, test) < 0.5 + margin
 
 
+@pytest.mark.slow
 def test_with_a_prior_words_alone_are_often_right(with_prior, without_prior):
     assert by_table(*with_prior) > by_table(*without_prior) + 0.1
     train, test = (

@@ -85,6 +85,7 @@ def test_it_learns_to_find_an_unseen_object_and_where_it_ends(balls, fitted):
     assert np.mean(found) == pytest.approx(figures["validation_dice"])
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_of_a_segmenter(balls, fitted):
     segmenter, _, _ = fitted
     truth = truth_of(balls[7])

@@ -113,6 +113,7 @@ def test_wheel_keys_and_drag_move_slices_window_and_crosshair(browser, served, o
     assert page.locator("#list a[aria-current]").get_attribute("data-key") != second
 
 
+@pytest.mark.slow
 def test_a_link_leads_back_texts_stay_texts_and_a_long_one_is_cut(browser, served, open_page):
     reader = open_page(browser, served)
     page = reader.page

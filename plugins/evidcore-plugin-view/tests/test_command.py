@@ -65,6 +65,7 @@ def test_a_real_run_is_described_with_its_stages(small_run):
     assert {row["condition"] for row in rows} == {"own"}
 
 
+@pytest.mark.slow
 def test_a_run_is_read_again_when_it_has_gone_on(copied_run):
     status = copied_run / "STATUS"
     run = OpenedRun(copied_run, show_reports=False)

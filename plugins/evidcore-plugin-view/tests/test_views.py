@@ -108,6 +108,7 @@ def test_forks_are_drawn_where_they_leave_and_lead_to_their_rollout(browser, ser
     assert page.locator('input[name="rollout"][value="0"]').is_checked()
 
 
+@pytest.mark.slow
 def test_the_staircase_has_a_step_for_each_condition_and_leads_to_its_answers(browser, served, open_page):
     reader = open_page(browser, served)
     page = reader.page

@@ -89,6 +89,7 @@ def test_the_settings_are_the_papers():
     assert {recipe.datasets[name]["use"] for name in asked} == {"ct-rate", "rad-chestct"}
 
 
+@pytest.mark.slow
 def test_plan_adds_up_by_hand(planned):
     sft, grpo = planned["stages"][0], planned["stages"][3]
     whole = ENCODER + BRIDGE + LANGUAGE

@@ -53,6 +53,7 @@ def test_check_counts_tokens_and_parameters(checked):
     assert weights == 2 * (ENCODER + BRIDGE + LANGUAGE)
 
 
+@pytest.mark.slow
 def test_adapters_alone_are_trained(checked):
     for stage in checked["stages"]:
         assert (stage["trained"], stage["frozen"]) == (ADAPTERS, ENCODER + BRIDGE + LANGUAGE)

@@ -136,6 +136,7 @@ def test_the_verdict_tells_a_function_that_looks_from_one_that_guesses_and_one_t
     assert gain(audited["guesses"]) <= 0 < 0.1 < gain(audited["looks"]) < gain(audited["remembers"])
 
 
+@pytest.mark.slow
 def test_an_audit_leaves_a_run_with_answers_by_condition_and_a_page(audited):
     run = audited["looks"]
     assert run.status["state"] == "finished"

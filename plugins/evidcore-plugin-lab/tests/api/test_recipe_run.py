@@ -90,6 +90,7 @@ def test_overrides_and_place_are_those_of_the_call(trained, tmp_path):
     assert trained.recipe["stage"][2]["max_new_tokens"] == 24
 
 
+@pytest.mark.slow
 def test_rollouts_have_a_row_each_and_a_column_a_reward(trained):
     found = trained.rollouts
     assert len(found) == 2 * 2 * 2  # steps, prompts, answers

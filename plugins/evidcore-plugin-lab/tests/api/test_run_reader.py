@@ -19,6 +19,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         evidcore.Run(None)
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_files(small_run):
     run = evidcore.Run(str(small_run))
     found = run.results

@@ -50,6 +50,7 @@ def test_its_own_rewards_pay_what_they_paid(trained):
     assert len({one.before for one in found.groups}) > 1
 
 
+@pytest.mark.slow
 def test_another_reward_pays_otherwise(trained, evid):
     found = json.loads(evid("rescore", trained, "--reward", "random", "--json").stdout)
     lines = [json.loads(one) for one in (trained / "rollouts/05-grpo.jsonl").read_text().splitlines()]

@@ -284,6 +284,7 @@ def test_no_name_in_a_header_comes_out(pointing_run, tmp_path):
         assert b"DOE^JANE" not in content, path.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

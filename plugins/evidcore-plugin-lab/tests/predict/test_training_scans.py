@@ -82,6 +82,7 @@ def test_a_chest_is_answered_and_an_abdomen_refused_unless_asked_for(chests, tmp
     assert record["completion"]
 
 
+@pytest.mark.slow
 def test_the_command_refuses_with_a_sentence_and_warns_before_the_answer(evid, chests, tmp_path):
     belly = scans(chests, "belly")[0]
     result = evid("predict", chests.path, belly, "--out", tmp_path / "a", exit_code=2)
