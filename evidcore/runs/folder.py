@@ -16,6 +16,7 @@ import json
 import os
 import shlex
 import shutil
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -184,8 +185,8 @@ def settle(made: Path, target: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a small file in one move."""
-    part = path.with_name(f".{path.name}.part")
+    """Write a small file in one move; other processes and threads may write it too, the last one stays."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
 
