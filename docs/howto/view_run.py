@@ -1,8 +1,10 @@
-"""Take the pictures of docs/howto/view_run.md.
+"""Take the pictures of docs/howto/view_run.md, occlusion maps switched on; it needs Chromium.
 
-Run `python docs/howto/view_run.py RUN docs/howto/view_run.png '#task=point'`; it needs Chromium. The other
-picture is `view_run_3d.png`, of '#task=tell&scan=3d'. The run is the one that the fixture `looked` of the
-package's tests writes.
+    python docs/howto/view_run.py RUN docs/howto/view_real.png \\
+        '#a=a:04-evaluate:own&b=a:08-evaluate:own&at=choice/test-00004:test-00004-1'
+
+with the run of `make demo` after `evid occlude RUN --limit 80`; `view_run.png` of '#task=point' and
+`view_run_3d.png` of '#task=tell&scan=3d' with the run that the fixture `looked` of the package's tests writes.
 """
 
 from __future__ import annotations
@@ -35,13 +37,16 @@ def take(folder: Path, target: Path, fragment: str) -> None:
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"],
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 860}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="light")
         page.goto(server.address)
         page.wait_for_selector("body[data-ready]")
         page.goto(f"{server.address.partition('?')[0]}{fragment}")
         page.reload()
         page.wait_for_selector(".screen.large[data-painted], .volume[data-painted]")
         page.wait_for_function("() => !document.querySelector('.waiting')", timeout=120_000)
+        for map_of_a_side in page.locator('input[data-overlay*="occlusion"]').all():
+            map_of_a_side.check()
+        page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(3000)
         shot = Image.open(io.BytesIO(page.screenshot()))
         shot.convert("RGB").quantize(256, kmeans=3).save(target, optimize=True)
