@@ -40,6 +40,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
+from scipy.special import softmax
 from side_by_side import Figure, parser, tell
 
 from evidcore.case import (
@@ -72,12 +73,6 @@ LEAN = 0.4  # of the looks at one cell, where the start leans to it
 
 Table = npt.NDArray[np.float64]
 Curve = list[float]  # right looks, a probability, before each step and after the last
-
-
-def softmax(logits: Table) -> Table:
-    """Return probabilities along the last axis."""
-    raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
 def advantages(totals: Table) -> Table:

@@ -238,14 +238,14 @@ def _seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def final_outputs(folder: RunFolder, recipe: Recipe) -> StageOutputs:
-    """Return the checkpoints of a finished run.
+def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -> StageOutputs:
+    """Return the checkpoints that finished stages of a run lead to, by place; `recipe.line` is its model's.
 
     Raises:
-        RunError: if a stage that trains has not finished.
+        RunError: if one that trains has not finished.
     """
     found = StageOutputs()
-    for index, stage in recipe.line.items():
+    for index, stage in stages.items():
         name = recipe.stage_name(index)
         checkpoint = folder.path / "checkpoints" / name
         if stage.output is not None:

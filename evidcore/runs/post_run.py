@@ -17,7 +17,7 @@ from evidcore.recipe.check import stage_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import refuse_changes
 from evidcore.runs.context import Context
-from evidcore.runs.execute import Execution, final_outputs
+from evidcore.runs.execute import Execution, outputs_of
 from evidcore.runs.folder import RunFolder, naming_full_disk, write
 from evidcore.runs.lock import lock_table
 from evidcore.runs.model import StageOutputs
@@ -31,7 +31,8 @@ def last_model(folder: RunFolder) -> Path:
     Raises:
         RunError: if a stage that trains has not finished, or none trains a whole model.
     """
-    model = final_outputs(folder, load(folder.path / "resolved.toml")).model
+    recipe = load(folder.path / "resolved.toml")
+    model = outputs_of(folder, recipe, recipe.line).model
     if model is None:
         raise RunError(
             f"{folder.path}: its recipe trains no model that could answer: it has no sft and no grpo stage. "
@@ -58,7 +59,7 @@ def audit_run(folder: RunFolder, *, limit: int = 0, blind_arm: bool = False) -> 
         raise RunError(
             f"{folder.path}: its recipe has no evaluate stage, so there are no questions to ask. Add one."
         )
-    assembly, before = Assembly(recipe), final_outputs(folder, recipe)
+    assembly, before = Assembly(recipe), outputs_of(folder, recipe, recipe.line)
     before.load_services(assembly)
     stage = auditing(last, limit, blind_arm=blind_arm)
     name = f"{len(recipe.stages) + 1:02d}-audit"

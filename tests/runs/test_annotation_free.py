@@ -36,7 +36,7 @@ def test_the_recipe_comes_out_bit_for_bit_the_same_with_masks_and_findings_and_w
     told, bare = (
         Path(json.loads(evid("run", RECIPE, "--out", tmp_path / answer, "--json", *changes).stdout)["run"])
         for answer in ("true", "false")
-        for changes in [_set(*FEW, f"dataset.slices.annotated={answer}")]
+        for changes in [[w for one in (*FEW, f"dataset.slices.annotated={answer}") for w in ("--set", one)]]
     )
     for name in ("answers/04-evaluate.jsonl", "rollouts/05-grpo.jsonl", "answers/06-evaluate.jsonl"):
         assert (told / name).read_bytes() == (bare / name).read_bytes(), name
@@ -48,7 +48,3 @@ def test_the_recipe_comes_out_bit_for_bit_the_same_with_masks_and_findings_and_w
     assert any((trained[0][name] != cold[name]).any() for name in cold)  # it has learnt
     groups = [json.loads(line) for line in (told / "rollouts" / "05-grpo.jsonl").read_text().splitlines()]
     assert any(len({one["total"] for one in group["rollouts"]}) > 1 for group in groups)
-
-
-def _set(*changes):
-    return [word for change in changes for word in ("--set", change)]

@@ -11,7 +11,7 @@ import pytest
 from evidcore.errors import RecipeError
 from evidcore.recipe import load, to_toml
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.execute import final_outputs
+from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.inputs import inputs_hash, planned_inputs
 from evidcore.runs.lock import lock_table
@@ -81,7 +81,10 @@ def test_an_arm_starts_where_it_leaves_and_leads_to_nothing(armed):
         "08-evaluate": grpo,
     }  # fmt: skip
     recipe = load(armed / "resolved.toml")
-    assert final_outputs(RunFolder(armed), recipe).model == (armed / "checkpoints" / "07-grpo").resolve()
+    assert (
+        outputs_of(RunFolder(armed), recipe, recipe.line).model
+        == (armed / "checkpoints" / "07-grpo").resolve()
+    )
 
 
 @pytest.mark.slow

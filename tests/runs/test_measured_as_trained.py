@@ -15,7 +15,7 @@ from evidcore.recipe import load
 from evidcore.runs import run, start
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.execute import final_outputs
+from evidcore.runs.execute import outputs_of
 from evidcore.runs.post_run import audit_run
 from evidcore.train.sampler import RolloutPolicy
 
@@ -94,12 +94,12 @@ def test_a_policy_is_measured_with_the_rollout_that_trained_it(looking):
     before = (answers / "02-evaluate.jsonl").read_text().splitlines()
     assert not any("turns" in json.loads(line) for line in before)  # nothing was called
     recipe = load(looking.path / "resolved.toml")
-    context = Context(Assembly(recipe), "05-evaluate", before=final_outputs(looking, recipe))
+    context = Context(Assembly(recipe), "05-evaluate", before=outputs_of(looking, recipe, recipe.line))
     policy = context.policy()
     assert isinstance(policy, RolloutPolicy)
     assert policy.strategy.slices == 3
     # what the stages before trained answers in one turn
-    before = dataclasses.replace(final_outputs(looking, recipe), trained_by=recipe.stages[2])
+    before = dataclasses.replace(outputs_of(looking, recipe, recipe.line), trained_by=recipe.stages[2])
     assert type(Context(Assembly(recipe), "02-evaluate", before=before).policy()) is VLMPolicy
 
 

@@ -11,7 +11,7 @@ from evidcore_plugin_lab.commands.pack import pack_run
 from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs import RunFolder
-from evidcore.runs.execute import final_outputs
+from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import held
 
 
@@ -35,7 +35,8 @@ def test_a_packed_run_is_whole_elsewhere(unpacked, tmp_path, evid):
     for path in before.rglob("*"):
         if path.is_file() and path.name != ".lock":
             assert filecmp.cmp(path, unpacked / path.relative_to(before), shallow=False), path
-    outputs = final_outputs(RunFolder(unpacked), load(unpacked / "resolved.toml"))
+    recipe = load(unpacked / "resolved.toml")
+    outputs = outputs_of(RunFolder(unpacked), recipe, recipe.line)
     assert outputs.model is not None
     assert outputs.model.is_relative_to(tmp_path / "elsewhere")
     evid("page", unpacked)
@@ -67,6 +68,7 @@ def test_a_run_that_was_moved_without_its_stages_keeps_its_page(copied_run, tmp_
     assert (
         f"A run needs the stages beside it, {tmp_path / 'stages'}: move them too, or `evid pack RUN`" in said
     )
+    recipe = load(alone / "resolved.toml")
     with pytest.raises(RunError, match="of its links lead nowhere"):
-        final_outputs(RunFolder(alone), load(alone / "resolved.toml"))
+        outputs_of(RunFolder(alone), recipe, recipe.line)
     assert (alone / "page" / "index.html").read_bytes() == written

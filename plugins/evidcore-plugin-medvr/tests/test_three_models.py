@@ -120,10 +120,10 @@ def prompts(source):
     return [source[number].prompt for number in range(2)]
 
 
-def forking(**changed):
+def forking(kind=EntropyRegrounding, **changed):
     """Give a strategy that forks each call while its group has forks left."""
     options = {"base_probability": 1.0, "gate": False, "told": False, **changed}
-    return EntropyRegrounding([Zoom(Volume(), smallest_side=4)], **options)
+    return kind([Zoom(Volume(), smallest_side=4)], **options)
 
 
 def calling(**changed):
@@ -296,10 +296,9 @@ def test_credit_of_ones_is_the_gradient_without_credit(made, source, monkeypatch
 
     def moved(kind):
         model.load_state_dict(start)
-        strategy = kind([Zoom(Volume(), smallest_side=4)], base_probability=1.0, gate=False, told=False)
         trainer = make_trainer(
             model, processor, source, [NamedReward(name="letters", reward=Letters())], settings,
-            tmp_path / kind.__name__, seed=1, announce=Silent(), strategy=strategy,
+            tmp_path / kind.__name__, seed=1, announce=Silent(), strategy=forking(kind),
             engine=Guided(monkeypatch, calls=2),
         )  # fmt: skip
         stage.train(trainer, tmp_path / kind.__name__, resume=False)

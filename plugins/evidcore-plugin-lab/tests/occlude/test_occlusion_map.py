@@ -16,6 +16,7 @@ from evidcore.recipe import load
 from evidcore.runs import open_run, run, start
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
+from evidcore.runs.execute import outputs_of
 from evidcore.train.stand_in import TinyEncoder
 from evidcore.volume import read, save_volume
 
@@ -87,7 +88,7 @@ def test_the_map_finds_the_one_cell_that_a_model_looks_at(keyhole, evid):
 def drop_by_file(folder, line):
     """The drop of the largest cell, by a file of its own with air in it."""
     recipe = load(folder / "resolved.toml")
-    before, _ = occlusion_map.outputs_before(open_run(folder), recipe, 1)
+    before = outputs_of(open_run(folder), recipe, occlusion_map.stages_before(recipe, 1))
     context = Context(Assembly(recipe), "02-evaluate", before=before)
     stage = recipe.stages[1]
     prompt = next(one for one in stage.prompts(stage.data[0], context) if one.id == line["prompt_id"])

@@ -16,7 +16,7 @@ import numpy as np
 from evidcore.case import MaskRef
 from evidcore.errors import DataError
 from evidcore.volume.pictures import save_picture
-from evidcore_plugin_tables.csv_rows import shown
+from evidcore_plugin_tables.csv_rows import items_of_cell, shown
 from evidcore_plugin_tables.table_questions import written
 
 INSIDE = 255  # white, so that a mask can be looked at
@@ -117,11 +117,10 @@ def _named(value: Any, where: str) -> Iterator[tuple[str, Any]]:
             for edges in held if is_several else [held]:
                 yield name.strip(), edges
         return
-    for item in filter(None, (item.strip() for item in written(value).split(";"))):
-        name, equals, edges = (part.strip() for part in item.partition("="))
+    for name, equals, edges in items_of_cell(written(value)):
         if not equals:
             raise DataError(
-                f"{where}: boxes are written name=x0 y0 x1 y1 with ';' between, got {shown(item)}. "
+                f"{where}: boxes are written name=x0 y0 x1 y1 with ';' between, got {shown(name)}. "
                 f"Correct the cell."
             )
         yield name, edges

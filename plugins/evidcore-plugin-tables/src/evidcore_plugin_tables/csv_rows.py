@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from evidcore.errors import DataError, did_you_mean
@@ -85,3 +85,10 @@ def usual_column(column: str, usual: str, other: str, names: Collection[str]) ->
 def optional_column(column: str, usual: str, names: Collection[str]) -> str:
     """Return a column that may be absent under its usual name alone; "" where it is."""
     return "" if column == usual and usual not in names else column
+
+
+def items_of_cell(cell: str) -> Iterator[tuple[str, str, str]]:
+    """Yield of each item of `name=value; name=value` its name, "=" and its value; no "=": all is the name."""
+    for item in filter(None, (item.strip() for item in cell.split(";"))):
+        name, equals, value = item.partition("=")
+        yield name.strip(), equals, value.strip()

@@ -9,7 +9,7 @@ from typing import get_args
 
 from evidcore.case import MaskRef, Split, State
 from evidcore.errors import DataError, did_you_mean
-from evidcore_plugin_tables.csv_rows import Row, read_rows, shown, usual_column
+from evidcore_plugin_tables.csv_rows import Row, items_of_cell, read_rows, shown, usual_column
 
 LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")
 STATES: dict[str, State | None] = {
@@ -135,8 +135,7 @@ def finding_state(cell: str, where: str) -> State | None:
 def masks_of_cell(cell: str, folder: Path, where: str) -> dict[str, MaskRef]:
     """Read `name=file; name=file#5` into masks by name."""
     masks: dict[str, MaskRef] = {}
-    for item in filter(None, (item.strip() for item in cell.split(";"))):
-        name, equals, file = (part.strip() for part in item.partition("="))
+    for name, equals, file in items_of_cell(cell):
         if not equals or not name or not file or name in masks:
             raise DataError(
                 f"{where}: masks are written name=file, each name once, with ';' between, got {shown(cell)}. "

@@ -270,7 +270,8 @@ def _shaded(cells: Cells, plane: Plane, index: int, depth: int) -> Drawn | None:
     here = [one for one in cells.falls() if one[0][2 * axis] <= index < one[0][2 * axis + 1]]
     if not here:
         return None
-    peak = "".join(_rectangle(span, plane, depth) for span, _ in here if span == cells.peak())
+    largest = cells.peak()
+    peak = "".join(_rectangle(span, plane, depth) for span, _ in here if span == largest)
     # cells behind each other along the plane's axis never share a slice
     shades = tuple((_rectangle(span, plane, depth), round(share, 3)) for span, share in here)
     return Drawn(outline=peak, shades=shades)

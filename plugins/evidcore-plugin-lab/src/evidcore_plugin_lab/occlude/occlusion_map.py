@@ -32,6 +32,7 @@ import numpy as np
 from evidcore.audit.occlusion import asked_masks
 from evidcore.case import Prompt
 from evidcore.compute.processes import pin_threads
+from evidcore.contracts import Stage
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.asking import AskingStage
 from evidcore.evaluate.bootstrap import Interval, mean_interval
@@ -39,12 +40,11 @@ from evidcore.evaluate.reference_lines import cluster
 from evidcore.formats import Geometry, Volume
 from evidcore.geometry.body import coarse, outline
 from evidcore.model.policy import VLMPolicy
-from evidcore.page.record import refuse_moved
 from evidcore.recipe import Recipe, load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
+from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, naming_full_disk, write
-from evidcore.runs.model import StageOutputs
 from evidcore.runs.record import append, read_lines
 from evidcore.volume import content_hash, read, read_geometry, read_mask
 from evidcore_plugin_lab.occlude.cell_grid import BoxZYX, CellGrid, grid_over
@@ -117,7 +117,14 @@ def occlude(
     place = recipe.stage_names.index(name)
     asking: Any = recipe.stages[place]
     chosen = _chosen(folder, name, questions)
-    before, trained_by = outputs_before(folder, recipe, place)
+    above = stages_before(recipe, place)
+    before = outputs_of(folder, recipe, above)
+    if before.model is None:
+        raise RunError(
+            f"{folder.path}: no stage above {name} trains a model, and its fresh bridge was not kept. "
+            "Name an evaluate stage behind one that trains."
+        )
+    trained_by = recipe.stage_name(max(at for at, one in above.items() if one.output == "model"))
     pin_threads(recipe.threads)
     assembly = Assembly(recipe)
     before.load_services(assembly)
@@ -155,36 +162,12 @@ def occlude(
     return Measured(path=work.path, stage=name, lines=tuple(found), left_out=left_out)
 
 
-def outputs_before(folder: RunFolder, recipe: Recipe, place: int) -> tuple[StageOutputs, str]:
-    """Return the checkpoints that a stage started from, and the name of the stage that trained the model.
-
-    Args:
-        folder: of the run.
-        recipe: of the run.
-        place: of the stage.
-
-    Raises:
-        RunError: if a stage that trains above it has not finished, or none trains a model.
-    """
-    stands: dict[str, tuple[StageOutputs, str]] = {}  # by arm, "" for the recipe's own line
-    for index, stage in enumerate(recipe.stages):
-        before, trained_by = stands.get(stage.arm) or stands.get("") or (StageOutputs(), "")
-        if index == place:
-            break
-        name = recipe.stage_name(index)
-        checkpoint = folder.path / "checkpoints" / name
-        if stage.output is not None:
-            refuse_moved(folder.path)
-            if not checkpoint.exists():
-                raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
-        after = before.after(stage, checkpoint.resolve())
-        stands[stage.arm] = after, name if stage.output == "model" else trained_by
-    if before.model is None:
-        raise RunError(
-            f"{folder.path}: no stage above {recipe.stage_name(place)} trains a model, and its fresh bridge "
-            "was not kept. Name an evaluate stage behind one that trains."
-        )
-    return before, trained_by
+def stages_before(recipe: Recipe, place: int) -> dict[int, Stage]:
+    """Return the stages that lead to one, by place: an arm's, and those of the recipe's line before them."""
+    arm = recipe.stages[place].arm
+    own = {at: stage for at, stage in enumerate(recipe.stages[:place]) if arm and stage.arm == arm}
+    begins = min(own, default=place)
+    return {at: stage for at, stage in recipe.line.items() if at < begins} | own
 
 
 class _Work:

@@ -24,7 +24,7 @@ from evidcore.recipe import load
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.execute import final_outputs
+from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, appearing, write
 from evidcore.runs.post_run import last_model
 from evidcore.volume import Volume, read, read_geometry
@@ -87,7 +87,7 @@ def predict_scan(
     with appearing(target) as work:
         assembly = Assembly(recipe)
         put = questions(inquiry, is_free=assembly.tasks[name].takes_free_questions)
-        before = final_outputs(folder, recipe)
+        before = outputs_of(folder, recipe, recipe.line)
         before.load_services(assembly)
         policy = Context(assembly, "predict", before=before).own_policy()
         spec = policy.model.model.encoder.input
@@ -151,7 +151,7 @@ def describe_training(folder: RunFolder, tell: Tell | None = None) -> dict[str, 
     """
     weights, recipe = last_model(folder), load(folder.path / "resolved.toml")
     assembly = Assembly(recipe)
-    policy = Context(assembly, "predict", before=final_outputs(folder, recipe)).own_policy()
+    policy = Context(assembly, "predict", before=outputs_of(folder, recipe, recipe.line)).own_policy()
     return training_record(training_scans(folder, assembly, policy, weights, tell), assembly)
 
 
