@@ -146,6 +146,7 @@ def test_its_rows_can_be_paired_by_question_as_ablations_do(done):
         )
 
 
+@pytest.mark.slow
 def test_the_audit_of_the_recipe_is_theirs_with_its_verdict(done):
     result, rows = result_of(done, "04-audit"), rows_of(done, "04-audit")
     own, blank = (rows[f"{side} volumes", "exact_match"]["value"] for side in ("own", "blank"))
@@ -157,12 +158,14 @@ def test_the_audit_of_the_recipe_is_theirs_with_its_verdict(done):
     assert {line["condition"] for line in lines_of(done, "04-audit")} == {"own", "blank"}
 
 
+@pytest.mark.slow
 def test_the_stage_measures_gold_answers(done):
     rows = rows_of(done, "02-oracle")
     assert rows["count", "exact_match"]["value"] == 1.0
     assert rows["count", "absolute_error"]["value"] == 0.0
 
 
+@pytest.mark.slow
 def test_the_page_draws_them_without_knowing_their_names(done):
     page = (done / "page" / "index.html").read_text(encoding="utf-8")
     result, looking, tables = (
@@ -181,6 +184,7 @@ def test_the_page_draws_them_without_knowing_their_names(done):
     assert "training median exact match" in tables
 
 
+@pytest.mark.slow
 def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
     said = evid("audit", "policy", done)
     assert "grounding margin" in said
@@ -194,6 +198,7 @@ def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
     assert "own volumes" in text_of((done / "page" / "index.html").read_text())
 
 
+@pytest.mark.slow
 def test_the_run_is_said_and_listed_and_locked(done, evid):
     said = "\n".join(summary(RunFolder(done))["lines"])
     assert "reference lines: training median" in said
@@ -206,6 +211,7 @@ def test_the_run_is_said_and_listed_and_locked(done, evid):
     assert {row["name"] for row in listed} == {"policy", "own-against-blank"}
 
 
+@pytest.mark.slow
 def test_they_keep_the_contracts_of_their_kinds(site, done, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(site)
     task, evaluation, audit = (

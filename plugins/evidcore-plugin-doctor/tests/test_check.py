@@ -224,6 +224,7 @@ def test_a_clean_set_has_no_fault_and_is_counted(home, tools):
     assert (summary.errors, summary.warnings, summary.relatives) == ({}, {}, 0)
 
 
+@pytest.mark.slow
 def test_other_reconstructions_of_a_patient_are_counted_and_no_fault(planted):
     _, summary = planted
     assert summary.relatives == 1

@@ -98,6 +98,7 @@ def test_it_keeps_the_contract_of_what_can_be_fitted(balls, tmp_path):
     check_fit(lambda: SlicePropagator(**SMALL), balls[:2], balls[2:3], tmp_path, options=options)
 
 
+@pytest.mark.slow
 def test_what_was_saved_finds_the_same(balls, fitted):
     segmenter, folder, _ = fitted
     truth, ref = truth_of(balls[6]), balls[6].volumes[0]
@@ -107,6 +108,7 @@ def test_what_was_saved_finds_the_same(balls, fitted):
     assert all(np.array_equal(one, other) for one, other in zip(once, named, strict=True))
 
 
+@pytest.mark.slow
 def test_equal_prompts_of_a_call_run_once_and_all_prompts_side_by_side(balls, fitted):
     segmenter, _, _ = fitted
     truth = truth_of(balls[6])
@@ -128,6 +130,7 @@ def test_without_weights_it_says_what_to_do(balls, tmp_path):
         SlicePropagator(tmp_path, pretrained="gone").session(ref)
 
 
+@pytest.mark.slow
 def test_weights_of_another_network_are_named(balls, fitted, tmp_path):
     _, folder, _ = fitted
     weights = load_file(folder / "weights.safetensors")
@@ -206,6 +209,7 @@ def test_where_nothing_is_likely_the_likeliest_voxel_of_the_box_stands(balls):
     assert np.argwhere(found)[:, 2].tolist() == [13] * 8  # the column of the box where the ramp is highest
 
 
+@pytest.mark.slow
 def test_points_stand_for_what_lies_around_them(balls, fitted):
     segmenter, _, _ = fitted
     truth = truth_of(balls[6])
@@ -214,6 +218,7 @@ def test_points_stand_for_what_lies_around_them(balls, fitted):
     assert dice_of(segmenter.session(balls[6].volumes[0]).mask([point]), truth) > 0.6
 
 
+@pytest.mark.slow
 def test_the_mask_of_the_prompted_slice_is_taken_as_it_is(balls, fitted):
     segmenter, _, _ = fitted
     truth = truth_of(balls[6])

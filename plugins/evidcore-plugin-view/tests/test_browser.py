@@ -160,6 +160,7 @@ def test_groups_show_rewards_and_what_a_rollout_looked_at(browser, served, open_
     )
 
 
+@pytest.mark.slow
 def test_it_fits_a_telephone_and_every_control_has_a_name(browser, served, open_page):
     reader = open_page(browser, served)
     page = reader.page

@@ -135,6 +135,7 @@ def test_a_map_of_another_answer_is_not_drawn_and_a_new_file_is_read(mapped, tmp
         drops.get(answer)
 
 
+@pytest.mark.slow
 def test_each_side_has_its_map_and_it_is_switched_on_and_off(browser, serve, mapped, open_page):
     reader = open_page(browser, serve(mapped))
     page = reader.page
