@@ -1,4 +1,5 @@
-# make demo   environment, then recipes/med3d_r1.toml in two processes, then its figures (2 CPU cores, about 9 minutes)
+# make demo   environment, then recipes/med3d_r1.toml in two processes, then its figures (2 CPU cores, about 9 minutes);
+#             RECIPE=emrl: another of recipes/
 # make demo FRESH=1   what ships fitted with the recipe is made anew too (about 30 minutes)
 # make test   environment, then all tests but the slow ones
 # make test-all   those too; TURNS=1 those of a quarter of the files, by the commit's number, as CI does; TIMES=FILE keeps
@@ -36,7 +37,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PLUGINS)
 
 demo: venv
 	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(BIN)/python -m torch.distributed.run --standalone --nproc_per_node $(PROCESSES) \
-	  -m evidcore run recipes/med3d_r1.toml $(if $(FRESH),--fresh)
+	  -m evidcore run recipes/$(RECIPE).toml $(if $(FRESH),--fresh)
 
 test: venv
 	$(PYTEST) -m "not slow" --durations 20 --durations-min 1

@@ -46,6 +46,7 @@ class TextShape:
     key_width: int  # of keys, and of values: fewer heads
     inner_width: int  # of the MLP
     vocabulary: int
+    context: int | None  # tokens that it holds
 
     @classmethod
     def of(cls, config: Any) -> TextShape:
@@ -59,6 +60,7 @@ class TextShape:
             key_width=int(getattr(config, "num_key_value_heads", None) or heads) * head,
             inner_width=int(config.intermediate_size),
             vocabulary=int(config.vocab_size),
+            context=getattr(config, "max_position_embeddings", None),
         )
 
     def matrices(self) -> Matrices:
@@ -252,14 +254,13 @@ def dry_run(recipe: Recipe) -> DryRun:
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
                 if any(use is own for own in stage.data):  # what is replayed is not written
-                    wrong += _too_long(seen, stage, where, assembly.language.config(assembly.corpus))
+                    wrong += _too_long(seen, stage, where, made.text.context if made and made.text else None)
             except EvidError as cause:
                 wrong.append(f"{where}: {cause}")
     if wrong:
         count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
-        raise RecipeError(
-            f"{recipe.path}: {count}\n" + "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
-        )
+        told = "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
+        raise RecipeError(f"{recipe.path}: {count}\n{told}")
     grid = encoder.grid(encoder.input.size_zyx)
     width = assembly.language.width()
     with torch.device("meta"):
@@ -417,7 +418,7 @@ def estimated_tokens(
     return known.chat_tokens + around + known.text_tokens(written), known.text_tokens(gold) + 1
 
 
-def _too_long(seen: CheckedData, stage: Stage, where: str, config: Any | None) -> Iterator[str]:
+def _too_long(seen: CheckedData, stage: Stage, where: str, holds: int | None) -> Iterator[str]:
     """Yield what is wrong where the gold answer would be cut off, or no context holds prompt and answer."""
     most, gold = stage.longest_answer, seen.answer_tokens
     if most is not None and gold is not None and gold > most:
@@ -426,7 +427,6 @@ def _too_long(seen: CheckedData, stage: Stage, where: str, config: Any | None) -
             f"which has {gold} tokens. Allow at least that."
         )
     asked, answer = seen.prompt_tokens, gold if most is None else most
-    holds = getattr(config, "max_position_embeddings", None)
     if holds is not None and asked is not None and answer is not None and asked + answer > holds:
         yield (
             f"{where}: a prompt of task {seen.task!r} has {asked} tokens and its answer up to "
