@@ -114,7 +114,7 @@ def desk(tmp_path_factory):
     return tmp_path_factory.mktemp("desk"), {"PYTHONPATH": str(site)}
 
 
-TRAINS = ("start", "ablations.md", "predict.md", "view_run.md")  # what a first hour reads, and pages besides
+TRAINS = ("start", "ablations.md", "compare.md", "predict.md", "view_run.md")  # of a first hour, and others
 RUN = [
     pytest.param(path, marks=pytest.mark.slow) if {path.parent.name, path.name} & {*TRAINS} else path
     for path in WRITTEN
