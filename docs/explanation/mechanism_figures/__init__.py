@@ -1,0 +1,1 @@
+"""Figures of mechanisms: a module measures one in a run and draws it."""
