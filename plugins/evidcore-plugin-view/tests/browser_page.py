@@ -60,8 +60,8 @@ class Reader:
 
     def close(self):
         self.context.close()
-        assert self.faults == []
-        assert self.outside == []
+        assert self.faults == [], self.faults
+        assert self.outside == [], self.outside
 
 
 def near(pixels, colour, within=60):

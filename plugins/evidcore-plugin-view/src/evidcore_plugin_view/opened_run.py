@@ -11,6 +11,7 @@ from evidcore.errors import RunError, did_you_mean
 from evidcore.page.record import RunRecord, read_head
 from evidcore_plugin_view.case_book import CaseBook
 from evidcore_plugin_view.cited_sentences import SentenceReader
+from evidcore_plugin_view.followed_masks import FollowedMasks, names_segmenter
 from evidcore_plugin_view.line_index import Line, LineIndex, Row
 from evidcore_plugin_view.line_rows import answer_row, group_row
 from evidcore_plugin_view.measured_drops import MeasuredDrops
@@ -36,6 +37,8 @@ class OpenedRun:
         self.book = CaseBook(self.folder, show_reports=show_reports)
         self.sentences = SentenceReader()
         self.drops = MeasuredDrops(self.folder)
+        self.has_segmenter = names_segmenter(self.head.recipe)
+        self.followed = FollowedMasks(self.folder)
         self._indexes: dict[tuple[Kind, str], LineIndex] = {}
         self._looked_up: list[LineIndex] = []
         self._lock = threading.Lock()
@@ -149,6 +152,7 @@ class OpenedRun:
         """End what was started for it."""
         self.book.close()
         self.sentences.close()
+        self.followed.close()
 
 
 def _asked(stage: str, line: Line) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,10 @@ import numpy.typing as npt
 from evidcore.case import Crop, MaskRef
 from evidcore.page.gallery import outline
 
-Role = Literal["truth", "predicted", "looked-at", "shown", "occlusion"]
+if TYPE_CHECKING:
+    from evidcore_plugin_view.followed_masks import FollowRequest
+
+Role = Literal["truth", "predicted", "followed", "looked-at", "shown", "occlusion"]
 Plane = Literal["axial", "coronal", "sagittal"]
 Mask = npt.NDArray[np.bool_]
 AXES: Mapping[Plane, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # which of z, y, x a slice cuts
@@ -78,6 +81,7 @@ class Overlay:
         source: "a" or "b" for an answer on that side, empty for the data set.
         boxes: in voxels.
         mask: where its mask lies, read when it is drawn.
+        follow: boxes of which a segmenter makes its mask.
         slices: axial slices that are named without a box.
         cells: of an occlusion map.
         asked: whether the question is about it; then it is drawn at first.
@@ -88,6 +92,7 @@ class Overlay:
     source: str = ""
     boxes: tuple[SpanZYX, ...] = ()
     mask: MaskRef | None = None
+    follow: FollowRequest | None = None
     slices: tuple[int, ...] = ()
     cells: Cells | None = None
     asked: bool = True

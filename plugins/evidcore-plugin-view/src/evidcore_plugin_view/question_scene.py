@@ -6,12 +6,13 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from evidcore.case import Crop, VolumeRef
+from evidcore.case import Box, Crop, MaskRef, VolumeRef
 from evidcore.errors import RunError
 from evidcore.page.gallery import WORDS
 from evidcore.page.record import findings_of
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.case_book import BookedCase
+from evidcore_plugin_view.followed_masks import FollowRequest
 from evidcore_plugin_view.line_index import Line
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.overlay import Overlay
@@ -71,6 +72,7 @@ class Scene:
     overlays: tuple[Overlay, ...]
     notes: tuple[str, ...]
     sides: tuple[str, ...]  # those that were shown this scan
+    target: Mapping[str, MaskRef]  # the masks that are asked about; empty where not all of them are known
     waiting: bool  # whether the case's masks are still looked for
 
     def overlay(self, name: str) -> Overlay:
@@ -106,7 +108,7 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     if first is None:
         recorded = any(shown)
         note = "Every voxel that the prompt showed is air." if recorded else "No image was recorded."
-        return Scene(volume=None, overlays=(), notes=(note,), sides=(), waiting=False)
+        return Scene(volume=None, overlays=(), notes=(note,), sides=(), target={}, waiting=False)
     path = first.volume.path
     said: list[Overlay] = []
     drops: list[Overlay] = []
@@ -124,11 +126,23 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     book = runs[references[0].run].book
     booked = book.case(lines[0])
     truth: list[Overlay] = []
+    target: Mapping[str, MaskRef] = {}
     if booked is not None and path in booked.paths:
-        truth = overlay.of_masks(booked.masks, _asked(lines[0], booked))
+        asked = _asked(lines[0], booked)
+        truth = overlay.of_masks(booked.masks, asked)
+        if set(asked) <= booked.masks.keys():
+            target = {name: booked.masks[name] for name in asked}
     elif booked is not None:
         notes.append("This is not the scan of the case that is asked about, so its masks are not drawn.")
-    order = {"truth": 0, "predicted": 1, "looked-at": 2, "shown": 3, "occlusion": 4}
+    if booked is not None and path == booked.paths[0]:  # boxes are followed through the case's own volume
+        sided = zip("ab", references, lines, strict=False)
+        said += [
+            found
+            for side, one, line in sided
+            if side in sides and runs[one.run].has_segmenter
+            for found in _followed(one, line, side, first)
+        ]
+    order = {"truth": 0, "predicted": 1, "followed": 2, "looked-at": 3, "shown": 4, "occlusion": 5}
     if any(one.asked for one in (*truth, *said)):  # maps cover the whole scan
         drops = [dataclasses.replace(one, asked=False) for one in drops]
     overlays = sorted(_once([*truth, *said, *drops]), key=lambda one: (not one.asked, order[one.role]))
@@ -137,6 +151,7 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
         overlays=tuple(overlays),
         notes=(*dict.fromkeys(notes), *book.faults()),
         sides=tuple(sides),
+        target=target,
         waiting=booked is None and book.is_waiting(lines[0]),
     )
 
@@ -148,6 +163,28 @@ def _evidence(one: Reference, line: Line, side: str, path: str) -> list[Overlay]
     if one.rollout is not None:
         found += overlay.of_rollout(one.rollout_of(line), side, path)
     return found
+
+
+def _followed(one: Reference, line: Line, side: str, shown: Crop) -> list[Overlay]:
+    """Return the mask that a segmenter makes of the boxes of an answer or a rollout, if it has any."""
+    said = line
+    if one.kind == "rollouts":
+        said = {} if one.rollout is None else one.rollout_of(line).get("evidence") or {}
+    boxes = tuple(Box(**box) for box in said.get("boxes") or ())
+    if not boxes:
+        return []
+    wanted = FollowRequest(
+        run=one.run,
+        kind=one.kind,
+        stage=one.stage,
+        task=str(line["task"]),
+        case=str(line["case_id"]),
+        prompt=str(line["prompt_id"]),
+        image=Crop(volume=shown.volume).uri(),
+        slice=said.get("slice"),
+        boxes=boxes,
+    )
+    return [Overlay(name="mask", role="followed", source=side, follow=wanted)]
 
 
 def _asked(line: Line, booked: BookedCase) -> list[str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from evidcore.errors import RunError
+from evidcore.errors import DataError, RunError
 from evidcore_plugin_view import niivue
 from evidcore_plugin_view.opened_run import OpenedRun
 
 if TYPE_CHECKING:
     from evidcore_plugin_view.opened_scan import Scan
-    from evidcore_plugin_view.overlay import Plane
+    from evidcore_plugin_view.overlay import Mask, Overlay, Plane
     from evidcore_plugin_view.question_scene import Reference, Scene
 
 Query = Mapping[str, str]
@@ -43,6 +45,7 @@ class Routes:
             "shapes": self._shapes,
             "extent": self._extent,
             "value": self._value,
+            "followed": self._followed,
         }
 
     def answer(self, name: str, query: Query) -> Answer | None:
@@ -161,9 +164,9 @@ class Routes:
         told |= {"scan": scan.name, "sides": scene.sides, "niivue": niivue.ASSET.is_file()}
         for one in scene.overlays:
             fields = ("id", "name", "role", "source", "asked")
-            is_solid = bool(one.mask or one.boxes)
+            is_solid = bool(one.mask or one.boxes or one.follow)
             legend = "" if one.cells is None else one.cells.legend()
-            more = {"solid": is_solid, "legend": legend}
+            more = {"solid": is_solid, "legend": legend, "follows": one.follow is not None}
             told["overlays"].append({name: getattr(one, name) for name in fields} | more)
         return told
 
@@ -176,8 +179,7 @@ class Routes:
 
         scene = self._composed(query)
         scan, one = self._scan(scene), scene.overlay(query["overlay"])
-        mask = scan.mask(one.mask) if one.mask is not None else None
-        return scan.nifti(voxels(one, mask, scan.volume.shape_zyx))
+        return scan.nifti(voxels(one, self._mask_of(one, scan), scan.volume.shape_zyx))
 
     def _slice(self, query: Query) -> Answer:
         scan = self._scan(self._composed(query))
@@ -192,8 +194,7 @@ class Routes:
         found = {}
         for name in query["overlays"].split("|") if query["overlays"] else ():
             one = scene.overlay(name)
-            mask = scan.mask(one.mask) if one.mask is not None else None
-            shape = drawn(one, mask, plane, index, scan.volume.shape_zyx[0])
+            shape = drawn(one, self._mask_of(one, scan), plane, index, scan.volume.shape_zyx[0])
             if shape is not None:
                 found[name] = {"outline": shape.outline, "fill": shape.fill, "shades": shape.shades}
         return found
@@ -204,14 +205,63 @@ class Routes:
 
         scene = self._composed(query)
         scan, one = self._scan(scene), scene.overlay(query["overlay"])
-        mask = scan.mask(one.mask) if one.mask is not None else None
+        mask = self._mask_of(one, scan)
         seen: dict[str, Any] = {plane: extent(one, mask, plane) for plane in AXES}
         seen["fullest"] = {plane: fullest(one, mask, plane) for plane in AXES}
         return seen | {"window": None if mask is None else scan.window_around(mask)}
 
+    def _mask_of(self, one: Overlay, scan: Scan) -> Mask | None:
+        """Return the mask of an overlay, None for one that has none.
+
+        Raises:
+            RunError: if a segmenter has not made it, or cannot.
+        """
+        if one.follow is None:
+            return None if one.mask is None else scan.mask(one.mask)
+        found = self._run(one.follow.run).followed.get(one.follow)
+        if found is None:
+            raise RunError(f"{one.id}: its boxes are still followed. Ask again.")
+        if found.part is None:
+            raise RunError(found.fault)
+        return found.mask()
+
+    def _followed(self, query: Query) -> Answer:
+        """Have the boxes of an answer followed; tell what became of them, and how like the truth it is."""
+        scene = self._composed(query)
+        one = scene.overlay(query["overlay"])
+        if one.follow is None:
+            raise RunError(f"{one.id}: is made of no boxes that a segmenter follows.")
+        found = self._run(one.follow.run).followed.get(one.follow)
+        if found is None:
+            return {"waiting": True, "fault": "", "legend": "", "dsc": None}
+        mask = found.mask()
+        if mask is None:
+            return {"waiting": False, "fault": found.fault, "legend": "", "dsc": None}
+        dsc, compared = _compared(mask, self._scan(scene), scene)
+        legend = f"Made of the boxes by {found.by}. {compared}"
+        return {"waiting": False, "fault": "", "legend": legend.strip(), "dsc": dsc}
+
     def _value(self, query: Query) -> Answer:
         scan = self._scan(self._composed(query))
         return scan.value(*(int(query[axis]) for axis in "zyx"))
+
+
+def _compared(mask: Mask, scan: Scan, scene: Scene) -> tuple[float | None, str]:
+    """Return the DSC of a mask with what is asked about, None where that is not known, and a sentence."""
+    from evidcore.geometry.boxes import dice
+
+    about = " + ".join(scene.target)
+    try:
+        truth = [scan.mask(ref) for ref in scene.target.values()]
+    except DataError as cause:
+        return None, f"No DSC: {cause}"
+    if not truth:
+        return None, "" if mask.any() else "It holds no voxel."
+    together = functools.reduce(operator.or_, truth)
+    if not mask.any() and not together.any():
+        return None, f"Neither it nor {about} holds a voxel."
+    dsc = dice(mask, together)
+    return dsc, f"DSC {dsc:.3f} with {about}."
 
 
 def _reference(text: str) -> Reference:

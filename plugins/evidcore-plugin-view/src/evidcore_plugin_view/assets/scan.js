@@ -6,10 +6,11 @@ import { refusal, VolumeView } from "./volume.js";
 
 const PLANES = ["axial", "coronal", "sagittal"];
 const AXIS = { axial: "z", coronal: "y", sagittal: "x" };
-const ROLES = { truth: "truth", predicted: "predicted", "looked-at": "looked at", shown: "shown", occlusion: "map of answer" };
+const ROLES = { truth: "truth", predicted: "predicted", followed: "followed", "looked-at": "looked at", shown: "shown", occlusion: "map of answer" };
 const OTHERS = 5; // colours for masks that the question is not about
 const KEPT_PICTURES = 150;
 const SHADE = 0.7; // opacity of the cell with the largest drop
+const ASK_AGAIN_MS = 700; // while the server works
 const WHEEL_PX = 60; // of turning for one slice; a mouse's notch is 100 or more
 
 /** Keeps slices that were fetched, the last ones longest. */
@@ -109,7 +110,7 @@ export class ScanView {
         this.paint();
       }
       this.again(key, tries + 1);
-    }, 700);
+    }, ASK_AGAIN_MS);
   }
 
   async begin() {
@@ -139,12 +140,42 @@ export class ScanView {
 
   async extent(one) {
     if (one.extent) return;
+    if (one.follows && !one.made) {
+      this.follow(one); // takes as long as the segmenter does
+      return;
+    }
     try {
       one.extent = await get("extent", { ...this.scene.references, overlay: one.id });
     } catch (error) {
       one.extent = { axial: [], coronal: [], sagittal: [], fullest: {}, window: null };
       one.fault = error.message;
     }
+  }
+
+  /** Have the boxes of an overlay followed, and draw the mask once it is made. */
+  async follow(one) {
+    if (one.following || one.fault) return;
+    one.following = true;
+    const { references } = this.scene;
+    while (one.following) {
+      this.tellFollowed(one);
+      const told = await get("followed", { ...references, overlay: one.id }).catch((error) => ({ fault: error.message }));
+      if (!this.scene.overlays.includes(one)) return; // the reader has gone on
+      if (told.waiting) await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN_MS));
+      else Object.assign(one, { made: !told.fault, fault: told.fault, legend: told.legend });
+      one.following = Boolean(told.waiting) && this.isOn(one);
+    }
+    this.tellFollowed(one);
+    if (!one.made) return;
+    await this.extent(one);
+    if (this.scene.overlays.includes(one)) this.paint();
+  }
+
+  /** Tell how far the segmenter is with an overlay, and how like the truth its mask is. */
+  tellFollowed(one) {
+    if (!one.told) return; // the list is not built yet
+    one.told.className = `legend ${one.fault ? "bad" : "faint"}`;
+    put(one.told, one.following ? "The segmenter follows the boxes …" : one.fault || one.legend);
   }
 
   /** Begin where what the question is about is seen, else where the model pointed, else in the middle. */
@@ -209,6 +240,7 @@ export class ScanView {
     }
     if (one.role === "occlusion") return `var(--drop-${one.source})`;
     if (one.role === "predicted") return `var(--side-${one.source})`;
+    if (one.role === "followed") return `var(--follow-${one.source})`;
     return one.role === "looked-at" ? "var(--looked)" : "var(--shown)";
   }
 
@@ -383,7 +415,7 @@ export class ScanView {
 
   async paintVolume() {
     const { scene } = this;
-    const shapes = scene.overlays.filter((one) => one.solid && this.isOn(one)).map((one) => ({
+    const shapes = scene.overlays.filter((one) => one.solid && this.isOn(one) && (one.made || !one.follows)).map((one) => ({
       id: one.id, role: one.role, colour: rgb(this.list, this.colour(one)), emphasis: this.emphasis(one),
     }));
     try {
@@ -486,16 +518,20 @@ export class ScanView {
     } });
     const jump = h("button", { type: "button", class: "plain", title: "go to the slice that shows most of it", onclick: async () => {
       await this.extent(one);
+      if (!one.extent) return; // it is not made yet
       this.goTo(one);
       this.highlighted = null;
       this.moved = true;
       this.paint();
     } }, one.name);
-    const who = ["predicted", "looked-at", "occlusion"].includes(one.role) ? `${ROLES[one.role]} ${one.source.toUpperCase()}` : ROLES[one.role];
+    const isOfSide = ["predicted", "followed", "looked-at", "occlusion"].includes(one.role);
+    const who = isOfSide ? `${ROLES[one.role]} ${one.source.toUpperCase()}` : ROLES[one.role];
+    one.told = one.follows ? h("p", { class: "legend", role: "status" }) : null;
+    this.tellFollowed(one);
     return h("div", { class: `switch ${one.role}`, style: { "--colour": this.colour(one) } },
       h("label", {}, box, h("i", { class: "swatch" }), h("span", { class: "unseen" }, `draw ${one.name}, ${who}`)),
-      jump, h("span", { class: "faint" }, who), one.fault ? h("span", { class: "bad" }, one.fault) : null,
-      one.legend ? h("p", { class: "legend faint" }, h("i", { class: "scale" }), one.legend) : null);
+      jump, h("span", { class: "faint" }, who), one.told ?? [one.fault ? h("span", { class: "bad" }, one.fault) : null,
+        one.legend ? h("p", { class: "legend faint" }, h("i", { class: "scale" }), one.legend) : null]);
   }
 
   notes() {
@@ -503,11 +539,12 @@ export class ScanView {
   }
 
   /** Draw all overlays, or none. */
-  toggleAll() {
+  async toggleAll() {
     if (!this.scene?.planes) return;
     this.highlighted = null;
     const any = this.scene.overlays.some((one) => one.asked && this.isOn(one));
     for (const one of this.scene.overlays) if (one.asked || any) this.choices.set(one.id, !any);
+    await this.extents();
     this.switches();
     this.paint();
   }

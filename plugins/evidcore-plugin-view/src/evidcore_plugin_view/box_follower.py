@@ -1,0 +1,214 @@
+"""Follows the boxes of a run's answers through volumes, as the run itself did.
+
+`python -m evidcore_plugin_view.box_follower RUN` reads requests from its input, one a line, and answers each
+with one line.
+
+- The boxes of an answer are followed by the evaluation of its stage (`Evaluation.follow`), with the options
+  and services of the recipe. An audit that was asked for after the run measures as its last evaluation.
+- The boxes of a rollout are followed by the segmenter that the stage's rewards name, and where they name none
+  by the last evaluation of the task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evidcore.case import Crop, Evidence, Prompt, VolumeRef
+from evidcore.compute.processes import pin_threads
+from evidcore.contracts import BoxPrompt, Evaluation, Segmenter, Stage
+from evidcore.errors import ContractError, EvidError, RunError
+from evidcore.evaluate.asking import AskingStage
+from evidcore.geometry.boxes import Mask
+from evidcore.recipe import DataUse, Recipe, load
+from evidcore.registry import blame, find
+from evidcore.registry.factory import offer_of, options_of
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.execute import outputs_of
+from evidcore.runs.folder import RunFolder
+from evidcore.runs.post_run import last_asking
+from evidcore.volume import read_geometry
+from evidcore_plugin_view.followed_masks import FollowedMask, FollowRequest
+
+
+class BoxFollower:
+    """Follows boxes with the segmenters of one run, each built once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder of the run."""
+        self._folder = folder
+        self._assemblies: dict[tuple[int, ...], Assembly] = {}
+
+    def __call__(self, wanted: FollowRequest) -> FollowedMask:
+        """Return the mask of some boxes.
+
+        Raises:
+            EvidError: if the recipe cannot be built here, the question is not asked by it, or nothing follows
+                its boxes, or a segmenter fails or refuses them; names what.
+        """
+        volume = Crop.parse_uri(wanted.image).volume
+        evidence = Evidence(slice=wanted.slice, boxes=wanted.boxes)
+        found = None
+        if wanted.kind == "rollouts":
+            found = self._as_rewarded(wanted, evidence, volume)
+        found = found or self._as_measured(wanted, evidence, volume)
+        if found is None:
+            raise RunError(f"{wanted.stage}: no segmenter of the recipe follows boxes of {wanted.task!r}.")
+        mask, component, whom = found
+        shape = read_geometry(volume).shape_zyx
+        if mask.shape != shape or mask.dtype != bool:
+            raise ContractError(
+                f"{offer_of(component)}: gave a mask of {mask.dtype} {mask.shape} for a volume of {shape} "
+                "(z, y, x)."
+            )
+        return FollowedMask.of(mask, f"{offer_of(component)}, {whom}")
+
+    @functools.cached_property
+    def _recipe(self) -> Recipe:
+        recipe = load(self._folder / "resolved.toml")
+        pin_threads(recipe.threads)
+        return recipe
+
+    def _place(self, wanted: FollowRequest) -> int:
+        """Return the place of a stage in the recipe; of one that was run later, the end."""
+        names = self._recipe.stage_names
+        return names.index(wanted.stage) if wanted.stage in names else len(names)
+
+    def _assembly(self, place: int) -> Assembly:
+        """Return the recipe's components, services with the weights that stages before a place gave them."""
+        stages = {
+            index: stage
+            for index, stage in enumerate(self._recipe.stages[:place])
+            if (stage.output or "").startswith("service.")
+        }
+        key = tuple(stages)
+        if key not in self._assemblies:
+            assembly = Assembly(self._recipe)
+            outputs_of(RunFolder(self._folder), self._recipe, stages).load_services(assembly)
+            self._assemblies[key] = assembly
+        return self._assemblies[key]
+
+    def _as_rewarded(
+        self, wanted: FollowRequest, evidence: Evidence, volume: VolumeRef
+    ) -> tuple[Mask, object, str] | None:
+        """Return what the rewards' segmenter makes of a rollout's boxes; None where they name none."""
+        place = self._place(wanted)
+        assembly = self._assembly(place)
+        named = [] if place == len(self._recipe.stages) else [*self._rewards(place)]
+        for table in named:
+            for option in options_of(find("reward", str(table["use"]))).values():
+                value = table.get(option.name, option.default)
+                if option.kind == "segmenter" and isinstance(value, str | Mapping):
+                    where = f"{wanted.stage}.{option.name}"
+                    segmenter: Segmenter = assembly.component("segmenter", value, where)
+                    prompts = [BoxPrompt(box=box) for box in dict.fromkeys(evidence.boxes)]
+                    with _refusal(), blame(offer_of(segmenter), f"following boxes through {volume.path}"):
+                        mask = segmenter.session(volume).mask(prompts)
+                    whom = f"which reward {table['use']!r} of {wanted.stage} asks; it may judge fewer slices"
+                    return mask, segmenter, whom
+        return None
+
+    def _rewards(self, place: int) -> Iterator[Mapping[str, Any]]:
+        """Yield the tables of a stage's rewards."""
+        for kind, tables in self._recipe.stages[place].components(self._recipe):
+            if kind == "reward":
+                yield from (tables,) if isinstance(tables, Mapping) else tables
+
+    def _as_measured(
+        self, wanted: FollowRequest, evidence: Evidence, volume: VolumeRef
+    ) -> tuple[Mask, object, str] | None:
+        """Return what an evaluation makes of the boxes; None where none measures the task or follows them."""
+        place = self._place(wanted)
+        measuring = self._measuring(wanted, place)
+        if measuring is None:
+            return None
+        at, stage, use = measuring
+        assembly = self._assembly(at)
+        name = self._recipe.stage_name(at)
+        evaluation: Evaluation[Any] = stage.evaluation(use, Context(assembly, name))
+        asking = self._recipe.stages[place] if place < len(self._recipe.stages) else stage
+        prompt = _prompt(assembly, asking, wanted)
+        with _refusal():
+            followed = evaluation.follow(prompt, evidence, volume)
+        return None if followed is None else (*followed, f"as {name} measures answers")
+
+    def _measuring(self, wanted: FollowRequest, place: int) -> tuple[int, AskingStage, DataUse] | None:
+        """Return the stage that measures a line, its place, and its entry for the task."""
+        stages = list(enumerate(self._recipe.stages))
+        if wanted.kind == "answers" and place < len(stages):
+            stages = stages[place : place + 1]
+        elif wanted.kind == "answers":
+            last = last_asking(tuple(self._recipe.line.values()))
+            stages = [pair for pair in stages if pair[1] is last]
+        for at, stage in reversed(stages):
+            use = next((use for use in stage.data if use.task == wanted.task), None)
+            if isinstance(stage, AskingStage) and use is not None:
+                return at, stage, use
+        return None
+
+
+def _prompt(assembly: Assembly, stage: Stage, wanted: FollowRequest) -> Prompt:
+    """Return a question of a stage.
+
+    Raises:
+        RunError: if the recipe's data sets and task do not give it.
+    """
+    task = assembly.tasks[wanted.task]
+    for use in stage.data_uses():
+        cases = assembly.split(use.dataset, use.split) if use.task == wanted.task else []
+        for case in (case for case in cases if case.id == wanted.case):
+            with blame(offer_of(task), f"asking about case {case.id!r}"):
+                prompts: Sequence[Prompt] = task.prompts(case, assembly.view, 0)
+            for prompt in prompts:
+                if prompt.id == wanted.prompt:
+                    return dataclasses.replace(prompt, task=wanted.task)
+    raise RunError(
+        f"{wanted.stage}: task {wanted.task!r} asks no {wanted.prompt!r} of case {wanted.case!r} any more, "
+        "so its boxes are not followed. Was the data set changed?"
+    )
+
+
+@contextlib.contextmanager
+def _refusal() -> Iterator[None]:
+    """Tell a ValueError of a segmenter, by which it refuses boxes, from failures."""
+    try:
+        yield
+    except ContractError as cause:
+        if isinstance(cause.__cause__, ValueError):
+            raise RunError(f"The segmenter refused the boxes: {cause.__cause__}") from cause
+        raise
+
+
+def _told(cause: Exception) -> str:
+    """Return a sentence on why boxes were not followed."""
+    if isinstance(cause, ContractError) and cause.__cause__ is not None:
+        return f"{cause.safe}: {cause.__cause__}"  # its traceback stands in the terminal
+    return str(cause) if isinstance(cause, EvidError) else f"{type(cause).__name__}: {cause}"
+
+
+def main(folder: Path) -> None:
+    """Answer requests until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a component prints is no answer
+    follower = BoxFollower(folder)
+    for request in sys.stdin:
+        try:
+            found = follower(FollowRequest.from_json(json.loads(request)))
+        except Exception as cause:  # whatever a component does, the next boxes are followed
+            if isinstance(cause, ContractError) or not isinstance(cause, EvidError):
+                traceback.print_exc()
+            found = FollowedMask(fault=_told(cause))
+        print(json.dumps(found.to_json()), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

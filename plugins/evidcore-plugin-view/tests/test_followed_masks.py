@@ -1,0 +1,535 @@
+"""Boxes that a segmenter follows: the evaluation's own masks and figures, faults of segmenters, pixels."""
+
+import dataclasses
+import json
+import shutil
+import time
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from evidcore_plugin_view.followed_masks import FollowedMask, FollowRequest, names_segmenter
+from evidcore_plugin_view.opened_run import OpenedRun
+from evidcore_plugin_view.question_scene import Reference, compose
+
+from evidcore.case import Answer, Box, Crop, Evidence, Rollout
+from evidcore.contracts import Answers
+from evidcore.geometry.boxes import dice
+from evidcore.recipe import load
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+
+ASKED = 'data = [{ dataset = "abdomen", task = "answer", split = "test" }]'
+RECIPE = f"""
+schema = 1
+name = "followed"
+seed = 17
+
+[dataset.abdomen]
+use = "phantom-abdomen"
+train_cases = 1
+validation_cases = 0
+test_cases = 3
+size_zyx = [20, 48, 64]
+
+[task.answer]
+use = "reasoning-segmentation"
+think = false
+
+[service.grower]
+kind = "segmenter"
+use = "region-growing"
+smoothing_steps = 2
+
+[model]
+language = {{ use = "tiny", width = 32, layers = 1 }}
+view = {{ use = "slices", slices = 20 }}
+encoder = {{ use = "vit3d", size_zyx = [20, 48, 64], patch_zyx = [1, 8, 8], width = 24 }}
+bridge = {{ use = "projection" }}
+
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{{ dataset = "abdomen", task = "answer" }}]
+steps = 1
+rows_per_step = 1
+learning_rate = 1e-3
+
+[[stage]]
+kind = "evaluate"
+{ASKED}
+segmenter = "grower"
+
+[[stage]]
+kind = "grpo"
+train = ["bridge", "language"]
+data = [{{ dataset = "abdomen", task = "answer" }}]
+steps = 1
+prompts_per_step = 1
+answers_per_prompt = 2
+learning_rate = 1e-3
+max_new_tokens = 48
+
+[[stage.reward]]
+use = "key-slice"
+
+[[stage.reward]]
+use = "volume-consistency"
+segmenter = {{ use = "region-growing", reach = 0.0 }}
+
+[[stage]]
+kind = "evaluate"
+{ASKED}
+segmenter = "grower"
+"""
+WIDER = 2  # voxels by which boxes of the first evaluation are too wide
+PALE_ORANGE, PALE_VIOLET = (255, 220, 171), (227, 215, 255)  # masks of sides A and B
+
+
+def wider(box):
+    return dataclasses.replace(
+        box, y0=box.y0 - WIDER, y1=box.y1 + WIDER, x0=box.x0 - WIDER, x1=box.x1 + WIDER
+    )
+
+
+def said(boxes):
+    evidence = Evidence(slice=boxes[0].z, boxes=tuple(boxes)) if boxes else None
+    return Answer(text="here", evidence=evidence, malformed=None if boxes else "no box")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose answers were measured by the evaluation, and whose rollouts were judged by the reward."""
+    folder = tmp_path_factory.mktemp("runs") / "followed" / "20261120-221504-3fa9c1"
+    for name in ("answers", "rollouts", "results"):
+        (folder / name).mkdir(parents=True)
+    (folder / "resolved.toml").write_text(RECIPE)
+    (folder / "STATUS").write_text(json.dumps({"state": "finished", "stage": "", "step": 0, "message": ""}))
+    assembly = Assembly(load(folder / "resolved.toml"))
+    task, stages = assembly.tasks["answer"], assembly.recipe.stages
+    for place, change in ((1, wider), (3, lambda box: box)):
+        name = assembly.recipe.stage_name(place)
+        (use,) = stages[place].data
+        prompts = assembly.prompts(use)
+        evaluation = stages[place].evaluation(use, Context(assembly, name))
+        answers = [said([change(box) for box in gold(prompt, task)]) for prompt in prompts]
+        answers[1] = said([])
+        answers[2] = said([Box(z=3, y0=4, y1=9, x0=60, x1=70)])  # over the edge
+        (scored,) = evaluation.score([Answers(prompts, answers)], task, "answer")
+        write(folder / "answers" / f"{name}.jsonl", scored.lines())
+    (use,) = stages[2].data
+    prompt = assembly.prompts(use)[0]
+    boxes = gold(prompt, task)
+    rollouts = [
+        Rollout(prompt=prompt, group=0, text="x", answer=said(some))
+        for some in ([wider(box) for box in boxes], [])
+    ]
+    context = Context(assembly, assembly.recipe.stage_name(2))
+    verdicts = stages[2].rewards(context)[1].reward(rollouts, {})
+    group = {
+        "step": 1, "prompt_id": prompt.id, "case_id": prompt.case.id, "task": "answer", "prompt": "where?",
+        "images": [crop.uri() for crop in prompt.crops()],
+        "reference": {name: prompt.reference[name] for name in ("masks", "target")},
+        "rollouts": [judged(*pair) for pair in zip(rollouts, verdicts, strict=True)],
+    }  # fmt: skip
+    write(folder / "rollouts" / "03-grpo.jsonl", [group])
+    return folder
+
+
+def gold(prompt, task):
+    return task.parse(prompt, task.gold(prompt)[0]).evidence.boxes
+
+
+def judged(rollout, verdict):
+    evidence = rollout.answer.evidence
+    return {
+        "text": rollout.text, "total": verdict.value, "advantage": 0.0, "malformed": rollout.answer.malformed,
+        "turns": [], "evidence": evidence and dataclasses.asdict(evidence),
+        "rewards": {"volume-consistency": {"value": verdict.value, "reason": verdict.reason}},
+    }  # fmt: skip
+
+
+def write(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def lines_of(folder, name):
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def server(run, serve):
+    return serve(run)
+
+
+@pytest.fixture(scope="module")
+def get(asked):
+    """Return a function that asks a server by name, and one that waits until boxes were followed."""
+
+    def answer(server, name, **query):
+        cookie = f"{server.cookie}={server.key}"
+        status, _, body = asked(server, f"/api/{name}?{urlencode(query)}", Cookie=cookie)
+        return status, json.loads(body)
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def followed(get):
+    """Return a function that waits until the boxes of a line were followed."""
+
+    def wait(server, line, overlay="a/followed/mask"):
+        while get(server, "scene", a=line)[1]["waiting"]:
+            time.sleep(0.1)
+        while True:
+            status, told = get(server, "followed", a=line, overlay=overlay)
+            assert status == 200, told
+            if not told["waiting"]:
+                return told
+            time.sleep(0.1)
+
+    return wait
+
+
+def held(server, line, side="a"):
+    """The mask that was made for a line, and the whole scan."""
+    routes = server.routes
+    scene = routes._composed({"a": line})
+    scan = routes._scan(scene)
+    return routes._mask_of(scene.overlay(f"{side}/followed/mask"), scan), scan, scene
+
+
+@pytest.mark.slow
+def test_the_mask_of_an_answer_is_the_one_that_its_evaluation_measured(run, server, followed):
+    scores = []
+    for stage in ("02-evaluate", "04-evaluate"):
+        lines = lines_of(run / "answers", stage)
+        for number in (0, 3, len(lines) - 1):
+            told = followed(server, f"a:answers:{stage}:{number}")
+            assert told["fault"] == ""
+            assert told["dsc"] == pytest.approx(lines[number]["figures"]["dsc"], abs=1e-12)
+            assert told["legend"].startswith(
+                "Made of the boxes by segmenter 'region-growing' from evidcore-plugin-segmenters 0.1.0, "
+                f"as {stage} measures answers. DSC "
+            )
+            assert told["legend"].endswith(
+                f"DSC {told['dsc']:.3f} with {' + '.join(lines[number]['masks'])}."
+            )
+            scores.append(told["dsc"])
+    assert len(set(scores)) == len(scores)  # each its own mask
+
+
+@pytest.mark.slow
+def test_boxes_that_the_segmenter_refuses_and_answers_without_boxes(run, server, followed, get):
+    lines = lines_of(run / "answers", "04-evaluate")
+    assert "must hold voxels of a slice" in lines[2]["refused"]
+    told = followed(server, "a:answers:04-evaluate:2")
+    assert told["fault"] == f"The segmenter refused the boxes: {lines[2]['refused']}"
+    status, error = get(server, "extent", a="a:answers:04-evaluate:2", overlay="a/followed/mask")
+    assert (status, error["error"]) == (400, told["fault"])
+    overlays = [one["id"] for one in get(server, "scene", a="a:answers:04-evaluate:1")[1]["overlays"]]
+    assert any(one.startswith("case/truth/") for one in overlays)
+    assert "a/followed/mask" not in overlays
+
+
+@pytest.mark.slow
+def test_the_mask_of_a_rollout_is_the_one_that_its_reward_judged(run, server, followed):
+    (group,) = lines_of(run / "rollouts", "03-grpo")
+    told = followed(server, "a:rollouts:03-grpo:0:0")
+    assert "which reward 'volume-consistency' of 03-grpo asks; it may judge fewer slices" in told["legend"]
+    mask, scan, scene = held(server, "a:rollouts:03-grpo:0:0")
+    truth = np.logical_or.reduce([scan.mask(ref) for ref in scene.target.values()])
+    assert told["dsc"] == pytest.approx(dice(mask, truth))
+    (reward,) = group["rollouts"][0]["rewards"].values()
+    z = group["rollouts"][0]["evidence"]["slice"]
+    window = slice(max(0, z - 5), z + 6)  # `delta`
+    assert reward["value"] == pytest.approx(dice(mask[window], truth[window]))
+    ids = [one.id for one in server.routes._composed({"a": "a:rollouts:03-grpo:0:1"}).overlays]
+    assert "a/followed/mask" not in ids
+
+
+@pytest.mark.slow
+def test_a_mask_is_drawn_and_given_to_3d_as_any_other(run, server, followed, get, asked):
+    line = "a:answers:04-evaluate:0"
+    followed(server, line)
+    mask, scan, scene = held(server, line)
+    status, seen = get(server, "extent", a=line, overlay="a/followed/mask")
+    assert status == 200
+    assert seen["axial"] == np.flatnonzero(mask.any(axis=(1, 2))).tolist()
+    z = seen["fullest"]["axial"]
+    assert z == int(mask.sum(axis=(1, 2)).argmax())
+    query = {"a": line, "plane": "axial", "index": z, "overlays": "a/followed/mask"}
+    assert get(server, "shapes", **query)[1]["a/followed/mask"]["fill"]
+    cookie = f"{server.cookie}={server.key}"
+    query = urlencode({"a": line, "overlay": "a/followed/mask"})
+    body = asked(server, f"/api/mask.nii?{query}", Cookie=cookie)[2]
+    assert body == scan.nifti(mask)
+    roles = list(dict.fromkeys(one.role for one in scene.overlays if one.asked))
+    assert roles == ["truth", "predicted", "followed"]
+
+
+PLANTED = """
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from evidcore.contracts import Segmenter, SegmenterSession
+from evidcore.errors import NotHere
+from evidcore.volume import read_geometry
+
+
+class Session(SegmenterSession):
+    def __init__(self, make):
+        self.make = make
+
+    def mask(self, prompts, z_window=None):
+        return self.make(prompts)
+
+
+class Raising(Segmenter):
+    def session(self, volume):
+        def make(prompts):
+            raise RuntimeError("the network has no such layer")
+
+        return Session(make)
+
+
+class Halved(Segmenter):
+    def session(self, volume):
+        shape = read_geometry(volume).shape_zyx
+        return Session(lambda prompts: np.ones((shape[0] // 2, *shape[1:]), dtype=bool))
+
+
+class Missing(Segmenter):
+    def session(self, volume):
+        raise NotHere("planted.safetensors: not here. Fetch it: evid download planted.")
+
+
+class Dying(Segmenter):
+    def session(self, volume):
+        return Session(lambda prompts: os.kill(os.getpid(), signal.SIGKILL))
+
+
+class Waiting(Segmenter):
+    def session(self, volume):
+        shape = read_geometry(volume).shape_zyx
+        folder = Path(os.environ["PLANTED_FOLDER"])
+
+        def make(prompts):
+            with (folder / "asked").open("a") as file:
+                file.write(f"{prompts[0].box.x0}\\n")
+            while not (folder / "go").exists():
+                time.sleep(0.05)
+            mask = np.zeros(shape, dtype=bool)
+            mask[prompts[0].z] = True
+            return mask
+
+        return Session(make)
+"""
+KINDS = ("raising", "halved", "missing", "dying", "waiting")
+
+
+@pytest.fixture
+def planted(run, tmp_path, monkeypatch):
+    """The run with an evaluation by each segmenter of a package on disk, which other processes see too."""
+    site, copy = tmp_path / "site", tmp_path / "followed" / run.name
+    info = site / "evid_planted-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "evid_planted.py").write_text(PLANTED)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-planted\nVersion: 1.0\n")
+    offers = "".join(f"{name} = evid_planted:{name.title()}\n" for name in KINDS)
+    (info / "entry_points.txt").write_text(f"[evidcore.segmenter]\n{offers}")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PLANTED_FOLDER", str(tmp_path))
+    shutil.copytree(run, copy)
+    stages = [f'[[stage]]\nkind = "evaluate"\n{ASKED}\nsegmenter = {{ use = "{name}" }}\n' for name in KINDS]
+    (copy / "resolved.toml").write_text(RECIPE + "".join(stages))
+    for number in range(len(KINDS)):
+        shutil.copy(copy / "answers/04-evaluate.jsonl", copy / f"answers/{number + 5:02d}-evaluate.jsonl")
+    return copy
+
+
+@pytest.mark.slow
+def test_a_segmenter_that_fails_is_told_in_a_sentence_and_others_go_on(planted, serve, followed):
+    server = serve(planted)
+    name = "segmenter '{}' from evid-planted 1.0"
+    volume = Crop.parse_uri(lines_of(planted / "answers", "05-evaluate")[0]["images"][0]).volume
+    said = {
+        kind: followed(server, f"a:answers:{place:02d}-evaluate:0") for place, kind in enumerate(KINDS[:4], 5)
+    }
+    assert said["raising"]["fault"] == (
+        f"{name.format('raising')} failed while following boxes through {volume.path}: RuntimeError: the "
+        "network has no such layer"
+    )
+    assert said["halved"]["fault"] == (
+        f"{name.format('halved')}: gave a mask of bool (10, 48, 64) for a volume of (20, 48, 64) (z, y, x)."
+    )
+    assert said["missing"]["fault"] == "planted.safetensors: not here. Fetch it: evid download planted."
+    assert said["dying"]["fault"].startswith("The process of the segmenter ended with status -9, before")
+    assert all(one["dsc"] is None and not one["waiting"] for one in said.values())
+    assert followed(server, "a:answers:04-evaluate:0")["fault"] == ""  # in a new process
+
+
+@pytest.mark.slow
+def test_a_slow_segmenter_keeps_nobody_waiting_and_what_was_asked_for_last_comes_first(
+    planted, serve, followed, get, asked, tmp_path
+):
+    server = serve(planted)
+    numbers = [0, 3, 4, 5, 6, 7, 8]
+    lines = [f"a:answers:09-evaluate:{number}" for number in numbers]
+    for line in lines:
+        while get(server, "scene", a=line)[1]["waiting"]:
+            time.sleep(0.1)
+    query = {"overlay": "a/followed/mask"}
+    assert get(server, "followed", a=lines[0], **query)[1]["waiting"]
+    while not (tmp_path / "asked").exists():
+        time.sleep(0.1)
+    for line in lines:
+        assert get(server, "followed", a=line, **query)[1]["waiting"]
+    cookie = f"{server.cookie}={server.key}"
+    picture = urlencode({"a": lines[0], "plane": "axial", "index": 3, "low": 0, "high": 9})
+    assert asked(server, f"/api/slice.png?{picture}", Cookie=cookie)[0] == 200
+    status, said = get(server, "mask.nii", a=lines[0], **query)
+    assert (status, said["error"]) == (400, "a/followed/mask: its boxes are still followed. Ask again.")
+    (tmp_path / "go").touch()
+    while len((tmp_path / "asked").read_text().split()) < 5:
+        time.sleep(0.1)
+    assert followed(server, lines[3])["dsc"] is not None
+    boxes = [lines_of(planted / "answers", "09-evaluate")[number]["boxes"] for number in numbers]
+    firsts = [min(some, key=lambda box: (box["z"], box["y0"], box["x0"]))["x0"] for some in boxes]
+    order = [int(text) for text in (tmp_path / "asked").read_text().split()]
+    assert order == [firsts[0], *firsts[:2:-1]]  # four waited, and those before them were left
+
+
+@pytest.mark.slow
+def test_a_viewer_that_ends_ends_a_segmenter_that_works(planted, tmp_path):
+    opened = OpenedRun(planted, show_reports=False)
+    line = lines_of(planted / "answers", "09-evaluate")[0]
+    image = Crop(volume=Crop.parse_uri(line["images"][0]).volume).uri()
+    about = {"run": "a", "kind": "answers", "stage": "09-evaluate", "task": "answer", "image": image}
+    boxes = tuple(Box(**box) for box in line["boxes"])
+    wanted = FollowRequest(
+        **about, case=line["case_id"], prompt=line["prompt_id"], slice=line["slice"], boxes=boxes
+    )
+    assert opened.followed.get(wanted) is None
+    while not (tmp_path / "asked").exists():
+        time.sleep(0.1)
+    opened.close()
+    assert opened.followed.get(wanted) is None
+
+
+@pytest.mark.slow
+def test_a_recipe_that_cannot_be_built_any_more_says_so(run, serve, followed, tmp_path):
+    copy = tmp_path / "followed" / run.name
+    shutil.copytree(run, copy)
+    lines = lines_of(copy / "answers", "04-evaluate")
+    server, last = serve(copy), len(lines) - 1
+    while server.routes.answer("scene", {"a": f"a:answers:04-evaluate:{last}"})["waiting"]:
+        time.sleep(0.1)
+    while server.routes.answer("scene", {"a": "a:answers:04-evaluate:0"})["waiting"]:
+        time.sleep(0.1)
+    (copy / "resolved.toml").write_text(RECIPE.replace("region-growing", "region-groing", 1))
+    assert "Did you mean 'region-growing'?" in followed(server, "a:answers:04-evaluate:0")["fault"]
+    (copy / "resolved.toml").write_text(RECIPE.replace("test_cases = 3", "test_cases = 1"))
+    prompt, case = lines[last]["prompt_id"], lines[last]["case_id"]
+    assert followed(server, f"a:answers:04-evaluate:{last}")["fault"] == (
+        f"04-evaluate: task 'answer' asks no {prompt!r} of case {case!r} any more, so its boxes are not "
+        "followed. Was the data set changed?"
+    )
+
+
+def test_boxes_are_followed_through_the_cases_own_scan_alone(run, served, cases):
+    opened = {"a": OpenedRun(run, show_reports=False)}
+    try:
+        lines = lines_of(run / "answers", "04-evaluate")
+        other = next(line for line in lines if line["case_id"] != lines[0]["case_id"])
+        moved = {**lines[0], "images": other["images"], "condition": "other-patient"}
+        write(run / "answers" / "05-audit.jsonl", [lines[0], moved])
+        references = [
+            Reference(run="a", kind="answers", stage="05-audit", number=number) for number in (0, 1)
+        ]
+        opened["a"].look_up("answers", "05-audit", 0)
+        while compose(opened, references[:1]).waiting:
+            time.sleep(0.1)
+        found = [[one.id for one in compose(opened, [one]).overlays] for one in references]
+        assert ["a/followed/mask" in ids for ids in found] == [True, False]
+        assert "a/predicted/box" in found[1]
+    finally:
+        (run / "answers" / "05-audit.jsonl").unlink()
+        opened["a"].close()
+    roles = {
+        one["role"] for one in served.routes.answer("scene", {"a": "a:rollouts:03-grpo:0:0"})["overlays"]
+    }
+    assert "predicted" in roles  # a run without a segmenter
+    assert "followed" not in roles
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ({}, False),
+        ({"service": {"words": {"kind": "labeler", "use": "phrases"}}, "stage": [{"kind": "sft"}]}, False),
+        ({"service": {"grower": {"kind": "segmenter", "use": "gone"}}}, True),
+        ({"stage": [{"kind": "evaluate", "segmenter": {"use": "gone"}}]}, True),
+        ({"stage": [{"kind": "grpo", "reward": [{"use": "x", "of": {"use": "region-growing"}}]}]}, True),
+        ({"stage": [{"kind": "evaluate", "reward": [{"use": "x"}], "segmenter": "words"}]}, False),
+    ],
+)
+def test_whether_a_recipe_has_a_segmenter_is_read_without_building_one(recipe, expected):
+    assert names_segmenter(recipe) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mask_goes_from_process_to_process_unchanged(seed):
+    rng = np.random.default_rng(seed)
+    mask = np.zeros((7, 9, 11), dtype=bool)
+    if seed:  # one holds no voxel
+        mask[2:6, 1:8, seed:9] = rng.random((4, 7, 9 - seed)) > 0.6
+    told = json.loads(json.dumps(FollowedMask.of(mask, "it").to_json()))
+    found = FollowedMask.from_json(told)
+    assert (found.by, found.fault) == ("it", "")
+    assert np.array_equal(found.mask(), mask)
+    assert FollowedMask.from_json(FollowedMask(fault="no").to_json()).mask() is None
+
+
+@pytest.mark.slow
+def test_the_mask_lies_where_it_should_and_is_switched_by_itself(browser, server, run, followed, open_page):
+    line = lines_of(run / "answers", "04-evaluate")[0]
+    reader = open_page(browser, server)
+    page = reader.page
+    reader.ready()
+    texts = [
+        page.locator(f".switch.followed:has(input[data-overlay='{side}/followed/mask'])") for side in "ab"
+    ]
+    for stage, text in zip(("02-evaluate", "04-evaluate"), texts, strict=True):
+        text.locator(".legend:has-text('DSC')").wait_for(timeout=120_000)
+        dsc = lines_of(run / "answers", stage)[0]["figures"]["dsc"]
+        assert f"as {stage} measures answers. DSC {dsc:.3f} with {line['masks'][0]}" in text.inner_text()
+    mask, _, _ = held(server, "a:answers:04-evaluate:0")
+    switches = {side: page.locator(f'input[data-overlay="{side}/followed/mask"]') for side in "ab"}
+    switches["a"].uncheck()
+    for one in page.locator(".switch input").all():  # nothing but the mask of B
+        if one.is_visible() and one.get_attribute("data-overlay") != "b/followed/mask":
+            one.uncheck()
+    page.click(".switch.followed:has(input[data-overlay='b/followed/mask']) button")
+    z = int(mask.sum(axis=(1, 2)).argmax())
+    reader.painted(z)
+    with_mask = reader.colours()
+    switches["b"].uncheck()
+    without = reader.colours()
+    changed = np.abs(with_mask - without).sum(axis=2) > 12
+    rows, columns = (
+        ((np.arange(count) + 0.5) * length / count).astype(int)
+        for count, length in zip(mask.shape[1:], changed.shape, strict=True)
+    )
+    grid = changed[np.ix_(rows, columns)]  # at the middle of each voxel
+    assert grid[mask[z]].mean() > 0.9
+    assert grid[~mask[z]].mean() < 0.02
+    inside = with_mask[np.ix_(rows, columns)][mask[z]] - without[np.ix_(rows, columns)][mask[z]]
+    expected = 0.22 * (np.array(PALE_VIOLET) - without[np.ix_(rows, columns)][mask[z]])
+    assert np.abs(inside - expected).max() < 8
+    switches["a"].check()
+    assert (np.abs(reader.colours() - without).sum(axis=2) > 12).sum() > 20
