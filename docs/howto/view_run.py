@@ -1,4 +1,4 @@
-"""Take the pictures of docs/howto/view_run.md, occlusion maps switched on; it needs Chromium.
+"""Take a picture of a run in `evid view`, occlusion maps switched on; it needs Chromium.
 
     python docs/howto/view_run.py RUN docs/howto/view_real.png FRAGMENT
 
@@ -38,13 +38,14 @@ def take(folder: Path, target: Path, fragment: str) -> None:
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"],
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1280, "height": 1100}, color_scheme="light")
         page.goto(server.address)
         page.wait_for_selector("body[data-ready]")
         page.goto(f"{server.address.partition('?')[0]}{fragment}")
         page.reload()
         page.wait_for_selector(".screen.large[data-painted], .volume[data-painted]")
         page.wait_for_function("() => !document.querySelector('.waiting')", timeout=120_000)
+        page.wait_for_function("() => !document.body.innerText.includes('follows the boxes …')", timeout=120_000)
         for map_of_a_side in page.locator('input[data-overlay*="occlusion"]').all():
             map_of_a_side.check()
         page.evaluate("scrollTo(0, 0)")

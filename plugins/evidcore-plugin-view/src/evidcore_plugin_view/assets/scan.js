@@ -239,9 +239,9 @@ export class ScanView {
       return `var(--other-${others.indexOf(one) % OTHERS})`;
     }
     if (one.role === "occlusion") return `var(--drop-${one.source})`;
-    if (one.role === "predicted") return `var(--side-${one.source})`;
+    if (one.role === "predicted" || one.role === "looked-at") return `var(--side-${one.source})`;
     if (one.role === "followed") return `var(--follow-${one.source})`;
-    return one.role === "looked-at" ? "var(--looked)" : "var(--shown)";
+    return "var(--shown)";
   }
 
   build() {
