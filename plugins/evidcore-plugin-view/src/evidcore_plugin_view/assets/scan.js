@@ -178,12 +178,19 @@ export class ScanView {
     put(one.told, one.following ? "The segmenter follows the boxes …" : one.fault || one.legend);
   }
 
-  /** Begin where what the question is about is seen, else where the model pointed, else in the middle. */
+  /**
+   * Begin where most of what the question is about is seen, or next to there where the model pointed or looked too;
+   * else where it pointed, else in the middle.
+   */
   start() {
     const seen = this.scene.overlays.filter((one) => one.asked && one.extent && one.role !== "shown" && one.extent.axial.length);
     const first = seen.find((one) => one.role === "truth") ?? seen[0];
     if (!first) return;
     this.goTo(first);
+    const from = this.at.axial;
+    const both = seen.filter((one) => one.role === "predicted" || one.role === "looked-at").flatMap((one) => one.extent.axial)
+      .filter((z) => first.extent.axial.includes(z)).sort((one, other) => Math.abs(one - from) - Math.abs(other - from));
+    if (both.length) this.at.axial = both[0];
     const fitting = this.scene.windows[first.extent.window];
     if (!this.preset && fitting) this.window = [...fitting];
   }
