@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -231,6 +231,36 @@ class Policy(ABC):
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
         """Return the log-probability in nats of each prompt's candidate completions, summed over tokens."""
+
+
+class ForwardingPolicy(Policy):
+    """A policy that another one answers for."""
+
+    @abstractmethod
+    def forward(
+        self, method: str, prompts: Sequence[Prompt], *columns: Sequence[Any], **settings: Any
+    ) -> Any:
+        """Return what a method of the other gives, an entry for each prompt."""
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return what the other writes."""
+        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        return cast(list[str], self.forward("generate", prompts, **settings))
+
+    def complete(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[Completion]:
+        """Return what the other writes, with its turns."""
+        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        return cast(list[Completion], self.forward("complete", prompts, **settings))
+
+    def log_likelihoods(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """Return what the other thinks of the completions."""
+        return cast(list[list[float]], self.forward("log_likelihoods", prompts, completions))
 
 
 FitLog = Callable[[Mapping[str, float]], None]

@@ -38,7 +38,9 @@ class Stored:
 
 
 def unreadable(path: str | os.PathLike[str], cause: OSError) -> DataError:
-    """Return what to say where the system does not let a file or folder be read."""
+    """Return what to say where the system does not let a file or folder be read, or there is none."""
+    if isinstance(cause, FileNotFoundError | NotADirectoryError):
+        return DataError(f"{path}: there is no such file. Check the path in the table or the recipe.")
     return DataError(
         f"{path}: cannot be read ({cause.strerror or cause}). Check the path, and your rights to read it."
     )

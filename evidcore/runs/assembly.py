@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Case, Prompt, Split
-from evidcore.contracts import Completion, Corpus, Dataset, Language, Policy, Task, View
+from evidcore.contracts import Corpus, Dataset, ForwardingPolicy, Language, Policy, Task, View
 from evidcore.errors import ContractError, DataError, NoCases, RunError
 from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
@@ -21,7 +21,7 @@ from evidcore.volume import cache_root
 _COUNTED_CASES = 500  # of a data entry, whose texts a vocabulary is counted in
 
 
-class BoundPolicy(Policy):
+class BoundPolicy(ForwardingPolicy):
     """A policy that the core gives components before there is one: `policy`, or `start_policy`."""
 
     def __init__(self) -> None:
@@ -33,30 +33,13 @@ class BoundPolicy(Policy):
         """Take what opens the policy of a stage; it is opened when it is first asked."""
         self._open, self._policy = open_policy, None
 
-    def generate(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[str]:
+    def forward(self, method: str, *columns: Sequence[Any], **settings: Any) -> Any:
         """Ask the model of the stage."""
-        return self._bound().generate(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
-
-    def complete(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[Completion]:
-        """Ask the model of the stage."""
-        return self._bound().complete(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
-
-    def log_likelihoods(
-        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
-    ) -> list[list[float]]:
-        """Ask the model of the stage."""
-        return self._bound().log_likelihoods(prompts, completions)
-
-    def _bound(self) -> Policy:
         if self._open is None:
             raise RunError("`policy` was asked before a stage trains one. Ask it while rewards are computed.")
         if self._policy is None:
             self._policy = self._open()
-        return self._policy
+        return getattr(self._policy, method)(*columns, **settings)
 
 
 class Assembly:

@@ -12,12 +12,12 @@ from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Announce, Dataset, Encoder, EncoderInput, Language, Policy, StageContext
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.processor import VolumeProcessor
-from evidcore.model.shared_policy import Opener
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import DataUse
 from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.model import StageOutputs
+from evidcore.runs.shared_policy import Opener
 from evidcore.train.sampler import RolloutPolicy
 from evidcore.train.settings import dtype_of_products
 

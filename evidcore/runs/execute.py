@@ -27,7 +27,6 @@ from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
 from evidcore.isolation.process import processes_ended
-from evidcore.model.shared_policy import others_standing_by, stand_by
 from evidcore.page.record import refuse_moved
 from evidcore.recipe import Recipe
 from evidcore.runs.assembly import Assembly
@@ -39,6 +38,7 @@ from evidcore.runs.folder import RunFolder, difference, link, settle, write
 from evidcore.runs.inputs import BLIND_ARM, INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.record import StageAnnouncer, append, read_lines, rewrite
+from evidcore.runs.shared_policy import others_standing_by, stand_by
 
 Stand = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
 log = logging.getLogger(__name__)

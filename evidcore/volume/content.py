@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evidcore.case import Crop, VolumeRef
-from evidcore.errors import DataError
 from evidcore.formats import Format, unreadable
 from evidcore.registry import cache_root
 from evidcore.volume.cache import fetch, store
@@ -31,10 +30,6 @@ def file_hash(path: str | os.PathLike[str]) -> str:
     try:
         place = os.path.realpath(path)
         facts = os.stat(place)
-    except FileNotFoundError as cause:
-        raise DataError(
-            f"{path}: there is no such file. Check the path in the table or the recipe."
-        ) from cause
     except OSError as cause:
         raise unreadable(path, cause) from cause
     identity = (place, facts.st_mtime_ns, facts.st_size)

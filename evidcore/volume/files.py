@@ -32,10 +32,6 @@ def format_of(path: str) -> Format:
     """
     try:
         facts = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError) as cause:
-        raise DataError(
-            f"{path}: there is no such file. Check the path in the table or the recipe."
-        ) from cause
     except OSError as cause:
         raise unreadable(path, cause) from cause
     is_folder = stat.S_ISDIR(facts.st_mode)

@@ -14,9 +14,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Prompt
 from evidcore.compute.processes import processes
-from evidcore.contracts import Completion
+from evidcore.contracts import ForwardingPolicy
 from evidcore.model.policy import VLMPolicy
 
 
@@ -72,7 +71,7 @@ def _sendable(error: Exception, where: str) -> Exception:
     return copy
 
 
-class SharedPolicy(VLMPolicy):
+class SharedPolicy(ForwardingPolicy, VLMPolicy):
     """In the first process; the others are in `stand_by`. Draws are seeded by prompt, whoever answers it."""
 
     def __init__(self, policy: VLMPolicy, number: int) -> None:
@@ -82,30 +81,9 @@ class SharedPolicy(VLMPolicy):
         )
         self._own, self._number = policy, number
 
-    def generate(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[str]:
-        """Return one completion per prompt."""
-        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        return self._dealt("generate", [prompts], settings)
-
-    def complete(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[Completion]:
-        """Return one completion per prompt, with its turns."""
-        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        return self._dealt("complete", [prompts], settings)
-
-    def log_likelihoods(
-        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
-    ) -> list[list[float]]:
-        """Return the log-probability in nats of each candidate completion, summed over its tokens."""
-        return self._dealt("log_likelihoods", [prompts, completions], {})
-
-    def _dealt(
-        self, method: str, columns: Sequence[Sequence[Any]], arguments: Mapping[str, Any]
-    ) -> list[Any]:
-        call = processes().share(_Asked(self._number, method, columns, arguments))
+    def forward(self, method: str, *columns: Sequence[Any], **settings: Any) -> list[Any]:
+        """Deal the prompts out, and put the answers together."""
+        call = processes().share(_Asked(self._number, method, columns, settings))
         found: list[Any] = [None] * len(columns[0])
         shares = processes().gather(call.share(self._own))
         for error in (share.error for share in shares if share.error):

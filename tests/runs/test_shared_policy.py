@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from evidcore.errors import DataError
-from evidcore.model import shared_policy
 from evidcore.model.policy import VLMPolicy
-from evidcore.model.shared_policy import Opener, others_standing_by, stand_by
+from evidcore.runs import shared_policy
+from evidcore.runs.shared_policy import Opener, others_standing_by, stand_by
 
 
 class Tells(VLMPolicy):
