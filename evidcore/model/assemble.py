@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
-from evidcore.model.parts import build_bridge
+from evidcore.model.parts import build_bridge, keep_in_bfloat16
 from evidcore.model.processor import IMAGE_TOKEN, VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.model.vlm import VolumeVLM, VolumeVLMConfig
 from evidcore.registry import factory
@@ -28,6 +28,7 @@ def assemble(
     encoder_table: Mapping[str, Any],
     bridge_table: Mapping[str, Any],
     view_table: Mapping[str, Any],
+    bfloat16: Sequence[str] = (),
     seed: int = 0,
     bank: Callable[..., FeatureBank] = FeatureBank,
 ) -> tuple[VolumeVLM, VolumeProcessor]:
@@ -41,6 +42,7 @@ def assemble(
         encoder_table: the recipe table that `encoder` was built from.
         bridge_table: the recipe table of the bridge.
         view_table: the recipe table of the view.
+        bfloat16: parts whose matrices are kept in bfloat16, "encoder" or "language".
         seed: of the bridge's first weights.
         bank: makes, for the encoder's input, what keeps its features; by itself in memory alone.
 
@@ -62,6 +64,7 @@ def assemble(
         encoder=dict(encoder_table),
         bridge=dict(bridge_table),
         image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
+        bfloat16=list(bfloat16) or None,
     )
     config._attn_implementation = attention  # making it part of another configuration has unset it
     with torch.random.fork_rng(devices=[]):
@@ -109,14 +112,17 @@ def load(folder: Path, bank: Callable[..., FeatureBank] = FeatureBank) -> tuple[
     """
     if not (folder / "config.json").exists():
         raise RunError(f"{folder}: holds no model (config.json is missing); run the stage that writes it.")
-    model = VolumeVLM.from_pretrained(folder)
+    model = VolumeVLM.from_pretrained(folder, dtype=torch.float32)
     processor = VolumeProcessor.from_pretrained(folder)
     _connect(model, processor, bank)
     return model, processor
 
 
 def _connect(model: VolumeVLM, processor: VolumeProcessor, bank: Callable[..., FeatureBank]) -> None:
-    """Give both the same bank, and the processor the model's parts."""
+    """Give both the same bank, and the processor the model's parts; round what is kept in bfloat16."""
+    for part in model.config.bfloat16 or ():
+        for module in model.modules_of(part):
+            keep_in_bfloat16(part, module)
     view: View = factory.build("view", processor.image_processor.view, given={}, where="model.view")
     model.train_only(())  # a stage thaws what it trains; until then the bank may keep the encoder's features
     model.eval()

@@ -236,7 +236,7 @@ class FeatureBank:
         by_grid: dict[Grid, list[int]] = {}
         for handle in handles:
             by_grid.setdefault(found[handle].grid_zyx, []).append(handle)
-        weight = next(encoder.parameters()).dtype
+        weight = torch.promote_types(next(encoder.parameters()).dtype, torch.float32)
         return [
             (
                 group,

@@ -1,4 +1,4 @@
-"""A model's parts: encoder and bridge of a table, the part of a weight, matrices, evaluation mode."""
+"""A model's parts: encoder and bridge of a table, the part of a weight, matrices, weights in bfloat16."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
 
 from evidcore.contracts import Bridge, Encoder
 from evidcore.registry import factory
 
 Table = Mapping[str, Any]
+ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # LoRA's, of a layer
 
 
 def build_encoder(
@@ -65,12 +68,42 @@ def matrices_of(model: nn.Module) -> set[torch.Tensor]:
     }
 
 
+def keep_in_bfloat16(part: str, module: nn.Module) -> int:
+    """Round a frozen part's matrices, as autocast does at each product; return how many numbers these are."""
+    rounded = (nn.Linear, nn.Embedding) if part == "language" else (nn.Linear, _ConvNd)
+    weights = {layer.weight for layer in module.modules() if isinstance(layer, rounded)}
+    for weight in weights:
+        weight.data = weight.data.to(torch.bfloat16)
+    return sum(weight.numel() for weight in weights)
+
+
+class AdaptedLinear(nn.Linear):
+    """A matrix in bfloat16 and what adapters have learnt, apart: merged, most would be rounded away."""
+
+    down: Tensor  # (rank, in)
+    up: Tensor  # (out, rank)
+
+    def __init__(self, layer: nn.Linear, down: Tensor, up: Tensor) -> None:
+        """Add the product of `up` and `down` to a layer, and to what it was given before."""
+        super().__init__(layer.in_features, layer.out_features, device="meta")
+        self.weight, self.bias = layer.weight, layer.bias
+        if isinstance(layer, AdaptedLinear):
+            down, up = torch.cat([layer.down, down]), torch.cat([layer.up, up], dim=1)
+        self.down, self.up = (nn.Parameter(one.detach(), requires_grad=False) for one in (down, up))
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Multiply by both."""
+        return super().forward(given) + functional.linear(functional.linear(given, self.down), self.up)
+
+
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Hold the module in evaluation mode, and give it back in the mode it had."""
+    """Hold the module in evaluation mode, its weights in bfloat16 multiplied so; give its own mode back."""
     was = module.training
     module.eval()
+    found = [one.device.type for one in module.parameters() if one.dtype == torch.bfloat16]
     try:
-        yield
+        with torch.autocast(found[0], torch.bfloat16) if found else contextlib.nullcontext():
+            yield
     finally:
         module.train(was)

@@ -34,7 +34,7 @@ from transformers.modeling_outputs import (
 from evidcore.contracts import Bridge, Encoder, Grid, Patches
 from evidcore.errors import ContractError, RunError
 from evidcore.model.bank import FeatureBank
-from evidcore.model.parts import build_bridge, build_encoder
+from evidcore.model.parts import ADAPTED, AdaptedLinear, build_bridge, build_encoder
 from evidcore.model.positions import counted, is_multimodal, multimodal
 
 
@@ -55,6 +55,8 @@ class VolumeVLMConfig(PreTrainedConfig):  # type: ignore[misc]
     encoder: dict[str, Any] | None = None
     bridge: dict[str, Any] | None = None
     image_token_id: int = 0
+    bfloat16: list[str] | None = None  # parts whose weights are kept so
+    adapter_rank: int = 0  # of what adapters have learnt beside these
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -105,6 +107,11 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             self.encoder = encoder or build_encoder(config.encoder or {}, config.vision)
             self.bridge = bridge or build_bridge(config.bridge or {}, self.encoder, width, config.vision)
         self.language_model = language_model or AutoModel.from_config(config.text_config)
+        if (rank := config.adapter_rank) and language_model is None:
+            for name, layer in list(self.language_model.named_modules()):
+                if name.rpartition(".")[2] in ADAPTED:
+                    empty = torch.empty(rank, layer.in_features), torch.empty(layer.out_features, rank)
+                    self.language_model.set_submodule(name, AdaptedLinear(layer, *empty))
         self.bank: FeatureBank | None = None
         # units of their own under FSDP: `generate` calls get_image_features outside of forward
         self._no_split_modules = [type(self.encoder).__name__, type(self.bridge).__name__]
@@ -149,7 +156,8 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             kwargs: not used.
         """
         if pixel_values.is_floating_point():
-            patches = self.encoder(pixel_values.to(next(self.encoder.parameters()).dtype))
+            wide = torch.promote_types(next(self.encoder.parameters()).dtype, torch.float32)
+            patches = self.encoder(pixel_values.to(wide))
             return BaseModelOutputWithPooling(pooler_output=list(self._tokens(patches)))
         handles = pixel_values.reshape(-1).tolist()
         found: dict[int, Tensor] = {}
@@ -277,6 +285,7 @@ class VolumeVLMModel(VolumeVLMPreTrained):
         """
         if embeds is None:
             embeds = self.get_input_embeddings()(input_ids)
+            embeds = embeds.float() if self.config.bfloat16 else embeds  # layers add to it in float32
         shown = (encoded or {}).get("image")
         if shown is None and pixel_values is not None:
             shown = self.get_image_features(pixel_values)
@@ -362,10 +371,13 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
 
     def part(self, name: str) -> list[nn.Parameter]:
         """Return the weights of "encoder", "bridge" or "language"."""
-        language = [self.model.language_model, self.lm_head]
-        modules = language if name == "language" else [getattr(self.model, name)]
-        found = {id(weight): weight for module in modules for weight in module.parameters()}
+        found = {id(weight): weight for module in self.modules_of(name) for weight in module.parameters()}
         return list(found.values())
+
+    def modules_of(self, part: str) -> list[nn.Module]:
+        """Return what "encoder", "bridge" or "language" consists of."""
+        language = [self.model.language_model, self.lm_head]
+        return language if part == "language" else [getattr(self.model, part)]
 
     def train_only(self, parts: Collection[str]) -> None:
         """Let the named parts be trained and freeze the others."""

@@ -57,6 +57,7 @@ class Model:
     encoder: Annotated[Table, Kind("encoder")]
     bridge: Annotated[Table, Kind("bridge")]
     view: Annotated[Table, Kind("view")]
+    bfloat16: tuple[Literal["encoder", "language"], ...] = ()  # frozen parts whose weights are kept so
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -41,10 +41,10 @@ class Tolerance:
     @classmethod
     def of(cls, model: torch.nn.Module, *, is_mixed: bool = False) -> Tolerance:
         """Return what holds for a model's weights, or for 16-bit passes over 32-bit weights."""
-        weight = next(model.parameters())
-        if is_mixed or weight.dtype in (torch.float16, torch.bfloat16):
+        weights = list(model.parameters())
+        if is_mixed or {one.dtype for one in weights} & {torch.float16, torch.bfloat16}:
             return cls(nats=0.2, slope=0.7)
-        is_rounded = weight.is_cuda and torch.backends.cuda.matmul.allow_tf32
+        is_rounded = weights[0].is_cuda and torch.backends.cuda.matmul.allow_tf32
         return cls(nats=0.02, slope=0.5) if is_rounded else cls(nats=2e-4, slope=0.5)
 
 

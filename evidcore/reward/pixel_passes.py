@@ -264,7 +264,7 @@ def _prove_weights(
     """Prove the gradients; weights that are spread over processes cannot be moved by hand."""
     backward = trainer.accelerator.backward if trainer.is_deepspeed_enabled else Tensor.backward
     slopes = slopes and not _is_sharded(trainer)
-    parts = list(trainer.learning_rates)
+    parts = trainer.settings.train
     prove_gradient(where, trainer.model, parts, objective, backward, tolerance, slopes=slopes)
 
 

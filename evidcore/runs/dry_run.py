@@ -20,6 +20,7 @@ from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Wo
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
+from evidcore.model.parts import keep_in_bfloat16
 from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse, Recipe
 from evidcore.recipe.resolve import stage_table
@@ -77,6 +78,7 @@ class Shapes:
     bridge: Bridge
     text: TextShape | None  # None: only a download would tell
     parameters: Mapping[str, int | None]  # by part
+    in_bfloat16: Mapping[str, int]  # of a part's parameters, where the recipe keeps it so
 
     @property
     def patch_grid_zyx(self) -> Grid:
@@ -105,20 +107,19 @@ class Shapes:
 
 def shapes(assembly: Assembly) -> Shapes:
     """Build a recipe's model without weights. A counted vocabulary needs the data."""
-    width = assembly.language.width()
-    text: TextShape | None = None
-    language: int | None = None
+    width, config = assembly.language.width(), assembly.language.config(assembly.corpus)
+    text = None if config is None else TextShape.of(config)
     with torch.device("meta"):
         encoder = models.encoder(assembly, StageOutputs())
         bridge = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH)
-    config = assembly.language.config(assembly.corpus)
-    if config is not None:
-        text = TextShape.of(config)
-        with torch.device("meta"):
-            language = size(AutoModel.from_config(config))
-        whole = assembly.language.vision() or config
-        if not whole.tie_word_embeddings:
-            language += text.vocabulary * text.width
+        language = nn.ModuleList()
+        if text is not None:
+            language.append(AutoModel.from_config(config))
+            whole: Any = assembly.language.vision() or config
+            if not whole.tie_word_embeddings:
+                language.append(nn.Linear(text.width, text.vocabulary, bias=False))
+    parts = {"encoder": encoder, "bridge": bridge, "language": language}
+    rounded: tuple[str, ...] = assembly.recipe.model.bfloat16
     return Shapes(
         encoder=encoder,
         bridge=bridge,
@@ -126,8 +127,9 @@ def shapes(assembly: Assembly) -> Shapes:
         parameters={
             "encoder": size(encoder),
             "bridge": size(bridge) if width is not None else None,
-            "language": language,
+            "language": None if text is None else size(language),
         },
+        in_bfloat16={part: keep_in_bfloat16(part, parts[part]) for part in rounded},
     )
 
 

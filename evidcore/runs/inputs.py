@@ -76,30 +76,11 @@ def hashed_inputs(
     }
     if "bridge" in model and recipe.features.precision != "float32":
         found["features"] = recipe.features.precision
+    if rounded := [part for part in recipe.model.bfloat16 if part in model]:
+        found["model"] = {**model, "bfloat16": rounded}
     own = {name for dataset in datasets for name in assembly.datasets[dataset].findings}
     if own != {*assembly.phrases} and any(_may_label(offer) for offer, _ in components):
         found["findings"] = list(assembly.phrases)
-    return found
-
-
-def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the inputs of every stage of a recipe, by stage name, without running any."""
-    found: dict[str, dict[str, Any]] = {}
-    stages = assembly.recipe.stages
-    standing: dict[str, Hashes] = {"": {}}  # by arm
-    blind: Hashes = {}  # of the trained blind arm
-    for index, stage in enumerate(stages):
-        upstream = standing.get(stage.arm, standing[""])
-        given = {**upstream, BLIND_ARM: blind["model"]} if stage.has_blind_arm else upstream
-        inputs = hashed_inputs(assembly, stage, lock, given)
-        key = inputs_hash(inputs)
-        found[assembly.recipe.stage_name(index)] = inputs
-        standing[stage.arm] = after(stage, key, upstream)
-        arm = None if stage.arm else stage.blanked()
-        if arm is not None and any(one.has_blind_arm for one in stages[index:]):
-            if arm is not stage:
-                key = inputs_hash(hashed_inputs(assembly, arm, lock, blind))
-            blind = after(arm, key, blind)
     return found
 
 

@@ -89,7 +89,8 @@ def current(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, Volume
                 seeing.adopt(language)
         model, processor = assemble.assemble(
             language, tokenizer, seeing, encoder_table=tables.encoder,
-            bridge_table=tables.bridge, view_table=tables.view, seed=seed, bank=bank,
+            bridge_table=tables.bridge, view_table=tables.view, bfloat16=tables.bfloat16, seed=seed,
+            bank=bank,
         )  # fmt: skip
     if torch.cuda.is_available():
         torch.nn.Module.to(model, torch.device("cuda"))

@@ -165,21 +165,15 @@ class Grpo(GrpoSettings, TrainingStage):
         text = f"{self.steps} steps of {self.prompts_per_step} prompts x {self.answers_per_prompt} answers"
         if self.replay is not None:
             text += f", {self.replay.rows_per_step} rows replayed"
-        return Workload(
+        return self._workload(
             text=text + self.lora_text,
-            train=self.train,
-            trains_whole_model=True,
-            steps=self.steps,
             prompts_per_step=self.prompts_per_step,
             prompts_per_forward=self.prompts_per_forward or self.prompts_per_step,
             answers_per_prompt=self.answers_per_prompt,
             share_prompts=self.share_prompts,
             answers_tokens=self.max_new_tokens,
             samples=True,
-            optimizer=self.optimizer,
-            lora_rank=self.lora_rank,
             keeps_reference=(bool(self.trl.get("beta")) or self.replay is not None) and self.lora is None,
-            is_checkpointed=self.is_checkpointed,
             replay=() if self.replay is None else self.replay.data,
             replayed_rows=0 if self.replay is None else self.replay.rows_per_step,
         )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.contracts import RolloutStrategy, Stage, StageContext
+from evidcore.contracts import RolloutStrategy, Stage, StageContext, Workload
 from evidcore.contracts.stage import Found, Key
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
@@ -75,6 +75,12 @@ class TrainingKeys:
     trl: Table = dataclasses.field(default_factory=dict)  # fields of SFTConfig or GRPOConfig
 
     @property
+    def rates(self) -> dict[str, float]:
+        """Return the learning rate of each trained part."""
+        given = self.learning_rate
+        return {part: float(given[part] if isinstance(given, Mapping) else given) for part in self.train}
+
+    @property
     def lora_rank(self) -> int | None:
         """Return the rank of the adapters, None without."""
         return None if self.lora is None else self.lora.rank
@@ -133,6 +139,13 @@ class TrainingStage(TrainingKeys, Stage):
         """Return "model"."""
         return "model"
 
+    def _workload(self, **own: Any) -> Workload:
+        """Return what both trainers say alike, and what is a stage's own."""
+        return Workload(
+            train=self.train, trains_whole_model=True, steps=self.steps, optimizer=self.optimizer,
+            lora_rank=self.lora_rank, is_checkpointed=self.is_checkpointed, **own,
+        )  # fmt: skip
+
     def strategy(self, context: StageContext) -> RolloutStrategy | None:
         """Return how answers come about, with its tools."""
         if self.rollout is None:
@@ -163,8 +176,9 @@ class TrainingStage(TrainingKeys, Stage):
 
     @classmethod
     def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
-        """Fill in the fields of TRL's configuration that a recipe states."""
-        return {**values, "trl": {**trl_fields.DEFAULTS[cls.trainer], **values.get("trl", {})}}
+        """Fill in the fields of TRL's configuration that a recipe states; its model may state `bf16`."""
+        usual = {"bf16": True} if around.table("model").get("bfloat16") else {}
+        return {**values, "trl": {**trl_fields.DEFAULTS[cls.trainer], **usual, **values.get("trl", {})}}
 
     @classmethod
     def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:

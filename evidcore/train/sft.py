@@ -30,16 +30,10 @@ class Sft(SftSettings, TrainingStage):
 
     def workload(self) -> Workload:
         """Return rows and steps."""
-        return Workload(
+        return self._workload(
             text=f"{self.steps} steps of {self.rows_per_step} rows{self.lora_text}",
-            train=self.train,
-            trains_whole_model=True,
-            steps=self.steps,
             prompts_per_step=self.rows_per_step,
             prompts_per_forward=self.rows_per_forward or self.rows_per_step,
-            optimizer=self.optimizer,
-            lora_rank=self.lora_rank,
-            is_checkpointed=self.is_checkpointed,
         )
 
     def summary(self) -> str:

@@ -55,12 +55,16 @@ def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_pat
         [
             "stage.grpo.reward[0].weight=0.25",
             "stage.sft.lora={rank=4}",
+            "stage.grpo.lora={rank=4}",
             "features={precision='float16', folder_gb=400}",
+            "model.bfloat16=['encoder', 'language']",
             "stage.grpo.replay={data=[{dataset='chest',task='report',limit=9}],weight=2}",
         ],
     )
     assert recipe.stages[1].replay.data[0].limit == 9
     assert (recipe.features.precision, recipe.features.folder_gb) == ("float16", 400.0)
+    assert recipe.model.bfloat16 == ("encoder", "language")
+    assert recipe.stages[1].trl["bf16"] is True
     copy = tmp_path / "elsewhere" / "resolved.toml"
     copy.parent.mkdir()
     copy.write_text(to_toml(recipe), encoding="utf-8")
@@ -240,6 +244,23 @@ def test_rewards_that_all_weigh_nothing_are_refused(write):
         ("steps = 4", "steps = 4\ntrl = { packing = true }", "stage.sft.trl.packing: it belongs to the core"),
         ('use = "phantom-chest"', 'use = "phantom-chest"\nprevalance = 3', "line 7, dataset.chest.prevalance: unknown key."),
         ('seed = 17', 'seed = 17\nobservers = ["loud"]', "line 4, observers[0]: no observer is called 'loud'."),
+        ('bridge = { use = "projection" }', 'bridge = { use = "projection" }\nbfloat16 = ["bridge"]',
+         "model.bfloat16[0]: must be 'encoder' or 'language', got 'bridge'."),
+        ('bridge = { use = "projection" }', 'bridge = { use = "projection" }\nbfloat16 = ["language"]',
+         "stage.sft.train: trains the language, and weights that model.bfloat16 names are too coarse for small steps. "
+         "Take 'language' out here or there, or train adapters (lora)."),
+        ('bridge = { use = "projection" }', 'bridge = { use = "projection" }\nbfloat16 = ["encoder"]\n[[stage]]\n'
+         'kind = "fit"\ncomponent = "model.encoder"\ndata = [{ dataset = "chest" }]',
+         "stage.fit.component: trains the encoder, and weights that model.bfloat16 names are too coarse for small steps. "
+         "Take 'encoder' out here or there."),
+        ('bridge = { use = "projection" }\n\n[[stage]]\nkind = "sft"\n',
+         'bridge = { use = "projection" }\nbfloat16 = ["encoder"]\n\n[[stage]]\nkind = "sft"\ntrl = { bf16 = false }\n',
+         "stage.sft.trl.bf16: weights that model.bfloat16 names are multiplied in bfloat16, and whole in each process, "
+         "got False. Leave it out, or model.bfloat16."),
+        ('bridge = { use = "projection" }\n\n[[stage]]\nkind = "sft"\n',
+         'bridge = { use = "projection" }\nbfloat16 = ["encoder"]\n\n[[stage]]\nkind = "sft"\ntrl = { fsdp = "full_shard" }\n',
+         "stage.sft.trl.fsdp: weights that model.bfloat16 names are multiplied in bfloat16, and whole in each process, "
+         "got 'full_shard'."),
         ('bridge = { use = "projection" }', 'bridge = { use = "residual-alinment" }', "no bridge is called 'residual-alinment'."),
     ],
 )  # fmt: skip

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from evidcore_plugin_lab.ablation.cells import planned_inputs
 
 from evidcore.errors import RecipeError
 from evidcore.recipe import load, to_toml
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
-from evidcore.runs.inputs import inputs_hash, planned_inputs
+from evidcore.runs.inputs import inputs_hash
 from evidcore.runs.lock import lock_table
 
 EVALUATE = """

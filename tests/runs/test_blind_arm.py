@@ -3,13 +3,14 @@
 import json
 
 import pytest
+from evidcore_plugin_lab.ablation.cells import planned_inputs
 
 from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.execute import Execution
 from evidcore.runs.folder import RunFolder
-from evidcore.runs.inputs import inputs_hash, planned_inputs
+from evidcore.runs.inputs import inputs_hash
 from evidcore.runs.lock import lock_table
 from evidcore.runs.post_run import audit_run
 

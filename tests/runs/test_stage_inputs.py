@@ -6,11 +6,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from evidcore_plugin_lab.ablation.cells import planned_inputs
 
 from evidcore.recipe import load
 from evidcore.runs import code, lock
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.inputs import hashed_inputs, inputs_hash, planned_inputs
+from evidcore.runs.inputs import hashed_inputs, inputs_hash
 
 LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
 CHANGED = [

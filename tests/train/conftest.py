@@ -120,15 +120,18 @@ def flat(model: VolumeVLM) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
-def qwen(folder: Path, kind: str) -> tuple[VolumeVLM, VolumeProcessor]:
-    """Give a published model with eyes, tiny."""
+def qwen(folder: Path, kind: str, **given: Any) -> tuple[VolumeVLM, VolumeProcessor]:
+    """Give a published model with eyes, tiny; its weights are bfloat16's, as of those that are published."""
     language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
+    for weight in language.parameters():
+        weight.data = weight.data.bfloat16().float()
     encoder = {"use": "native-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
     vision = language.config.vision_config.to_dict()
     built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
+    built.adopt(language)
     return assemble.assemble(
         language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
-        bridge_table={"use": "native-merger"}, view_table=dict(VIEW),
+        bridge_table={"use": "native-merger"}, view_table=dict(VIEW), **given,
     )  # fmt: skip
 
 

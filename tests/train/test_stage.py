@@ -113,8 +113,8 @@ def test_fsdp_where_nothing_would_be_sharded_is_refused_in_words():
 
 
 def test_what_the_core_sets_cannot_be_set_through_trl(bench, kit):
-    owned = set(stage.stage_arguments(bench.folder, 1, 2, 3, {"bridge": 1e-3}))
-    owned |= set(grpo.owned_arguments(kit.grpo_settings(), bench.folder, 1, {"bridge": 1e-3}, [1.0], 1))
+    owned = set(stage.stage_arguments(bench.folder, 1, kit.sft_settings()))
+    owned |= set(grpo.owned_arguments(kit.grpo_settings(), bench.folder, 1, [1.0], 1))
     assert owned - OWNED.keys() == set()
 
 

@@ -36,7 +36,6 @@ from evidcore.train.settings import GrpoSettings
 from evidcore.train.stand_in import stand_in
 from evidcore.train.trl import stage
 from evidcore.train.trl.logprobs import PromptSharing
-from evidcore.train.trl.optimizers import OptimizerKind
 from evidcore.train.trl.timing import timed
 from evidcore.train.trl.trainer import GroupTrainer
 
@@ -152,7 +151,6 @@ def owned_arguments(
     settings: GrpoSettings,
     folder: Path,
     seed: int,
-    rates: Mapping[str, float],
     weights: Sequence[float],
     processes: int,
 ) -> dict[str, Any]:
@@ -175,7 +173,7 @@ def owned_arguments(
             f"num_iterations = {iterations} updates on the same answers; take a multiple of {iterations}."
         )
     accumulation = prompts // (together * processes)
-    return stage.stage_arguments(folder, seed, settings.steps, settings.save_every_steps, rates) | {
+    return stage.stage_arguments(folder, seed, settings) | {
         "per_device_train_batch_size": together * answers,
         "gradient_accumulation_steps": accumulation,
         "steps_per_generation": accumulation,
@@ -251,12 +249,11 @@ def make_trainer(
         kind: of trainer.
         options: of such a trainer.
     """
-    rates = stage.rates_of(settings.train, settings.learning_rate)
     judge = RewardComposer(
         rewards, time_limit_s=settings.reward_time_limit_s, max_failed=settings.max_failed or 0.0
     )
     processes = stage.process_count()
-    owned = owned_arguments(settings, folder, seed, rates, [item.weight for item in rewards], processes)
+    owned = owned_arguments(settings, folder, seed, [item.weight for item in rewards], processes)
     if settings.replay is not None and replay is not None:
         keys = settings.replay
         replayed = Replay(processor, replay, rows_per_step=keys.rows_per_step, weight=keys.weight)
@@ -274,10 +271,7 @@ def make_trainer(
             engine=engine,
             sharing=PromptSharing(settings.share_prompts, settings.answers_per_prompt),
             announce=announce,
-            learning_rates=rates,
-            optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
-            prove_every_steps=settings.prove_every_steps,
-            peft_config=stage.lora_config(settings.lora, settings.train),
+            settings=settings,
             **options,
         )
 

@@ -6,23 +6,11 @@ waits. Muon makes the singular values of each step equal, so that small and larg
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerKind:
-    """AdamW, or Muon with its momentum."""
-
-    name: str = "adamw"
-    momentum: float | None = None  # None: torch's default
-
-
-ADAMW = OptimizerKind()
 
 
 class Together(Optimizer):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import datasets
 import torch
@@ -26,7 +26,6 @@ from evidcore.reward.pixel_passes import prove_targets
 from evidcore.train.checks import check_start
 from evidcore.train.settings import SftSettings
 from evidcore.train.trl import stage
-from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
 from evidcore.train.trl.stage import Positions, StageTrainer
 from evidcore.train.trl.timing import timed
 
@@ -37,6 +36,7 @@ RENAMED = ("loss", "grad_norm", "learning_rate", "entropy")
 class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
     """Trains on gold answers of a stream."""
 
+    settings: SftSettings
     step_part = "optimizer"
 
     def __init__(
@@ -47,17 +47,11 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         targets: Targets,
         *,
         announce: Announce,
-        learning_rates: Mapping[str, float],
-        loss_per: Literal["token", "row"] = "token",
-        optimizer_kind: OptimizerKind = ADAMW,
-        prove_every_steps: int = 0,
-        peft_config: Any = None,
+        settings: SftSettings,
     ) -> None:
         """Take everything, resolved."""
-        self.targets, self.prove_every_steps = targets, prove_every_steps
+        self.targets, self.announce, self.settings = targets, announce, settings
         self._micro_batch = 0
-        self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
-        self.loss_per = loss_per
         rows = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
         super().__init__(
             model=model,
@@ -65,7 +59,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
             data_collator=targets.batch,
             train_dataset=datasets.Dataset.from_dict({"prompt": ["0"], "images": [[]]}),
             processing_class=processor,
-            peft_config=peft_config,
+            peft_config=stage.lora_config(settings),
         )
         self.train_dataset = Positions(rows)
 
@@ -107,7 +101,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
     def _divisor(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the weight of a batch's target tokens, or the number of its rows."""
         weights = _weights(batch)
-        return weights.sum() if self.loss_per == "token" else weights.new_tensor(len(weights))
+        return weights.sum() if self.settings.loss_per == "token" else weights.new_tensor(len(weights))
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return trl's figures under our names."""
@@ -176,7 +170,6 @@ def make_trainer(
     """
     if settings.loss_per == "row" and reweighter is None:
         raise ValueError("trl's own loss is per token: a loss per row needs a re-weighter, such as `uniform`")
-    rates = stage.rates_of(settings.train, settings.learning_rate)
     processes = stage.process_count()
     together = settings.rows_per_forward or max(settings.rows_per_step // processes, 1)
     if settings.rows_per_step % (together * processes):
@@ -184,7 +177,7 @@ def make_trainer(
             f"{WHERE}.rows_per_step: {settings.rows_per_step} rows cannot be dealt to {processes} processes "
             f"of {together} rows per forward pass; take a multiple of {together * processes}."
         )
-    owned = stage.stage_arguments(folder, seed, settings.steps, settings.save_every_steps, rates) | {
+    owned = stage.stage_arguments(folder, seed, settings) | {
         "per_device_train_batch_size": together,
         "gradient_accumulation_steps": settings.rows_per_step // (together * processes),
         "max_length": None,  # truncation would cut image tokens
@@ -198,11 +191,7 @@ def make_trainer(
             SFTConfig(**stage.arguments(owned, settings.trl)),
             Targets(processor, source, reweighter, reweighter_package, strategy),
             announce=announce,
-            learning_rates=rates,
-            loss_per=settings.loss_per,
-            optimizer_kind=OptimizerKind(settings.optimizer, settings.momentum),
-            prove_every_steps=settings.prove_every_steps,
-            peft_config=stage.lora_config(settings.lora, settings.train),
+            settings=settings,
         )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import accelerate
 import torch
 from peft import LoraConfig, PeftModel
+from peft.tuners.lora import LoraLayer
 from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule
@@ -32,12 +33,12 @@ from evidcore.compute.ending import stop_request
 from evidcore.contracts import Announce
 from evidcore.errors import RecipeError, tells_full_disk
 from evidcore.model import assemble
-from evidcore.model.parts import matrices_of, part_of
+from evidcore.model.parts import ADAPTED, AdaptedLinear, matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.settings import Lora, Silent, dtype_of_products
+from evidcore.train.settings import Silent, TrainingKeys, dtype_of_products
 from evidcore.train.stand_in import stand_in
-from evidcore.train.trl.optimizers import OptimizerKind, with_muon
+from evidcore.train.trl.optimizers import with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
 
 COMPLETE = "complete"
@@ -73,7 +74,7 @@ def written_whole(place: Path, *, marks: bool) -> Iterator[None]:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place)) from cause
 
 
-LORA_TARGETS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+LORA_TARGETS = rf".*language_model\..*\.({'|'.join(ADAPTED)})"
 
 
 def process_count() -> int:
@@ -108,10 +109,8 @@ class StageTrainer(TimedTrainer):
     """Mixed in before a trl trainer."""
 
     announce: Announce
-    learning_rates: Mapping[str, float]
-    optimizer_kind: OptimizerKind
+    settings: TrainingKeys
     optimizer: Any  # made by create_optimizer
-    prove_every_steps: int
     num_iterations: int = 1  # updates on the same answers
     _proven: int | None = None  # the last step whose passes were proven; set by prove_pixels
 
@@ -125,7 +124,7 @@ class StageTrainer(TimedTrainer):
 
         Each time it is another micro-batch that it runs before.
         """
-        step, every = self.state.global_step, self.prove_every_steps
+        step, every = self.state.global_step, self.settings.prove_every_steps
         turn = step // every if every else 0
         is_first = self._proven is None
         is_due = is_first or (every > 0 and step % every == 0 and step != self._proven)
@@ -151,17 +150,17 @@ class StageTrainer(TimedTrainer):
         told = [
             {
                 "params": weights,
-                "lr": self.learning_rates[part],
+                "lr": self.settings.rates[part],
                 "weight_decay": self.args.weight_decay if does_decay else 0.0,
             }
             for (part, does_decay), weights in groups.items()
         ]
-        if self.optimizer_kind.name == "muon":
+        if self.settings.optimizer == "muon":
             self.optimizer = with_muon(
                 told,
                 matrices_of(trained),
                 lambda rest: kind(rest, **options),
-                momentum=self.optimizer_kind.momentum,
+                momentum=self.settings.momentum,
             )
         else:
             self.optimizer = kind(told, **options)
@@ -207,26 +206,19 @@ def placeholder(name: str) -> Any:
     return never
 
 
-def rates_of(parts: tuple[str, ...], rates: float | Mapping[str, float]) -> dict[str, float]:
-    """Return the learning rate of each trained part."""
-    return {part: float(rates[part] if isinstance(rates, Mapping) else rates) for part in parts}
-
-
-def stage_arguments(
-    folder: Path, seed: int, steps: int, save_every_steps: int, rates: Mapping[str, float]
-) -> dict[str, Any]:
+def stage_arguments(folder: Path, seed: int, settings: TrainingKeys) -> dict[str, Any]:
     """Return what the core sets for every stage, by the names of transformers."""
     return {
         "output_dir": str(folder / "steps"),
-        "max_steps": steps,
+        "max_steps": settings.steps,
         "seed": seed,
         "data_seed": seed,
-        "learning_rate": max(rates.values()),
+        "learning_rate": max(settings.rates.values()),
         "logging_strategy": "steps",
         "logging_steps": 1,
         "logging_first_step": False,
         "save_strategy": "steps",
-        "save_steps": save_every_steps,
+        "save_steps": settings.save_every_steps,
         "save_total_limit": 2,
         "report_to": [],
         "disable_tqdm": True,
@@ -260,16 +252,16 @@ def check_sharded(given: Mapping[str, Any], where: str) -> None:
         )
 
 
-def lora_config(lora: Lora | None, parts: tuple[str, ...]) -> LoraConfig | None:
+def lora_config(settings: TrainingKeys) -> LoraConfig | None:
     """Return PEFT's configuration; other trained parts are trained in full beside it."""
-    if lora is None:
+    if settings.lora is None:
         return None
     return LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
+        r=settings.lora.rank,
+        lora_alpha=settings.lora.alpha,
         lora_dropout=0.0,
         target_modules=LORA_TARGETS,
-        modules_to_save=[part for part in ("encoder", "bridge") if part in parts] or None,
+        modules_to_save=[part for part in ("encoder", "bridge") if part in settings.train] or None,
     )
 
 
@@ -301,7 +293,7 @@ def take_one_step(make_trainer: Callable[..., Any], settings: Any, where: str, *
     Raises:
         RecipeError: if trl, transformers or PEFT refuse a value.
     """
-    rate = max(rates_of(settings.train, settings.learning_rate).values())
+    rate = max(settings.rates.values())
     # several processes alone can try what is sharded, and a GPU alone precisions
     untried = ("fsdp", "fsdp_config", *(() if torch.cuda.is_available() else ("bf16", "fp16", "tf32")))
     trl = {key: value for key, value in settings.trl.items() if key not in untried}
@@ -351,8 +343,15 @@ def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
 
 
 def unwrap(trainer: Any, model: VolumeVLM) -> None:
-    """Leave `model` as a plain, trained model: LoRA merged, trl's forward taken off."""
-    if isinstance(trainer.model, PeftModel):
+    """Leave `model` plain and trained: LoRA merged, or apart beside bfloat16; trl's forward taken off."""
+    if isinstance(trainer.model, PeftModel) and "language" in (model.config.bfloat16 or ()):
+        for layer in [one for one in model.modules() if isinstance(one, LoraLayer)]:
+            [(name, scaling)] = layer.scaling.items()
+            up = layer.lora_B[name].weight * scaling
+            layer.base_layer = AdaptedLinear(layer.base_layer, layer.lora_A[name].weight, up)
+            model.config.adapter_rank = len(layer.base_layer.down)
+        trainer.model.unload()
+    elif isinstance(trainer.model, PeftModel):
         trainer.model.merge_and_unload()
     model.__dict__.pop("forward", None)
     model.train_only(())

@@ -44,9 +44,16 @@ from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, figures, 
 from evidcore.reward.pixel_passes import ANSWER_TOKENS, Proof, prove_groups
 from evidcore.reward.reward_audit import check_start, most_of
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
+from evidcore.train.settings import TrainingKeys
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
-from evidcore.train.trl.optimizers import ADAMW, OptimizerKind
-from evidcore.train.trl.stage import Positions, StageTrainer, placeholder, vlm_of, whole_weights
+from evidcore.train.trl.stage import (
+    Positions,
+    StageTrainer,
+    lora_config,
+    placeholder,
+    vlm_of,
+    whole_weights,
+)
 from evidcore.train.trl.timing import timed
 
 log = logging.getLogger(__name__)
@@ -186,11 +193,8 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         *,
         sharing: PromptSharing,
         announce: Announce,
+        settings: TrainingKeys,
         engine: Engine | None = None,
-        learning_rates: Mapping[str, float],
-        optimizer_kind: OptimizerKind = ADAMW,
-        prove_every_steps: int = 0,
-        peft_config: Any = None,
     ) -> None:
         """Take everything, resolved.
 
@@ -203,23 +207,20 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             strategy: how the answers of a group come about.
             sharing: decides whether scoring computes a prompt once per group.
             announce: told of steps and groups.
+            settings: the keys of the stage.
             engine: what writes the answers; None: the model itself.
-            learning_rates: for each trained part.
-            optimizer_kind: AdamW, or Muon for matrices.
-            prove_every_steps: repeats the pixel-flow proof; 0: at the start alone.
-            peft_config: LoRA, where it is used.
         """
-        self.announce, self.learning_rates, self.optimizer_kind = announce, learning_rates, optimizer_kind
+        self.announce, self.settings = announce, settings
         self.source, self.judge, self.strategy = source, judge, strategy
         self.sharing, self.engine = sharing, engine
         self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
         self.rollouts: list[Rollout] = []
         self.judgement = Judgement({}, {})
-        self.prove_every_steps = prove_every_steps
         self.proof: Proof | None = None
         self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
         beta, sync = args.beta, args.sync_ref_model
+        peft_config = lora_config(settings)
         if peft_config is None:  # with PEFT the reference is the model without its additions
             args.beta, args.sync_ref_model = 0.0, False  # or trl would read the reference from disk
         steps_rows = args.max_steps * args.generation_batch_size // args.num_generations

@@ -14,7 +14,7 @@ import pytest
 import timm
 import torch
 import yaml
-from evidcore_plugin_hub.export import as_published, export_run
+from evidcore_plugin_hub.export import as_published, export_run, widen
 from evidcore_plugin_hub.redaction import WITHHELD
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
@@ -23,6 +23,7 @@ from evidcore.case import TextPart
 from evidcore.errors import RunError
 from evidcore.model import assemble
 from evidcore.model.language import Pretrained
+from evidcore.model.parts import ADAPTED, AdaptedLinear
 from evidcore.model.policy import VLMPolicy
 from evidcore.page import NOTICE
 from evidcore.page.markup import DASH
@@ -247,18 +248,54 @@ def test_a_model_of_parts_has_no_published_form(small_run, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def taken_apart(folder, size, **given):
+    """The model of a folder as this package puts it together."""
+    language, tokenizer = Pretrained(folder=str(folder)).load()
+    table = {"use": "native-vision", "size": size, "windows": [[-1000, 400]]}
+    vision = {"vision": assemble.vision_of(language.config)}
+    encoder = factory.build("encoder", table, given=vision, where="model.encoder")
+    encoder.adopt(language)
+    return assemble.assemble(
+        language, tokenizer, encoder, encoder_table=table, bridge_table={"use": "native-merger"},
+        view_table={"use": "slices", "slices": 3}, **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "size"), [("qwen2_5_vl", 112), ("qwen3_vl", 96)])
+def test_weights_in_bfloat16_are_widened_and_merged_with_what_adapters_learnt(kind, size, tmp_path):
+    tiny_vision_language(tmp_path / "stock", kind)
+    model, processor = taken_apart(tmp_path / "stock", size, bfloat16=("encoder", "language"))
+    layers = model.model.language_model.layers
+    projection = layers[0].self_attn.q_proj
+    torch.manual_seed(0)
+    down, up = torch.randn(2, projection.in_features), torch.randn(projection.out_features, 2) * 1e-4
+    wanted = projection.weight.float() + up @ down
+    for layer in model.model.language_model.modules():
+        for name, linear in list(layer.named_children()):
+            if name in ADAPTED:
+                zeros = torch.zeros(2, linear.in_features), torch.zeros(linear.out_features, 2)
+                setattr(layer, name, AdaptedLinear(linear, *zeros))
+    layers[0].self_attn.q_proj = AdaptedLinear(projection, down, up)
+    model.config.adapter_rank = 2
+    assemble.save(model, processor, tmp_path / "run")
+
+    loaded, processor = assemble.load(tmp_path / "run")
+    published = as_published(loaded, processor)
+    assert torch.equal(published.model.language_model.layers[0].self_attn.q_proj.weight, wanted)
+    assert {weight.dtype for weight in published.parameters()} == {torch.float32}
+    widen(loaded)
+    loaded.save_pretrained(tmp_path / "exported")
+    again = AutoModelForImageTextToText.from_pretrained(tmp_path / "exported")
+    assert {weight.dtype for weight in again.parameters()} == {torch.float32}
+    assert torch.equal(again.model.language_model.layers[0].self_attn.q_proj.weight, wanted)
+    assert again.config.bfloat16 is None
+    assert not [name for name in again.state_dict() if name.endswith((".down", ".up"))]
+
+
 @pytest.mark.parametrize(("kind", "size"), [("qwen2_5_vl", 112), ("qwen3_vl", 96)])
 def test_a_published_model_that_was_taken_apart_is_that_model_again(kind, size, tmp_path):
     stock = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(tmp_path, kind))
-    language, tokenizer = Pretrained(folder=str(tmp_path)).load()
-    table = {"use": "native-vision", "size": size, "windows": [[-1000, 400]]}
-    given = {"vision": assemble.vision_of(language.config)}
-    encoder = factory.build("encoder", table, given=given, where="model.encoder")
-    encoder.adopt(language)
-    made = assemble.assemble(
-        language, tokenizer, encoder, encoder_table=table, bridge_table={"use": "native-merger"},
-        view_table={"use": "slices", "slices": 3},
-    )  # fmt: skip
+    made = taken_apart(tmp_path, size)
     again = as_published(*made)
     assert type(again) is type(stock)
     weights, expected = again.state_dict(), stock.state_dict()

@@ -12,11 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 from evidcore.contracts import Encoder
 from evidcore.errors import RunError
 from evidcore.model import assemble
+from evidcore.model.parts import AdaptedLinear
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.page.record import is_phantom
@@ -49,6 +52,7 @@ def export_run(folder: RunFolder, target: Path, form: Form = "transformers") -> 
     recipe, lock = load(folder.path / "resolved.toml"), folder.lock()
     with appearing(target) as work:
         model, processor = assemble.load(weights)
+        widen(model)
         _forget_places(model, processor)
         if form == "published":
             as_published(model, processor).save_pretrained(work)
@@ -64,6 +68,36 @@ def export_run(folder: RunFolder, target: Path, form: Form = "transformers") -> 
         write(work / LOCK, toml_tables({**published_lock(lock), "weights": hashes}))
         write(work / "README.md", model_card(_facts(folder, recipe, lock, model, shown, form)))
     return target
+
+
+def in_full(model: VolumeVLM) -> dict[str, Tensor]:
+    """Return a model's weights in float32, merged with what adapters have learnt beside those in bfloat16.
+
+    Those that are widened lie on the CPU.
+    """
+    found = {
+        name: weight.cpu().float() if weight.dtype == torch.bfloat16 else weight
+        for name, weight in model.state_dict().items()
+    }
+    for name, layer in model.named_modules():
+        if isinstance(layer, AdaptedLinear):
+            learnt = found.pop(f"{name}.up").cpu() @ found.pop(f"{name}.down").cpu()
+            found[f"{name}.weight"] = found[f"{name}.weight"] + learnt
+    return found
+
+
+def widen(model: VolumeVLM) -> None:
+    """Leave a model with weights in float32 alone, and merged: transformers reads no mixture back."""
+    if not model.config.bfloat16:
+        return
+    weights = in_full(model)
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, AdaptedLinear):
+            plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+            model.set_submodule(name, plain)
+    model.load_state_dict(weights, assign=True)
+    model.tie_weights()
+    model.config.bfloat16, model.config.adapter_rank = None, 0
 
 
 def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedModel:
@@ -99,9 +133,10 @@ def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedMode
         tie_word_embeddings=model.config.tie_word_embeddings,
         **places,
     )
-    published: PreTrainedModel = AutoModelForImageTextToText.from_config(config, dtype=model.dtype)
+    dtype = torch.promote_types(model.dtype, torch.float32)
+    published: PreTrainedModel = AutoModelForImageTextToText.from_config(config, dtype=dtype)
     published.load_state_dict({
-        _published_name(name, begins): weight for name, weight in model.state_dict().items()
+        _published_name(name, begins): weight for name, weight in in_full(model).items()
     })
     published.generation_config = model.generation_config
     return published

@@ -9,8 +9,12 @@ import huggingface_hub
 import nibabel
 import numpy as np
 import pytest
+from evidcore_plugin_lab.ablation.cells import planned_inputs
 
+from evidcore.model import assemble
 from evidcore.recipe import load
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.inputs import inputs_hash
 from evidcore.testing import tiny_language, tiny_vision_language
 
 SHIPPED = "Qwen/Qwen2.5-VL-7B-Instruct"  # its shape is known without the network
@@ -128,6 +132,47 @@ def test_what_is_written_fits_as_evid_plan_works_it_out(evid, desk, model, gpu_g
     assert max(peaks.values()) <= 0.9 * gpu_gb * 1e9
     said = (desk / "questions.toml").read_text(encoding="utf-8")
     assert f"grpo {peaks['03-grpo'] / 1e9:.3g} GB" in said.replace("\n# ", " ")
+
+
+@pytest.mark.slow
+def test_frozen_weights_in_bfloat16_are_chosen_where_float32_does_not_fit(evid, desk):
+    chosen = {}
+    for gpu_gb in (24, 48, 80):
+        given = ("--data", "questions.csv", "--model", SHIPPED, "--revision", COMMIT, "--no-check", "--force")
+        evid("init", *given, "--gpu", gpu_gb)
+        chosen[gpu_gb] = load(desk / "questions.toml").model.bfloat16
+    assert chosen == {24: ("encoder", "language"), 48: ("encoder", "language"), 80: ()}
+
+
+@pytest.mark.slow
+def test_weights_in_bfloat16_are_run_and_take_the_bytes_that_are_planned(evid, desk, vlm, monkeypatch):
+    """Each stage's weights on disk are what the plan says of the stage after it; hashes tell both apart."""
+    monkeypatch.setenv("EVID_CACHE", str(desk / "cache"))
+    init(evid, vlm, "--no-check")
+    short = {
+        "model.bfloat16": ["encoder", "language"], "model.view.slices": 2, "stage.sft.steps": 1,
+        "stage.sft.prove_every_steps": 0, "stage.grpo.steps": 1, "stage.grpo.prompts_per_step": 2,
+        "stage.grpo.prompts_per_forward": 2, "stage.grpo.max_new_tokens": 4,
+        **{f"stage.{name}.max_new_tokens": 4 for name in ("evaluate[0]", "evaluate[1]", "audit")},
+    }  # fmt: skip
+    given = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]
+    planned = {
+        one["stage"]: one["memory"]
+        for one in json.loads(evid("plan", "questions.toml", *given, "--json").output)["stages"]
+    }
+    assert {kind for one in planned.values() for kind in one} == {"bfloat16"}
+    evid("run", "questions.toml", *given)
+    (run,) = Path("runs/questions").glob("*-*")
+    for stage, after in [("02-sft", "03-grpo"), ("03-grpo", "04-evaluate")]:
+        model, _ = assemble.load(run / "checkpoints" / stage)
+        assert sum(one.nbytes for one in model.parameters()) == planned[after]["bfloat16"]["weights"]
+        assert model.config.adapter_rank == {"02-sft": 16, "03-grpo": 32}[stage]
+    rounded, plain = (
+        planned_inputs(Assembly(load(Path("questions.toml"), changed)), {"dataset": {"own": {}}})
+        for changed in (given[1::2], [f"{key}={value}" for key, value in list(short.items())[1:]])
+    )
+    assert rounded["02-sft"]["model"]["bfloat16"] == ["encoder", "language"]
+    assert all(inputs_hash(rounded[name]) != inputs_hash(plain[name]) for name in planned)
 
 
 @pytest.mark.slow

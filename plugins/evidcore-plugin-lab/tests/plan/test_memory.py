@@ -12,6 +12,7 @@ from evidcore_plugin_lab.plan.memory import (
     SAMPLED_ROWS,
     Batch,
     Trained,
+    Weights,
     answering,
     cache_bytes,
     kept_for_backward,
@@ -31,6 +32,7 @@ CONFIG = Qwen2Config(
 )  # fmt: skip
 TEXT = TextShape.of(CONFIG)
 ROWS, BEFORE, AFTER = 3, 40, 24
+WHOLE = Weights(parameters=1000)
 BATCH = Batch(prompts=ROWS, answers=1, prompt_tokens=BEFORE, answer_tokens=AFTER)
 
 
@@ -89,7 +91,7 @@ def test_checkpointed_layers_keep_casts_of_trained_matrices_alone(is_adapted):
         seen = count.alive_bytes
     del output
     told = training(
-        TEXT, 1000, Trained(parameters=100, is_language=True, is_adapted=is_adapted), BATCH, "bfloat16",
+        TEXT, WHOLE, Trained(parameters=100, is_language=True, is_adapted=is_adapted), BATCH, "bfloat16",
         is_checkpointed=True,
     )  # fmt: skip
     inputs = TEXT.layers * ROWS * (BEFORE + AFTER) * 128 * 4
@@ -148,17 +150,17 @@ def test_shared_prompts_are_seen_once_and_read_by_each_answer():
 
 
 def test_states_are_counted_by_what_is_trained():
-    found = training(TEXT, 1000, Trained(parameters=100, copied=300), BATCH, "float32")
+    found = training(TEXT, WHOLE, Trained(parameters=100, copied=300), BATCH, "float32")
     assert (found.weights, found.gradients, found.optimizer, found.reference) == (4000, 400, 800, 1200)
-    muon = training(TEXT, 1000, Trained(parameters=100, matrices=60), BATCH, "float32")
+    muon = training(TEXT, WHOLE, Trained(parameters=100, matrices=60), BATCH, "float32")
     assert muon.optimizer == 4 * 60 + 8 * 40
     assert muon.reference == 0
 
 
 def test_gradients_count_beside_activations_only_where_a_step_has_several_passes():
     trained = Trained(parameters=100, is_language=True)
-    single = training(TEXT, 1000, trained, BATCH, "float32")
-    several = training(TEXT, 1000, trained, dataclasses.replace(BATCH, passes=2), "float32")
+    single = training(TEXT, WHOLE, trained, BATCH, "float32")
+    several = training(TEXT, WHOLE, trained, dataclasses.replace(BATCH, passes=2), "float32")
     assert several.peak - single.peak == 400
     assert single.peak == 4000 + 800 + single.activations + single.head
 
@@ -166,16 +168,16 @@ def test_gradients_count_beside_activations_only_where_a_step_has_several_passes
 def test_replayed_rows_are_kept_beside_the_others_with_five_copies_of_their_logits():
     trained = Trained(parameters=100, copied=100)
     again = Batch(prompts=2, answers=1, prompt_tokens=30, answer_tokens=9)
-    without = training(TEXT, 1000, trained, BATCH, "float32")
-    found = training(TEXT, 1000, trained, BATCH, "float32", replayed=again)
+    without = training(TEXT, WHOLE, trained, BATCH, "float32")
+    found = training(TEXT, WHOLE, trained, BATCH, "float32", replayed=again)
     layers = kept_for_backward(TEXT, again, "float32", is_trained=False)
     assert found.replay == layers + 2 * 9 * 5 * 4 * 128
     assert found.peak - without.peak == found.replay
 
 
 def test_evaluation_trains_nothing_and_casts_as_sampling_does():
-    found = answering(TEXT, 1000, BATCH, "float32")
-    half = answering(TEXT, 1000, BATCH, "bfloat16")
+    found = answering(TEXT, WHOLE, BATCH, "float32")
+    half = answering(TEXT, WHOLE, BATCH, "bfloat16")
     matrices = TEXT.layers * sum(before * after for before, after in TEXT.matrices())
     assert half.casts == 2 * (matrices + TEXT.vocabulary * TEXT.width)
     assert half.peak == 4000 + half.casts + half.cache + half.logits
@@ -183,9 +185,22 @@ def test_evaluation_trains_nothing_and_casts_as_sampling_does():
     assert found.casts == found.gradients == found.activations == 0
 
 
+def test_frozen_weights_in_bfloat16_take_half_and_are_cast_no_more():
+    trained = Trained(parameters=100, is_language=True, is_adapted=True)
+    rounded = dataclasses.replace(WHOLE, in_bfloat16=900, adapters=30, is_language_rounded=True)
+    plain = training(TEXT, WHOLE, trained, BATCH, "bfloat16", samples=True)
+    found = training(TEXT, rounded, trained, BATCH, "bfloat16", samples=True)
+    assert (plain.weights, found.weights) == (4000, 4 * (100 + 30) + 2 * 900)
+    assert plain.casts > found.casts == 0
+    assert plain.head - found.head == HEAD_WORDS * 128 * 2  # of a slice of the head
+    assert answering(TEXT, rounded, BATCH, "bfloat16").casts == 0
+    seen = dataclasses.replace(rounded, is_language_rounded=False)  # the encoder's alone are
+    assert training(TEXT, seen, trained, BATCH, "bfloat16", samples=True).casts == plain.casts
+
+
 def test_processes_that_share_nothing_hold_gradients_once_more():
-    alone = training(TEXT, 1000, Trained(parameters=100), BATCH, "float32")
-    found = training(TEXT, 1000, Trained(parameters=100), BATCH, "float32", processes=4)
+    alone = training(TEXT, WHOLE, Trained(parameters=100), BATCH, "float32")
+    found = training(TEXT, WHOLE, Trained(parameters=100), BATCH, "float32", processes=4)
     assert found.buckets == 400
     assert found.peak == alone.peak + 400
 
@@ -194,13 +209,15 @@ def test_processes_that_share_nothing_hold_gradients_once_more():
 def test_sharded_states_are_divided_and_gathered_while_answers_are_sampled(precision, number):
     trained = Trained(parameters=100, matrices=60, is_language=True, copied=200)
     many = 10**8
-    found = training(TEXT, many, trained, BATCH, precision, processes=4, is_sharded=True, samples=True)
+    found = training(
+        TEXT, Weights(parameters=many), trained, BATCH, precision, processes=4, is_sharded=True, samples=True
+    )
     assert (found.weights, found.gradients, found.reference) == (many, 100, 200)
     assert found.optimizer == (4 * 60 + 8 * 40) // 4
     assert (found.gathered, found.casts, found.buckets) == (number * many, 0, 0)
     at_rest = found.weights + found.reference + found.optimizer
     assert found.peak == at_rest + found.gathered + found.cache + found.logits
     matrices = sum(before * after for before, after in TEXT.matrices())  # those of one layer
-    learnt = training(TEXT, many, trained, BATCH, precision, processes=4, is_sharded=True)
+    learnt = training(TEXT, Weights(parameters=many), trained, BATCH, precision, processes=4, is_sharded=True)
     assert learnt.gathered == number * matrices
     assert learnt.peak == at_rest + learnt.gathered + learnt.activations + learnt.head

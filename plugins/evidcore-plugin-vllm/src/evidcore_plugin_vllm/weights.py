@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from evidcore_plugin_hub.export import as_published
+from evidcore_plugin_hub.export import as_published, in_full
 from peft import LoraConfig
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
@@ -90,7 +90,8 @@ def write_whole(model: VolumeVLM, processor: VolumeProcessor, folder: Path, inpu
             as_published(model, processor).save_pretrained(work)
         else:
             with torch.device("meta"):
-                served = AutoModelForCausalLM.from_config(model.config.text_config, dtype=model.dtype)
+                dtype = torch.promote_types(model.dtype, torch.float32)
+                served = AutoModelForCausalLM.from_config(model.config.text_config, dtype=dtype)
             served.generation_config = model.generation_config
             served.save_pretrained(work, state_dict=decoder_weights(model))
         processor.tokenizer.save_pretrained(work)
@@ -111,7 +112,7 @@ def decoder_weights(model: VolumeVLM) -> dict[str, Tensor]:
     """Return the language model's weights, without adapters, by the names of a causal language model."""
     return {
         _served_name(name, "embeddings").replace(".base_layer.", "."): weight
-        for name, weight in model.state_dict().items()
+        for name, weight in in_full(model).items()
         if name.startswith(("model.language_model.", "lm_head.")) and ".lora_" not in name
     }
 

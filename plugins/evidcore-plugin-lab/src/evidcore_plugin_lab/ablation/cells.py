@@ -20,7 +20,7 @@ from evidcore.recipe import Recipe, to_toml
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import changes_since
 from evidcore.runs.folder import RunFolder, difference, write
-from evidcore.runs.inputs import INPUTS, inputs_hash, planned_inputs
+from evidcore.runs.inputs import BLIND_ARM, INPUTS, Hashes, after, hashed_inputs, inputs_hash
 from evidcore.runs.lock import lock_table
 from evidcore_plugin_lab.ablation.definition import Ablation
 
@@ -81,6 +81,27 @@ class Cell:
                 now = json.loads(json.dumps(inputs, default=str))
                 return [f"{stage}, {line}" for line in difference(before, now)]
         return []
+
+
+def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the inputs of every stage of a recipe, by stage name, without running any."""
+    found: dict[str, dict[str, Any]] = {}
+    stages = assembly.recipe.stages
+    standing: dict[str, Hashes] = {"": {}}  # by arm
+    blind: Hashes = {}  # of the trained blind arm
+    for index, stage in enumerate(stages):
+        upstream = standing.get(stage.arm, standing[""])
+        given = {**upstream, BLIND_ARM: blind["model"]} if stage.has_blind_arm else upstream
+        inputs = hashed_inputs(assembly, stage, lock, given)
+        key = inputs_hash(inputs)
+        found[assembly.recipe.stage_name(index)] = inputs
+        standing[stage.arm] = after(stage, key, upstream)
+        arm = None if stage.arm else stage.blanked()
+        if arm is not None and any(one.has_blind_arm for one in stages[index:]):
+            if arm is not stage:
+                key = inputs_hash(hashed_inputs(assembly, arm, lock, blind))
+            blind = after(arm, key, blind)
+    return found
 
 
 class AblationFolder:

@@ -17,7 +17,7 @@ from evidcore.runs.context import Context
 from evidcore.runs.dry_run import Shapes, shapes
 from evidcore_plugin_lab.init.written_recipe import SHORTEST_ANSWER, Fit, StageFit
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
-from evidcore_plugin_lab.plan.needs import memory
+from evidcore_plugin_lab.plan.needs import earlier_ranks, memory
 
 SLICES = (64, 48, 32, 24, 16, 12, 8, 4)
 TOGETHER = (8, 4, 2, 1)  # rows, or prompts with all their answers, in a forward pass
@@ -29,7 +29,8 @@ SPARE = 1.25  # of the longest right answer's tokens
 def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | None) -> Fit:
     """Return the settings with most slices that fit memory and context; then most rows in a pass.
 
-    Rows in a pass and checkpointed activations cost time alone, so they are given up before slices are.
+    Rows in a pass and checkpointed activations cost time alone, so they are given up before slices are; so
+    are weights in float32, which a model that was published in bfloat16 does not need where they are frozen.
 
     Args:
         written: the recipe for some settings, with absolute paths.
@@ -40,12 +41,13 @@ def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | N
         DataError: if nothing fits; says by how much, and what would.
     """
 
-    def found(slices: int) -> Fit | str:
-        planned = _Planned(written, slices)
+    def found(slices: int, *, is_rounded: bool = False) -> Fit | str:
+        planned = _Planned(written, slices, is_rounded=is_rounded)
         whole = planned.prompt_tokens + planned.answer_tokens
         if context_tokens is not None and whole > context_tokens:
             return f"{slices} slices take {whole} tokens, and the model's context holds {context_tokens}"
-        return planned.within(SHARE * gpu_gb * 1e9)
+        within = planned.within(SHARE * gpu_gb * 1e9)
+        return found(slices, is_rounded=True) if isinstance(within, str) and not is_rounded else within
 
     fewest = found(SLICES[-1])  # first: where these do not fit, none do
     if isinstance(fewest, str):
@@ -59,12 +61,12 @@ def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | N
 class _Planned:
     """A recipe that shows so many slices, and how much memory its stages would take."""
 
-    def __init__(self, written: Callable[[Fit], str], slices: int) -> None:
+    def __init__(self, written: Callable[[Fit], str], slices: int, *, is_rounded: bool) -> None:
         """Build its shapes, and count the tokens of what is trained."""
-        self.slices = slices
+        self.slices, self.is_rounded = slices, is_rounded
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "planned.toml"
-            path.write_text(written(Fit(slices=slices)), encoding="utf-8")
+            path.write_text(written(Fit(slices=slices, is_rounded=is_rounded)), encoding="utf-8")
             recipe = load(path)
             self.assembly = assembly = Assembly(recipe)
         self.made: Shapes = shapes(assembly)
@@ -73,6 +75,8 @@ class _Planned:
         if tokenizer is not None:
             self.processor = models.processor(assembly, tokenizer, self.made.encoder)
         self.stages = {stage.kind: stage for stage in recipe.stages}
+        ranks = zip(recipe.stages, earlier_ranks(recipe), strict=True)
+        self.ranks = {stage.kind: rank for stage, rank in ranks}  # of the last of a kind, the greatest
         taught = [stage for stage in recipe.stages if stage.trains]
         asked = dataclasses.replace(taught[0], data=tuple(use for stage in taught for use in stage.data))
         longest = lengths(assembly, self.made, self.processor, asked, None)
@@ -99,6 +103,7 @@ class _Planned:
             grpo=found.get("grpo", found["sft"]),
             asking=min(asking, key=lambda one: one.together, default=StageFit(together=1)),
             answer_tokens=self.answer_tokens,
+            is_rounded=self.is_rounded,
         )
 
     def _rows(self, stage: Stage) -> Lengths:
@@ -111,7 +116,7 @@ class _Planned:
 
     def _peak(self, stage: Stage, rows: Lengths) -> int:
         """Return a stage's greatest memory as it runs on a GPU."""
-        planned = memory(self.made, stage.workload(), rows)
+        planned = memory(self.made, stage.workload(), rows, earlier_rank=self.ranks[stage.kind])
         assert planned is not None  # a model whose shape is not known has been refused
         return (planned.get("bfloat16") or planned["float32"]).peak
 

@@ -40,6 +40,7 @@ class Fit:
     grpo: StageFit = StageFit(together=1, is_checkpointed=True)
     asking: StageFit = StageFit(together=1)
     answer_tokens: int = SHORTEST_ANSWER
+    is_rounded: bool = False  # weights that no stage trains lie in bfloat16
 
 
 def name_of(data: Path) -> str:
@@ -87,7 +88,7 @@ def _wrapped(text: str) -> Iterator[str]:
 
 def _commented(assignment: str, comment: str) -> str:
     """Return an assignment with its comment behind it, above it where the line would be too long."""
-    behind = f"{assignment:<33}# {comment}"
+    behind = f"{assignment:<32} # {comment}"
     return behind if len(behind) <= WIDTH else "\n".join([*_wrapped(comment), assignment])
 
 
@@ -124,6 +125,8 @@ def _model(data: OwnData, model: OwnModel, fit: Fit, folder: Path) -> Iterator[s
     windows = SOFT_TISSUE if data.is_ct else ()
     yield "[model]"
     yield f"language = {toml_value(language)}"
+    if fit.is_rounded:
+        yield _commented('bfloat16 = ["encoder", "language"]', "frozen weights; adapters stay in float32")
     yield 'bridge = { use = "native-merger" }'
     yield f'view = {{ use = "slices", slices = {fit.slices} }}'
     yield ""

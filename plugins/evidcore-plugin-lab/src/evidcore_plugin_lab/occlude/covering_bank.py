@@ -130,7 +130,8 @@ class CoveringBank(FeatureBank):
         with evaluating(encoder):
             # a lone volume is summed in another order than one among others
             output = encoder(pixels if len(handles) > 1 else torch.cat([pixels, pixels]))
-        features = output.features[: len(handles)].to(self.own.dtype).to(weight.dtype)
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        features = output.features[: len(handles)].to(self.own.dtype).to(wide)
         return Patches(features, output.grid_zyx, output.centres_mm)
 
     def _input(self, whole: int) -> _Input:

@@ -15,16 +15,17 @@ CUDA's context (about 0.5 GB) or an allocator's gaps. With
     N       positions whose token is predicted in one pass; on a CPU, where the head takes no heed of labels,
             n, unless prompts are shared
     a       bytes of a number in matrix products: 4 in float32, 2 in bfloat16
+    B, K    parameters that `model.bfloat16` keeps so, and of adapters that earlier stages left beside them
 
-and weights in float32, as both trainers keep them (bfloat16 is autocast around them):
+and weights in float32, as both trainers keep them (bfloat16 is autocast around them), but for B:
 
-    weights      4 P
+    weights      4 (P + K) - 2 B
     reference    4 x the parts that are trained: its copy, where beta > 0 or rows are replayed, without LoRA
     gradients    4 T
     optimizer    8 T for AdamW; Muon keeps 4 for each number of a matrix
-    casts        bfloat16 only: 2 M, the layers' matrices as products read them. Kept for the backward pass;
-                 with checkpointed activations and matrices that are frozen (LoRA's base too), those of one
-                 layer: autocast keeps a cast only of a weight that is trained
+    casts        bfloat16 only: 2 M, the layers' matrices as products read them; none where they lie so. Kept
+                 for the backward pass; with checkpointed activations and matrices that are frozen (LoRA's
+                 base too), those of one layer: autocast keeps a cast only of a weight that is trained
     activations  of the language model, kept for the backward pass: L (n b + m 2 q a + w a), where
                      b = 4 (6 h + 2 q + 4 f)  float32, trained        b = 26 h + 4 q + 8 f  bfloat16, trained
                      b = 4 (2 h + 2 q + 3 f)  float32, frozen         b = 8 h + 4 q + 6 f   bfloat16, frozen
@@ -130,6 +131,21 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Parameters of the whole model, as they lie in memory."""
+
+    parameters: int
+    in_bfloat16: int = 0  # of these
+    adapters: int = 0  # that earlier stages left beside those in bfloat16
+    is_language_rounded: bool = False  # its matrices are among those in bfloat16
+
+    @property
+    def size_bytes(self) -> int:
+        """Return their bytes."""
+        return FLOAT * (self.parameters + self.adapters) - (FLOAT - 2) * self.in_bfloat16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory:
     """Bytes by what they hold, and the greatest sum at a moment."""
 
@@ -151,7 +167,7 @@ class Memory:
 
 def training(
     text: TextShape,
-    parameters: int,
+    whole: Weights,
     trained: Trained,
     batch: Batch,
     precision: Precision,
@@ -168,7 +184,7 @@ def training(
 
     Args:
         text: shape of the language model.
-        parameters: of the whole model.
+        whole: the model's weights.
         trained: what is trained.
         batch: one forward pass.
         precision: of matrix products.
@@ -184,13 +200,13 @@ def training(
     matrices = text.layers * sum(before * after for before, after in text.matrices())
     keeps_casts = trained.is_language and not trained.is_adapted
     kept_layers = 1 if is_checkpointed and not keeps_casts else text.layers
-    casts = 2 * matrices * kept_layers // text.layers if is_half else 0
+    casts = 2 * matrices * kept_layers // text.layers if is_half and not whole.is_language_rounded else 0
     activations = seen_bytes + kept_for_backward(
         text, batch, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
     )
-    head = head_bytes(text, batch, precision)
+    head = head_bytes(text, batch, precision, is_rounded=whole.is_language_rounded)
     shards = processes if is_sharded else 1
-    weights, reference = FLOAT * parameters // shards, FLOAT * trained.copied // shards
+    weights, reference = whole.size_bytes // shards, FLOAT * trained.copied // shards
     gradients = FLOAT * trained.parameters // shards
     optimizer = 2 * gradients - FLOAT * trained.matrices // shards
     buckets = FLOAT * trained.parameters if processes > shards else 0
@@ -205,7 +221,7 @@ def training(
     if shards > 1:  # in the precision of the products: no casts beside them
         number = 2 if is_half else FLOAT
         casts, a_layer_whole = 0, number * matrices // text.layers
-        gathered = number * parameters if samples else a_layer_whole
+        gathered = number * whole.parameters if samples else a_layer_whole
     forward = casts + a_layer_whole + activations + replay + head
     update = gradients + forward if batch.passes > 1 else max(gradients, forward)
     cache = cache_bytes(text, batch, precision) if samples else 0
@@ -222,12 +238,13 @@ def training(
 
 
 def answering(
-    text: TextShape, parameters: int, batch: Batch, precision: Precision, *, encoding_bytes: int = 0
+    text: TextShape, whole: Weights, batch: Batch, precision: Precision, *, encoding_bytes: int = 0
 ) -> Memory:
     """Return what an `evaluate` or `audit` stage needs: it computes as who trained the model samples."""
-    weights = FLOAT * parameters
+    weights = whole.size_bytes
     matrices = text.layers * sum(before * after for before, after in text.matrices())
-    casts = 2 * (matrices + text.vocabulary * text.width) if precision == "bfloat16" else 0
+    is_cast = precision == "bfloat16" and not whole.is_language_rounded
+    casts = 2 * (matrices + text.vocabulary * text.width) if is_cast else 0
     cache, logits = cache_bytes(text, batch, precision), logits_bytes(text, batch)
     return Memory(
         weights=weights, reference=0, optimizer=0, gradients=0, casts=casts, activations=0, replay=0, head=0,
@@ -255,13 +272,14 @@ def kept_for_backward(
     return text.layers * a_layer
 
 
-def head_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
-    """Return the bytes of one tile of logits, and of the gradient of the head's input."""
+def head_bytes(text: TextShape, batch: Batch, precision: Precision, *, is_rounded: bool = False) -> int:
+    """Return the bytes of one tile of logits, its cast, if any, and of the gradient of the head's input."""
     scored = batch.predicted if precision == "bfloat16" or batch.shares_prompts else batch.positions
     rows = min(scored, HEAD_TOKENS)
     gradient = scored * text.width * FLOAT
     if precision == "bfloat16":
-        return rows * HEAD_WORDS * 2 + HEAD_WORDS * text.width * 2 + gradient
+        cast = 0 if is_rounded else HEAD_WORDS * text.width * 2
+        return rows * HEAD_WORDS * 2 + cast + gradient
     words = min(text.vocabulary, HEAD_WORDS)
     return rows * (HEAD_WORDS + HEAD_COPIES * words) * FLOAT + gradient
 

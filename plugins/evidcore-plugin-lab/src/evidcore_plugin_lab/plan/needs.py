@@ -9,6 +9,7 @@ import torch
 from evidcore.contracts import Encoder, Patches, Workload
 from evidcore.model.packed_attention import pays
 from evidcore.model.parts import matrices_of
+from evidcore.recipe import Recipe
 from evidcore.runs.dry_run import Shapes, adapter_parameters
 from evidcore_plugin_lab.plan.fake_pass import Held, held
 from evidcore_plugin_lab.plan.lengths import Lengths
@@ -18,6 +19,7 @@ from evidcore_plugin_lab.plan.memory import (
     Memory,
     Precision,
     Trained,
+    Weights,
     answering,
     encoding_volumes,
     training,
@@ -25,7 +27,13 @@ from evidcore_plugin_lab.plan.memory import (
 
 
 def memory(
-    made: Shapes, load: Workload, rows: Lengths, *, processes: int = 1, is_sharded: bool = False
+    made: Shapes,
+    load: Workload,
+    rows: Lengths,
+    *,
+    earlier_rank: int = 0,
+    processes: int = 1,
+    is_sharded: bool = False,
 ) -> dict[Precision, Memory] | None:
     """Return what a stage that trains or asks needs in a process, in each precision that it may run in.
 
@@ -33,16 +41,22 @@ def memory(
         made: the model's shapes, the language model's among them.
         load: of a stage; not of a fit, whose memory is its component's own.
         rows: how long its rows are.
+        earlier_rank: of adapters that earlier stages left, as `earlier_ranks` gives it.
         processes: that run it together.
         is_sharded: whether weights are spread over them.
     """
-    whole, text = made.whole(), made.text
-    if whole is None or text is None:
+    parameters, text = made.whole(), made.text
+    if parameters is None or text is None:
         return None
+    whole = Weights(
+        parameters=parameters, in_bfloat16=sum(made.in_bfloat16.values()),
+        adapters=adapter_parameters(text, earlier_rank), is_language_rounded="language" in made.in_bfloat16,
+    )  # fmt: skip
+    precisions = PRECISIONS[1:] if made.in_bfloat16 else PRECISIONS  # multiplied as they lie
     batch = _batch(load, rows, processes)
     if not load.trains_whole_model:
         asked: dict[Precision, Memory] = {}
-        for precision in PRECISIONS:
+        for precision in precisions:
             encoding = _seen(made, batch.prompts * rows.volumes, precision, ())[1]
             asked[precision] = answering(text, whole, batch, precision, encoding_bytes=encoding)
         return asked
@@ -52,7 +66,7 @@ def memory(
     if replayed is not None and rows.replayed is not None:
         shown += replayed.prompts * rows.replayed.volumes
     found: dict[Precision, Memory] = {}
-    for precision in PRECISIONS:
+    for precision in precisions:
         kept, encoding = _seen(made, shown, precision, load.train)
         found[precision] = training(
             text, whole, trained, batch, precision,
@@ -148,4 +162,18 @@ def state_bytes(made: Shapes, load: Workload) -> int | None:
     """Return the bytes of weights, of gradients and of AdamW's two moments."""
     trained = made.trained(load)
     whole = made.whole() if uses_whole_model(load) else trained
-    return None if trained is None or whole is None else 4 * (whole + 3 * trained)
+    if trained is None or whole is None:
+        return None
+    rounded = sum(made.in_bfloat16.values()) if uses_whole_model(load) else 0
+    return 4 * (whole + 3 * trained) - 2 * rounded
+
+
+def earlier_ranks(recipe: Recipe) -> list[int]:
+    """Return for each stage the rank of adapters that stages before it left beside weights in bfloat16."""
+    ranks: dict[str, int] = {}  # by arm, which begins where the recipe's own line stands
+    found = []
+    for stage in recipe.stages:
+        found.append(ranks.get(stage.arm, ranks.get("", 0)))
+        added = stage.workload().lora_rank if "language" in recipe.model.bfloat16 else None
+        ranks[stage.arm] = found[-1] + (added or 0)
+    return found

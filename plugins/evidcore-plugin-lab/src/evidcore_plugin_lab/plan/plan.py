@@ -21,7 +21,7 @@ from evidcore.runs.record import read_lines
 from evidcore_plugin_lab.plan.kept_features import KeptFeatures, kept_features
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
-from evidcore_plugin_lab.plan.needs import memory, state_bytes, uses_whole_model
+from evidcore_plugin_lab.plan.needs import earlier_ranks, memory, state_bytes, uses_whole_model
 from evidcore_plugin_lab.plan.network_use import fetched, sent
 from evidcore_plugin_lab.plan.throughput import Throughput
 
@@ -73,7 +73,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
     cards: dict[str, Mapping[str, Any]] = {
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
     }
-    stages = []
+    stages, ranks = [], earlier_ranks(recipe)
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
         name, load = recipe.stage_name(index), stage.workload()
         strategy = None if trained_by is None else trained_by.strategy(Context(assembly, name))
@@ -97,6 +97,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
                     made,
                     load,
                     rows,
+                    earlier_rank=ranks[index],
                     processes=processes,
                     is_sharded=bool(getattr(stage, "trl", {}).get("fsdp")),
                 ),

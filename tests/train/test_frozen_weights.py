@@ -1,0 +1,171 @@
+"""A stage over weights that `model.bfloat16` keeps so: losses, gradients, checkpoints and later stages."""
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from evidcore.builtin.rollouts import Plain
+from evidcore.model import assemble
+from evidcore.model.parts import AdaptedLinear
+from evidcore.model.policy import VLMPolicy
+from evidcore.prompts.targets import Targets
+from evidcore.train.settings import Lora
+from evidcore.train.trl.grpo import grpo
+from evidcore.train.trl.sft import make_trainer, sft
+
+BOTH = ("encoder", "language")
+ADAPTED = {"train": ("bridge", "language"), "lora": Lora(rank=2, alpha=4.0), "trl": {"bf16": True}}
+
+
+class Stopped(Exception):
+    pass
+
+
+def teach(bench, kit, name, model, *, heard=None, resume=False, **changed):
+    """Train model and processor by SFT; return what was told of its steps."""
+    heard = heard or kit.heard()
+    settings = kit.sft_settings(**{**ADAPTED, "prove_every_steps": 0, **changed})
+    source = bench.source(bench.set_of("report"))
+    sft(*model, source, settings, bench.folder / name, seed=3, announce=heard, resume=resume)
+    return heard
+
+
+def stopping(kit, step):
+    """Stop a stage while it tells of a step."""
+
+    class Stops(kit.heard):
+        def step_finished(self, number, metrics):
+            super().step_finished(number, metrics)
+            if number == step:
+                raise Stopped
+
+    return Stops()
+
+
+def frozen(model):
+    """The weights in bfloat16, by name."""
+    return {
+        name: weight.detach().clone()
+        for name, weight in model.named_parameters()
+        if weight.dtype == torch.bfloat16
+    }
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+def test_logits_and_gradients_are_those_of_autocast_to_the_bit(bench, kit, tmp_path, kind):
+    found = []
+    for bfloat16 in ((), BOTH):
+        model, processor = kit.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
+        batch = Targets(processor, bench.source(bench.set_of("report"))).batch([
+            {"prompt": "0"},
+            {"prompt": "1"},
+        ])
+        batch.pop("weights", None)
+        model.train_only(("bridge",))
+        model.train()
+        with torch.autocast("cpu", torch.bfloat16):
+            output = model(**batch)
+        output.loss.backward()
+        gradients = [weight.grad for weight in model.model.bridge.parameters() if weight.grad is not None]
+        found.append([output.logits.detach(), *gradients])
+    assert len(found[0]) > 4
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+def test_losses_and_adapters_are_near_those_of_float32(bench, kit, tmp_path, kind):
+    heard, grads = {}, {}
+    for name, bfloat16, trl in [("float32", (), {}), ("rounded", BOTH, {"bf16": True})]:
+        model = kit.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
+        settings = kit.sft_settings(**{**ADAPTED, "trl": trl, "prove_every_steps": 0})
+        source = bench.source(bench.set_of("report"))
+        trainer = make_trainer(*model, source, settings, bench.folder / name, seed=3, announce=kit.heard())
+        adapters = {n: w for n, w in trainer.model.named_parameters() if "lora_" in n}
+        assert {weight.dtype for weight in adapters.values()} == {torch.float32}
+        torch.manual_seed(1)
+        for weight in adapters.values():
+            torch.nn.init.normal_(weight, std=0.05)
+        batch = trainer.data_collator([{"prompt": str(index)} for index in range(4)])
+        trainer.model.train()
+        with trainer.accelerator.autocast():
+            trainer.compute_loss(trainer.model, batch).backward()
+        grads[name] = torch.cat([weight.grad.flatten() for weight in adapters.values()])
+        model = kit.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
+        heard[name] = teach(bench, kit, name, model, trl=trl, steps=4, learning_rate=1e-3)
+    apart = (grads["rounded"] - grads["float32"]).norm() / grads["float32"].norm()
+    assert apart < 0.03
+    for one, other in zip(heard["rounded"].steps, heard["float32"].steps, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=5e-3)
+
+
+@pytest.mark.slow
+def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, kit, tmp_path):
+    model = kit.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
+    start = frozen(model[0])
+    teach(bench, kit, "first", model, steps=2)
+    trained = model[0]
+    assert all(torch.equal(weight, start[name]) for name, weight in frozen(trained).items())
+    loaded = assemble.load(bench.folder / "first")
+    assert frozen(loaded[0]).keys() == start.keys()
+    for (name, one), (other_name, other) in zip(
+        trained.named_parameters(), loaded[0].named_parameters(), strict=True
+    ):
+        assert name == other_name
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    with safe_open(bench.folder / "first" / "model.safetensors", "pt") as file:
+        kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
+    assert {name for name, kind in kinds.items() if kind == "BF16"} == start.keys()
+    assert json.loads((bench.folder / "first" / "config.json").read_text())["adapter_rank"] == 2
+    grpo(
+        *loaded, bench.source(), [kit.letters()],
+        kit.grpo_settings(lora=Lora(rank=3), trl={"bf16": True, "beta": 0.1}, prove_every_steps=0),
+        bench.folder / "second", seed=3, announce=(heard := kit.heard()), strategy=Plain(),
+    )  # fmt: skip
+    assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # its reference is the first stage's model
+    layers = [one for one in loaded[0].modules() if isinstance(one, AdaptedLinear)]
+    before = [one for one in trained.modules() if isinstance(one, AdaptedLinear)]
+    assert {len(one.down) for one in layers} == {5}
+    assert all(torch.equal(one.down[:2], two.down) for one, two in zip(layers, before, strict=True))
+    assert all(torch.equal(weight, start[name]) for name, weight in frozen(loaded[0]).items())
+
+
+@pytest.mark.slow
+def test_what_is_measured_computes_as_what_was_trained(bench, kit, tmp_path):
+    """Answers are scored as in the last step of training, without a word of which type products have."""
+    model = kit.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
+    teach(bench, kit, "run", model, steps=2)
+    prompts = [bench.source()[index].prompt for index in range(3)]
+    texts = [["left", "right side"]] * 3
+    found = [
+        VLMPolicy(*pair).log_likelihoods(prompts, texts)
+        for pair in (model, assemble.load(bench.folder / "run"))
+    ]
+    assert found[0] == found[1]
+    assert VLMPolicy(*model).generate(prompts, max_new_tokens=4)
+
+
+@pytest.mark.slow
+def test_a_resumed_stage_is_the_uninterrupted_one_bit_for_bit(bench, kit, tmp_path):
+    for name, changed in [("adapters", {}), ("bridge", {"train": ("bridge",), "lora": None})]:
+        changed = {"steps": 4, "save_every_steps": 2, **changed}
+        whole, cut, rest = (
+            kit.qwen(tmp_path / f"{name}{number}", "qwen2_5_vl", bfloat16=BOTH) for number in range(3)
+        )
+        teach(bench, kit, f"whole-{name}", whole, **changed)
+        with pytest.raises(Stopped):
+            teach(bench, kit, f"cut-{name}", cut, heard=stopping(kit, 3), **changed)
+        later = teach(bench, kit, f"cut-{name}", rest, resume=True, **changed)
+        assert [one["step"] for one in later.steps] == [3, 4]
+        named = dict(rest[0].named_parameters())
+        for key, weight in whole[0].named_parameters():
+            assert torch.equal(weight, named[key]), key
+
+
+@pytest.mark.slow
+def test_the_pixels_are_proven_to_count(bench, kit, tmp_path):
+    model = kit.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
+    teach(bench, kit, "run", model, steps=1, prove_every_steps=1)
