@@ -45,7 +45,9 @@ def take(folder: Path, target: Path, fragment: str) -> None:
         page.reload()
         page.wait_for_selector(".screen.large[data-painted], .volume[data-painted]")
         page.wait_for_function("() => !document.querySelector('.waiting')", timeout=120_000)
-        page.wait_for_function("() => !document.body.innerText.includes('follows the boxes …')", timeout=120_000)
+        page.wait_for_function(
+            "() => !document.body.innerText.includes('follows the boxes …')", timeout=120_000
+        )
         for map_of_a_side in page.locator('input[data-overlay*="occlusion"]').all():
             map_of_a_side.check()
         page.evaluate("scrollTo(0, 0)")
