@@ -403,6 +403,17 @@ def browser(chromium):
     return chromium("--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 
 
+@pytest.fixture(scope="session")
+def with_niivue():
+    """Skip where NiiVue is not here and cannot be fetched."""
+    from evidcore_plugin_view import niivue
+
+    try:
+        niivue.fetch()
+    except niivue.FetchError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
 def open_page():
     """Return a function that opens a server's page; it checks in the end that nothing went wrong."""

@@ -177,3 +177,51 @@ def is_painted(clear, shaded, colour):
         assert all(max(pair) > 0.85 for pair in shares), shares  # lines and letters lie over it
         found.append([int(one > other) for one, other in shares])
     return found
+
+
+def test_strengths_are_shares_of_the_largest_drop():
+    found = overlay.strengths(CELLS, (5, 8, 10))
+    assert found.dtype == np.uint8
+    for (z0, z1, y0, y1, x0, x1), drop in zip(boxes(), CELLS.drops, strict=True):
+        assert (found[z0:z1, y0:y1, x0:x1] == round(255 * max(0.0, drop or 0.0) / 0.4)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("with_niivue")
+def test_a_map_is_drawn_in_3d_each_cell_as_strongly_as_its_share(browser, serve, mapped, open_page):
+    path = mapped / "occlusion/02-evaluate.jsonl"
+    line = json.loads(path.read_text())
+    line["drops"][4] = 0.1  # a fifth of the largest, at y 0 to 48, x 0 to 64
+    path.write_text(json.dumps(line) + "\n")
+    reader = open_page(browser, serve(mapped))
+    reader.go("#task=point&scan=3d")
+    page, name = reader.page, "a/occlusion/occlusion"
+    switch = page.locator(f'input[data-overlay="{name}"]')
+    switch.wait_for(timeout=120_000)
+    page.wait_for_function("() => !document.querySelector('.waiting')", timeout=120_000)
+    page.keyboard.press("m")  # nothing else is drawn
+    page.click(f'.switch.occlusion:has(input[data-overlay="{name}"]) button')
+
+    def drawn(is_on):
+        page.wait_for_function(
+            "(drawn) => document.querySelector('.volume')?.dataset.drawn === drawn",
+            arg=name if is_on else "",
+            timeout=120_000,
+        )
+        page.mouse.move(2, 2)
+        page.wait_for_timeout(500)
+        return reader.shot(".volume")
+
+    clear = drawn(False)
+    switch.check()
+    shaded = drawn(True)
+    height, width = (length // 2 for length in clear.shape[:2])
+    axial = slice(height, None), slice(None, width)  # left and below
+    added = ((shaded - clear) @ [1, -0.5, -0.5])[axial]  # the same over any grey
+    y, x = np.argwhere((clear.max(axis=2) > 60)[axial]).mean(axis=0).astype(int)  # the middle of the body
+    quarters = [added[:y, :x], added[:y, x:], added[y:, :x], added[y:, x:]]
+    full = 0.45 * (RED[0] - (RED[1] + RED[2]) / 2)
+    found = [np.percentile(one[4:-4, 4:-4], 90) / full for one in quarters]
+    assert found == pytest.approx([0.2, 0, 0, 1], abs=0.08)
+    switch.uncheck()
+    assert np.abs(drawn(False) - clear).mean() < 1

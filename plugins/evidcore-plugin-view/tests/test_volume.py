@@ -18,15 +18,6 @@ from evidcore.volume import read_mask
 POINTING = "#task=point&scan=3d"
 
 
-@pytest.fixture(scope="module")
-def with_niivue():
-    """Skip where NiiVue is not here and cannot be fetched."""
-    try:
-        niivue.fetch()
-    except FetchError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture
 def pointing(served, cases):
     """The first question that points at something: its line, and its case."""

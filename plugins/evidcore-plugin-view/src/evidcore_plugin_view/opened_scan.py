@@ -111,15 +111,15 @@ class Scan:
         Image.fromarray(grey).save(held, format="PNG", compress_level=1)  # fast: it stays on this machine
         return held.getvalue()
 
-    def nifti(self, mask: Mask | None = None) -> bytes:
-        """Return the volume, or a mask on its grid, as a NIfTI file that holds voxels and their grid alone.
+    def nifti(self, drawn: Mask | npt.NDArray[np.uint8] | None = None) -> bytes:
+        """Return the volume, or what is drawn over it, as a NIfTI file of voxels and their grid alone.
 
         Axes run to the right, to anterior and to superior, so voxel 0 lies last in y and x of the volume.
 
         Args:
-            mask: true inside, shape (z, y, x); None for the volume itself.
+            drawn: a mask, or strengths of 0 to 255, shape (z, y, x); None for the volume itself.
         """
-        values = self.volume.array if mask is None else mask.astype(np.uint8)
+        values = self.volume.array if drawn is None else drawn.astype(np.uint8)
         turn = np.eye(4)[[2, 1, 0, 3]]  # z, y, x to x, y, z, of indices and of places alike
         image = nib.Nifti1Image(values.transpose(2, 1, 0), LPS_RAS @ turn @ self.volume.affine @ turn)
         image.header.set_xyzt_units("mm")

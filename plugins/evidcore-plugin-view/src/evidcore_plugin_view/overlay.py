@@ -253,6 +253,14 @@ def voxels(overlay: Overlay, mask: Mask | None, shape_zyx: tuple[int, int, int])
     return held
 
 
+def strengths(cells: Cells, shape_zyx: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    """Return how strongly each voxel of an occlusion map is drawn, 0 to 255, shape (z, y, x)."""
+    held = np.zeros(shape_zyx, dtype=np.uint8)
+    for (z0, z1, y0, y1, x0, x1), share in cells.falls():
+        held[z0:z1, y0:y1, x0:x1] = round(255 * share)
+    return held
+
+
 def cut(array: npt.NDArray[Any], plane: Plane, index: int) -> npt.NDArray[Any]:
     """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
     seen = np.asarray(np.take(array, index, axis=AXES[plane]))

@@ -164,7 +164,7 @@ class Routes:
         told |= {"scan": scan.name, "sides": scene.sides, "niivue": niivue.ASSET.is_file()}
         for one in scene.overlays:
             fields = ("id", "name", "role", "source", "asked")
-            is_solid = bool(one.mask or one.boxes or one.follow)
+            is_solid = bool(one.mask or one.boxes or one.follow or one.cells)
             legend = "" if one.cells is None else one.cells.legend()
             more = {"solid": is_solid, "legend": legend, "follows": one.follow is not None}
             told["overlays"].append({name: getattr(one, name) for name in fields} | more)
@@ -174,11 +174,13 @@ class Routes:
         return self._scan(self._composed(query)).nifti()
 
     def _mask(self, query: Query) -> Answer:
-        """Return the voxels of an overlay, on the grid of `volume.nii`."""
-        from evidcore_plugin_view.overlay import voxels
+        """Return the voxels of an overlay, on the grid of `volume.nii`; those of a map run from 0 to 255."""
+        from evidcore_plugin_view.overlay import strengths, voxels
 
         scene = self._composed(query)
         scan, one = self._scan(scene), scene.overlay(query["overlay"])
+        if one.cells is not None:
+            return scan.nifti(strengths(one.cells, scan.volume.shape_zyx))
         return scan.nifti(voxels(one, self._mask_of(one, scan), scan.volume.shape_zyx))
 
     def _slice(self, query: Query) -> Answer:

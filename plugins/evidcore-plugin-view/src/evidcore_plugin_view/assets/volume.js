@@ -2,6 +2,8 @@
 import { address } from "./api.js";
 import { h } from "./dom.js";
 
+const STRONGEST = 255; // of a map
+const TRANSLUCENT_BELOW_MIN = 1; // NiiVue's colormapType in which opacity is (value / cal_min) squared
 const OPACITY = { drawn: 0.45, highlighted: 0.9, dimmed: 0.15 };
 
 /** Return why a scan cannot be drawn in 3D here; empty where it can. */
@@ -59,7 +61,10 @@ export class VolumeView {
     for (const one of shapes) await this.add(scene, one);
     const scan = niivue.volumes[0];
     [scan.cal_min, scan.cal_max] = edges;
-    for (const one of shapes) this.drawn.get(shapeKey(scene, one)).opacity = OPACITY[one.emphasis];
+    const drawn = shapes.map((one) => this.drawn.get(shapeKey(scene, one)));
+    for (const [place, one] of shapes.entries()) drawn[place].opacity = OPACITY[one.emphasis];
+    niivue.overlays = drawn.reverse(); // what is listed first lies on top
+    niivue.volumes = [scan, ...niivue.overlays];
     niivue.updateGLVolume();
     niivue.scene.crosshairPos = niivue.vox2frac([this.size.x - 1 - at.sagittal, this.size.y - 1 - at.coronal, at.axial]);
     niivue.drawScene();
@@ -91,9 +96,15 @@ export class VolumeView {
     if (this.drawn.has(key)) return;
     const [red, green, blue] = one.colour;
     const colormap = `colour-${red}-${green}-${blue}`;
-    this.niivue.addColormap(colormap, { R: [0, red], G: [0, green], B: [0, blue], A: [0, 255], I: [0, 255] });
+    this.niivue.addColormap(colormap, { R: [red, red], G: [green, green], B: [blue, blue], A: [0, 255], I: [0, 255] });
     const url = address("mask.nii", { ...scene.references, overlay: one.id });
-    const volume = await this.load({ url, name: "mask.nii", colormap, opacity: OPACITY.drawn, cal_min: 0, cal_max: 1 });
+    const isMap = one.role === "occlusion";
+    const volume = await this.load({ url, name: "mask.nii", colormap, opacity: OPACITY.drawn, cal_min: 0, cal_max: isMap ? STRONGEST : 1 });
+    if (isMap) {
+      volume.cal_min = STRONGEST;
+      volume.colormapType = TRANSLUCENT_BELOW_MIN;
+      volume.img = volume.img.map((strength) => Math.round(Math.sqrt(strength * STRONGEST))); // which NiiVue squares
+    }
     this.niivue.addVolume(volume);
     this.drawn.set(key, volume);
   }
