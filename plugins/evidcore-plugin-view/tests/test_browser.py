@@ -75,6 +75,26 @@ def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(brows
     assert near(one, VIOLET).sum() > 50
 
 
+BEGINS = """async ([pointed, role]) => {
+    const { ScanView } = await import("/assets/scan.js");
+    const extent = (axial, most) => ({ axial, fullest: { axial: most, coronal: 3, sagittal: 3 }, window: null });
+    const overlays = [{ role: "truth", asked: true, extent: extent([10, 11, 12, 13], 11) },
+                      { role, asked: true, extent: extent(pointed, pointed[0]) }];
+    const scene = { overlays, windows: {} };
+    const view = Object.assign(Object.create(ScanView.prototype), { scene, at: {} });
+    view.start();
+    return view.at.axial;
+}"""
+
+
+def test_it_begins_where_both_what_is_asked_and_what_was_pointed_at_are_seen(browser, served, open_page):
+    page = open_page(browser, served).page
+    assert page.evaluate(BEGINS, [[13], "predicted"]) == 13
+    assert page.evaluate(BEGINS, [[9, 10, 12, 13], "looked-at"]) == 10  # the first of the nearest
+    assert page.evaluate(BEGINS, [[14], "predicted"]) == 11  # no slice shows both
+    assert page.evaluate(BEGINS, [[13], "followed"]) == 11  # a segmenter's mask is nowhere pointed at
+
+
 @pytest.mark.slow
 def test_wheel_keys_and_drag_move_slices_window_and_crosshair(browser, served, open_page):
     reader = open_page(browser, served)
