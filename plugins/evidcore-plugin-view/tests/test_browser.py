@@ -77,7 +77,7 @@ def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(brows
 
 BEGINS = """async ([pointed, role]) => {
     const { ScanView } = await import("/assets/scan.js");
-    const extent = (axial, most) => ({ axial, fullest: { axial: most, coronal: 3, sagittal: 3 }, window: null });
+    const extent = (axial, most) => ({ axial, fullest: { axial: most }, window: null });
     const overlays = [{ role: "truth", asked: true, extent: extent([10, 11, 12, 13], 11) },
                       { role, asked: true, extent: extent(pointed, pointed[0]) }];
     const scene = { overlays, windows: {} };
