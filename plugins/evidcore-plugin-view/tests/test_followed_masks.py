@@ -328,6 +328,36 @@ class Waiting(Segmenter):
             return mask
 
         return Session(make)
+
+
+class Fitted(Segmenter):
+    depth = 0
+
+    def fit(self, train, validation, folder, seed, log):
+        pass
+
+    def load(self, folder):
+        self.depth = int((folder / "depth").read_text())
+
+    def session(self, volume):
+        mask = np.zeros(read_geometry(volume).shape_zyx, dtype=bool)
+        mask[: self.depth] = True
+        return Session(lambda prompts: mask.copy())
+"""
+FIT = f"""
+[service.fitted]
+kind = "segmenter"
+use = "fitted"
+
+[[stage]]
+kind = "fit"
+component = "service.fitted"
+data = [{{ dataset = "abdomen" }}]
+
+[[stage]]
+kind = "evaluate"
+{ASKED}
+segmenter = "fitted"
 """
 KINDS = ("raising", "halved", "missing", "dying", "waiting")
 
@@ -340,20 +370,25 @@ def planted(run, tmp_path, monkeypatch):
     info.mkdir(parents=True)
     (site / "evid_planted.py").write_text(PLANTED)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-planted\nVersion: 1.0\n")
-    offers = "".join(f"{name} = evid_planted:{name.title()}\n" for name in KINDS)
+    offers = "".join(f"{name} = evid_planted:{name.title()}\n" for name in (*KINDS, "fitted"))
     (info / "entry_points.txt").write_text(f"[evidcore.segmenter]\n{offers}")
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.setenv("PLANTED_FOLDER", str(tmp_path))
     shutil.copytree(run, copy)
     stages = [f'[[stage]]\nkind = "evaluate"\n{ASKED}\nsegmenter = {{ use = "{name}" }}\n' for name in KINDS]
-    (copy / "resolved.toml").write_text(RECIPE + "".join(stages))
-    for number in range(len(KINDS)):
-        shutil.copy(copy / "answers/04-evaluate.jsonl", copy / f"answers/{number + 5:02d}-evaluate.jsonl")
+    rewarded = RECIPE.replace('segmenter = { use = "region-growing", reach = 0.0 }\n', "")
+    assert rewarded != RECIPE
+    (copy / "resolved.toml").write_text(rewarded + "".join(stages) + FIT)
+    (copy / "checkpoints/10-fit-fitted").mkdir(parents=True)
+    (copy / "checkpoints/10-fit-fitted/depth").write_text("7")
+    for stage in ("05", "06", "07", "08", "09", "11"):
+        shutil.copy(copy / "answers/04-evaluate.jsonl", copy / f"answers/{stage}-evaluate.jsonl")
+    shutil.copy(copy / "answers/04-evaluate.jsonl", copy / "answers/12-audit.jsonl")  # asked for later
     return copy
 
 
 @pytest.mark.slow
-def test_a_segmenter_that_fails_is_told_in_a_sentence_and_others_go_on(planted, serve, followed):
+def test_a_segmenter_that_fails_is_told_in_a_sentence_and_fitted_ones_go_on(planted, serve, followed):
     server = serve(planted)
     name = "segmenter '{}' from evid-planted 1.0"
     volume = Crop.parse_uri(lines_of(planted / "answers", "05-evaluate")[0]["images"][0]).volume
@@ -371,6 +406,14 @@ def test_a_segmenter_that_fails_is_told_in_a_sentence_and_others_go_on(planted, 
     assert said["dying"]["fault"].startswith("The process of the segmenter ended with status -9, before")
     assert all(one["dsc"] is None and not one["waiting"] for one in said.values())
     assert followed(server, "a:answers:04-evaluate:0")["fault"] == ""  # in a new process
+    lines = ("answers:11-evaluate:0", "answers:12-audit:0", "rollouts:03-grpo:0:0")  # rewards name none
+    for line in lines:
+        told = followed(server, f"a:{line}")
+        assert "segmenter 'fitted' from evid-planted 1.0, as 11-evaluate measures answers." in told["legend"]
+        mask, scan, scene = held(server, f"a:{line}")
+        assert mask.any(axis=(1, 2)).sum() == 7  # its weights are those of the run
+        truth = np.logical_or.reduce([scan.mask(ref) for ref in scene.target.values()])
+        assert told["dsc"] == pytest.approx(dice(mask, truth))
 
 
 @pytest.mark.slow
