@@ -10,13 +10,29 @@ import pytest
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "medsam2_parity.py"
 
 
-@pytest.mark.slow
-def test_the_predictors_logits_are_reproduced(tmp_path, monkeypatch):
+@pytest.fixture
+def parity(tmp_path, monkeypatch):
+    """The benchmark's module."""
     monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
     spec = importlib.util.spec_from_file_location("medsam2_parity", SCRIPT)
     parity = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "medsam2_parity", parity)  # dataclasses look their module up
     spec.loader.exec_module(parity)
+    return parity
+
+
+@pytest.mark.slow
+def test_signs_are_the_predictors_in_float32_where_weights_are_calm(parity, tmp_path):
+    golden = np.load(parity.CALM)
+    for row in parity.measure_calm(tmp_path, golden):
+        assert row.signs >= 0.99999, row
+        assert max(row.key_most, row.tracked_most) < 1e-4 * row.size, row
+    marked = [float((golden[name][parity.KEY + 1 :] > 0).mean()) for name in ("box", "mask")]
+    assert all(0.1 < share < 0.9 for share in marked)  # neither all nor nothing: there are signs to differ
+
+
+@pytest.mark.slow
+def test_the_predictors_logits_are_reproduced(parity, tmp_path):
     golden = np.load(parity.GOLDEN)
     assert golden["key"] == parity.KEY
     assert golden["box_xyxy"].tolist() == [parity.X0, parity.Y0, parity.X1, parity.Y1]

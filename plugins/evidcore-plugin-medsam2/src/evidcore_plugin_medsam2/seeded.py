@@ -19,13 +19,24 @@ if TYPE_CHECKING:
     from transformers import Sam2VideoConfig, Sam2VideoModel
 
 SMALL_PX = 128
+CALM = 0.2  # of the usual size: queries and keys whose products are so small that attention is spread
 SURELY_THERE = 6.0  # logit; an object that is always there gives masks to compare on every slice
 
 
-def seeded_model(config: Sam2VideoConfig) -> Sam2VideoModel:
-    """Return a model of which each weight depends on its name and shape alone."""
+def seeded_model(config: Sam2VideoConfig, *, is_calm: bool = False) -> Sam2VideoModel:
+    """Return a model of which each weight depends on its name and shape alone.
+
+    Args:
+        config: its shape.
+        is_calm: queries and keys are small, so that attention is no switch which a rounding flips.
+    """
     model = bare_model(config)
     state = {name: _seeded(name, tuple(held.shape)) for name, held in model.state_dict().items()}
+    for name, weight in state.items() if is_calm else ():
+        if weight.dim() > 1 and name.endswith(("q_proj.weight", "k_proj.weight")):
+            weight *= CALM
+        elif weight.dim() > 1 and name.endswith("qkv.weight"):
+            weight[: 2 * len(weight) // 3] *= CALM
     twice = "prompt_encoder.shared_embedding.positional_embedding"
     state["shared_image_embedding.positional_embedding"] = state[twice]
     state["mask_decoder.pred_obj_score_head.proj_out.bias"] = torch.full((1,), SURELY_THERE)
