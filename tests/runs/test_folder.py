@@ -112,6 +112,7 @@ def test_differences_are_named_by_their_path():
     assert difference(before, before) == []
 
 
+@pytest.mark.slow
 def test_processes_and_threads_of_one_run_may_write_one_file_at_a_time(tmp_path):
     run = create("r", "x", tmp_path)
     command = [sys.executable, "-c", PREPARE_ENDS, run.path]

@@ -95,13 +95,13 @@ def test_the_command_refuses_with_a_sentence_and_warns_before_the_answer(evid, c
 
 
 def test_without_a_scan_the_command_says_what_the_model_was_trained_on(evid, chests):
-    text = evid("predict", chests.path).output
+    text = evid("predict", chests.path).stdout
     assert text.startswith("Data chest (phantom-chest, generated phantoms, no patients): 12 patients, 12 ")
     assert "Findings of chest: " in text
     assert "lung nodule" in text
     assert "belly" not in text
     assert "The middle 98 % of 12 training scans: spacing along z in mm 10 to 10;" in text
-    training = json.loads(evid("predict", chests.path, "--json").output)
+    training = json.loads(evid("predict", chests.path, "--json").stdout)
     assert training == describe_training(chests)
     assert training["scans"]["ranges"]["size along z in mm"] == [320.0, 320.0]
     assert training["scans"]["validation_scans"] == 6
