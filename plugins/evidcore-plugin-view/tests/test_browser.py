@@ -181,6 +181,22 @@ def test_groups_show_rewards_and_what_a_rollout_looked_at(browser, served, open_
 
 
 @pytest.mark.slow
+def test_a_rollout_that_is_chosen_before_the_scan_is_there_is_drawn(browser, served, open_page):
+    reader = open_page(browser, served)
+    page, held = reader.page, []
+    page.route("**/api/scene*", lambda asked: held.append(asked) if len(held) < 2 else asked.continue_())
+    page.click('nav button:text("Rollouts")')
+    page.locator('.rollout input[type="radio"]').nth(1).check()
+    while len(held) < 2:  # the group's own and that of the rollout
+        page.wait_for_timeout(50)
+    for asked in held:
+        asked.continue_()
+    page.wait_for_selector('input[data-overlay="a/looked-at/look 1"]')
+    reader.ready()
+    assert reader.colours().min() < 10  # air is black, and not pale
+
+
+@pytest.mark.slow
 def test_it_fits_a_telephone_and_every_control_has_a_name(browser, served, open_page):
     reader = open_page(browser, served)
     page = reader.page

@@ -74,15 +74,20 @@ export class ScanView {
       scene = { notes: [error.message], overlays: [], waiting: false };
     }
     if (this.key !== key) return; // the reader has gone on
-    this.root.classList.remove("loading");
     this.scene = { ...scene, references };
     this.moved = false;
     await this.begin();
-    if (this.key === key) this.again(key, 0);
+    if (this.key !== key) return;
+    this.root.classList.remove("loading");
+    this.again(key, 0);
   }
 
-  /** Change what is drawn over the same scan, as when another rollout is chosen. */
+  /** Change what is drawn over the same scan, as when another rollout is chosen; it may not be shown yet. */
   async redraw(references) {
+    if (this.root.classList.contains("loading")) {
+      await this.show(references);
+      return;
+    }
     const key = JSON.stringify(references);
     this.key = key;
     const scene = await get("scene", references);
