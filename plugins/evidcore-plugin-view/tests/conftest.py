@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import shutil
@@ -331,35 +332,45 @@ def group_line(case, step):
 
 
 @pytest.fixture(scope="session")
-def served(looked, serve):
-    """The server of the run, one for all tests that only read it: its data sets are asked once."""
-    return serve(looked)
-
-
-@pytest.fixture(scope="session")
-def serve():
-    """Return a function that serves runs; all servers end with the tests."""
+def serving():
+    """Return a context that gives a function that serves runs; their servers end with it."""
     from evidcore_plugin_view.opened_run import OpenedRun
     from evidcore_plugin_view.server import ViewServer
 
-    started = []
+    @contextlib.contextmanager
+    def begin():
+        with contextlib.ExitStack() as ends:
 
-    def start(*folders, show_reports=False):
-        runs = {
-            name: OpenedRun(folder, show_reports=show_reports)
-            for name, folder in zip("ab", folders, strict=False)
-        }
-        server = ViewServer(runs, port=0)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        started.append((server, runs))
-        return server
+            def start(*folders, show_reports=False):
+                runs = {
+                    name: OpenedRun(folder, show_reports=show_reports)
+                    for name, folder in zip("ab", folders, strict=False)
+                }
+                for run in runs.values():
+                    ends.callback(run.close)
+                server = ViewServer(runs, port=0)
+                ends.callback(server.server_close)
+                threading.Thread(target=server.serve_forever, daemon=True).start()
+                ends.callback(server.shutdown)
+                return server
 
-    yield start
-    for server, runs in started:
-        server.shutdown()
-        server.server_close()
-        for run in runs.values():
-            run.close()
+            yield start
+
+    return begin
+
+
+@pytest.fixture(scope="session")
+def served(looked, serving):
+    """The server of the run, one for all tests that only read it: its data sets are asked once."""
+    with serving() as start:
+        yield start(looked)
+
+
+@pytest.fixture
+def serve(serving):
+    """Return a function that serves runs; their processes of some 600 MB each end with the test."""
+    with serving() as start:
+        yield start
 
 
 @pytest.fixture(scope="session")

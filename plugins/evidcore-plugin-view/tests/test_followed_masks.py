@@ -158,8 +158,9 @@ def lines_of(folder, name):
 
 
 @pytest.fixture(scope="module")
-def server(run, serve):
-    return serve(run)
+def server(run, serving):
+    with serving() as start:
+        yield start(run)
 
 
 @pytest.fixture(scope="module")
