@@ -121,10 +121,7 @@ def measure(
     rows = []
     for dtype in dtypes:
         segmenter = made(folder, dtype, device)
-        tracker = segmenter.session(volume).tracker
-        for name, prompt in prompts().items():
-            (logits,) = tracker.track([Target(prompt=prompt, start=0, stop=DEPTH)])
-            rows.append(compare(f"{name} prompt, {dtype}", logits.float().cpu().numpy(), golden[name]))
+        rows += tracked(segmenter, volume, golden, dtype)
     if device != "cpu":
         return rows
     seen = torch.stack([pixels(plane, SIZE_PX) for plane in phantom()])
@@ -138,13 +135,22 @@ def measure_calm(
     folder: Path, golden: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]], device: str = "cpu"
 ) -> list[Row]:
     """Return the lines of the calm weights, in float32; files go into `folder`."""
-    tracker = made(folder, "float32", device, is_calm=True).session(written(folder)).tracker
+    segmenter = made(folder, "float32", device, is_calm=True)
+    return tracked(segmenter, written(folder), golden, "calm weights, float32")
+
+
+def tracked(
+    segmenter: MedSam2,
+    volume: VolumeRef,
+    golden: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]],
+    told: str,
+) -> list[Row]:
+    """Return a line for each prompt, followed through the whole volume."""
+    tracker = segmenter.session(volume).tracker
     rows = []
     for name, prompt in prompts().items():
         (logits,) = tracker.track([Target(prompt=prompt, start=0, stop=DEPTH)])
-        rows.append(
-            compare(f"{name} prompt, calm weights, float32", logits.float().cpu().numpy(), golden[name])
-        )
+        rows.append(compare(f"{name} prompt, {told}", logits.float().cpu().numpy(), golden[name]))
     return rows
 
 

@@ -130,14 +130,16 @@ class Assembly:
             cases = [case for case in cases if places[case.id] <= most]
         return cases[: use.limit] if use.limit else cases
 
+    def asked(self, name: str, case: Case, *, seed: int = 0) -> list[Prompt]:
+        """Return everything that a task asks about a case."""
+        task = self.tasks[name]
+        with blame(offer_of(task), f"asking about case {case.id!r}"):
+            found = task.prompts(case, self.view, seed)
+        return [dataclasses.replace(prompt, task=name) for prompt in found]
+
     def prompts(self, use: DataUse, *, seed: int = 0) -> list[Prompt]:
         """Return everything that a task asks about a data entry's cases; seed 0 is evaluation's."""
-        task = self.tasks[use.task]
-        found: list[Prompt] = []
-        for case in self.cases(use):
-            with blame(offer_of(task), f"asking about case {case.id!r}"):
-                asked = task.prompts(case, self.view, seed)
-            found += [dataclasses.replace(prompt, task=use.task) for prompt in asked]
+        found = [prompt for case in self.cases(use) for prompt in self.asked(use.task, case, seed=seed)]
         if not found:
             raise DataError(
                 f"task {use.task!r} asks nothing about the {use.split} cases of {use.dataset!r}. "

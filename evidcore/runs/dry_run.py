@@ -370,10 +370,8 @@ def _entry(
 
 
 def _asked(assembly: Assembly, use: DataUse) -> Iterator[Prompt]:
-    task = assembly.tasks[use.task]
     for case in assembly.cases(use):
-        with blame(offer_of(task), f"asking about case {case.id!r}"):
-            yield from task.prompts(case, assembly.view, 0)
+        yield from assembly.asked(use.task, case)
 
 
 def _count(

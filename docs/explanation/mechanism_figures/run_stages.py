@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore_plugin_lab.stage_order import stages_before
+
 from evidcore.compute.processes import pin_threads
-from evidcore.contracts import Stage
 from evidcore.errors import RunError
 from evidcore.page.record import is_phantom, lines
 from evidcore.recipe import Recipe, load
@@ -57,9 +58,7 @@ class OpenedRun:
     def context(self, stage: str, *, after: bool = False) -> Context:
         """Return what the run gave a stage; `after`: with the model that the stage left."""
         place = self.recipe.stage_names.index(stage)
-        above: Mapping[int, Stage] = {
-            at: one for at, one in self.recipe.line.items() if at < place + int(after)
-        }
+        above = stages_before(self.recipe, place) | ({place: self.recipe.stages[place]} if after else {})
         before = outputs_of(self.folder, self.recipe, above)
         before.load_services(self.assembly)
         return Context(self.assembly, stage, before=before)

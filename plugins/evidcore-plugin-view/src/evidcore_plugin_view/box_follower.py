@@ -12,13 +12,12 @@ with one line.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -162,15 +161,12 @@ def _prompt(assembly: Assembly, stage: Stage, wanted: FollowRequest) -> Prompt:
     Raises:
         RunError: if the recipe's data sets and task do not give it.
     """
-    task = assembly.tasks[wanted.task]
     for use in stage.data_uses():
         cases = assembly.split(use.dataset, use.split) if use.task == wanted.task else []
         for case in (case for case in cases if case.id == wanted.case):
-            with blame(offer_of(task), f"asking about case {case.id!r}"):
-                prompts: Sequence[Prompt] = task.prompts(case, assembly.view, 0)
-            for prompt in prompts:
+            for prompt in assembly.asked(wanted.task, case):
                 if prompt.id == wanted.prompt:
-                    return dataclasses.replace(prompt, task=wanted.task)
+                    return prompt
     raise RunError(
         f"{wanted.stage}: task {wanted.task!r} asks no {wanted.prompt!r} of case {wanted.case!r} any more, "
         "so its boxes are not followed. Was the data set changed?"

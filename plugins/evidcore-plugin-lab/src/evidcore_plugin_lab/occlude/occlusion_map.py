@@ -32,7 +32,6 @@ import numpy as np
 from evidcore.audit.occlusion import asked_masks
 from evidcore.case import Prompt
 from evidcore.compute.processes import pin_threads
-from evidcore.contracts import Stage
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.asking import AskingStage
 from evidcore.evaluate.bootstrap import Interval, mean_interval
@@ -49,6 +48,7 @@ from evidcore.runs.record import append, read_lines
 from evidcore.volume import content_hash, read, read_geometry, read_mask
 from evidcore_plugin_lab.occlude.cell_grid import BoxZYX, CellGrid, grid_over
 from evidcore_plugin_lab.occlude.covering_bank import CoveredCrop, CoveringBank, connected
+from evidcore_plugin_lab.stage_order import stages_before
 
 Line = Mapping[str, Any]
 Tell = Callable[[int, int], None]
@@ -160,14 +160,6 @@ def occlude(
             done += len(grid.boxes)
         work.part.unlink(missing_ok=True)
     return Measured(path=work.path, stage=name, lines=tuple(found), left_out=left_out)
-
-
-def stages_before(recipe: Recipe, place: int) -> dict[int, Stage]:
-    """Return the stages that lead to one, by place: an arm's, and those of the recipe's line before them."""
-    arm = recipe.stages[place].arm
-    own = {at: stage for at, stage in enumerate(recipe.stages[:place]) if arm and stage.arm == arm}
-    begins = min(own, default=place)
-    return {at: stage for at, stage in recipe.line.items() if at < begins} | own
 
 
 class _Work:

@@ -24,6 +24,7 @@ from evidcore_plugin_lab.plan.memory import (
     encoding_volumes,
     training,
 )
+from evidcore_plugin_lab.stage_order import stages_before
 
 
 def memory(
@@ -170,10 +171,7 @@ def state_bytes(made: Shapes, load: Workload) -> int | None:
 
 def earlier_ranks(recipe: Recipe) -> list[int]:
     """Return for each stage the rank of adapters that stages before it left beside weights in bfloat16."""
-    ranks: dict[str, int] = {}  # by arm, which begins where the recipe's own line stands
-    found = []
-    for stage in recipe.stages:
-        found.append(ranks.get(stage.arm, ranks.get("", 0)))
-        added = stage.workload().lora_rank if "language" in recipe.model.bfloat16 else None
-        ranks[stage.arm] = found[-1] + (added or 0)
-    return found
+    if "language" not in recipe.model.bfloat16:
+        return [0] * len(recipe.stages)
+    leading = (stages_before(recipe, place).values() for place in range(len(recipe.stages)))
+    return [sum(stage.workload().lora_rank or 0 for stage in before) for before in leading]
