@@ -81,7 +81,10 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
     if quick:
         answer = 24
     prompt = made.visual_tokens + (96 if quick else ASSUMED_PROMPT_TEXT_TOKENS)
-    rows = Lengths(prompt_tokens=prompt, answer_tokens=answer, volumes=1, ground="counted")
+    rows = Lengths(
+        prompt_tokens=prompt, answer_tokens=answer, volumes=1, size_zyx=made.encoder.input.size_zyx,
+        ground="counted",
+    )  # fmt: skip
     heard = Heard(device)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -163,6 +166,7 @@ def build(recipe: Any, device: Any, quick: bool) -> tuple[Any, Any, Any]:
     made = Shapes(
         encoder=bare, bridge=bridge, text=TextShape.of(config),
         parameters={part: sum(weight.numel() for weight in model.part(part)) for part in PARTS},
+        in_bfloat16={},
     )  # fmt: skip
     return model, processor, made
 

@@ -1,13 +1,13 @@
 """A recipe with a vision-language model of published size, on one GPU: seconds and memory of its stages.
 
-python benchmarks/gpu_vlm.py [--id Qwen/Qwen3-VL-4B-Instruct] [--quick --device cpu]     one GPU of 80 GB
+python benchmarks/gpu_vlm.py [--id Qwen/Qwen3-VL-4B-Instruct] [--bfloat16] [--quick --device cpu]     one GPU
 
 A transformers folder is written in the model's published shape, weights random, in bfloat16; it is read as a
 user's. The recipe is recipes/paper/emrl.toml's in little: 64 slices of 256 pixels, so 4,096 visual tokens;
 adapters of rank 128; SFT, evaluation, GRPO, evaluation and audit, of few steps over generated scans. Answers
 are noise, and are paid by a hash of their text, so that no group is left out. Printed are a stage's seconds
-and the most that torch's allocator had in use, beside `evid plan`'s. `--quick` shrinks the model, to see that
-it runs.
+and the most that torch's allocator had in use, beside `evid plan`'s. `--bfloat16` keeps in it what no stage
+trains. `--quick` shrinks the model, to see that it runs.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ use = "choice"
 use = "report"
 
 [model]
+bfloat16 = {bfloat16}
 language = {{ folder = "{folder}" }}
 view = {{ use = "slices", slices = {slices} }}
 
@@ -180,6 +181,7 @@ def main() -> None:
     )
     options.add_argument("--id", default="Qwen/Qwen3-VL-4B-Instruct")
     options.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options.add_argument("--bfloat16", action="store_true")
     options.add_argument("--quick", action="store_true")
     given = options.parse_args()
     if given.device == "cpu" and not given.quick:
@@ -200,7 +202,8 @@ def main() -> None:
         }  # fmt: skip
         if given.quick and "Qwen3" in given.id:
             sizes["size"] = 64
-        text = RECIPE.format(folder=scratch / "model", cases=16, **sizes)
+        kept = '["encoder", "language"]' if given.bfloat16 else "[]"
+        text = RECIPE.format(folder=scratch / "model", cases=16, bfloat16=kept, **sizes)
         (scratch / "recipe.toml").write_text(text, encoding="utf-8")
         recipe = load(scratch / "recipe.toml")
         needed = {one.stage: one.memory for one in plan(recipe, scratch / "runs").stages}

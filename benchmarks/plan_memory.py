@@ -81,20 +81,22 @@ def one(title: str, quick: bool) -> dict[str, float]:
         if kind == "sft":
             planned = Sft(kind="sft", **common)
             rows = [(len(asked[index].prompt.parts), gold(asked, index, processor)) for index in range(16)]
-            lengths = Lengths(
-                prompt_tokens=192, answer_tokens=max(row[1] for row in rows), volumes=1, ground="counted"
-            )
+            answer = max(row[1] for row in rows)
             trainer: Any = sft.make_trainer(
                 model, processor, asked, planned, folder / "out", seed=1, announce=Silent()
             )
         else:
             planned = Grpo(kind="grpo", **common, reward=(), answers_per_prompt=4, max_new_tokens=64)
-            lengths = Lengths(prompt_tokens=192, answer_tokens=64, volumes=1, ground="counted")
+            answer = 64
             rewards = [NamedReward(name="text-hash", reward=text_hash())]
             trainer = grpo.make_trainer(
                 model, processor, asked, rewards, planned, folder / "out", seed=1,
                 strategy=Plain(), announce=Silent(),
             )  # fmt: skip
+        lengths = Lengths(
+            prompt_tokens=192, answer_tokens=answer, volumes=1, size_zyx=model.model.encoder.input.size_zyx,
+            ground="counted",
+        )  # fmt: skip
         trainer.args.save_strategy = "no"
         stage.train(trainer, folder / "out", resume=False)
         taken = occupied("VmHWM") - before
@@ -109,7 +111,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
             bridge = factory.build("bridge", BRIDGE, given=given, where="benchmark")
         made = Shapes(
             encoder=encoder, bridge=bridge, text=TextShape.of(model.config.text_config),
-            parameters={part: sum(w.numel() for w in model.part(part)) for part in WHOLE},
+            parameters={part: sum(w.numel() for w in model.part(part)) for part in WHOLE}, in_bfloat16={},
         )  # fmt: skip
         found = memory(made, planned.workload(), lengths)
         assert found is not None

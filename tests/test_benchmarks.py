@@ -360,7 +360,9 @@ def test_an_arm_that_fails_stops_the_others(benchmark):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["startup", "rewards", "grpo_step", "sft_step", "propagation"])
+@pytest.mark.parametrize(
+    "name", ["startup", "rewards", "grpo_step", "sft_step", "propagation", "plan_memory"]
+)
 def test_a_benchmark_runs(name):
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--json"],
@@ -381,6 +383,16 @@ def test_what_a_gpu_runs_of_a_vision_language_model_runs_here_in_small():
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     stages = [line.split()[0] for line in done.stdout.splitlines() if "GB planned" in line]
     assert stages == ["01-sft", "02-evaluate", "03-grpo", "04-evaluate", "05-audit"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"), [("gpu_step", "grpo: a step"), ("step_graph", "64 of 64 rows alike")]
+)
+def test_what_a_gpu_measures_runs_here_in_small(name, said):
+    words = [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--device", "cpu"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert said in done.stdout
 
 
 @pytest.mark.slow

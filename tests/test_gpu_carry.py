@@ -64,7 +64,7 @@ def test_a_part_that_is_none_is_refused_before_anything(tmp_path):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (
         2,
-        "no part 'enginee'. There are steps, engine, segment, recipes and vlm.\n",
+        "no part 'enginee'. There are steps, tokens, engine, segment, recipes, vlm and frozen.\n",
     )
 
 
@@ -85,7 +85,9 @@ def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_other
     assert said["steps.txt"].startswith("ran benchmarks/gpu_step.py --out")
     assert said["segment.txt"].startswith("ran benchmarks/medsam2_parity.py --device cuda")
     assert said["recipes.txt"].startswith("ran benchmarks/short_runs.py --out")
+    assert said["tokens.txt"] == "ran benchmarks/step_graph.py --paper\n"
     assert said["vlm.txt"] == "ran benchmarks/gpu_vlm.py\n"
+    assert said["frozen.txt"] == "ran benchmarks/gpu_vlm.py --bfloat16\n"
     assert done.returncode == 1
     assert "engine: ended with status 7" in done.stderr
 

@@ -33,6 +33,7 @@ from evidcore.model.shared_prefix import (
     prefill,
     using,
 )
+from evidcore.model.step_graph import StepGraph, can_capture
 from evidcore.model.vlm import VolumeVLM
 
 LEAST_LEAVING = 0.25  # of the rows that are held must be over before these leave: what stays is copied
@@ -140,6 +141,7 @@ class _Decoder:
         """Compute distinct prefixes once, and stand ready for `limit` tokens of each row."""
         self.model = model
         self.shared: SharedPrefix | None = None
+        self.graph: StepGraph | None = None
         if fits(model):
             self._share(prefixes, pad_id, limit, memory)
             return
@@ -169,6 +171,8 @@ class _Decoder:
         positions = self.model.positions(ids, mask, pixels)
         self.shared, self.position = shared, positions[..., -1:] + 1
         self.logits = logits[shared.prompt_of]
+        if can_capture(self.model):
+            self.graph = StepGraph(self.model, shared)
         if not count:
             return
         for row, (start, keys) in enumerate(known):
@@ -225,7 +229,9 @@ class _Decoder:
 
     def advance(self, token: Tensor) -> None:
         """Append one token to each row."""
-        if self.shared is not None:
+        if self.graph is not None:
+            self.logits = self.graph(token, self.position)
+        elif self.shared is not None:
             self.logits = self._next(token[:, None], self.position, None)
         else:
             self.mask = torch.cat([self.mask, self.mask.new_ones(len(token), 1)], dim=1)

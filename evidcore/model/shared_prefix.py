@@ -44,6 +44,7 @@ class SharedPrefix:
         self.seen = mask.new_ones(len(prompt_of), length)
         self.own_hidden: Tensor | None = None  # added to scores, where some of `seen` is not
         self.block: Bool[Tensor, "row one place other"] | None = None
+        self.window: Window | None = None
         self.step = 0
 
     def _lay_out(self, prompt_of: Sequence[int]) -> None:
@@ -69,6 +70,7 @@ class SharedPrefix:
             self.mask = self.mask[prompts]
         self._lay_out(prompt_of.tolist())
         self.own, self.seen = self.own[:, :, rows], self.seen[rows]
+        self.window = None
         if self.own_hidden is not None:
             self.own_hidden = _hiding(self.seen, self.own)
 
@@ -81,6 +83,35 @@ class SharedPrefix:
         own = causal & seen[:, None, None]
         prompt = self.mask[self.prompt_of][:, None, None].expand(-1, -1, count, -1)
         self.block, self.step = torch.cat([prompt, own], dim=-1), length - count
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Keep the next places of each row; return all so far, and what is added to scores of them."""
+        own = self.own[layer]
+        if self.window is not None:
+            for held, new in zip(own, (keys, values), strict=True):
+                held.index_copy_(2, self.window.place, new.to(held.dtype))
+            return own[..., : self.window.stop, :], self.window.hidden
+        stop = self.step + keys.shape[2]
+        own[0, :, :, self.step : stop], own[1, :, :, self.step : stop] = keys, values
+        return own[..., :stop, :], None if self.own_hidden is None else self.own_hidden[..., :stop]
+
+
+class Window:
+    """The first places of rows, those behind the next one hidden: all in tensors that stay where they are."""
+
+    def __init__(self, shared: SharedPrefix, stop: int) -> None:
+        """Show places before `stop`."""
+        self.shared, self.stop = shared, stop
+        self.places = torch.arange(stop, device=shared.own.device)
+        self.place = self.places.new_zeros(1)  # of the next token
+        self.hide()
+
+    def hide(self) -> None:
+        """Hide what lies behind the next place."""
+        kind, already = self.shared.own.dtype, self.shared.own_hidden
+        hidden = torch.zeros_like(self.places, dtype=kind)
+        hidden.masked_fill_(self.places > self.place, torch.finfo(kind).min)
+        self.hidden = hidden if already is None else torch.minimum(hidden, already[..., : self.stop])
 
 
 def _hiding(
@@ -121,20 +152,19 @@ def attend(
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "row place head size"], None]:
     """Attend from the next places of each row, and keep their keys and values."""
-    rows, kept, count, size = key.shape
-    stop = shared.step + count
-    own = shared.own[module.layer_idx]
-    own[0, :, :, shared.step : stop], own[1, :, :, shared.step : stop] = key, value
+    rows, kept, _, size = key.shape
+    own, hidden = shared.append(module.layer_idx, key, value)
+    stop = own.shape[3]
     if shared.block is not None:
         whole = (
             torch.cat([before[shared.prompt_of], one], dim=2)
-            for before, one in zip(shared.prompts[module.layer_idx], own[..., :stop, :], strict=True)
+            for before, one in zip(shared.prompts[module.layer_idx], own, strict=True)
         )
         query = query.to(own.dtype)
         return sdpa_attention_forward(module, query, *whole, shared.block, scaling=scaling)[0], None
     answers, repeats = shared.answers, query.shape[1] // kept  # query heads per key head
     groups = len(shared.mask) * kept
-    keys, values = own[..., :stop, :].flatten(1, 2)
+    keys, values = own.flatten(1, 2)
     query = (query * scaling).to(own.dtype).view(rows, kept, repeats, size)
 
     def by_prompt(per_row: Tensor) -> Tensor:
@@ -160,8 +190,8 @@ def attend(
     before_keys, before_values = shared.flat[module.layer_idx]
     to_prompt = torch.baddbmm(shared.hidden, by_prompt(query), before_keys)
     scores = torch.bmm(query.view(rows * kept, repeats, size), keys.mT)
-    if shared.own_hidden is not None:
-        scores = scores + shared.own_hidden[..., :stop]
+    if hidden is not None:
+        scores = scores + hidden
     to_own = by_prompt(scores.view(rows, kept, repeats, stop))
     weights = torch.cat([to_prompt, to_own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(query.dtype)
     of_prompt, of_own = weights[..., :-stop], weights[..., -stop:]

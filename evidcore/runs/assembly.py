@@ -29,9 +29,13 @@ class BoundPolicy(ForwardingPolicy):
         self._open: Callable[[], Policy] | None = None
         self._policy: Policy | None = None
 
-    def bind(self, open_policy: Callable[[], Policy]) -> None:
+    def bind(self, open_policy: Callable[[], Policy] | None) -> None:
         """Take what opens the policy of a stage; it is opened when it is first asked."""
         self._open, self._policy = open_policy, None
+
+    def close(self) -> None:
+        """Let go of the model; it is opened anew where it is asked again."""
+        self._policy = None
 
     def forward(self, method: str, *columns: Sequence[Any], **settings: Any) -> Any:
         """Ask the model of the stage."""

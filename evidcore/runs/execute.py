@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import json
 import logging
 import random
@@ -147,6 +148,11 @@ class Execution:
         """Run a stage in its working folder: training in all processes, else in the first, helped by them."""
         work = self.folder.working(name)
         resume = processes().share(processes().is_first and _can_go_on(work, inputs))
+        announce = StageAnnouncer(self.announcer, name)
+        context = Context(
+            self.assembly, name, before=self.before, folder=work, announce=announce, resume=resume
+        )
+        self._let_go(context)
         if processes().is_first:
             work.mkdir(parents=True, exist_ok=True)
             write(work / INPUTS, as_json(inputs))
@@ -154,11 +160,7 @@ class Execution:
             self.folder.set_status("running", stage=name)
             steps = stage.workload().steps
             self.announcer.stage_started(name, work, steps, len(self.recipe.stages))
-        announce = StageAnnouncer(self.announcer, name)
         _seed_everything(self.recipe.seed)
-        context = Context(
-            self.assembly, name, before=self.before, folder=work, announce=announce, resume=resume
-        )
         if not stage.is_distributed and not processes().is_first:
             stand_by(context.own_policy)
             return
@@ -170,6 +172,13 @@ class Execution:
             took_s = None if resume else time.monotonic() - start_s
             shown = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
             self._finish(name, work, stored, shown, result)
+
+    def _let_go(self, context: Context) -> None:
+        """Free the models of the stages before: else a stage needs memory for two."""
+        trained = self.before.trained_by is not None
+        self.assembly.policy.bind(context.own_policy if trained else None)
+        self.assembly.start_policy.close()
+        gc.collect()  # a trainer and its model hold each other
 
     def _finish(
         self, name: str, work: Path, stored: Path, shown: Mapping[str, Any], result: StageResult

@@ -1,6 +1,7 @@
 """Evaluations, audits and predictions answer as the stage before them trained: with its rollout and tools."""
 
 import dataclasses
+import gc
 import json
 import string
 
@@ -10,7 +11,9 @@ from evidcore_plugin_phantoms.testing import SMALL
 
 from evidcore.case import Episode, TextPart, VisualPart
 from evidcore.contracts import RolloutStrategy
+from evidcore.hooks import observe
 from evidcore.model.policy import VLMPolicy
+from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import load
 from evidcore.runs import run, start
 from evidcore.runs.assembly import Assembly
@@ -55,16 +58,38 @@ class LooksOnce(RolloutStrategy):
         return sampler.sample(episodes)
 
 
+class Alive:
+    """Counts the models that are held where a stage starts."""
+
+    def __init__(self) -> None:
+        self.found = {}
+
+    @observe
+    def stage_started(self, stage, folder):
+        self.found[stage] = sum(type(one) is VolumeVLM for one in gc.get_objects())
+
+
 @pytest.fixture
-def looking(offered, tmp_path):
+def alive():
+    return Alive()
+
+
+@pytest.fixture
+def looking(offered, tmp_path, alive):
     """A finished run whose third stage, of four, is GRPO with a look."""
     offered("their-looks", "[evidcore.rollout]\nlooks-once = their_looks:LooksOnce\n", LooksOnce=LooksOnce)
     head, kind, tail = SMALL.read_text().rpartition('[[stage]]\nkind = "evaluate"')
     (tmp_path / "looking.toml").write_text(head + GRPO + kind + tail)
     LooksOnce.shown.clear()
     folder = start(load(tmp_path / "looking.toml"), tmp_path / "runs")
-    run(folder)
+    run(folder, [alive])
     return folder
+
+
+@pytest.mark.slow
+def test_a_stage_starts_without_the_models_of_those_before(looking, alive):
+    assert len(alive.found) == 5
+    assert len(set(alive.found.values())) == 1, alive.found
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from evidcore_plugin_lab.plan.memory import (
     answering,
     cache_bytes,
     kept_for_backward,
+    prompts_bytes,
     training,
 )
 from peft import LoraConfig, get_peft_model
@@ -119,6 +120,31 @@ def test_the_cache_is_that_of_a_real_pass():
     assert cache_bytes(TEXT, BATCH, "float32") == real
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_prompts_take_what_a_real_pass_takes_beside_the_cache(precision):
+    is_half, count = precision == "bfloat16", Count()
+    model = Qwen2ForCausalLM(CONFIG).eval().requires_grad_(False)
+    for weight in model.parameters():
+        count.known(weight)
+    mask = torch.ones(ROWS, 200, dtype=torch.long)
+    mask[:, 0] = 0
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=is_half), count:
+        model(
+            input_ids=torch.zeros_like(mask), attention_mask=mask, logits_to_keep=1,
+            past_key_values=DynamicCache(config=CONFIG),
+        )  # fmt: skip
+    asked = Batch(prompts=ROWS, answers=1, prompt_tokens=200, answer_tokens=0)
+    a_cast = 2 * max(before * after for before, after in TEXT.matrices()) if is_half else 0
+    taken = count.peak_bytes - cache_bytes(TEXT, asked, precision) - a_cast
+    assert 0.85 < taken / prompts_bytes(TEXT, asked, precision, WHOLE) < 1.1
+
+
+def test_adapters_beside_weights_in_bfloat16_make_one_more_of_the_inner_width():
+    rounded = dataclasses.replace(WHOLE, in_bfloat16=900, adapters=30, is_language_rounded=True)
+    plain = prompts_bytes(TEXT, BATCH, "bfloat16", dataclasses.replace(rounded, adapters=0))
+    assert prompts_bytes(TEXT, BATCH, "bfloat16", rounded) - plain == ROWS * BEFORE * 344 * 2
+
+
 def test_answers_to_one_prompt_share_its_cache():
     group = Batch(prompts=1, answers=4, prompt_tokens=10, answer_tokens=5)
     assert cache_bytes(TEXT, group, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4
@@ -131,7 +157,7 @@ def test_the_answers_of_a_whole_step_are_sampled_together_up_to_the_samplers_bou
     assert cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4
     assert cache_bytes(TEXT, step, "bfloat16") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 2
     long = dataclasses.replace(step, prompt_tokens=100)  # held in float32, until they are kept in bfloat16
-    assert cache_bytes(TEXT, long, "bfloat16") == 6 * 100 * 3 * 2 * 64 * 3
+    assert cache_bytes(TEXT, long, "bfloat16") == 6 * 100 * 3 * 2 * 64 * 4
     bound = inspect.signature(PolicySampler).parameters["rows_per_pass"].default
     assert bound == SAMPLED_ROWS
 
@@ -180,8 +206,10 @@ def test_evaluation_trains_nothing_and_casts_as_sampling_does():
     half = answering(TEXT, WHOLE, BATCH, "bfloat16")
     matrices = TEXT.layers * sum(before * after for before, after in TEXT.matrices())
     assert half.casts == 2 * (matrices + TEXT.vocabulary * TEXT.width)
-    assert half.peak == 4000 + half.casts + half.cache + half.logits
-    assert found.peak == 4000 + found.cache + found.logits
+    assert half.peak == 4000 + half.casts + half.cache + max(half.prompts, half.logits)
+    assert found.peak == 4000 + found.cache + max(found.prompts, found.logits)
+    seen = answering(TEXT, WHOLE, BATCH, "float32", shown_bytes=10**6)
+    assert seen.prompts - found.prompts == 10**6
     assert found.casts == found.gradients == found.activations == 0
 
 
@@ -216,7 +244,7 @@ def test_sharded_states_are_divided_and_gathered_while_answers_are_sampled(preci
     assert found.optimizer == (4 * 60 + 8 * 40) // 4
     assert (found.gathered, found.casts, found.buckets) == (number * many, 0, 0)
     at_rest = found.weights + found.reference + found.optimizer
-    assert found.peak == at_rest + found.gathered + found.cache + found.logits
+    assert found.peak == at_rest + found.gathered + found.cache + max(found.prompts, found.logits)
     matrices = sum(before * after for before, after in TEXT.matrices())  # those of one layer
     learnt = training(TEXT, Weights(parameters=many), trained, BATCH, precision, processes=4, is_sharded=True)
     assert learnt.gathered == number * matrices

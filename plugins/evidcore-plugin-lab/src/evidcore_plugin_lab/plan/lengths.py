@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 from evidcore.case import Prompt, VisualPart
-from evidcore.contracts import RolloutStrategy, Stage
+from evidcore.contracts import Grid, RolloutStrategy, Stage
 from evidcore.errors import NotHere
 from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse
@@ -32,6 +33,7 @@ class Lengths:
     prompt_tokens: int  # visual ones included
     answer_tokens: int  # that may be written, or of the longest gold answer that was looked at
     volumes: int  # shown in a prompt
+    size_zyx: Grid  # of the largest of them, in voxels as the encoder is given it
     ground: Ground  # "estimated": from letters; "assumed": the data are not here
     replayed: Lengths | None = None  # of the rows that a grpo stage replays, with their gold answers
 
@@ -73,6 +75,7 @@ def _longest(
         prompt_tokens=max(one.prompt_tokens for one in found),
         answer_tokens=max(one.answer_tokens for one in found),
         volumes=max(one.volumes for one in found),
+        size_zyx=max((one.size_zyx for one in found), key=math.prod),
         ground=max((one.ground for one in found), key=GROUNDS.index),
     )
 
@@ -84,7 +87,7 @@ def _of(
     use: DataUse,
     strategy: RolloutStrategy | None,
 ) -> Lengths:
-    task = assembly.tasks[use.task]
+    task, usual = assembly.tasks[use.task], made.encoder.input
     try:
         cases = assembly.cases(use)
     except NotHere:
@@ -93,18 +96,23 @@ def _of(
     asked = list(itertools.islice(prompts, LOOKED_AT))
     seen = [_row(assembly, made, processor, prompt, task.gold(prompt)[0], strategy) for prompt in asked]
     known = [row for row in seen if row is not None]
+    shown = [part for prompt in asked for part in prompt.parts if isinstance(part, VisualPart)]
     if not known:
         tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if assembly.view.tags_slices else 0
         return Lengths(
             prompt_tokens=made.visual_tokens + tags + ASSUMED_PROMPT_TEXT_TOKENS,
             answer_tokens=ASSUMED_ANSWER_TOKENS,
             volumes=1,
+            size_zyx=usual.size_zyx,
             ground="assumed",
         )
     return Lengths(
         prompt_tokens=max(row[0] for row in known),
         answer_tokens=max(row[1] for row in known),
         volumes=max(len(prompt.crops()) for prompt in asked),
+        size_zyx=max(
+            (assembly.view.size_zyx(part, usual) for part in shown), key=math.prod, default=usual.size_zyx
+        ),
         ground="counted" if processor is not None else "estimated",
     )
 

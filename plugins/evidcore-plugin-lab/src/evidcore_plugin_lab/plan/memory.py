@@ -36,7 +36,10 @@ and weights in float32, as both trainers keep them (bfloat16 is autocast around 
     head         logits in tiles: min(N, 4096) x 32768 numbers, and h N x 4
     cache        keys and values of prompts and answers that are sampled together, those of a whole step up
                  to 256 rows: (prompts x prompt + rows x answer) L 2 k c, with c = 4, or 2 in bfloat16; at
-                 first the prompts' alone, with 3 (keys are rotated in float32)
+                 first the prompts' alone, with 4 (keys are rotated in float32, and values are kept as keys)
+    prompts      what a layer makes of the prompts that are sampled together, without gradients:
+                 prompts x prompt x (16 h + a (h + 3 f)), one a f more for adapters that lie beside weights
+                 in bfloat16, and what the bridge gives (`fake_pass`)
     logits       V x rows x 28: what choosing the next token of each row makes
 
 Of D processes each takes one D-th of a step's prompts, and
@@ -49,7 +52,7 @@ A stage's peak is the greatest of three moments; each has weights, reference and
 
     update       casts + activations + head, and the gradients of the passes before; where one pass makes the
                  step, gradients take the place of activations one after another: the greater counts
-    sampling     casts + cache + logits (GRPO, evaluate, audit), and with `fsdp`
+    sampling     casts + cache + the greater of prompts and logits (GRPO, evaluate, audit), and with `fsdp`
                  the gathered weights, which are their own casts
     encoding     what a frozen encoder holds for a pass of volumes (`fake_pass`)
 """
@@ -86,6 +89,11 @@ class Batch:
     def sampled_rows(self) -> int:
         """Answers that are sampled together: those of a whole step, up to the sampler's bound."""
         return min(self.rows * self.passes, SAMPLED_ROWS)
+
+    @property
+    def sampled_prompts(self) -> int:
+        """Prompts of these answers."""
+        return self.sampled_rows // self.answers
 
     @property
     def rows(self) -> int:
@@ -158,6 +166,7 @@ class Memory:
     replay: int
     head: int
     cache: int
+    prompts: int
     logits: int
     encoding: int
     buckets: int = 0
@@ -173,6 +182,7 @@ def training(
     precision: Precision,
     *,
     seen_bytes: int = 0,
+    shown_bytes: int = 0,
     encoding_bytes: int = 0,
     is_checkpointed: bool = False,
     samples: bool = False,
@@ -189,6 +199,7 @@ def training(
         batch: one forward pass.
         precision: of matrix products.
         seen_bytes: what encoder and bridge keep for the backward pass.
+        shown_bytes: what the bridge gives for the prompts that are sampled together.
         encoding_bytes: what a frozen encoder holds while it encodes.
         is_checkpointed: whether activations are computed again in the backward pass.
         samples: whether the stage samples answers.
@@ -225,20 +236,27 @@ def training(
     forward = casts + a_layer_whole + activations + replay + head
     update = gradients + forward if batch.passes > 1 else max(gradients, forward)
     cache = cache_bytes(text, batch, precision) if samples else 0
+    prompts = shown_bytes + prompts_bytes(text, batch, precision, whole) if samples else 0
     logits = logits_bytes(text, batch) if samples else 0
     # autocast keeps casts of weights that are trained, the head's among them
     whole_casts = casts + 2 * text.vocabulary * text.width if is_half and keeps_casts else 0
-    sampling = (gathered if shards > 1 else whole_casts) + cache + logits
+    sampling = (gathered if shards > 1 else whole_casts) + cache + max(prompts, logits)
     peak = at_rest + max(update, sampling, encoding_bytes)
     return Memory(
         weights=weights, reference=reference, optimizer=optimizer, gradients=gradients, casts=casts,
-        activations=activations, replay=replay, head=head, cache=cache, logits=logits,
+        activations=activations, replay=replay, head=head, cache=cache, prompts=prompts, logits=logits,
         encoding=encoding_bytes, buckets=buckets, gathered=gathered, peak=peak,
     )  # fmt: skip
 
 
 def answering(
-    text: TextShape, whole: Weights, batch: Batch, precision: Precision, *, encoding_bytes: int = 0
+    text: TextShape,
+    whole: Weights,
+    batch: Batch,
+    precision: Precision,
+    *,
+    shown_bytes: int = 0,
+    encoding_bytes: int = 0,
 ) -> Memory:
     """Return what an `evaluate` or `audit` stage needs: it computes as who trained the model samples."""
     weights = whole.size_bytes
@@ -246,10 +264,11 @@ def answering(
     is_cast = precision == "bfloat16" and not whole.is_language_rounded
     casts = 2 * (matrices + text.vocabulary * text.width) if is_cast else 0
     cache, logits = cache_bytes(text, batch, precision), logits_bytes(text, batch)
+    prompts = shown_bytes + prompts_bytes(text, batch, precision, whole)
     return Memory(
         weights=weights, reference=0, optimizer=0, gradients=0, casts=casts, activations=0, replay=0, head=0,
-        cache=cache, logits=logits, encoding=encoding_bytes,
-        peak=weights + max(casts + cache + logits, encoding_bytes),
+        cache=cache, prompts=prompts, logits=logits, encoding=encoding_bytes,
+        peak=weights + max(casts + cache + max(prompts, logits), encoding_bytes),
     )  # fmt: skip
 
 
@@ -287,14 +306,21 @@ def head_bytes(text: TextShape, batch: Batch, precision: Precision, *, is_rounde
 def cache_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
     """Return the bytes of keys and values while answers are sampled.
 
-    Under bfloat16 a prompt's keys come in float32, and are then kept in bfloat16 as answers' are.
+    Under bfloat16 a prompt's come in float32, and are then kept in bfloat16 as answers' are.
     """
-    rows = batch.sampled_rows
-    prompts = rows // batch.answers * batch.prompt_tokens
+    prompts, answers = batch.sampled_prompts * batch.prompt_tokens, batch.sampled_rows * batch.answer_tokens
     numbers = text.layers * 2 * text.key_width
     if precision == "bfloat16":
-        return numbers * max(3 * prompts, 2 * (prompts + rows * batch.answer_tokens))
-    return numbers * FLOAT * (prompts + rows * batch.answer_tokens)
+        return numbers * max(FLOAT * prompts, 2 * (prompts + answers))
+    return numbers * FLOAT * (prompts + answers)
+
+
+def prompts_bytes(text: TextShape, batch: Batch, precision: Precision, whole: Weights) -> int:
+    """Return the bytes that a layer makes of the prompts that are sampled together."""
+    h, f = text.width, text.inner_width
+    number_bytes = 2 if precision == "bfloat16" else FLOAT
+    wide = 4 if whole.adapters and whole.is_language_rounded else 3  # of inner width
+    return batch.sampled_prompts * batch.prompt_tokens * (4 * h * FLOAT + number_bytes * (h + wide * f))
 
 
 def logits_bytes(text: TextShape, batch: Batch) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 
-from evidcore.contracts import Encoder, Patches, Workload
+from evidcore.contracts import Encoder, Grid, Patches, Workload
 from evidcore.model.packed_attention import pays
 from evidcore.model.parts import matrices_of
 from evidcore.recipe import Recipe
@@ -58,20 +59,24 @@ def memory(
     if not load.trains_whole_model:
         asked: dict[Precision, Memory] = {}
         for precision in precisions:
-            encoding = _seen(made, batch.prompts * rows.volumes, precision, ())[1]
-            asked[precision] = answering(text, whole, batch, precision, encoding_bytes=encoding)
+            given, encoding = _seen(made, batch.prompts * rows.volumes, rows.size_zyx, precision, ())
+            asked[precision] = answering(
+                text, whole, batch, precision, shown_bytes=given, encoding_bytes=encoding
+            )
         return asked
     trained = _trained(made, load)
     replayed = _replayed(load, batch, rows, processes)
-    shown = batch.prompts * rows.volumes
+    shown, size = batch.prompts * rows.volumes, rows.size_zyx
     if replayed is not None and rows.replayed is not None:
         shown += replayed.prompts * rows.replayed.volumes
+        size = max(size, rows.replayed.size_zyx, key=math.prod)
     found: dict[Precision, Memory] = {}
     for precision in precisions:
-        kept, encoding = _seen(made, shown, precision, load.train)
+        kept, encoding = _seen(made, shown, size, precision, load.train)
+        given = _seen(made, batch.sampled_prompts * rows.volumes, rows.size_zyx, precision, ())[0]
         found[precision] = training(
             text, whole, trained, batch, precision,
-            seen_bytes=kept, encoding_bytes=encoding, samples=load.samples,
+            seen_bytes=kept, shown_bytes=given, encoding_bytes=encoding, samples=load.samples,
             replayed=replayed,
             is_checkpointed=load.is_checkpointed, processes=processes, is_sharded=is_sharded,
         )  # fmt: skip
@@ -123,17 +128,19 @@ def _trained(made: Shapes, load: Workload) -> Trained:
     )
 
 
-def _seen(made: Shapes, count: int, precision: Precision, train: tuple[str, ...]) -> tuple[int, int]:
+def _seen(
+    made: Shapes, count: int, size_zyx: Grid, precision: Precision, train: tuple[str, ...]
+) -> tuple[int, int]:
     """Return the bytes that encoder and bridge keep for a backward pass, and those held while encoding."""
     encoder, bridge = made.encoder, made.bridge
-    shape = (encoder.input.channels, *encoder.input.size_zyx)
     is_half = precision == "bfloat16"
     is_live = "encoder" in train
     encoder.requires_grad_(is_live)
     bridge.requires_grad_("bridge" in train)
     together = count if is_live else encoding_volumes(count)
-    encoding = _encoding(encoder, together, is_live=is_live, is_half=is_half)
-    grid = encoder.grid(encoder.input.size_zyx)
+    shape = (together, encoder.input.channels, *size_zyx)
+    encoding = _encoding(encoder, shape, is_live=is_live, is_half=is_half)
+    grid = encoder.grid(size_zyx)
     patches = grid[0] * grid[1] * grid[2]
     bridging = held(
         bridge,
@@ -142,15 +149,14 @@ def _seen(made: Shapes, count: int, precision: Precision, train: tuple[str, ...]
         ),
         has_gradients=bool(train), is_half=is_half,
     )  # fmt: skip
-    pixels = together * shape[0] * shape[1] * shape[2] * shape[3] * 4
+    pixels = math.prod(shape) * 4
     kept = bridging.kept_bytes + (pixels + encoding.kept_bytes if is_live else 0)
     return kept, 0 if is_live else pixels + encoding.peak_bytes
 
 
 @functools.lru_cache(maxsize=32)
-def _encoding(encoder: Encoder, volumes: int, *, is_live: bool, is_half: bool) -> Held:
+def _encoding(encoder: Encoder, shape: tuple[int, ...], *, is_live: bool, is_half: bool) -> Held:
     """Return what an encoder on the meta device holds for a pass; stages ask for the same again."""
-    shape = (volumes, encoder.input.channels, *encoder.input.size_zyx)
     return held(encoder, lambda: torch.zeros(shape), has_gradients=is_live, is_half=is_half)
 
 

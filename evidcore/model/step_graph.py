@@ -1,0 +1,137 @@
+"""One token of each row as one launch of a GPU: a small batch waits for launches, not for arithmetic.
+
+A CUDA graph repeats what it has seen, in the same places of memory. So it holds for rows that stay, and for a
+number of places behind their prompts; where either ends, a step runs by itself and the next one is captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import weakref
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+from evidcore.model.shared_prefix import SharedPrefix, Window, using
+from evidcore.model.vlm import VolumeVLM
+
+log = logging.getLogger(__name__)
+
+PLACES = 128  # of its own that each row attends to in one graph; the next has as many more
+_refused: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose steps could not be captured
+
+
+def can_capture(model: VolumeVLM) -> bool:
+    """Tell whether steps of this model can be graphs: on a GPU, no weights gathered between its layers."""
+    return (
+        model.device.type == "cuda"
+        and model not in _refused
+        and not any(isinstance(one, FSDPModule | FullyShardedDataParallel) for one in model.modules())
+        and not any(hasattr(weight, "ds_id") for weight in model.parameters())  # of ZeRO-3
+    )
+
+
+class StepGraph:
+    """Appends tokens to the rows of a `SharedPrefix`, while these are the same rows."""
+
+    def __init__(self, model: VolumeVLM, shared: SharedPrefix) -> None:
+        """Take the model, in evaluation mode, and the rows; nothing runs yet."""
+        self.model, self.shared = model, shared
+        self.replay: Callable[[], Tensor] | None = None
+
+    def __call__(
+        self, token: Int[Tensor, " row"], position: Int[Tensor, "*axis row one"]
+    ) -> Float[Tensor, "row vocabulary"]:
+        """Append a token to each row; return the logits behind it, which the next call overwrites."""
+        shared, window = self.shared, self.shared.window
+        embeds, _ = self.model.model.embed(token[:, None])
+        if window is None or shared.step >= window.stop:
+            self.replay = None
+            stop = min((shared.step // PLACES + 1) * PLACES, shared.own.shape[4])
+            shared.window = Window(shared, stop)
+            self.embeds, self.position = embeds.clone(), position.clone()
+            run = self._run
+        else:
+            self.embeds.copy_(embeds)
+            self.position.copy_(position)
+            self.replay = run = self.replay or self._captured()
+        assert shared.window is not None
+        shared.window.place.fill_(shared.step)
+        logits = run()
+        shared.step += 1
+        return logits
+
+    def _run(self) -> Tensor:
+        """Compute a step from tensors that stay where they are."""
+        assert self.shared.window is not None
+        self.shared.window.hide()
+        with using(self.model):
+            output = self.model(
+                inputs_embeds=self.embeds,
+                attention_mask=None,
+                position_ids=self.position,
+                use_cache=False,
+                shared=self.shared,
+                logits_to_keep=1,
+            )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def _captured(self) -> Callable[[], Tensor]:
+        """Return the step as a graph; where that fails, as it is, with a word in the log."""
+        try:
+            return captured(self._run, self.model.device)
+        except RuntimeError as error:
+            _refused.add(self.model)
+            log.warning("tokens are computed launch by launch, the model's step is no CUDA graph: %s", error)
+            return self._run
+
+
+def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
+    """Return `run` as a CUDA graph. It has run before, so nothing is set up in the capture."""
+    aside = _Aside.on(device)
+    generator = torch.cuda.default_generators[aside.stream.device_index]
+    numbers = generator.clone_state()
+    graph = torch.cuda.CUDAGraph()
+    aside.stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.stream(aside.stream):
+            graph.capture_begin(aside.memory, capture_error_mode="thread_local")  # others read volumes
+            try:
+                output = run()
+            finally:
+                graph.capture_end()
+    except RuntimeError:  # what has begun with a capture is not ended by one that fails
+        generator.graphsafe_set_state(numbers)
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(aside.stream.device_index, aside.memory)
+        _Aside.on.cache_clear()
+        raise
+    torch.cuda.current_stream(device).wait_stream(aside.stream)
+    aside.last = graph
+
+    def replay() -> Tensor:
+        graph.replay()
+        return output
+
+    return replay
+
+
+class _Aside:
+    """Where a device's graphs are captured: one takes the memory of the one before."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.memory = torch.cuda.graph_pool_handle()
+        self.last: torch.cuda.CUDAGraph | None = None  # holds the memory
+
+    @staticmethod
+    @functools.cache
+    def on(device: torch.device) -> _Aside:
+        """Return the device's."""
+        return _Aside(device)
