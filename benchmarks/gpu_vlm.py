@@ -1,13 +1,14 @@
 """A recipe with a vision-language model of published size, on one GPU: seconds and memory of its stages.
 
-python benchmarks/gpu_vlm.py [--id Qwen/Qwen3-VL-4B-Instruct] [--bfloat16] [--quick --device cpu]     one GPU
+python benchmarks/gpu_vlm.py [--id Qwen/Qwen3-VL-4B-Instruct] [--bfloat16] [--plan]     one GPU
 
 A transformers folder is written in the model's published shape, weights random, in bfloat16; it is read as a
 user's. The recipe is recipes/paper/emrl.toml's in little: 64 slices of 256 pixels, so 4,096 visual tokens;
 adapters of rank 128; SFT, evaluation, GRPO, evaluation and audit, of few steps over generated scans. Answers
 are noise, and are paid by a hash of their text, so that no group is left out. Printed are a stage's seconds
 and the most that torch's allocator had in use, beside `evid plan`'s. `--bfloat16` keeps in it what no stage
-trains. `--quick` shrinks the model, to see that it runs.
+trains. `--plan` prints what is planned and runs nothing; `--quick --device cpu` shrinks the model, to see
+that it runs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ use = "report"
 
 [model]
 bfloat16 = {bfloat16}
-language = {{ folder = "{folder}" }}
+language = {{ {language} }}
 view = {{ use = "slices", slices = {slices} }}
 
 [model.encoder]
@@ -182,6 +183,7 @@ def main() -> None:
     options.add_argument("--id", default="Qwen/Qwen3-VL-4B-Instruct")
     options.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options.add_argument("--bfloat16", action="store_true")
+    options.add_argument("--plan", action="store_true")
     options.add_argument("--quick", action="store_true")
     given = options.parse_args()
     if given.device == "cpu" and not given.quick:
@@ -194,19 +196,30 @@ def main() -> None:
         from evidcore.recipe import load
         from evidcore.runs import run, start
 
-        began_s = time.perf_counter()
-        write_model(scratch / "model", given.id, given.device, given.quick)
-        print(f"{given.id}: written in {time.perf_counter() - began_s:.0f} s", flush=True)
         sizes = {"slices": 4, "size": 56, "rank": 4, "answer": 24} if given.quick else {
             "slices": 64, "size": 256, "rank": 128, "answer": 64
         }  # fmt: skip
-        if given.quick and "Qwen3" in given.id:
+        if "Qwen3" not in given.id:
+            sizes["size"] = sizes["size"] // 28 * 28
+        elif given.quick:
             sizes["size"] = 64
+        language = f'id = "{given.id}", revision = "{"0" * 40}"'  # of a plan: nothing is loaded
+        if not given.plan:
+            language = f'folder = "{scratch / "model"}"'
+            began_s = time.perf_counter()
+            write_model(scratch / "model", given.id, given.device, given.quick)
+            print(f"{given.id}: written in {time.perf_counter() - began_s:.0f} s", flush=True)
         kept = '["encoder", "language"]' if given.bfloat16 else "[]"
-        text = RECIPE.format(folder=scratch / "model", cases=16, bfloat16=kept, **sizes)
+        text = RECIPE.format(language=language, cases=16, bfloat16=kept, **sizes)
         (scratch / "recipe.toml").write_text(text, encoding="utf-8")
         recipe = load(scratch / "recipe.toml")
         needed = {one.stage: one.memory for one in plan(recipe, scratch / "runs").stages}
+        if given.plan:
+            for stage, memory in needed.items():
+                assert memory is not None  # the shape is known
+                parts = vars(memory["bfloat16"]).items()
+                print(f"{stage:16}", *(f"{name} {size / GB:.2f}" for name, size in parts if size), "GB")
+            return
         run(start(recipe, scratch / "runs"), [Peaks(given.device, needed)])
 
 

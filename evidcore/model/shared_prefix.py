@@ -256,10 +256,7 @@ class KeyMemory:
         new = [one for one in wanted if one not in self._kept]
         if new:
             logits, cache, mask, _ = prefill(model, new, pad_id)
-            layers = []
-            while cache.layers:  # one after the other, so that little is held twice
-                layer = cache.layers.pop(0)
-                layers.append(_as_multiplied(layer.keys, layer.values))
+            layers = [(layer.keys, layer.values) for layer in cache.layers]
             for number, one in enumerate(new):
                 own = [
                     (keys[number, :, -len(one.ids) :], values[number, :, -len(one.ids) :])
@@ -305,11 +302,14 @@ class KeyMemory:
             del self._kept[next(iter(self._kept))]
 
 
-def _as_multiplied(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both in the type of products: under autocast each token would cast them anew."""
-    kind = keys.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else keys.dtype
-    return keys.to(dtype), values.to(dtype)
+class _AsMultiplied(DynamicCache):  # type: ignore[misc]
+    """Keeps keys and values in the type of products: under autocast each token would cast them anew."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Round them where products would."""
+        kind = key_states.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else key_states.dtype
+        return super().update(key_states.to(dtype), value_states.to(dtype), *args, **kwargs)
 
 
 def prefill(
@@ -318,7 +318,7 @@ def prefill(
     """Compute the prefixes; return the logits after them, the cache, the mask and the positions."""
     ids, mask, pixels = padded_rows(prefixes, pad_id, model.device)
     positions = model.positions(ids, mask, pixels)
-    cache = DynamicCache(config=model.config.get_text_config())
+    cache = _AsMultiplied(config=model.config.get_text_config())
     output = model(
         input_ids=ids, attention_mask=mask, position_ids=positions, pixel_values=pixels,
         past_key_values=cache, use_cache=True, logits_to_keep=1,

@@ -89,3 +89,17 @@ def test_plan_says_what_one_of_several_processes_holds(evid, recipe):
     assert planned(*two)["buckets"] == one["gradients"]
     refused = evid("plan", recipe, "--processes", "3", exit_code=2).stderr
     assert "cannot be dealt to 3 processes with 2 in a pass; take a multiple of 6." in refused
+
+
+@pytest.mark.slow
+def test_a_slice_that_is_shown_counts_as_a_slice(evid, recipe):
+    by_slices = [
+        "--set", "model.view.use='slices'", "--set", "model.encoder.patch_zyx=[1, 8, 8]",
+        "--set", "model.bridge.pool_zyx=[1, 2, 2]",
+    ]  # fmt: skip
+    whole = json.loads(evid("plan", recipe, *by_slices[2:], "--json").output)["stages"][0]
+    slices = json.loads(evid("plan", recipe, *by_slices, "--json").output)["stages"][0]
+    assert whole["lengths"]["volumes"] == slices["lengths"]["size_zyx"][0] == 1
+    assert slices["lengths"]["volumes"] == 8
+    most = 1.3 * whole["memory"]["float32"]["activations"] * slices["lengths"]["prompt_tokens"]
+    assert slices["memory"]["float32"]["activations"] < most / whole["lengths"]["prompt_tokens"]

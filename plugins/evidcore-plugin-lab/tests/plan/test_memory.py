@@ -128,14 +128,12 @@ def test_prompts_take_what_a_real_pass_takes_beside_the_cache(precision):
         count.known(weight)
     mask = torch.ones(ROWS, 200, dtype=torch.long)
     mask[:, 0] = 0
+    cache = DynamicCache(config=CONFIG)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=is_half), count:
-        model(
-            input_ids=torch.zeros_like(mask), attention_mask=mask, logits_to_keep=1,
-            past_key_values=DynamicCache(config=CONFIG),
-        )  # fmt: skip
+        model(input_ids=torch.zeros_like(mask), attention_mask=mask, logits_to_keep=1, past_key_values=cache)
     asked = Batch(prompts=ROWS, answers=1, prompt_tokens=200, answer_tokens=0)
     a_cast = 2 * max(before * after for before, after in TEXT.matrices()) if is_half else 0
-    taken = count.peak_bytes - cache_bytes(TEXT, asked, precision) - a_cast
+    taken = count.peak_bytes - a_cast - sum(one.keys.nbytes + one.values.nbytes for one in cache.layers)
     assert 0.85 < taken / prompts_bytes(TEXT, asked, precision, WHOLE) < 1.1
 
 
@@ -156,8 +154,6 @@ def test_the_answers_of_a_whole_step_are_sampled_together_up_to_the_samplers_bou
     many = dataclasses.replace(step, passes=1000)
     assert cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4
     assert cache_bytes(TEXT, step, "bfloat16") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 2
-    long = dataclasses.replace(step, prompt_tokens=100)  # held in float32, until they are kept in bfloat16
-    assert cache_bytes(TEXT, long, "bfloat16") == 6 * 100 * 3 * 2 * 64 * 4
     bound = inspect.signature(PolicySampler).parameters["rows_per_pass"].default
     assert bound == SAMPLED_ROWS
 

@@ -35,8 +35,7 @@ and weights in float32, as both trainers keep them (bfloat16 is autocast around 
                  answers 5 x 4 V: logits in float32, both log-probabilities, their products, the gradient
     head         logits in tiles: min(N, 4096) x 32768 numbers, and h N x 4
     cache        keys and values of prompts and answers that are sampled together, those of a whole step up
-                 to 256 rows: (prompts x prompt + rows x answer) L 2 k c, with c = 4, or 2 in bfloat16; at
-                 first the prompts' alone, with 4 (keys are rotated in float32, and values are kept as keys)
+                 to 256 rows: (prompts x prompt + rows x answer) L 2 k a
     prompts      what a layer makes of the prompts that are sampled together, without gradients:
                  prompts x prompt x (16 h + a (h + 3 f)), one a f more for adapters that lie beside weights
                  in bfloat16, and what the bridge gives (`fake_pass`)
@@ -304,15 +303,10 @@ def head_bytes(text: TextShape, batch: Batch, precision: Precision, *, is_rounde
 
 
 def cache_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
-    """Return the bytes of keys and values while answers are sampled.
-
-    Under bfloat16 a prompt's come in float32, and are then kept in bfloat16 as answers' are.
-    """
+    """Return the bytes of keys and values while answers are sampled."""
     prompts, answers = batch.sampled_prompts * batch.prompt_tokens, batch.sampled_rows * batch.answer_tokens
-    numbers = text.layers * 2 * text.key_width
-    if precision == "bfloat16":
-        return numbers * max(FLOAT * prompts, 2 * (prompts + answers))
-    return numbers * FLOAT * (prompts + answers)
+    number_bytes = 2 if precision == "bfloat16" else FLOAT
+    return text.layers * 2 * text.key_width * number_bytes * (prompts + answers)
 
 
 def prompts_bytes(text: TextShape, batch: Batch, precision: Precision, whole: Weights) -> int:
