@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from evidcore.cli import main
 from evidcore.recipe import load
 from evidcore.registry import KIND_NAMES, offers
 
@@ -148,6 +150,29 @@ def converse(block: Block, begin: Callable[..., Any]) -> None:
         assert done.returncode == expected_status, f"{block.where}\n{out}{err}"
         pattern = ".*".join(re.escape(piece) for piece in expected.strip().split("..."))
         assert re.fullmatch(pattern, said.strip(), re.DOTALL), f"{block.where}: {command} said\n{said}"
+
+
+COMMANDS = [
+    pytest.param(command, id=f"{block.where}: {command}")
+    for block in of("console")
+    for command in re.findall(r"^\$ (?:\w+=\S+ )*(evid .*?)(?:  +#.*)?$", block.text, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_on_a_page_is_one_that_evid_takes(command):
+    """Those that need a model, a run or minutes too: words and options are read, and nothing is done."""
+    words = shlex.split(re.sub(r" (?:>|\||&&|2>).*", "", command), comments=True)[1:]
+    found: click.Command = main
+    context = click.Context(main)
+    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+        context = found.make_context(context.info_name, list(words), parent=context.parent)
+        name, found, words = found.resolve_command(context, [*context._protected_args, *context.args])
+        assert found is not None, name
+        context = click.Context(found, parent=context, info_name=name)
+    values, rest, _ = found.make_parser(context).parse_args(list(words))
+    missing = [one.name for one in found.params if one.required and values.get(one.name) in (None, ())]
+    assert (rest, missing) == ([], [])
 
 
 def test_links_between_pages_lead_somewhere():
