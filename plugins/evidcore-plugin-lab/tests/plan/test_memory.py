@@ -200,8 +200,7 @@ def test_replayed_rows_are_kept_beside_the_others_with_five_copies_of_their_logi
 def test_evaluation_trains_nothing_and_casts_as_sampling_does():
     found = answering(TEXT, WHOLE, BATCH, "float32")
     half = answering(TEXT, WHOLE, BATCH, "bfloat16")
-    matrices = TEXT.layers * sum(before * after for before, after in TEXT.matrices())
-    assert half.casts == 2 * (matrices + TEXT.vocabulary * TEXT.width)
+    assert half.casts == 2 * 128 * 344  # of one matrix: none of what is frozen is kept
     assert half.peak == 4000 + half.casts + half.cache + max(half.prompts, half.logits)
     assert found.peak == 4000 + found.cache + max(found.prompts, found.logits)
     seen = answering(TEXT, WHOLE, BATCH, "float32", shown_bytes=10**6)

@@ -29,8 +29,7 @@ SPARE = 1.25  # of the longest right answer's tokens
 def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | None) -> Fit:
     """Return the settings with most slices that fit memory and context; then most rows in a pass.
 
-    Rows in a pass and checkpointed activations cost time alone, so they are given up before slices are; so
-    are weights in float32, which a model that was published in bfloat16 does not need where they are frozen.
+    Rows in a pass and checkpointed activations cost time alone, so they are given up before slices are.
 
     Args:
         written: the recipe for some settings, with absolute paths.
@@ -41,13 +40,12 @@ def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | N
         DataError: if nothing fits; says by how much, and what would.
     """
 
-    def found(slices: int, *, is_rounded: bool = False) -> Fit | str:
-        planned = _Planned(written, slices, is_rounded=is_rounded)
+    def found(slices: int) -> Fit | str:
+        planned = _Planned(written, slices)
         whole = planned.prompt_tokens + planned.answer_tokens
         if context_tokens is not None and whole > context_tokens:
             return f"{slices} slices take {whole} tokens, and the model's context holds {context_tokens}"
-        within = planned.within(SHARE * gpu_gb * 1e9)
-        return found(slices, is_rounded=True) if isinstance(within, str) and not is_rounded else within
+        return planned.within(SHARE * gpu_gb * 1e9)
 
     fewest = found(SLICES[-1])  # first: where these do not fit, none do
     if isinstance(fewest, str):
@@ -61,12 +59,12 @@ def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | N
 class _Planned:
     """A recipe that shows so many slices, and how much memory its stages would take."""
 
-    def __init__(self, written: Callable[[Fit], str], slices: int, *, is_rounded: bool) -> None:
+    def __init__(self, written: Callable[[Fit], str], slices: int) -> None:
         """Build its shapes, and count the tokens of what is trained."""
-        self.slices, self.is_rounded = slices, is_rounded
+        self.slices = slices
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "planned.toml"
-            path.write_text(written(Fit(slices=slices, is_rounded=is_rounded)), encoding="utf-8")
+            path.write_text(written(Fit(slices=slices)), encoding="utf-8")
             recipe = load(path)
             self.assembly = assembly = Assembly(recipe)
         self.made: Shapes = shapes(assembly)
@@ -103,7 +101,6 @@ class _Planned:
             grpo=found.get("grpo", found["sft"]),
             asking=min(asking, key=lambda one: one.together, default=StageFit(together=1)),
             answer_tokens=self.answer_tokens,
-            is_rounded=self.is_rounded,
         )
 
     def _rows(self, stage: Stage) -> Lengths:

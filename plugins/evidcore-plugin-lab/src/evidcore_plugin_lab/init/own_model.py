@@ -24,6 +24,7 @@ class OwnModel:
     name: str
     size_pixels: int  # of a slice's side
     context_tokens: int | None  # that its language model takes; None: not stated
+    is_bfloat16: bool  # it was published in bfloat16
 
 
 def own_model(model: str, revision: str) -> OwnModel:
@@ -48,12 +49,14 @@ def own_model(model: str, revision: str) -> OwnModel:
             "vision-language model such as Qwen/Qwen2.5-VL-3B-Instruct, or write a recipe with an encoder "
             "beside it, as recipes/med3d_r1.toml has."
         )
+    text = config.get_text_config()
     side = int(vision.patch_size) * int(getattr(vision, "spatial_merge_size", 1))
     return OwnModel(
         table=table,
         name=model if "id" in table else Path(model).name,
         size_pixels=max(1, round(USUAL_PIXELS / side)) * side,
-        context_tokens=getattr(config.get_text_config(), "max_position_embeddings", None),
+        context_tokens=getattr(text, "max_position_embeddings", None),
+        is_bfloat16="torch.bfloat16" in {str(config.dtype), str(text.dtype)},
     )
 
 

@@ -40,7 +40,6 @@ class Fit:
     grpo: StageFit = StageFit(together=1, is_checkpointed=True)
     asking: StageFit = StageFit(together=1)
     answer_tokens: int = SHORTEST_ANSWER
-    is_rounded: bool = False  # weights that no stage trains lie in bfloat16
 
 
 def name_of(data: Path) -> str:
@@ -125,7 +124,7 @@ def _model(data: OwnData, model: OwnModel, fit: Fit, folder: Path) -> Iterator[s
     windows = SOFT_TISSUE if data.is_ct else ()
     yield "[model]"
     yield f"language = {toml_value(language)}"
-    if fit.is_rounded:
+    if model.is_bfloat16:
         yield _commented('bfloat16 = ["encoder", "language"]', "frozen weights; adapters stay in float32")
     yield 'bridge = { use = "native-merger" }'
     yield f'view = {{ use = "slices", slices = {fit.slices} }}'

@@ -25,7 +25,8 @@ and weights in float32, as both trainers keep them (bfloat16 is autocast around 
     optimizer    8 T for AdamW; Muon keeps 4 for each number of a matrix
     casts        bfloat16 only: 2 M, the layers' matrices as products read them; none where they lie so. Kept
                  for the backward pass; with checkpointed activations and matrices that are frozen (LoRA's
-                 base too), those of one layer: autocast keeps a cast only of a weight that is trained
+                 base too), those of one layer: autocast keeps a cast only of a weight that is trained.
+                 While answers are sampled the head's too, and in evaluations one matrix or the head alone
     activations  of the language model, kept for the backward pass: L (n b + m 2 q a + w a), where
                      b = 4 (6 h + 2 q + 4 f)  float32, trained        b = 26 h + 4 q + 8 f  bfloat16, trained
                      b = 4 (2 h + 2 q + 3 f)  float32, frozen         b = 8 h + 4 q + 6 f   bfloat16, frozen
@@ -237,8 +238,11 @@ def training(
     cache = cache_bytes(text, batch, precision) if samples else 0
     prompts = shown_bytes + prompts_bytes(text, batch, precision, whole) if samples else 0
     logits = logits_bytes(text, batch) if samples else 0
-    # autocast keeps casts of weights that are trained, the head's among them
-    whole_casts = casts + 2 * text.vocabulary * text.width if is_half and keeps_casts else 0
+    whole_casts = 0
+    if (
+        is_half and not whole.is_language_rounded
+    ):  # autocast keeps casts of what is trained, the head's among them
+        whole_casts = casts + 2 * text.vocabulary * text.width if keeps_casts else passing_cast(text)
     sampling = (gathered if shards > 1 else whole_casts) + cache + max(prompts, logits)
     peak = at_rest + max(update, sampling, encoding_bytes)
     return Memory(
@@ -259,9 +263,8 @@ def answering(
 ) -> Memory:
     """Return what an `evaluate` or `audit` stage needs: it computes as who trained the model samples."""
     weights = whole.size_bytes
-    matrices = text.layers * sum(before * after for before, after in text.matrices())
     is_cast = precision == "bfloat16" and not whole.is_language_rounded
-    casts = 2 * (matrices + text.vocabulary * text.width) if is_cast else 0
+    casts = passing_cast(text) if is_cast else 0  # nothing is trained, so none is kept
     cache, logits = cache_bytes(text, batch, precision), logits_bytes(text, batch)
     prompts = shown_bytes + prompts_bytes(text, batch, precision, whole)
     return Memory(
@@ -269,6 +272,11 @@ def answering(
         cache=cache, prompts=prompts, logits=logits, encoding=encoding_bytes,
         peak=weights + max(casts + cache + max(prompts, logits), encoding_bytes),
     )  # fmt: skip
+
+
+def passing_cast(text: TextShape) -> int:
+    """Return the bytes of the largest cast of a weight that is not trained, the head's among them."""
+    return 2 * max(text.vocabulary * text.width, *(before * after for before, after in text.matrices()))
 
 
 def kept_for_backward(
