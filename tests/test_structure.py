@@ -58,7 +58,7 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 33_360
+MOST_LINES = 33_365
 MOST_MODULES = 197
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 3180

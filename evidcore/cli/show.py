@@ -115,8 +115,14 @@ def _schema_option(option: Option) -> dict[str, Any]:
     return _schema_type(option.type)
 
 
+def installed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the components whose names begin so, for a shell that completes them; imports none."""
+    found = offers(context.params.get("kind"))
+    return sorted({offer.name for offer in found if offer.name.startswith(incomplete)})
+
+
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=installed)
 @click.option("--kind", type=click.Choice(KIND_NAMES), help="Where two kinds have a component of that name.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of recipes, for editors.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

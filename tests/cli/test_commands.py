@@ -5,6 +5,7 @@ import os
 import sys
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from evidcore.cli import main
@@ -120,3 +121,19 @@ def count():
 def test_other_errors_of_files_are_no_mistake_of_a_person(package):
     package("count", body="import click\n\n@click.command()\ndef count():\n    raise OSError(5, 'broken')\n")
     assert isinstance(evid("count").exception, OSError)
+
+
+@pytest.mark.parametrize(
+    ("words", "some", "others"),
+    [
+        ("sh", {"show"}, {"run"}),
+        ("show cho", {"choice", "choice-accuracy"}, {"format"}),
+        ("show --kind reward cho", {"choice-accuracy"}, {"choice"}),
+    ],
+)
+def test_a_shell_completes_commands_and_components(words, some, others):
+    *before, last = words.split()
+    shell = ShellComplete(main, {}, "evid", "_EVID_COMPLETE")
+    found = {one.value for one in shell.get_completions(before, last)}
+    assert some <= found
+    assert not others & found
