@@ -104,7 +104,7 @@ def main() -> None:
                     wall_s[name].append(wall)
         typo = Path(other) / "typo.toml"
         typo.write_text(RECIPE.read_text(encoding="utf-8").replace("answers_per_prompt", "answer_per_prompt"))
-        typos = [once((EVID, "check", str(typo)), status=2) for _ in range(turns)][1:]  # the first imports
+        typos = [once((EVID, "run", str(typo)), status=2) for _ in range(turns)][1:]  # the first imports
         words_s = [first_word_s(Path(other) / "runs") for _ in range(turns)][1:]
         pinned = install(Path(other), "evid-pinned", 20)
         compared_s = [comparing_s(pinned) for _ in range(turns)][1:]

@@ -216,13 +216,17 @@ def run(
     if not as_json:
         click.echo(f"{recipe}: reading it and importing its components", err=True)  # which takes seconds
     from evidcore.recipe import load
-    from evidcore.runs import start
-    from evidcore.runs.assembly import Assembly
-    from evidcore.runs.lock import hold_to
 
     if locked is not None:
+        from evidcore.runs.lock import hold_to
+
         hold_to(locked)  # before the recipe imports what it names
-    assembly = Assembly(load(recipe, overrides))
+    loaded = load(recipe, overrides)  # a mistake is told before all else is imported
+
+    from evidcore.runs import start
+    from evidcore.runs.assembly import Assembly
+
+    assembly = Assembly(loaded)
     folder = start(
         assembly.recipe, out, fresh=fresh, with_controls=with_controls, assembly=assembly, locked=locked
     )

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import sys
 
 import pytest
@@ -137,3 +138,16 @@ def test_a_shell_completes_commands_and_components(words, some, others):
     found = {one.value for one in shell.get_completions(before, last)}
     assert some <= found
     assert not others & found
+
+
+@pytest.mark.parametrize("command", ["run", "check", "plan", "audit reward", "data prepare"])
+def test_a_recipe_that_is_not_there_is_told_before_torch_is_imported(command, tmp_path):
+    asked = [*command.split(), str(tmp_path / "x.toml")]
+    program = (
+        "import sys; from evidcore.cli import main\n"
+        f"try: main({asked})\n"
+        "finally: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "x.toml: no such file" in done.stderr
+    assert done.stdout == "False\n"

@@ -75,10 +75,12 @@ def prepare(
     its limit.
     """
     from evidcore.recipe import load
+
+    loaded = load(recipe, overrides)  # a mistake is told before all else is imported
+
     from evidcore.volume import cache_root
     from evidcore_plugin_doctor.prepare import fill
 
-    loaded = load(recipe, overrides)
     with _Bar() as bar:
         found = fill(
             loaded, datasets=datasets, splits=splits, processes=processes, shard=shard,  # type: ignore[arg-type]

@@ -81,10 +81,12 @@ def prepare(
 def _prepared(path: Path, overrides: Sequence[str], stage: str, limit: int) -> tuple[Handout, dict[str, Any]]:
     """Return what an audit of a recipe asks, and what it was made of."""
     from evidcore.recipe import load
+
+    recipe = load(path, overrides)  # a mistake is told before all else is imported
+
     from evidcore.runs.context import Context
     from evidcore.runs.outside import NAME, audit_alone
 
-    recipe = load(path, overrides)
     name, assembly, audited = audit_alone(recipe, stage, limit)
     return audited.handout(Context(assembly, NAME)), {
         "recipe": recipe.name, "recipe_hash": hashlib.sha256(recipe.text.encode()).hexdigest(),

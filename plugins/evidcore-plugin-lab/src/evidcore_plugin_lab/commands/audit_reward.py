@@ -55,13 +55,16 @@ def reward(
 ) -> None:
     """Judge a recipe's rewards over completions of known worth. Needs no model and no GPU."""
     from evidcore.recipe import load
+
+    loaded = load(recipe, overrides)  # a mistake is told before all else is imported
+
     from evidcore.recipe.check import stage_class
     from evidcore.reward.reward_audit import audit_rewards, check_start, most_of
     from evidcore.runs.assembly import Assembly
     from evidcore.runs.context import Context
     from evidcore_plugin_lab.trl_function import read_function
 
-    assembly = Assembly(load(recipe, overrides))
+    assembly = Assembly(loaded)
     grpo = stage_class("grpo")
     stages: dict[int, Any] = {
         place: stage for place, stage in enumerate(assembly.recipe.stages, 1) if isinstance(stage, grpo)

@@ -49,11 +49,14 @@ def plan(
 ) -> None:
     """Say what a recipe needs: parameters, memory, downloads, licences, and how long it takes."""
     from evidcore.recipe import load
+
+    loaded = load(recipe, overrides)  # a mistake is told before all else is imported
+
     from evidcore_plugin_lab.plan.plan import plan as make_plan
     from evidcore_plugin_lab.plan.throughput import Throughput
 
     measured = None if throughput is None else Throughput.read(throughput)
-    found = make_plan(load(recipe, overrides), out, measured, processes)
+    found = make_plan(loaded, out, measured, processes)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(found), indent=1, default=str))
         return
