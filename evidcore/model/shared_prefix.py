@@ -101,14 +101,14 @@ class Window:
 
     def __init__(self, shared: SharedPrefix, stop: int) -> None:
         """Show places before `stop`."""
-        self.shared, self.stop = shared, stop
+        self.stop = stop
         self.places = torch.arange(stop, device=shared.own.device)
         self.place = self.places.new_zeros(1)  # of the next token
-        self.hide()
+        self.hide(shared)
 
-    def hide(self) -> None:
-        """Hide what lies behind the next place."""
-        kind, already = self.shared.own.dtype, self.shared.own_hidden
+    def hide(self, shared: SharedPrefix) -> None:
+        """Hide what lies behind the next place; rows are not held, a cycle would outlive their call."""
+        kind, already = shared.own.dtype, shared.own_hidden
         hidden = torch.zeros_like(self.places, dtype=kind)
         hidden.masked_fill_(self.places > self.place, torch.finfo(kind).min)
         self.hidden = hidden if already is None else torch.minimum(hidden, already[..., : self.stop])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -27,10 +28,15 @@ _refused: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose steps c
 
 
 def can_capture(model: VolumeVLM) -> bool:
-    """Tell whether steps of this model can be graphs: on a GPU, no weights gathered between its layers."""
+    """Tell whether steps of this model can be graphs: on a GPU, no weights gathered between its layers.
+
+    Not beside a reward that is late and still runs: where its thread leaves autocast, the casts of all
+    threads are freed, and a graph would read on.
+    """
     return (
         model.device.type == "cuda"
         and model not in _refused
+        and not any(one.name.startswith("reward ") for one in threading.enumerate())
         and not any(isinstance(one, FSDPModule | FullyShardedDataParallel) for one in model.modules())
         and not any(hasattr(weight, "ds_id") for weight in model.parameters())  # of ZeRO-3
     )
@@ -55,21 +61,20 @@ class StepGraph:
             stop = min((shared.step // PLACES + 1) * PLACES, shared.own.shape[4])
             shared.window = Window(shared, stop)
             self.embeds, self.position = embeds.clone(), position.clone()
-            run = self._run
         else:
             self.embeds.copy_(embeds)
             self.position.copy_(position)
-            self.replay = run = self.replay or self._captured()
+            self.replay = self.replay or self._captured()
         assert shared.window is not None
         shared.window.place.fill_(shared.step)
-        logits = run()
+        logits = self._run() if self.replay is None else self.replay()
         shared.step += 1
         return logits
 
     def _run(self) -> Tensor:
         """Compute a step from tensors that stay where they are."""
         assert self.shared.window is not None
-        self.shared.window.hide()
+        self.shared.window.hide(self.shared)
         with using(self.model):
             output = self.model(
                 inputs_embeds=self.embeds,
@@ -82,14 +87,23 @@ class StepGraph:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def _captured(self) -> Callable[[], Tensor]:
-        """Return the step as a graph; where that fails, as it is, with a word in the log."""
+    def _captured(self) -> Callable[[], Tensor] | None:
+        """Return the step as a graph; None where that fails, once with a word in the log."""
+        if self.model in _refused:
+            return None
         try:
             return captured(self._run, self.model.device)
+        except torch.OutOfMemoryError:  # nothing that lies unused can be given back in a capture
+            torch.cuda.empty_cache()
         except RuntimeError as error:
             _refused.add(self.model)
             log.warning("tokens are computed launch by launch, the model's step is no CUDA graph: %s", error)
-            return self._run
+        return None
+
+
+def forget() -> None:
+    """Give back the memory of graphs that are not used any more."""
+    _Aside.on.cache_clear()
 
 
 def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:

@@ -28,6 +28,7 @@ from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
 from evidcore.isolation.process import processes_ended
+from evidcore.model import step_graph
 from evidcore.page.record import refuse_moved
 from evidcore.recipe import Recipe
 from evidcore.runs.assembly import Assembly
@@ -178,6 +179,7 @@ class Execution:
         trained = self.before.trained_by is not None
         self.assembly.policy.bind(context.own_policy if trained else None)
         self.assembly.start_policy.close()
+        step_graph.forget()
         gc.collect()  # a trainer and its model hold each other
 
     def _finish(

@@ -194,10 +194,10 @@ class Grpo(GrpoSettings, TrainingStage):
         model, processor = context.model()
         seed = context.recipe.seed
         source = PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes)
-        audited = self.audit(context, source)
         strategy = self.strategy(context)
         assert strategy is not None  # one is filled in where none is named
         context.bind_policy(RolloutPolicy(model, processor, strategy, seed=seed))
+        audited = self.audit(context, source)
         replay = None
         if self.replay is not None:
             sets = prompt_sets(context, self.replay.data)

@@ -4,13 +4,16 @@ That a real graph gives the same is measured on a GPU: `benchmarks/gpu.sh WHEELS
 """
 
 import dataclasses
+import gc
 import logging
+import threading
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
-from evidcore.model import generation, step_graph
+from evidcore.model import generation, shared_prefix, step_graph
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.shared_prefix import KeyMemory
@@ -93,16 +96,57 @@ def test_a_step_that_is_no_graph_is_computed_and_said_once(
         found = continue_rows(small.model, rows, settings, seeds=range(16), entropies=True)
     assert_alike(found, wanted)
     assert small.model in step_graph._refused
-    assert caplog.messages[0] == (
+    assert caplog.messages == [
         "tokens are computed launch by launch, the model's step is no CUDA graph: operation not permitted "
         "when stream is capturing"
-    )
+    ]
+
+
+def test_rows_are_given_back_at_the_end_of_their_call(small, rows, settings, monkeypatch, graphs):
+    def captured(run, device):
+        logits = run()
+        return lambda: logits  # as a graph's: it holds its output and not the rows
+
+    monkeypatch.setattr(step_graph, "captured", captured)
+    held, begin = [], shared_prefix.SharedPrefix.__init__
+
+    def noted(self, *given):
+        held.append(weakref.ref(self))
+        begin(self, *given)
+
+    monkeypatch.setattr(shared_prefix.SharedPrefix, "__init__", noted)
+    gc.disable()
+    try:
+        continue_rows(small.model, rows, settings, seeds=range(16))
+    finally:
+        gc.enable()
+    assert [one() for one in held] == [None]
+
+
+def test_a_step_that_does_not_fit_beside_what_lies_unused_is_tried_again(
+    small, rows, settings, graphs, monkeypatch
+):
+    def captured(run, device):
+        graphs.append(None)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(step_graph, "captured", captured)
+    found = continue_rows(small.model, rows, settings, seeds=range(16))
+    assert {len(one.ids) for one in found} == {14}
+    assert len(graphs) > 3
+    assert small.model not in step_graph._refused
 
 
 def test_what_is_no_graph(small, monkeypatch):
     assert not step_graph.can_capture(small.model)  # on a CPU
     monkeypatch.setattr(type(small.model), "device", torch.device("cuda"))
     assert step_graph.can_capture(small.model)
+    late = threading.Event()
+    thread = threading.Thread(target=late.wait, name="reward slow")
+    thread.start()
+    assert not step_graph.can_capture(small.model)  # what it leaves behind may free casts
+    late.set()
+    thread.join()
     weight = next(small.model.parameters())
     weight.ds_id = 3
     assert not step_graph.can_capture(small.model)  # ZeRO-3 gathers it between layers

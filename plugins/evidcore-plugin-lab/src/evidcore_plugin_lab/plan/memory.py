@@ -93,7 +93,7 @@ class Batch:
     @property
     def sampled_prompts(self) -> int:
         """Prompts of these answers."""
-        return self.sampled_rows // self.answers
+        return max(1, self.sampled_rows // self.answers)
 
     @property
     def rows(self) -> int:
