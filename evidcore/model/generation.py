@@ -28,10 +28,10 @@ from evidcore.model.shared_prefix import (
     SharedPrefix,
     Written,
     fits,
+    next_logits,
     padded_rows,
     pixels_of,
     prefill,
-    using,
 )
 from evidcore.model.step_graph import StepGraph, can_capture
 from evidcore.model.vlm import VolumeVLM
@@ -192,18 +192,8 @@ class _Decoder:
     def _next(self, ids: Tensor, positions: Tensor, pixels: Tensor | None) -> Float[Tensor, "row vocabulary"]:
         """Append places to shared rows; return the logits behind the last one."""
         assert self.shared is not None
-        with using(self.model):
-            output = self.model(
-                input_ids=ids,
-                attention_mask=None,
-                position_ids=positions,
-                pixel_values=pixels,
-                use_cache=False,
-                shared=self.shared,
-                logits_to_keep=1,
-            )
+        logits = next_logits(self.model, self.shared, positions, input_ids=ids, pixel_values=pixels)
         self.shared.step += ids.shape[1]
-        logits: Tensor = output.logits[:, -1]
         return logits
 
     def leave(self, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], memory: KeyMemory) -> None:

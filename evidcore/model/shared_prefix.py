@@ -104,13 +104,11 @@ class Window:
         self.stop = stop
         self.places = torch.arange(stop, device=shared.own.device)
         self.place = self.places.new_zeros(1)  # of the next token
-        self.hide(shared)
+        self.hidden: Tensor  # by `hide`
 
     def hide(self, shared: SharedPrefix) -> None:
         """Hide what lies behind the next place; rows are not held, a cycle would outlive their call."""
-        kind, already = shared.own.dtype, shared.own_hidden
-        hidden = torch.zeros_like(self.places, dtype=kind)
-        hidden.masked_fill_(self.places > self.place, torch.finfo(kind).min)
+        hidden, already = _added(self.places <= self.place, shared.own.dtype), shared.own_hidden
         self.hidden = hidden if already is None else torch.minimum(hidden, already[..., : self.stop])
 
 
@@ -118,9 +116,14 @@ def _hiding(
     seen: Bool[Tensor, "row place"], keys: Float[Tensor, "*before kept place size"]
 ) -> Float[Tensor, "row_and_kept one place"]:
     """Return what is added to scores of `keys` so that nothing else is seen."""
-    hidden = torch.zeros(seen.shape, dtype=keys.dtype, device=seen.device)
-    hidden.masked_fill_(~seen, torch.finfo(keys.dtype).min)
-    return hidden.repeat_interleave(keys.shape[-3], dim=0)[:, None]
+    return _added(seen, keys.dtype).repeat_interleave(keys.shape[-3], dim=0)[:, None]
+
+
+def _added(seen: Bool[Tensor, "*place"], dtype: torch.dtype) -> Float[Tensor, "*place"]:
+    """Return nothing where a place is seen, and what makes it vanish where it is not."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
+        ~seen, torch.finfo(dtype).min
+    )
 
 
 def fits(model: VolumeVLM) -> bool:
@@ -128,8 +131,21 @@ def fits(model: VolumeVLM) -> bool:
     return not unusual(model.get_decoder().config)
 
 
+def next_logits(
+    model: VolumeVLM, shared: SharedPrefix, positions: Tensor, **given: Tensor | None
+) -> Float[Tensor, "row vocabulary"]:
+    """Compute the next places of shared rows, `given` as ids or embeddings; return logits behind the last."""
+    with _using(model):
+        output = model(
+            attention_mask=None, position_ids=positions, use_cache=False, shared=shared, logits_to_keep=1,
+            **given,
+        )  # fmt: skip
+    logits: Tensor = output.logits[:, -1]
+    return logits
+
+
 @contextlib.contextmanager
-def using(model: VolumeVLM) -> Iterator[None]:
+def _using(model: VolumeVLM) -> Iterator[None]:
     """Let the language model attend by this module."""
     config = model.model.language_model.config
     was = config._attn_implementation

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-from evidcore.model.shared_prefix import SharedPrefix, Window, using
+from evidcore.model.shared_prefix import SharedPrefix, Window, next_logits
 from evidcore.model.vlm import VolumeVLM
 
 log = logging.getLogger(__name__)
@@ -75,17 +75,7 @@ class StepGraph:
         """Compute a step from tensors that stay where they are."""
         assert self.shared.window is not None
         self.shared.window.hide(self.shared)
-        with using(self.model):
-            output = self.model(
-                inputs_embeds=self.embeds,
-                attention_mask=None,
-                position_ids=self.position,
-                use_cache=False,
-                shared=self.shared,
-                logits_to_keep=1,
-            )
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        return next_logits(self.model, self.shared, self.position, inputs_embeds=self.embeds)
 
     def _captured(self) -> Callable[[], Tensor] | None:
         """Return the step as a graph; None where that fails, once with a word in the log."""

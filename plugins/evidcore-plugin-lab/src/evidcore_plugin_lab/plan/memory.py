@@ -211,7 +211,8 @@ def training(
     matrices = text.layers * sum(before * after for before, after in text.matrices())
     keeps_casts = trained.is_language and not trained.is_adapted
     kept_layers = 1 if is_checkpointed and not keeps_casts else text.layers
-    casts = 2 * matrices * kept_layers // text.layers if is_half and not whole.is_language_rounded else 0
+    is_cast = is_half and not whole.is_language_rounded
+    casts = 2 * matrices * kept_layers // text.layers if is_cast else 0
     activations = seen_bytes + kept_for_backward(
         text, batch, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
     )
@@ -239,9 +240,7 @@ def training(
     prompts = shown_bytes + prompts_bytes(text, batch, precision, whole) if samples else 0
     logits = logits_bytes(text, batch) if samples else 0
     whole_casts = 0
-    if (
-        is_half and not whole.is_language_rounded
-    ):  # autocast keeps casts of what is trained, the head's among them
+    if is_cast:  # kept of what is trained, the head's among them
         whole_casts = casts + 2 * text.vocabulary * text.width if keeps_casts else passing_cast(text)
     sampling = (gathered if shards > 1 else whole_casts) + cache + max(prompts, logits)
     peak = at_rest + max(update, sampling, encoding_bytes)

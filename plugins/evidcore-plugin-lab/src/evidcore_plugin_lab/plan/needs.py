@@ -73,7 +73,9 @@ def memory(
     found: dict[Precision, Memory] = {}
     for precision in precisions:
         kept, encoding = _seen(made, shown, size, precision, load.train)
-        given = _seen(made, batch.sampled_prompts * rows.volumes, rows.size_zyx, precision, ())[0]
+        given = 0
+        if load.samples:
+            given = _seen(made, batch.sampled_prompts * rows.volumes, rows.size_zyx, precision, ())[0]
         found[precision] = training(
             text, whole, trained, batch, precision,
             seen_bytes=kept, shown_bytes=given, encoding_bytes=encoding, samples=load.samples,
