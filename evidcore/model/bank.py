@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import math
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ from evidcore.errors import RunError
 from evidcore.model.parts import evaluating
 from evidcore.volume import content_key, prepare
 from evidcore.volume.cache import fetch, store
-from evidcore.volume.prefetch import prefetch
+from evidcore.volume.prefetch import Ahead, prefetch
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +66,14 @@ class FeatureFolder:
         self._count()
         self._has_room_for(0)
 
+    def __contains__(self, handle: int) -> bool:
+        """Tell whether there is a file of features."""
+        return os.access(self._path(handle), os.R_OK)
+
     def read(self, handle: int) -> Patches | None:
         """Return features, None where there are none or what lies there is damaged."""
         path = self._path(handle)
-        if not os.access(path, os.R_OK):
+        if handle not in self:
             return None
         content = fetch(path)
         if content is None:
@@ -142,6 +147,7 @@ def _last_used_s(folder: Path) -> float:
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
+AHEAD_BYTES = 1 << 30  # bound on encoder input that is prepared before it is asked for
 LAYOUT = 4  # raise whenever files on disk hold something else
 
 
@@ -178,6 +184,7 @@ class FeatureBank:
         self.encoded = 0  # volumes that went through the encoder
         self._crops: dict[int, tuple[Crop, Grid]] = {}
         self._kept: OrderedDict[int, Patches] = OrderedDict()
+        self._ahead: Ahead[int, Tensor] = Ahead()
         self._bytes = 0
         self._encoder: tuple[tuple[int, int], ...] = ()  # whose features are kept: weights, their versions
 
@@ -206,9 +213,20 @@ class FeatureBank:
     def forget(self, handles: Collection[int]) -> None:
         """Forget handles and their features in memory."""
         for handle in handles:
+            self._ahead.drop(handle)
             del self._crops[handle]
             kept = self._kept.pop(handle, None)
             self._bytes -= kept.features.nbytes if kept else 0
+
+    def prepare_ahead(self, handle: int) -> None:
+        """Begin to prepare, in another thread, what the encoder will be given soon.
+
+        What cannot be read is told where it is asked for.
+        """
+        crop, size_zyx = self._lookup(handle)
+        if handle not in self._kept and (self._folder is None or handle not in self._folder):
+            most = AHEAD_BYTES // (4 * self.spec.channels * math.prod(size_zyx))
+            self._ahead.begin(handle, prepare, crop, self.spec, size_zyx, handle, most=most)
 
     def pixels(self, handles: Sequence[int]) -> Float[Tensor, "volume channel z y x"]:
         """Return encoder input for handles of one size."""
@@ -268,8 +286,12 @@ class FeatureBank:
 
     def _prepared(self, handles: Sequence[int]) -> Iterator[Float[Tensor, "channel z y x"]]:
         """Yield encoder input for each handle; the next ones are prepared meanwhile."""
-        found = [(*self._lookup(handle), handle) for handle in handles]
-        yield from prefetch(lambda one: prepare(one[0], self.spec, one[1], one[2]), found)
+        yield from prefetch(self._prepare, handles)
+
+    def _prepare(self, handle: int) -> Float[Tensor, "channel z y x"]:
+        crop, size_zyx = self._lookup(handle)
+        begun = self._ahead.take(handle)
+        return prepare(crop, self.spec, size_zyx, handle) if begun is None else begun.result()
 
     def _follow(self, encoder: Encoder) -> None:
         """Forget features of other weights."""
@@ -305,6 +327,7 @@ class FeatureBank:
             if kept is None:
                 missing.setdefault(self._lookup(handle)[1], []).append(handle)
             else:
+                self._ahead.drop(handle)
                 found[handle] = kept
         with evaluating(encoder):
             for group in missing.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -100,9 +100,17 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
 
     def handle(self, crop: Crop) -> int:
         """Return the bank's handle of `crop`."""
+        return self._bank().handle(crop, self.size_zyx(crop))
+
+    def prepare_ahead(self, handles: Iterable[int]) -> None:
+        """Begin to prepare what the encoder will be given soon."""
+        for handle in handles:
+            self._bank().prepare_ahead(handle)
+
+    def _bank(self) -> FeatureBank:
         if self.bank is None:
             raise RunError("the processor has no feature bank; load it with its model (evidcore.model.load).")
-        return self.bank.handle(crop, self.size_zyx(crop))
+        return self.bank
 
     def fetch_images(self, images: Any, *args: Any, **kwargs: Any) -> Any:
         """Leave references alone: transformers would open them as pictures."""

@@ -1,4 +1,4 @@
-"""Prefetch: results come in order while other threads make the next ones.
+"""Prefetch: results come in order, or when they are asked for, while other threads make the next ones.
 
 Reading, unpacking and resampling run in C without Python's lock, so threads are enough: they need no copy of
 the program each, and hand over arrays as they are.
@@ -7,13 +7,14 @@ the program each, and hand over arrays as they are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
 MOST_THREADS = 8  # each holds a volume, in the file's type and as float32
@@ -32,7 +33,7 @@ def prefetch(
     Raises:
         Exception: what `work` raised, at the place of its item; pending items are cancelled.
     """
-    threads = threads or min(MOST_THREADS, torch.get_num_threads())
+    threads = threads or _threads()
     if threads == 1:
         yield from map(work, items)
         return
@@ -47,3 +48,36 @@ def prefetch(
             yield begun.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class Ahead(Generic[Key, Result]):
+    """Results that are begun, by key, before they are asked for, while the caller goes on with its own work.
+
+    Where torch uses one thread nothing is begun: that work would only be held up.
+    """
+
+    def __init__(self) -> None:
+        """Begin nothing yet."""
+        self._begun: dict[Key, Future[Result]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, key: Key, work: Callable[..., Result], *given: object, most: int) -> None:
+        """Begin `work(*given)`, unless `most` results or this one are there or on their way."""
+        if key in self._begun or len(self._begun) >= most or _threads() == 1:
+            return
+        self._pool = self._pool or ThreadPoolExecutor(_threads(), thread_name_prefix="ahead")
+        self._begun[key] = self._pool.submit(work, *given)
+
+    def take(self, key: Key) -> Future[Result] | None:
+        """Return what was begun and let go of it; None where nothing was."""
+        return self._begun.pop(key, None)
+
+    def drop(self, key: Key) -> None:
+        """Let go of a result that nothing will ask for."""
+        begun = self.take(key)
+        if begun is not None:
+            begun.cancel()
+
+
+def _threads() -> int:
+    return min(MOST_THREADS, torch.get_num_threads())

@@ -1,8 +1,10 @@
 import dataclasses
 import errno
+import math
 import multiprocessing
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import torch
 
 from evidcore.case import Crop
 from evidcore.contracts import Patches
-from evidcore.errors import RunError
+from evidcore.errors import DataError, RunError
+from evidcore.model import bank as bank_module
 from evidcore.model.bank import FeatureBank, FeatureFolder
 from evidcore.registry import factory
 from evidcore.volume import content, prepare
@@ -310,3 +313,88 @@ def test_a_blank_crop_has_a_handle_and_features_of_its_own(encoder, cases):
 def test_a_handle_that_was_never_made_is_named(encoder):
     with pytest.raises(RunError, match="image handle 4711 is not known in this process"):
         FeatureBank(encoder.input).patches([4711], encoder)
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """Which handles were prepared, in which threads."""
+    threads, real = {}, bank_module.prepare
+
+    def noted(crop, spec, size_zyx, handle):
+        assert handle not in threads, "prepared twice"
+        threads[handle] = threading.current_thread().name
+        return real(crop, spec, size_zyx, handle)
+
+    monkeypatch.setattr(bank_module, "prepare", noted)
+    return threads
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["frozen", "in training"])
+def test_what_is_prepared_ahead_is_used_once_and_gives_the_same_bits(
+    encoder, cases, prepared, two_threads, live
+):
+    bank = FeatureBank(encoder.input)
+    first, second, third, _ = handles_of(bank, cases)
+    for handle in (first, second):
+        bank.prepare_ahead(handle)
+    [(_, ahead)] = bank.patches([first, second, third], encoder, live=live)
+    assert [prepared[handle].split("_")[0] for handle in (first, second, third)] == [
+        "ahead",
+        "ahead",
+        "prefetch",
+    ]
+    other = FeatureBank(encoder.input)
+    prepared.clear()
+    [(_, alone)] = other.patches(handles_of(other, cases[:3]), encoder, live=live)
+    torch.testing.assert_close(ahead.features, alone.features, rtol=0, atol=0)
+
+
+def test_features_that_are_kept_need_no_input(encoder, cases, prepared, two_threads, tmp_path):
+    bank = FeatureBank(encoder.input, folder=tmp_path)
+    handles = handles_of(bank, cases)
+    bank.patches(handles[:1], encoder)
+    bank.prepare_ahead(handles[0])  # lies in memory
+    bank.clear()
+    bank.prepare_ahead(handles[0])  # on disk
+    assert list(prepared) == handles[:1]
+    again = FeatureBank(encoder.input, folder=tmp_path)
+    prepared.clear()
+    again.prepare_ahead(handles_of(again, cases)[0])  # it has not looked there yet
+    again.patches(handles[:1], encoder)
+    assert again.encoded == 0
+    assert not again._ahead._begun
+
+
+def test_input_that_is_prepared_ahead_is_bounded(encoder, cases, prepared, two_threads, monkeypatch):
+    one = 4 * encoder.input.channels * math.prod(SIZE)
+    monkeypatch.setattr(bank_module, "AHEAD_BYTES", 2 * one + one // 2)
+    bank = FeatureBank(encoder.input)
+    handles = handles_of(bank, cases)
+    for handle in handles:
+        bank.prepare_ahead(handle)
+    assert len(bank._ahead._begun) == 2
+    bank.forget(handles[:1])
+    bank.prepare_ahead(handles[2])
+    bank.pixels(handles[1:])
+    assert not bank._ahead._begun
+
+
+def test_a_scan_that_cannot_be_read_is_told_where_it_is_asked_for(encoder, cases, two_threads, tmp_path):
+    broken = tmp_path / "broken.nii"
+    broken.write_bytes(Path(cases[0].volumes[0].path).read_bytes()[:500])
+    bank = FeatureBank(encoder.input)
+    crop = Crop(volume=dataclasses.replace(cases[0].volumes[0], path=str(broken)))
+    handles = [*handles_of(bank, cases[:1]), bank.handle(crop, SIZE)]
+    for handle in handles:
+        bank.prepare_ahead(handle)
+    bank.patches(handles[:1], encoder)
+    with pytest.raises(DataError, match="broken"):
+        bank.patches(handles[1:], encoder)

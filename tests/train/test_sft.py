@@ -8,6 +8,7 @@ from evidcore.builtin.uniform import Uniform
 from evidcore.contracts import Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model import assemble
+from evidcore.model.vlm import VolumeVLMModel
 from evidcore.prompts.targets import Targets
 from evidcore.train.settings import Lora, TrainingStage
 from evidcore.train.sft import Sft
@@ -94,6 +95,26 @@ def test_the_loss_per_row_is_the_weighted_sum_over_a_row(bench, kit, rows_per_fo
         wanted = plain_loss(bench, reweighter, "row")
         assert heard.steps[0]["loss"] == pytest.approx(wanted, rel=1e-5)
         assert wanted > 10 * plain_loss(bench, reweighter)
+
+
+@pytest.mark.parametrize("reweighter", [None, Rising()], ids=["trl's loss", "weighted"])
+def test_the_head_computes_nothing_before_the_first_answer(bench, kit, monkeypatch, reweighter):
+    seen, own = [], VolumeVLMModel.forward
+
+    def noted(self, *args, **kwargs):
+        output = own(self, *args, **kwargs)
+        if kwargs.get("skip_positions"):
+            seen.append((kwargs["attention_mask"].sum(1).tolist(), output.last_hidden_state.shape[1]))
+        return output
+
+    monkeypatch.setattr(VolumeVLMModel, "forward", noted)
+    model, heard = run(bench, kit, "head", reweighter=reweighter, steps=1)
+    rows = [Targets(bench.model()[1], bench.source(bench.set_of("report"))).row(place) for place in range(4)]
+    lengths = [len(row.prompt_ids) + len(row.answer_ids) for row in rows]
+    [places] = {places for tokens, places in seen if tokens == lengths}
+    # from the last token of a prompt, which predicts the first of an answer
+    assert places == max(lengths) - min(len(row.prompt_ids) for row in rows) + 1
+    assert heard.steps[0]["loss"] == pytest.approx(plain_loss(bench, reweighter), abs=2e-6)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.volume import prepare
-from evidcore.volume.prefetch import prefetch
+from evidcore.volume.prefetch import Ahead, prefetch
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -69,3 +69,49 @@ def test_prepared_inputs_are_the_same_bits_with_and_without(write):
     beside = list(prefetch(lambda crop: prepare(crop, spec), crops, threads=3))
     for one, other in zip(alone, beside, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_what_is_begun_ahead_is_made_while_the_caller_goes_on(two_threads):
+    meet = threading.Barrier(2, timeout=20)
+    ahead = Ahead()
+    ahead.begin("one", lambda: meet.wait() >= 0, most=1)
+    meet.wait()  # the caller is not held up, or nobody would come
+    assert ahead.take("one").result() is True
+    assert ahead.take("one") is None
+
+
+def test_no_more_is_held_ahead_than_asked_and_nothing_twice(two_threads):
+    begun, ahead = [], Ahead()
+    for key in (1, 2, 2, 3):
+        ahead.begin(key, begun.append, key, most=2)
+    assert [ahead.take(key) is not None for key in (1, 2, 3)] == [True, True, False]
+    ahead.begin(3, begun.append, 3, most=2)  # there is room again
+    ahead.take(3).result()
+    assert sorted(begun) == [1, 2, 3]
+
+
+def test_what_is_dropped_leaves_room_and_is_not_made_where_it_had_not_begun(two_threads):
+    go, made, ahead = threading.Event(), [], Ahead()
+    for key in range(2):  # as many as there are threads
+        ahead.begin(key, go.wait, 20, most=3)
+    ahead.begin(2, made.append, 2, most=3)
+    ahead.drop(2)
+    ahead.begin(3, made.append, 3, most=3)
+    go.set()
+    ahead.take(3).result()
+    assert made == [3]
+
+
+def test_with_one_thread_nothing_is_begun(two_threads):
+    torch.set_num_threads(1)
+    ahead = Ahead()
+    ahead.begin(1, int, most=1)
+    assert ahead.take(1) is None

@@ -13,6 +13,7 @@ from typing import Any
 
 import datasets
 import torch
+from torch.nn import functional
 from trl import SFTConfig, SFTTrainer
 
 from evidcore.contracts import Announce, Reweighter, RolloutStrategy
@@ -83,11 +84,16 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Weigh each target token's loss."""
+        """Weigh each target token's loss; the head computes nothing before the first of them."""
+        begin = int((inputs["labels"][:, 1:] != IGNORED).any(0).nonzero()[0])
+        labels = functional.pad(inputs["labels"][:, begin + 1 :], (0, 1), value=IGNORED)
+        given = {**inputs, "skip_positions": begin, "shift_labels": labels}
         if "weights" not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        weights = _weights(inputs)
-        given = {name: value for name, value in inputs.items() if name != "weights"}
+            wants_logits = self.label_smoother is not None or return_outputs  # of whole rows
+            return super().compute_loss(
+                model, inputs if wants_logits else given, return_outputs, num_items_in_batch
+            )
+        weights = functional.pad(given.pop("weights")[:, begin + 1 :], (0, 1))
         outputs = model(**given, use_cache=False, fused_lm_head=True)
         total = self._divisor(inputs) if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
         loss = (-outputs.log_probs * weights.to(outputs.log_probs)).sum() / torch.where(total > 0, total, 1.0)
