@@ -1,22 +1,29 @@
-"""An SFT step from cached features, beside the same step with the frozen encoder run again each time.
+"""SFT steps side by side: features kept or not, the head on answers or on all, volumes prefetched or not.
 
-python benchmarks/sft_step.py [--json] [--quick]        2 cores, 4 minutes, no download
+python benchmarks/sft_step.py [--json] [--quick]        2 cores, 7 minutes, no download
 
-Both arms are our trainer with the same model, rows and seed, training a bridge to a frozen language model of
+All arms are our trainer with the same model, rows and seed, training a bridge to a frozen language model of
 hidden 512 and 8 layers, which is the usual first stage; 2 rows a step of 192 prompt tokens and their answers.
-One has a feature bank of no bytes, so that each step reads, prepares and encodes its volumes. They take steps
-in turn; time is CPU time of one thread. The encoders are a 3D ViT-S with 2048 patches of 32 x 256 x 256
-voxels, the input of M3D's, and the demo's, which is far smaller than the language model here. The first step
-of each arm is left out; all volumes are in the bank then.
+The arms of a comparison take steps in turn; the first step of each is left out.
+
+Cached: one arm has a feature bank of no bytes, so that each step reads, prepares and encodes its volumes. The
+encoders are a 3D ViT-S with 2048 patches of 32 x 256 x 256 voxels, the input of M3D's, and the demo's, which
+is far smaller than the language model here. Time is CPU time of one thread; all volumes are in the bank then.
+Head on answers: one arm computes the loss as trl does where there is no Triton, with the head on all places,
+for a vocabulary of 49,152 words. Losses are equal to 1e-5, or this ends with an error.
+Volumes prefetched: each step has two other volumes of 96 x 256 x 256 voxels, and a wait in each step, as
+long as preparing them takes, stands for an accelerator that computes meanwhile. Wall time, two threads.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +32,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from bench_model import BRIDGE, DEMO_ENCODER, VIT_S, Size, build, cases, source
 from side_by_side import Figure, Turns, figure, parser, ratios, tell
+from trl import SFTTrainer
 
+from evidcore.case import Case, Crop
 from evidcore.compute.clock import Clock
 from evidcore.model.bank import FeatureBank
+from evidcore.registry import factory
 from evidcore.train.settings import SftSettings
-from evidcore.train.trl import stage
-from evidcore.train.trl.sft import make_trainer
+from evidcore.train.trl import sft, stage
+from evidcore.train.trl.sft import WeightedTrainer
 
 ROWS, PROMPT_TOKENS = 2, 192
+WORDS = 49152  # SmolLM2's
+EQUAL = 1e-5
 # 8 x 16 x 16 patches into 64 visual tokens
 VIT_S_M3D = {**VIT_S, "size_zyx": [32, 256, 256], "patch_zyx": [4, 16, 16]}
 ENCODERS: tuple[tuple[str, dict[str, Any], dict[str, Any], float | None], ...] = (
@@ -59,47 +71,97 @@ class Heard:
         """Drop it."""
 
 
-def measure(
+class WholeHead(WeightedTrainer):
+    """Computes the loss as trl does."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """Leave out what ours leaves out."""
+        return SFTTrainer.compute_loss(self, *args, **kwargs)
+
+
+class Waiting(WeightedTrainer):
+    """Waits in each step, as a process does whose accelerator computes."""
+
+    wait_s = 0.0
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait, then go on."""
+        time.sleep(self.wait_s)
+        return super().training_step(*args, **kwargs)
+
+
+class NothingPrefetched(FeatureBank):
+    """Prepares volumes in the step that needs them."""
+
+    def prefetch(self, handle: int) -> None:
+        """Do nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arm:
+    """What differs between the arms of a comparison."""
+
+    trainer: type[WeightedTrainer] = WeightedTrainer
+    bank: Callable[..., FeatureBank] = FeatureBank
+
+
+def side_by_side(
+    arms: Mapping[str, Arm],
+    size: Size,
+    steps: int,
+    some: Sequence[Case],
+    folder: Path,
+    *,
+    encoder: Mapping[str, Any] = DEMO_ENCODER,
+    bridge: Mapping[str, Any] = BRIDGE,
+    now: Callable[[], float] = time.process_time,
+) -> tuple[dict[str, list[float]], dict[str, Heard]]:
+    """Return the seconds of each arm's steps but the first, and what the arms told."""
+    heard: dict[str, Heard] = {}
+
+    def loop(kind: str, arm: Arm, step_done: Callable[[], None]) -> None:
+        model, processor = build(size, encoder, bridge)
+        images = processor.image_processor
+        bank = arm.bank(model.model.encoder.input)
+        images.connect(model.model.encoder, model.model.bridge, images.parts()[2], bank)
+        model.model.bank = bank
+        settings = SftSettings(
+            train=("bridge",), steps=steps, learning_rate=1e-5, rows_per_step=ROWS, trl={"use_cpu": True}
+        )
+        heard[kind] = Heard(step_done)
+        asked = source(some, processor, PROMPT_TOKENS)
+        sft.WeightedTrainer = arm.trainer  # type: ignore[misc]
+        trainer = sft.make_trainer(
+            model, processor, asked, settings, folder / kind, seed=1, announce=heard[kind]
+        )
+        heard[kind].clock = trainer.clock
+        stage.train(trainer, folder / kind, resume=False)
+
+    loops = {kind: functools.partial(loop, kind, arm) for kind, arm in arms.items()}
+    seconds = Turns(loops, now).run()
+    return {kind: taken[1:] for kind, taken in seconds.items()}, heard
+
+
+def cached(
     title: str,
     encoder: Mapping[str, Any],
     bridge: Mapping[str, Any],
     needed: float | None,
     size: Size,
     steps: int,
+    folder: Path,
 ) -> tuple[list[Figure], dict[str, Any]]:
-    """Return the figures of one encoder."""
-    heard: dict[str, Heard] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        some = cases(folder / "volumes", ROWS)
-
-        def arm(kind: str, memory_bytes: int) -> Callable[[Callable[[], None]], None]:
-            def loop(step_done: Callable[[], None]) -> None:
-                model, processor = build(size, encoder, bridge)
-                images = processor.image_processor
-                bank = FeatureBank(model.model.encoder.input, memory_bytes=memory_bytes)
-                images.connect(model.model.encoder, model.model.bridge, images.parts()[2], bank)
-                model.model.bank = bank
-                settings = SftSettings(
-                    train=("bridge",), steps=steps, learning_rate=1e-5, rows_per_step=ROWS,
-                    trl={"use_cpu": True},
-                )  # fmt: skip
-                heard[kind] = Heard(step_done)
-                asked = source(some, processor, PROMPT_TOKENS)
-                trainer = make_trainer(
-                    model, processor, asked, settings, folder / kind, seed=1, announce=heard[kind]
-                )
-                heard[kind].clock = trainer.clock
-                stage.train(trainer, folder / kind, resume=False)
-
-            return loop
-
-        arms = {"re-encoding": arm("re-encoding", 0), "cached": arm("cached", 1 << 30)}
-        seconds = Turns(arms, time.process_time).run()
-    cached, again = seconds["cached"][1:], seconds["re-encoding"][1:]
+    """Return the figures of one encoder, with features kept and encoded anew."""
+    arms = {
+        "re-encoding": Arm(bank=functools.partial(FeatureBank, memory_bytes=0)),
+        "cached": Arm(bank=functools.partial(FeatureBank, memory_bytes=1 << 30)),
+    }
+    some = cases(folder / "volumes", ROWS)
+    seconds, heard = side_by_side(arms, size, steps, some, folder, encoder=encoder, bridge=bridge)
+    kept, again = seconds["cached"], seconds["re-encoding"]
     found = [
-        figure(f"{title}: cached", ratios(again, cached), "x re-encoding", at_least=needed),
-        figure(f"{title}: cached, time", cached, "CPU s a step"),
+        figure(f"{title}: cached", ratios(again, kept), "x re-encoding", at_least=needed),
+        figure(f"{title}: cached, time", kept, "CPU s a step"),
         figure(f"{title}: re-encoding, time", again, "CPU s a step"),
     ]
     told = heard["re-encoding"].steps[1:]
@@ -108,17 +170,65 @@ def measure(
     return found, {f"{title}, re-encoding_s": medians}
 
 
+def head(size: Size, steps: int, folder: Path) -> list[Figure]:
+    """Return the figures of the head on answers, beside the head on all places."""
+    arms = {"all": Arm(trainer=WholeHead), "answers": Arm()}
+    seconds, heard = side_by_side(arms, size, steps, cases(folder / "volumes", ROWS), folder)
+    losses = [[step["loss"] for step in heard[kind].steps] for kind in arms]
+    if any(abs(one - other) > EQUAL for one, other in zip(*losses, strict=True)):
+        raise SystemExit(f"the losses differ: {losses}")
+    name = f"head on answers, {size.vocabulary} words"
+    return [
+        figure(name, ratios(seconds["all"], seconds["answers"]), "x on all places", at_least=1.0),
+        figure(f"{name}, time", seconds["answers"], "CPU s a step"),
+    ]
+
+
+def prefetched(size: Size, steps: int, folder: Path, voxels: tuple[int, int, int]) -> list[Figure]:
+    """Return the figures of volumes that are prepared while a step waits for an accelerator."""
+    some = cases(folder / "volumes", ROWS * (steps + 1), voxels)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    bank = FeatureBank(factory.build("encoder", dict(DEMO_ENCODER), given={}, where="benchmark").input)
+    handles = [bank.handle(Crop(volume=case.volumes[0]), bank.spec.size_zyx) for case in some[:ROWS]]
+    start_s = time.perf_counter()
+    bank.pixels(handles)
+    Waiting.wait_s = time.perf_counter() - start_s
+    arms = {"not": Arm(trainer=Waiting, bank=NothingPrefetched), "prefetched": Arm(trainer=Waiting)}
+    seconds, _ = side_by_side(arms, size, steps, some, folder, now=time.perf_counter)
+    torch.set_num_threads(before)
+    return [
+        figure(
+            "volumes prefetched",
+            ratios(seconds["not"], seconds["prefetched"]),
+            "x in their step",
+            at_least=1.0,
+        ),
+        figure("volumes prefetched, time", seconds["prefetched"], "s a step"),
+        figure("volumes prefetched, the wait in it", [Waiting.wait_s], "s a step"),
+    ]
+
+
 def main() -> None:
     """Measure and print."""
     given = parser(__doc__).parse_args()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     size = Size(hidden=128, layers=2, vocabulary=512) if given.quick else Size()
+    steps = 3 if given.quick else 6
     figures: list[Figure] = []
     details: dict[str, Any] = {}
-    for title, encoder, bridge, needed in ENCODERS[-1:] if given.quick else ENCODERS:
-        found, more = measure(title, encoder, bridge, needed, size, 3 if given.quick else 6)
-        figures += found
-        details |= more
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for title, encoder, bridge, needed in ENCODERS[-1:] if given.quick else ENCODERS:
+            found, more = cached(title, encoder, bridge, needed, size, steps, folder / title)
+            figures += found
+            details |= more
+        wide = size if given.quick else dataclasses.replace(size, vocabulary=WORDS)
+        figures += head(wide, steps, folder / "head")
+        small = Size(hidden=128, layers=2, vocabulary=512)  # the wait stands for what it would compute
+        figures += prefetched(
+            small, steps, folder / "prefetched", (32, 64, 64) if given.quick else (96, 256, 256)
+        )
     tell(__doc__, figures, as_json=given.json, details=details)
 
 

@@ -50,8 +50,12 @@ def assemble(
         RunError: if the tokenizer's chat template loses something of what is said.
     """
     add_image_tokens(tokenizer)
-    if len(tokenizer) > language.get_input_embeddings().weight.shape[0]:
-        language.resize_token_embeddings(len(tokenizer))
+    known = language.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > known:
+        # transformers' own mean_resizing gives them the mean too, after a minute over the covariance of all
+        language.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        for weight in {language.get_input_embeddings().weight, language.get_output_embeddings().weight}:
+            weight.data[known:] = weight.data[:known].mean(0)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     text, vision = language.config.get_text_config(), vision_of(language.config)

@@ -29,7 +29,7 @@ from evidcore.errors import RunError
 from evidcore.model.parts import evaluating
 from evidcore.volume import content_key, prepare
 from evidcore.volume.cache import fetch, store
-from evidcore.volume.prefetch import Ahead, prefetch
+from evidcore.volume.prefetch import Prefetched, prefetch
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ def _last_used_s(folder: Path) -> float:
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
-AHEAD_BYTES = 1 << 30  # bound on encoder input that is prepared before it is asked for
+PREFETCH_BYTES = 1 << 30  # bound on encoder input that is prepared before it is asked for
 LAYOUT = 4  # raise whenever files on disk hold something else
 
 
@@ -184,7 +184,7 @@ class FeatureBank:
         self.encoded = 0  # volumes that went through the encoder
         self._crops: dict[int, tuple[Crop, Grid]] = {}
         self._kept: OrderedDict[int, Patches] = OrderedDict()
-        self._ahead: Ahead[int, Tensor] = Ahead()
+        self._prefetched: Prefetched[int, Tensor] = Prefetched()
         self._bytes = 0
         self._encoder: tuple[tuple[int, int], ...] = ()  # whose features are kept: weights, their versions
 
@@ -213,20 +213,20 @@ class FeatureBank:
     def forget(self, handles: Collection[int]) -> None:
         """Forget handles and their features in memory."""
         for handle in handles:
-            self._ahead.drop(handle)
+            self._prefetched.drop(handle)
             del self._crops[handle]
             kept = self._kept.pop(handle, None)
             self._bytes -= kept.features.nbytes if kept else 0
 
-    def prepare_ahead(self, handle: int) -> None:
+    def prefetch(self, handle: int) -> None:
         """Begin to prepare, in another thread, what the encoder will be given soon.
 
         What cannot be read is told where it is asked for.
         """
         crop, size_zyx = self._lookup(handle)
         if handle not in self._kept and (self._folder is None or handle not in self._folder):
-            most = AHEAD_BYTES // (4 * self.spec.channels * math.prod(size_zyx))
-            self._ahead.begin(handle, prepare, crop, self.spec, size_zyx, handle, most=most)
+            most = PREFETCH_BYTES // (4 * self.spec.channels * math.prod(size_zyx))
+            self._prefetched.begin(handle, prepare, crop, self.spec, size_zyx, handle, most=most)
 
     def pixels(self, handles: Sequence[int]) -> Float[Tensor, "volume channel z y x"]:
         """Return encoder input for handles of one size."""
@@ -290,7 +290,7 @@ class FeatureBank:
 
     def _prepare(self, handle: int) -> Float[Tensor, "channel z y x"]:
         crop, size_zyx = self._lookup(handle)
-        begun = self._ahead.take(handle)
+        begun = self._prefetched.take(handle)
         return prepare(crop, self.spec, size_zyx, handle) if begun is None else begun.result()
 
     def _follow(self, encoder: Encoder) -> None:
@@ -327,7 +327,7 @@ class FeatureBank:
             if kept is None:
                 missing.setdefault(self._lookup(handle)[1], []).append(handle)
             else:
-                self._ahead.drop(handle)
+                self._prefetched.drop(handle)
                 found[handle] = kept
         with evaluating(encoder):
             for group in missing.values():

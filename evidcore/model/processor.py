@@ -102,10 +102,10 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
         """Return the bank's handle of `crop`."""
         return self._bank().handle(crop, self.size_zyx(crop))
 
-    def prepare_ahead(self, handles: Iterable[int]) -> None:
+    def prefetch(self, handles: Iterable[int]) -> None:
         """Begin to prepare what the encoder will be given soon."""
         for handle in handles:
-            self._bank().prepare_ahead(handle)
+            self._bank().prefetch(handle)
 
     def _bank(self) -> FeatureBank:
         if self.bank is None:

@@ -101,7 +101,7 @@ class Targets:
         batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
         handles = [handle for one in targets for handle in one.handles]
         if handles:
-            self.processor.image_processor.prepare_ahead(handles)  # while the batches before are trained on
+            self.processor.image_processor.prefetch(handles)  # while the batches before are trained on
             batch["pixel_values"] = torch.tensor(handles).reshape(-1, 1)
         if self.reweighter is not None:
             batch["weights"] = weights

@@ -50,7 +50,7 @@ def prefetch(
         pool.shutdown(cancel_futures=True)
 
 
-class Ahead(Generic[Key, Result]):
+class Prefetched(Generic[Key, Result]):
     """Results that are begun, by key, before they are asked for, while the caller goes on with its own work.
 
     Where torch uses one thread nothing is begun: that work would only be held up.
@@ -65,7 +65,7 @@ class Ahead(Generic[Key, Result]):
         """Begin `work(*given)`, unless `most` results or this one are there or on their way."""
         if key in self._begun or len(self._begun) >= most or _threads() == 1:
             return
-        self._pool = self._pool or ThreadPoolExecutor(_threads(), thread_name_prefix="ahead")
+        self._pool = self._pool or ThreadPoolExecutor(_threads(), thread_name_prefix="prefetched")
         self._begun[key] = self._pool.submit(work, *given)
 
     def take(self, key: Key) -> Future[Result] | None:

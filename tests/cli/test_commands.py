@@ -140,7 +140,13 @@ def test_a_shell_completes_commands_and_components(words, some, others):
     assert not others & found
 
 
-@pytest.mark.parametrize("command", ["run", "check", "plan", "audit reward", "data prepare"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run", "check", "plan", "audit reward", "audit segmenter", "data prepare", "data check", "data view",
+        "data profile",
+    ],
+)  # fmt: skip
 def test_a_recipe_that_is_not_there_is_told_before_torch_is_imported(command, tmp_path):
     asked = [*command.split(), str(tmp_path / "x.toml")]
     program = (

@@ -338,53 +338,48 @@ def prepared(monkeypatch):
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["frozen", "in training"])
-def test_what_is_prepared_ahead_is_used_once_and_gives_the_same_bits(
-    encoder, cases, prepared, two_threads, live
-):
+def test_what_is_prefetched_is_used_once_and_gives_the_same_bits(encoder, cases, prepared, two_threads, live):
     bank = FeatureBank(encoder.input)
     first, second, third, _ = handles_of(bank, cases)
     for handle in (first, second):
-        bank.prepare_ahead(handle)
-    [(_, ahead)] = bank.patches([first, second, third], encoder, live=live)
-    assert [prepared[handle].split("_")[0] for handle in (first, second, third)] == [
-        "ahead",
-        "ahead",
-        "prefetch",
-    ]
+        bank.prefetch(handle)
+    [(_, prefetched)] = bank.patches([first, second, third], encoder, live=live)
+    by = [prepared[handle].split("_")[0] for handle in (first, second, third)]
+    assert by == ["prefetched", "prefetched", "prefetch"]
     other = FeatureBank(encoder.input)
     prepared.clear()
     [(_, alone)] = other.patches(handles_of(other, cases[:3]), encoder, live=live)
-    torch.testing.assert_close(ahead.features, alone.features, rtol=0, atol=0)
+    torch.testing.assert_close(prefetched.features, alone.features, rtol=0, atol=0)
 
 
 def test_features_that_are_kept_need_no_input(encoder, cases, prepared, two_threads, tmp_path):
     bank = FeatureBank(encoder.input, folder=tmp_path)
     handles = handles_of(bank, cases)
     bank.patches(handles[:1], encoder)
-    bank.prepare_ahead(handles[0])  # lies in memory
+    bank.prefetch(handles[0])  # lies in memory
     bank.clear()
-    bank.prepare_ahead(handles[0])  # on disk
+    bank.prefetch(handles[0])  # on disk
     assert list(prepared) == handles[:1]
     again = FeatureBank(encoder.input, folder=tmp_path)
     prepared.clear()
-    again.prepare_ahead(handles_of(again, cases)[0])  # it has not looked there yet
+    again.prefetch(handles_of(again, cases)[0])  # it has not looked there yet
     again.patches(handles[:1], encoder)
     assert again.encoded == 0
-    assert not again._ahead._begun
+    assert not again._prefetched._begun
 
 
-def test_input_that_is_prepared_ahead_is_bounded(encoder, cases, prepared, two_threads, monkeypatch):
+def test_input_that_is_prefetched_is_bounded(encoder, cases, prepared, two_threads, monkeypatch):
     one = 4 * encoder.input.channels * math.prod(SIZE)
-    monkeypatch.setattr(bank_module, "AHEAD_BYTES", 2 * one + one // 2)
+    monkeypatch.setattr(bank_module, "PREFETCH_BYTES", 2 * one + one // 2)
     bank = FeatureBank(encoder.input)
     handles = handles_of(bank, cases)
     for handle in handles:
-        bank.prepare_ahead(handle)
-    assert len(bank._ahead._begun) == 2
+        bank.prefetch(handle)
+    assert len(bank._prefetched._begun) == 2
     bank.forget(handles[:1])
-    bank.prepare_ahead(handles[2])
+    bank.prefetch(handles[2])
     bank.pixels(handles[1:])
-    assert not bank._ahead._begun
+    assert not bank._prefetched._begun
 
 
 def test_a_scan_that_cannot_be_read_is_told_where_it_is_asked_for(encoder, cases, two_threads, tmp_path):
@@ -394,7 +389,7 @@ def test_a_scan_that_cannot_be_read_is_told_where_it_is_asked_for(encoder, cases
     crop = Crop(volume=dataclasses.replace(cases[0].volumes[0], path=str(broken)))
     handles = [*handles_of(bank, cases[:1]), bank.handle(crop, SIZE)]
     for handle in handles:
-        bank.prepare_ahead(handle)
+        bank.prefetch(handle)
     bank.patches(handles[:1], encoder)
     with pytest.raises(DataError, match="broken"):
         bank.patches(handles[1:], encoder)

@@ -2,14 +2,16 @@ import dataclasses
 
 import pytest
 import torch
-from evidcore_plugin_encoders.testing import tiny_vlm
+from evidcore_plugin_encoders.testing import BRIDGE, ENCODER, VIEW, tiny_vlm
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
 
 from evidcore.contracts import Bridge
 from evidcore.errors import ContractError, RunError
 from evidcore.model import assemble
+from evidcore.model.language import Pretrained
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.registry import factory
 
 
 def inputs_of(small, prompts=None, *, pixels=False):
@@ -154,6 +156,21 @@ def test_parts_are_trained_as_named(small):
     small.model.train_only(["language", "encoder"])
     trained = {name.split(".")[1] for name, weight in small.model.named_parameters() if weight.requires_grad}
     assert trained == {"language_model", "encoder", "weight"}  # lm_head.weight
+
+
+def test_words_that_a_language_model_has_not_learnt_get_the_mean_of_those_it_has(language_folder):
+    language, tokenizer = Pretrained(folder=str(language_folder)).load()
+    language.resize_token_embeddings(len(tokenizer) - 3)
+    layers = "get_input_embeddings", "get_output_embeddings"
+    known = [getattr(language, layer)().weight.detach().clone() for layer in layers]
+    encoder = factory.build("encoder", ENCODER, given={}, where="test")
+    model, _ = assemble.assemble(
+        language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
+    )
+    for layer, before in zip(layers, known, strict=True):
+        found = getattr(model, layer)().weight
+        assert torch.equal(found[:-3], before)
+        torch.testing.assert_close(found[-3:], before.mean(0).expand(3, -1))
 
 
 def test_a_frozen_encoder_stays_in_evaluation(small):

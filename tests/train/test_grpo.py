@@ -8,6 +8,7 @@ from evidcore.builtin.views import Volume
 from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model import assemble
+from evidcore.model.bank import FeatureBank
 from evidcore.model.policy import VLMPolicy
 from evidcore.reward.composer import NamedReward
 from evidcore.train.settings import Lora
@@ -49,6 +50,15 @@ def test_groups_without_advantage_are_left_out_and_nothing_changes(bench, kit, m
     assert heard.steps[0]["dead_groups"] == 0.5
     assert (kit.flat(without) - kit.flat(start)).abs().max() > 1e-4
     torch.testing.assert_close(kit.flat(without), kit.flat(whole), rtol=0, atol=1e-6)
+
+
+def test_volumes_of_the_next_prompts_are_prefetched_while_these_are_answered(bench, kit, monkeypatch):
+    asked = []
+    monkeypatch.setattr(FeatureBank, "prefetch", lambda self, handle: asked.append(self.crop(handle)))
+    source = bench.source()
+    run(bench, kit, source=source, steps=3, prompts_per_forward=2)
+    shown = [crop for position in range(4, 12) for crop in source[position].prompt.crops()]
+    assert asked == shown  # of the second and third step; those of the first had no step before them
 
 
 class Credits(Plain):

@@ -108,7 +108,7 @@ def test_the_head_computes_nothing_before_the_first_answer(bench, kit, monkeypat
         return output
 
     monkeypatch.setattr(VolumeVLMModel, "forward", noted)
-    model, heard = run(bench, kit, "head", reweighter=reweighter, steps=1)
+    _, heard = run(bench, kit, "head", reweighter=reweighter, steps=1)
     rows = [Targets(bench.model()[1], bench.source(bench.set_of("report"))).row(place) for place in range(4)]
     lengths = [len(row.prompt_ids) + len(row.answer_ids) for row in rows]
     [places] = {places for tokens, places in seen if tokens == lengths}

@@ -11,7 +11,7 @@ from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.volume import prepare
-from evidcore.volume.prefetch import Ahead, prefetch
+from evidcore.volume.prefetch import Prefetched, prefetch
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -79,39 +79,39 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-def test_what_is_begun_ahead_is_made_while_the_caller_goes_on(two_threads):
+def test_what_is_begun_is_made_while_the_caller_goes_on(two_threads):
     meet = threading.Barrier(2, timeout=20)
-    ahead = Ahead()
-    ahead.begin("one", lambda: meet.wait() >= 0, most=1)
+    prefetched = Prefetched()
+    prefetched.begin("one", lambda: meet.wait() >= 0, most=1)
     meet.wait()  # the caller is not held up, or nobody would come
-    assert ahead.take("one").result() is True
-    assert ahead.take("one") is None
+    assert prefetched.take("one").result() is True
+    assert prefetched.take("one") is None
 
 
-def test_no_more_is_held_ahead_than_asked_and_nothing_twice(two_threads):
-    begun, ahead = [], Ahead()
+def test_no_more_is_held_than_asked_and_nothing_twice(two_threads):
+    begun, prefetched = [], Prefetched()
     for key in (1, 2, 2, 3):
-        ahead.begin(key, begun.append, key, most=2)
-    assert [ahead.take(key) is not None for key in (1, 2, 3)] == [True, True, False]
-    ahead.begin(3, begun.append, 3, most=2)  # there is room again
-    ahead.take(3).result()
+        prefetched.begin(key, begun.append, key, most=2)
+    assert [prefetched.take(key) is not None for key in (1, 2, 3)] == [True, True, False]
+    prefetched.begin(3, begun.append, 3, most=2)  # there is room again
+    prefetched.take(3).result()
     assert sorted(begun) == [1, 2, 3]
 
 
 def test_what_is_dropped_leaves_room_and_is_not_made_where_it_had_not_begun(two_threads):
-    go, made, ahead = threading.Event(), [], Ahead()
+    go, made, prefetched = threading.Event(), [], Prefetched()
     for key in range(2):  # as many as there are threads
-        ahead.begin(key, go.wait, 20, most=3)
-    ahead.begin(2, made.append, 2, most=3)
-    ahead.drop(2)
-    ahead.begin(3, made.append, 3, most=3)
+        prefetched.begin(key, go.wait, 20, most=3)
+    prefetched.begin(2, made.append, 2, most=3)
+    prefetched.drop(2)
+    prefetched.begin(3, made.append, 3, most=3)
     go.set()
-    ahead.take(3).result()
+    prefetched.take(3).result()
     assert made == [3]
 
 
 def test_with_one_thread_nothing_is_begun(two_threads):
     torch.set_num_threads(1)
-    ahead = Ahead()
-    ahead.begin(1, int, most=1)
-    assert ahead.take(1) is None
+    prefetched = Prefetched()
+    prefetched.begin(1, int, most=1)
+    assert prefetched.take(1) is None

@@ -302,7 +302,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                     for prompt in shown:
                         sampler.prefix(Episode(prompt=prompt))  # which keeps it
                     if self.proof is None:
-                        self._prepare_next(positions)
+                        self._prefetch_next(positions)
                 if self.proof is None or not self.proof.answers:
                     self.episodes = run_strategy(self.strategy, sampler, shown, answers)
                 if self.proof is not None:
@@ -330,13 +330,13 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             handles,
         )
 
-    def _prepare_next(self, positions: Sequence[int]) -> None:
+    def _prefetch_next(self, positions: Sequence[int]) -> None:
         """Have the volumes of the next prompts prepared while these are answered and learned from."""
         step = self.args.generation_batch_size // self.num_generations  # prompts, of all processes
         following = [position + step for position in positions if position + step < len(self.train_dataset)]
         images = self.processing_class.image_processor
         for position in following:
-            images.prepare_ahead(images.handle(crop) for crop in self.source[position].prompt.crops())
+            images.prefetch(images.handle(crop) for crop in self.source[position].prompt.crops())
 
     @contextlib.contextmanager
     def _unwrapped(self) -> Iterator[Any]:

@@ -1,9 +1,22 @@
-"""Options of commands that are pointed at a recipe or at a folder with a table of cases."""
+"""Argument and options of commands that are pointed at a recipe or at a folder with a table of cases."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+
+def _checked(context: click.Context, parameter: click.Parameter, target: Path) -> Path:
+    """Tell a recipe's mistake before all else is imported."""
+    if target.suffix == ".toml" and not context.resilient_parsing:
+        from evidcore.recipe import load
+
+        load(target)
+    return target
+
+
+target_argument = click.argument("target", type=click.Path(path_type=Path), callback=_checked)
 folder_intensity = click.option(
     "--intensity",
     type=click.Choice(["hu", "arbitrary"]),

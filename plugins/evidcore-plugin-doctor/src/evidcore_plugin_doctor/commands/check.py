@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from evidcore_plugin_tables.target_options import folder_intensity
+from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
 from evidcore.cli.run import follow
 from evidcore.errors import printable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("target", type=click.Path(path_type=Path))
+@target_argument
 @click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
 @folder_intensity
 @click.option(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
-from evidcore_plugin_tables.target_options import folder_intensity
+from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
 from evidcore.cli.run import follow
 from evidcore.errors import printable
@@ -29,7 +29,7 @@ def _comma(context: click.Context, option: click.Parameter, value: str | None) -
 
 
 @click.command()
-@click.argument("target", type=click.Path(path_type=Path))
+@target_argument
 @click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
 @click.option(
     "--task",

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-from evidcore_plugin_tables.target_options import folder_intensity
+from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
 from evidcore.cli.run import follow
 from evidcore.errors import DataError, printable
 
 
 @click.command()
-@click.argument("target", type=click.Path(path_type=Path))
+@target_argument
 @click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
 @folder_intensity
 @click.option(

@@ -12,8 +12,8 @@ CUDA's context (about 0.5 GB) or an allocator's gaps. With
             prompts x prompt
     w       cells of the masks: rows x (prompt + answer)^2; with prompts shared, rows x answer x (prompt +
             answer) + prompts x prompt^2
-    N       positions whose token is predicted in one pass; on a CPU, where the head takes no heed of labels,
-            n, unless prompts are shared
+    N       positions whose token is predicted in one pass; on a CPU, where trl's head takes no heed of labels,
+            n where sampled answers are scored without sharing prompts
     a       bytes of a number in matrix products: 4 in float32, 2 in bfloat16
     B, K    parameters that `model.bfloat16` keeps so, and of adapters that earlier stages left beside them
 
@@ -216,7 +216,7 @@ def training(
     activations = seen_bytes + kept_for_backward(
         text, batch, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
     )
-    head = head_bytes(text, batch, precision, is_rounded=whole.is_language_rounded)
+    head = head_bytes(text, batch, precision, samples=samples, is_rounded=whole.is_language_rounded)
     shards = processes if is_sharded else 1
     weights, reference = whole.size_bytes // shards, FLOAT * trained.copied // shards
     gradients = FLOAT * trained.parameters // shards
@@ -297,9 +297,12 @@ def kept_for_backward(
     return text.layers * a_layer
 
 
-def head_bytes(text: TextShape, batch: Batch, precision: Precision, *, is_rounded: bool = False) -> int:
+def head_bytes(
+    text: TextShape, batch: Batch, precision: Precision, *, samples: bool, is_rounded: bool = False
+) -> int:
     """Return the bytes of one tile of logits, its cast, if any, and of the gradient of the head's input."""
-    scored = batch.predicted if precision == "bfloat16" or batch.shares_prompts else batch.positions
+    scores_all = precision == "float32" and samples and not batch.shares_prompts
+    scored = batch.positions if scores_all else batch.predicted
     rows = min(scored, HEAD_TOKENS)
     gradient = scored * text.width * FLOAT
     if precision == "bfloat16":

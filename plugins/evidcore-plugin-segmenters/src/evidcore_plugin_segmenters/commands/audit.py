@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from evidcore_plugin_tables.target_options import folder_intensity
+from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
 from evidcore.cli.run import follow
 from evidcore.errors import DataError, RecipeError
@@ -43,7 +43,7 @@ def _shares(context: click.Context, option: click.Parameter, value: str) -> tupl
 
 
 @click.command()
-@click.argument("target", type=click.Path(path_type=Path))
+@target_argument
 @click.option(
     "--segmenter",
     "asked",
