@@ -58,8 +58,8 @@ SLOW = {
     "datasets",
 }
 # what is about the core raises these, with a line in docs/decisions.md
-MOST_LINES = 33_377
-MOST_MODULES = 197
+MOST_LINES = 33_441
+MOST_MODULES = 198
 MOST_DEPENDENCIES = 23
 MOST_LINES_OF_A_ROOM = 3186
 OPEN_TO_COMMANDS = {"runs", "recipe", "page", "cli"}  # what commands are made of, the core's own too

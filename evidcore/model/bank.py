@@ -1,18 +1,10 @@
-"""Encoder input and frozen-encoder features by content handle: trainers move 8 bytes, not volumes.
-
-Features may be kept on disk: a bounded folder for each encoder's weights; what is damaged is made again.
-"""
+"""Encoder input and frozen-encoder features by content handle: trainers move 8 bytes, not volumes."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
-import logging
 import math
-import os
-import re
-import shutil
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +12,6 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from safetensors import torch as safetensors
 from torch import Tensor
 
 from evidcore.case import Crop
@@ -28,122 +19,8 @@ from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RunError
 from evidcore.model.parts import evaluating
 from evidcore.volume import content_key, prepare
-from evidcore.volume.cache import fetch, store
-from evidcore.volume.prefetch import Prefetched, prefetch
-
-log = logging.getLogger(__name__)
-
-SUFFIX = ".features"  # a checksum, then a safetensors file
-_NAME = re.compile(r"[0-9a-f]{24}")
-_COUNTED_EVERY = 64  # a process looks at what others wrote after each such part of the bound
-
-
-class FeatureFolder:
-    """Features by handle, for one encoder at a time, shared by runs and processes.
-
-    Where the bound is reached, the folders of other encoders leave, the longest unused first; when only the
-    own one is left, nothing more is written: if the oldest features left instead, an epoch over a set that
-    does not fit would find none of its own.
-    """
-
-    def __init__(self, root: Path, most_bytes: int) -> None:
-        """Look at nothing yet.
-
-        Args:
-            root: holds the folders of all encoders; runs and processes share it.
-            most_bytes: bound on all of them together.
-        """
-        self.root, self.most_bytes = root, most_bytes
-        self._own = root
-        self._own_bytes = self._uncounted_bytes = 0
-        self._others: dict[Path, int] = {}  # bytes of each, the longest unused first
-
-    def follow(self, encoder: str) -> None:
-        """Read and write features of the encoder with this digest from now on."""
-        self._own = self.root / encoder
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(self._own)
-        self._count()
-        self._has_room_for(0)
-
-    def __contains__(self, handle: int) -> bool:
-        """Tell whether there is a file of features."""
-        return os.access(self._path(handle), os.R_OK)
-
-    def read(self, handle: int) -> Patches | None:
-        """Return features, None where there are none or what lies there is damaged."""
-        path = self._path(handle)
-        if handle not in self:
-            return None
-        content = fetch(path)
-        if content is None:
-            log.warning("%s: is damaged, its checksum does not fit; the volume is encoded again", path)
-            return None
-        held = safetensors.load(content)
-        z, y, x = held["grid_zyx"].tolist()
-        return Patches(held["features"], (z, y, x), held["centres_mm"])
-
-    def write(self, handle: int, patches: Patches) -> None:
-        """Keep features, in one move, within the bound.
-
-        Raises:
-            RunError: if the disk is full; names the folder and EVID_CACHE.
-        """
-        content = safetensors.save({
-            "features": patches.features.contiguous(),
-            "grid_zyx": torch.tensor(patches.grid_zyx),
-            "centres_mm": patches.centres_mm.contiguous(),
-        })
-        if not self._has_room_for(len(content)):
-            return
-        with contextlib.suppress(FileNotFoundError, FileExistsError):  # others may clear it away
-            store(self._path(handle), content)
-            self._own_bytes += len(content)
-            self._uncounted_bytes += len(content)
-
-    def _path(self, handle: int) -> Path:
-        return self._own / f"{handle:016x}{SUFFIX}"
-
-    def _count(self) -> None:
-        """Look at what lies there, of all processes."""
-        found = [path for path in _entries(self.root) if _NAME.fullmatch(path.name) and path.is_dir()]
-        others = sorted((path for path in found if path != self._own), key=_last_used_s)
-        self._others = {path: _bytes_in(path) for path in others}
-        self._own_bytes, self._uncounted_bytes = _bytes_in(self._own), 0
-
-    def _has_room_for(self, size_bytes: int) -> bool:
-        """Clear other encoders away until so many bytes fit; tell whether they do."""
-        if self._uncounted_bytes * _COUNTED_EVERY > self.most_bytes:
-            self._count()
-        most = self.most_bytes - size_bytes
-        while self._others and self._own_bytes + sum(self._others.values()) > most:
-            oldest = next(iter(self._others))
-            del self._others[oldest]
-            shutil.rmtree(oldest, ignore_errors=True)
-        return self._own_bytes <= most
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except FileNotFoundError:
-        return []
-
-
-def _bytes_in(folder: Path) -> int:
-    found = 0
-    for path in _entries(folder):
-        with contextlib.suppress(FileNotFoundError):
-            found += path.stat().st_size
-    return found
-
-
-def _last_used_s(folder: Path) -> float:
-    try:
-        return folder.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
+from evidcore.volume.feature_folder import FeatureFolder
+from evidcore.volume.prefetch import Prefetched, thread_count
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
@@ -223,10 +100,9 @@ class FeatureBank:
 
         What cannot be read is told where it is asked for.
         """
-        crop, size_zyx = self._lookup(handle)
         if handle not in self._kept and (self._folder is None or handle not in self._folder):
-            most = PREFETCH_BYTES // (4 * self.spec.channels * math.prod(size_zyx))
-            self._prefetched.begin(handle, prepare, crop, self.spec, size_zyx, handle, most=most)
+            bytes_each = 4 * self.spec.channels * math.prod(self.size_zyx(handle))
+            self._prefetched.begin(handle, self._prepare, handle, most=PREFETCH_BYTES // bytes_each)
 
     def pixels(self, handles: Sequence[int]) -> Float[Tensor, "volume channel z y x"]:
         """Return encoder input for handles of one size."""
@@ -286,12 +162,14 @@ class FeatureBank:
 
     def _prepared(self, handles: Sequence[int]) -> Iterator[Float[Tensor, "channel z y x"]]:
         """Yield encoder input for each handle; the next ones are prepared meanwhile."""
-        yield from prefetch(self._prepare, handles)
+        for place, handle in enumerate(handles):
+            for one in handles[place : place + 2 * thread_count()]:
+                self._prefetched.begin(one, self._prepare, one)
+            yield self._prefetched.take(handle, self._prepare, handle)
 
     def _prepare(self, handle: int) -> Float[Tensor, "channel z y x"]:
         crop, size_zyx = self._lookup(handle)
-        begun = self._prefetched.take(handle)
-        return prepare(crop, self.spec, size_zyx, handle) if begun is None else begun.result()
+        return prepare(crop, self.spec, size_zyx, handle)
 
     def _follow(self, encoder: Encoder) -> None:
         """Forget features of other weights."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -15,7 +16,7 @@ from evidcore.contracts import Encoder, EncoderInput, Grid, View
 from evidcore.errors import DataError
 from evidcore.formats import Mask
 from evidcore.volume import Volume, prepare, read_mask, volume_cache
-from evidcore.volume.prefetch import prefetch
+from evidcore.volume.prefetch import thread_count
 from evidcore.volume.preparation import resize
 
 SEEN_FRACTION = 0.02  # of a patch's voxels, from which on the patch shows a finding
@@ -173,8 +174,12 @@ def read_targets(
                 else:
                     unmasked[row, place] = True
 
-    for done, _ in enumerate(prefetch(fill, range(count)), start=1):
-        told(done, count)
+    pool = ThreadPoolExecutor(thread_count())
+    try:
+        for done, _ in enumerate(pool.map(fill, range(count)), start=1):
+            told(done, count)
+    finally:
+        pool.shutdown(cancel_futures=True)
     reports = tuple(case.report.text if case.report else "" for case in cases)
     return Targets(
         volumes=volumes,

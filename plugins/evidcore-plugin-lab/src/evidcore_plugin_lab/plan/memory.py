@@ -12,7 +12,7 @@ CUDA's context (about 0.5 GB) or an allocator's gaps. With
             prompts x prompt
     w       cells of the masks: rows x (prompt + answer)^2; with prompts shared, rows x answer x (prompt +
             answer) + prompts x prompt^2
-    N       positions whose token is predicted in one pass; on a CPU, where trl's head takes no heed of labels,
+    N       positions whose token is predicted in one pass; on a CPU, where trl's head heeds no labels,
             n where sampled answers are scored without sharing prompts
     a       bytes of a number in matrix products: 4 in float32, 2 in bfloat16
     B, K    parameters that `model.bfloat16` keeps so, and of adapters that earlier stages left beside them
