@@ -29,8 +29,8 @@ def test_they_are_those_of_the_papers_tables(ablations):
         "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
         # other forms of what gained nothing, and what must win where the mechanism works at all
         "ram_attempts", "arw_control", "arw_rare", "consistency_control",
-        "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior", "emrl_hearsay", "medvr", "medvr_gamma",
-        "medvr_agree", "medvr_near", "medvr_rare", "views",
+        "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior", "emrl_weak", "emrl_hearsay", "medvr",
+        "medvr_gamma", "medvr_agree", "medvr_near", "medvr_rare", "views",
     }  # fmt: skip
     arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
     assert len(arms["ram_arw"]) == 4
