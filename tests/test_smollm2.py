@@ -27,7 +27,10 @@ FEW = [
     "stage.grpo.steps=2",
     "stage.grpo.prompts_per_step=2",
     "stage.grpo.answers_per_prompt=2",
-    "stage.grpo.max_new_tokens=64",  # a small vocabulary spells words that the large one has
+    # a small vocabulary spells words that the large one has
+    "stage.evaluate[0].max_new_tokens=64",
+    "stage.grpo.max_new_tokens=64",
+    "stage.evaluate[1].max_new_tokens=64",
     "stage.audit.max_new_tokens=64",
 ]
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
@@ -225,6 +228,6 @@ def test_the_recipe_runs_on_smollm2_itself(script, evid, tmp_path):
     )  # fmt: skip
     told = model.generate(**asked, max_new_tokens=12, do_sample=False)
     assert "Paris" in tokenizer.decode(told[0, asked["input_ids"].shape[1] :])
-    few = [f"stage.evaluate[{one}].data[{at}].limit=2" for one in range(2) for at in range(3)]
+    few = [f"stage.evaluate[{one}].data[{at}].limit=2" for one in range(2) for at in range(2)]
     run = evid("run", RECIPE, "--out", tmp_path, *shortened(script.FOLDER, *few))
     assert "06-audit" in run.output
