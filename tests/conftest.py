@@ -112,3 +112,14 @@ def write_series(tmp_path: Path) -> Callable[..., Path]:
     return lambda array, name="series", *rest, **options: phantom.write_series(
         tmp_path / name, array, *rest, **options
     )
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Have torch use two threads, as it does where a machine has them."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

@@ -238,14 +238,6 @@ def test_a_handle_that_was_never_made_is_named(encoder):
 
 
 @pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
 def prepared(monkeypatch):
     """Which handles were prepared, in which threads."""
     threads, real = {}, bank_module.prepare

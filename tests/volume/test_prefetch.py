@@ -9,14 +9,6 @@ from evidcore.errors import DataError
 from evidcore.volume.prefetch import Prefetched, thread_count
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_what_is_begun_is_made_while_the_caller_goes_on(two_threads):
     meet = threading.Barrier(2, timeout=20)
     prefetched = Prefetched()
