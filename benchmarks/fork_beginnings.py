@@ -13,7 +13,7 @@ import collections
 import re
 from pathlib import Path
 
-from evidcore.page.record import lines
+from evidcore.runs.read import lines
 
 BEGINNING = re.compile(r".*?\[\s*(?=-?\d)", re.DOTALL)
 

@@ -27,8 +27,8 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @_json
 def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
     """Go on with a run that was interrupted or failed. Needs only its folder."""
-    from evidcore.page.record import told_status
     from evidcore.runs import open_run
+    from evidcore.runs.read import told_status
 
     run = open_run(folder)
     told_status(run.path)

@@ -24,7 +24,7 @@ from evidcore.evaluate.bootstrap import Interval, mean_interval
 from evidcore.evaluate.reference_lines import answer_place, cluster_of, row
 from evidcore.evaluate.sealed import unsealed
 from evidcore.model.bank import FeatureBank
-from evidcore.reward.pixel_passes import prove_policy
+from evidcore.proof.passes import prove_policy
 
 Features = Float[np.ndarray[Any, Any], "case feature"]
 Labels = np.ndarray[Any, Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.case import Case, Crop, Split
-from evidcore.page.record import Line, RunRecord, is_phantom, lines
+from evidcore.runs.read import Line, RunRecord, is_phantom, lines
 
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 

@@ -17,8 +17,8 @@ from evidcore.page.durations import is_number, is_time, stage_time
 from evidcore.page.examples import evidence_section
 from evidcore.page.gallery import Gallery
 from evidcore.page.markup import DASH, Html, Unit, escape, join, tag
-from evidcore.page.record import Line, RunRecord, read_record
 from evidcore.page.tables import facts, figures, result_table, tree
+from evidcore.runs.read import Line, RunRecord, read_record
 
 _SKIPPED = {"stage", "step", "time_s", "epoch"}
 

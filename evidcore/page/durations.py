@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from evidcore.page.markup import Html, number, tag, written
-from evidcore.page.record import Line
+from evidcore.runs.read import Line
 
 _TIME = re.compile(r"(?P<part>.+)_s|reward_s/(?P<reward>.+)")
 _REST = "update and the rest of the step"  # of a log that names fewer parts

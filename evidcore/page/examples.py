@@ -21,7 +21,7 @@ from evidcore.page.cases import (
 from evidcore.page.charts import Branch, forks
 from evidcore.page.gallery import Gallery
 from evidcore.page.markup import DASH, Html, escape, join, number, tag, written
-from evidcore.page.record import Line, RunRecord
+from evidcore.runs.read import Line, RunRecord
 
 CONDITIONS = {"own": "Own volume", "other-patient": "Another patient's volume", "blank": "Blank volume"}
 READINGS = (  # field, label, whether None means that it was not asked for

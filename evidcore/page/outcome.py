@@ -9,8 +9,8 @@ from typing import Any
 
 from evidcore.page.charts import Lane, lanes
 from evidcore.page.markup import Html, join, tag
-from evidcore.page.record import Line, RunRecord
 from evidcore.page.tables import REFERENCE_LINES, is_accuracy, reference_lines, said, unit_of_row, with_tasks
+from evidcore.runs.read import Line, RunRecord
 
 Row = Mapping[str, Any]
 _DECILE = re.compile(r"(?P<figure>.+)/decile (?P<number>\d\d)")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 from evidcore.page.markup import Html, Unit, interval, join, number, tag
-from evidcore.page.record import Line
+from evidcore.runs.read import Line
 
 REFERENCE_LINES = {
     "uniform_chance": "uniform chance",

@@ -29,7 +29,6 @@ from evidcore.errors import RunError
 from evidcore.hooks import Announcer
 from evidcore.isolation.process import processes_ended
 from evidcore.model import step_graph
-from evidcore.page.record import refuse_moved
 from evidcore.recipe import Recipe
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.changes import write_changes
@@ -39,6 +38,7 @@ from evidcore.runs.fitted import Fitted
 from evidcore.runs.folder import RunFolder, difference, link, settle, write
 from evidcore.runs.inputs import BLIND_ARM, INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.runs.model import StageOutputs
+from evidcore.runs.read import refuse_moved
 from evidcore.runs.record import StageAnnouncer, append, read_lines, rewrite
 from evidcore.runs.shared_policy import others_standing_by, stand_by
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.hooks import Announcer, observe
-from evidcore.page.record import lines
 from evidcore.runs.folder import RunFolder
+from evidcore.runs.read import lines
 
 
 class Recorder:

@@ -17,7 +17,7 @@ from evidcore.hooks import Section
 from evidcore.page import write_page
 from evidcore.page.document import document
 from evidcore.page.gallery import Gallery
-from evidcore.page.record import read_record
+from evidcore.runs.read import read_record
 
 
 class Elements(HTMLParser):

@@ -9,8 +9,8 @@ from evidcore.case import Crop, VolumeRef
 from evidcore.errors import RunError
 from evidcore.page.cases import chosen_answers, chosen_groups, look_up, pattern
 from evidcore.page.markup import Html, data_block, number, tag, written
-from evidcore.page.record import is_phantom, read_head, read_record
 from evidcore.page.tables import with_tasks
+from evidcore.runs.read import is_phantom, read_head, read_record
 
 
 @pytest.mark.parametrize(

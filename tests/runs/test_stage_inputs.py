@@ -46,7 +46,7 @@ COUNTED_ELSEWHERE = {
 EDITED = {  # the stages whose own inputs change, or that start from a stage whose inputs do
     "evidcore.builtin.rewards": "04 05 06",
     "evidcore.builtin.rollouts": "04 05 06",
-    "evidcore.reward.pixel_flow": "04 05 06",
+    "evidcore.proof.flow": "04 05 06",
     "evidcore.train.trl.trainer": "04 05 06",
     "evidcore_plugin_med3d_r1.reweighter": "03 04 05 06",
     "evidcore_plugin_phantoms.language.tiny": "01 02 03 04 05 06",

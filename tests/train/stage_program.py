@@ -16,8 +16,8 @@ from evidcore.builtin.rollouts import Plain
 from evidcore.case import Score
 from evidcore.contracts import Reward
 from evidcore.prompts.rows import PromptSet, PromptSource
+from evidcore.proof import passes
 from evidcore.registry import factory
-from evidcore.reward import pixel_passes
 from evidcore.reward.composer import NamedReward
 from evidcore.testing.data import volume_case
 from evidcore.train.settings import GrpoSettings, SftSettings
@@ -62,7 +62,7 @@ def shard_by_hand(module):
     mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     Accelerator.prepare_model = lambda self, model, **_: model
     StageTrainer._save_checkpoint = lambda *given: None  # accelerate's part too
-    pixel_passes._is_sharded = lambda trainer: True
+    passes._is_sharded = lambda trainer: True
     look = module.check_start
 
     def look_and_shard(model, *given, **options):

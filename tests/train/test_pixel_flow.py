@@ -12,8 +12,8 @@ from evidcore.builtin.views import Volume
 from evidcore.contracts import Patches, Prefix
 from evidcore.errors import RunError
 from evidcore.model.policy import VLMPolicy
-from evidcore.reward.pixel_flow import Tolerance, prove_gradient
-from evidcore.reward.pixel_passes import prove_groups, prove_policy, prove_targets
+from evidcore.proof.flow import Tolerance, prove_gradient
+from evidcore.proof.passes import prove_groups, prove_policy, prove_targets
 from evidcore.train.sampler import PolicySampler
 from evidcore.train.settings import Lora, Replay
 from evidcore.train.trl import grpo, sft, stage

@@ -19,7 +19,7 @@ from scipy.special import softmax
 from evidcore.case import Crop, Prompt, Rollout, Score
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import RunError
-from evidcore.page.record import read_object
+from evidcore.runs.read import read_object
 from evidcore.text.agreement import affirmed
 from evidcore.volume import cache_root, read, read_mask
 from mechanism_figures.panels import BLUE, GREEN, GREY, INK, ORANGE, sheet

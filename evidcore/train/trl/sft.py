@@ -22,8 +22,8 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import IGNORED, Targets
+from evidcore.proof.passes import prove_targets
 from evidcore.registry import factory
-from evidcore.reward.pixel_passes import prove_targets
 from evidcore.train.checks import check_start
 from evidcore.train.settings import SftSettings
 from evidcore.train.trl import stage

@@ -40,8 +40,8 @@ from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
+from evidcore.proof.passes import ANSWER_TOKENS, Proof, prove_groups
 from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, figures, record
-from evidcore.reward.pixel_passes import ANSWER_TOKENS, Proof, prove_groups
 from evidcore.reward.reward_audit import check_start, most_of
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
 from evidcore.train.settings import TrainingKeys

@@ -3,7 +3,7 @@
 import pytest
 from evidcore_plugin_view.line_rows import answer_row, group_row, score_of
 
-from evidcore.page.record import findings_of
+from evidcore.runs.read import findings_of
 
 
 @pytest.mark.parametrize(

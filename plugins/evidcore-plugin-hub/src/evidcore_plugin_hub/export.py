@@ -22,7 +22,6 @@ from evidcore.model import assemble
 from evidcore.model.parts import AdaptedLinear
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.page.record import is_phantom
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import toml_tables
@@ -30,6 +29,7 @@ from evidcore.registry import card, find
 from evidcore.runs.folder import RunFolder, appearing, sha256, write
 from evidcore.runs.lock import named
 from evidcore.runs.post_run import last_model
+from evidcore.runs.read import is_phantom
 from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card
 from evidcore_plugin_hub.redaction import published_lock, published_recipe, without_paths
 

@@ -11,7 +11,7 @@ from evidcore.page import NOTICE
 from evidcore.page.document import shell
 from evidcore.page.markup import Html, join, tag
 from evidcore.page.outcome import audit
-from evidcore.page.record import RunRecord, read_record
+from evidcore.runs.read import RunRecord, read_record
 from evidcore_plugin_tour.shipped import TASK, Shipped
 
 Result = Mapping[str, Any]

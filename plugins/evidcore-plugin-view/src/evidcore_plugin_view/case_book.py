@@ -141,7 +141,7 @@ def _booked(told: Mapping[str, Any]) -> BookedCase:
 def main(folder: Path, *, show_reports: bool) -> None:
     """Answer requests until the input ends: a list of lines each, with the cases that they are about."""
     from evidcore.page.cases import look_up
-    from evidcore.page.record import read_head
+    from evidcore.runs.read import read_head
 
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a data set prints is no answer

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Sequence
 
 from evidcore.page.durations import is_number
-from evidcore.page.record import findings_of
+from evidcore.runs.read import findings_of
 from evidcore_plugin_view.line_index import Line, Row
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.page.record import lines
+from evidcore.runs.read import lines
 
 Key = tuple[str, str]  # task, prompt
 

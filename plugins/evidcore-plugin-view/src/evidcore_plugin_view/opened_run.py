@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evidcore.errors import RunError, did_you_mean
-from evidcore.page.record import RunRecord, read_head
+from evidcore.runs.read import RunRecord, read_head
 from evidcore_plugin_view.case_book import CaseBook
 from evidcore_plugin_view.cited_sentences import SentenceReader
 from evidcore_plugin_view.followed_masks import FollowedMasks, names_segmenter

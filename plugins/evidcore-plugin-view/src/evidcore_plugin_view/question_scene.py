@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evidcore.case import Box, Crop, MaskRef, VolumeRef
 from evidcore.errors import RunError
 from evidcore.page.gallery import WORDS
-from evidcore.page.record import findings_of
+from evidcore.runs.read import findings_of
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.case_book import BookedCase
 from evidcore_plugin_view.followed_masks import FollowRequest

@@ -15,7 +15,7 @@ from typing import Any
 
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.bootstrap import Arms, Contrast, Item, detectable, holm
-from evidcore.page.record import is_phantom
+from evidcore.runs.read import is_phantom
 from evidcore.runs.record import read_lines
 from evidcore_plugin_lab.ablation.cells import Cell
 from evidcore_plugin_lab.ablation.definition import Ablation, Metric

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from evidcore.page.record import lines, read_object
+from evidcore.runs.read import lines, read_object
 
 RESULTS = (
     "stage", "kind", "task", "condition", "name", "metric", "value", "low", "high", "unit", "questions",

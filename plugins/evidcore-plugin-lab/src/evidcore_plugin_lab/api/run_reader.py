@@ -11,7 +11,7 @@ import pandas as pd
 
 from evidcore.page import write_page
 from evidcore.page.markup import join, number, tag
-from evidcore.page.record import read_head, told_status
+from evidcore.runs.read import read_head, told_status
 from evidcore_plugin_lab.api.frames import answers_frame, metrics_frame, results_frame, rollouts_frame
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def pack_run(run: Path, target: Path) -> list[str]:
     """
     from evidcore.compute.ending import is_held
     from evidcore.errors import RunError
-    from evidcore.page.record import refuse_moved
+    from evidcore.runs.read import refuse_moved
 
     if target.exists():
         raise RunError(f"{target}: is there already, and nothing is overwritten. Name another with --out.")

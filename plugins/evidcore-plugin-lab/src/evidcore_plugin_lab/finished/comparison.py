@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.bootstrap import Interval, paired_interval
 from evidcore.evaluate.reference_lines import cluster
-from evidcore.page.record import Line, RunRecord, findings_of, lines, read_head
+from evidcore.runs.read import Line, RunRecord, findings_of, lines, read_head
 
 if TYPE_CHECKING:
     import pandas as pd

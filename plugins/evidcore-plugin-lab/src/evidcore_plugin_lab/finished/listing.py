@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.errors import RunError
-from evidcore.page.record import RunRecord, read_head
+from evidcore.runs.read import RunRecord, read_head
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

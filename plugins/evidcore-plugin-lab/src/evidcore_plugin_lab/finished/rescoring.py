@@ -13,7 +13,6 @@ from typing import Any
 
 from evidcore.case import Action, Crop, Part, Rollout, TextPart, Turn, Unscored, VisualPart
 from evidcore.errors import RecipeError, RunError
-from evidcore.page.record import Line
 from evidcore.prompts.rows import PromptSource, Row, prompt_sets
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
@@ -21,6 +20,7 @@ from evidcore.reward.composer import EQUAL, RewardComposer
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import open_run
+from evidcore.runs.read import Line
 from evidcore.runs.record import read_lines
 
 

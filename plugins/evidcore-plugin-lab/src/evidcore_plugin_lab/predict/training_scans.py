@@ -27,9 +27,9 @@ from evidcore.case import Case, VisualPart, VolumeRef
 from evidcore.contracts import View
 from evidcore.errors import DataError, EvidError
 from evidcore.model.policy import VLMPolicy
-from evidcore.page.record import is_phantom
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.folder import RunFolder, write
+from evidcore.runs.read import is_phantom
 from evidcore.volume import Volume, read
 
 FILE = "training_scans.json"

@@ -19,7 +19,7 @@ from evidcore.contracts import EncoderInput, Grid, Patches
 from evidcore.model.bank import FeatureBank
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.reward.pixel_flow import stop
+from evidcore.proof.flow import stop
 
 SLABS = 8  # along z
 FAINT = 1e-3  # of the size of the words' embeddings, or of what the other places do

@@ -20,7 +20,7 @@ from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.prompts.rows import PromptSource, Row
 from evidcore.prompts.targets import IGNORED
-from evidcore.reward.pixel_flow import (
+from evidcore.proof.flow import (
     LOOKED_AT,
     Rows,
     Tolerance,
@@ -29,7 +29,7 @@ from evidcore.reward.pixel_flow import (
     scrambled,
     shown_prompts,
 )
-from evidcore.reward.pixel_places import prove_images
+from evidcore.proof.places import prove_images
 
 GROUPS = 2  # prompts of a proof of GRPO
 TARGETS = 3  # rows of a proof of fine-tuning
