@@ -13,7 +13,6 @@ import io
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -84,17 +83,6 @@ class _JsonAlone(io.TextIOBase):
 
 class _Evid(CommandGroup):
     """Turns what a person can fix into a message and exit status 2; anything else is our bug."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as a program; a reward's call that was left behind would abort the interpreter as that ends."""
-        try:
-            return super().__call__(*args, **kwargs)
-        except SystemExit as end:
-            if any(one.name.startswith("reward ") for one in threading.enumerate()):
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(end.code if isinstance(end.code, int) else 0)
-            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; under --json what components print goes to standard error."""

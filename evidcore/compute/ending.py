@@ -1,16 +1,13 @@
-"""How a process ends early: told to stop by a signal, or at a limit that nothing in Python can keep."""
+"""A process that is told to stop by a signal, and whether one runs a folder."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
-import shlex
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -80,50 +77,3 @@ def is_held(folder: Path) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-class _Event(ctypes.Structure):
-    """C's `struct sigevent`, for a function that is called with a value in a thread of its own."""
-
-    _fields_ = (
-        ("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
-        ("function", ctypes.c_void_p), ("rest", ctypes.c_byte * 40),
-    )  # fmt: skip
-
-
-class HangLimit:
-    """Ends this process with status 2 once the thread that made it has computed for so long.
-
-    While a call in C holds the interpreter's lock nothing in Python runs, neither other threads nor handlers
-    of signals; timers of the C library go on. The first has a shell say why, the second ends the process. The
-    thread's own time counts, so that a process that was paused loses none.
-    """
-
-    last_act: Callable[[str], str] | None = None  # a run's, while it goes on: returns a shell command
-
-    def __init__(self, limit_s: float, said: str) -> None:
-        """Set the timers; `said` is what the process ends with."""
-        last = "" if HangLimit.last_act is None else HangLimit.last_act(said)
-        command = f"printf '%s\\n' {shlex.quote(f'error: {said}')} >&2; {last}"
-        self._command = ctypes.create_string_buffer(command.encode())  # kept while C may read it
-        libc = self._libc = ctypes.CDLL(None)
-        clock = time.pthread_getcpuclockid(threading.get_ident())
-        self._timers = []
-        for function, value, after_s in (
-            (libc.system, ctypes.addressof(self._command), limit_s + 1),
-            (libc._exit, 2, limit_s + 2),
-        ):
-            # 2: SIGEV_THREAD
-            event = _Event(value=value, notify=2, function=ctypes.cast(function, ctypes.c_void_p))
-            timer = ctypes.c_void_p()
-            if libc.timer_create(clock, ctypes.byref(event), ctypes.byref(timer)):
-                raise OSError("the C library makes no timer")
-            self._timers.append(timer)
-            spec = (ctypes.c_long * 4)(0, 0, int(after_s), int(after_s % 1 * 1e9))
-            libc.timer_settime(timer, 0, spec, None)
-
-    def lift(self) -> None:
-        """Take the timers away; any thread may."""
-        with contextlib.suppress(IndexError):  # another thread may do the same
-            while True:
-                self._libc.timer_delete(self._timers.pop())

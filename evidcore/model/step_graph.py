@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 
@@ -28,15 +27,10 @@ _refused: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose steps c
 
 
 def can_capture(model: VolumeVLM) -> bool:
-    """Tell whether steps of this model can be graphs: on a GPU, no weights gathered between its layers.
-
-    Not beside a reward that is late and still runs: where its thread leaves autocast, the casts of all
-    threads are freed, and a graph would read on.
-    """
+    """Tell whether steps of this model can be graphs: on a GPU, no weights gathered between its layers."""
     return (
         model.device.type == "cuda"
         and model not in _refused
-        and not any(one.name.startswith("reward ") for one in threading.enumerate())
         and not any(isinstance(one, FSDPModule | FullyShardedDataParallel) for one in model.modules())
         and not any(hasattr(weight, "ds_id") for weight in model.parameters())  # of ZeRO-3
     )

@@ -5,25 +5,26 @@ scored answers of the group where there is no verdict (a constant where none is 
 verdict moves no advantage. The weighted sum of these is the total. A line is kept for each judged
 group, and the figures of a step.
 
-A call of a reward fails where it raises or is late. Where some calls may fail, all its rows are unscored and
+A call of a reward fails where it raises. Where some calls may fail, all its rows are unscored and
 the run goes on. What breaks the contract ends the run in any case: an exit, a number that is not finite or
-out of bounds, another number of verdicts.
+out of bounds, another number of verdicts. A call that takes long is waited for, and standard error shows at
+which line it is: a thread cannot be ended from outside. `isolated = true` sets a limit, in a process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import faulthandler
 import logging
 import math
 import numbers
 import statistics
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.compute.clock import Clock
-from evidcore.compute.ending import HangLimit
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
 from evidcore.recipe.shape import RewardKeys
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 EQUAL = 1e-8  # totals closer than this give no advantage
 LAST_STEPS = 20  # over which failed calls are counted
+HANG_S = 600.0  # after so long a call's stack is shown, and again
 SHOWN_ROWS, MOST_LETTERS = 3, 200  # of a call that failed, of each of its rows
 
 
@@ -46,11 +48,11 @@ class NamedReward:
     weight: float = RewardKeys.weight
     gate: str = RewardKeys.gate  # counted only where the reward of this name scored above 0
     package: str = ""  # "package version", named when the reward breaks its contract
-    asks_policy: bool = False  # so that a late call cannot be left behind: it uses the model that is trained
+    asks_policy: bool = False  # or a service that it names does: the model that is trained
 
 
 class FailedCall(ContractError):
-    """A call of a reward that raised or was late. Names the reward, why, and some of its rows."""
+    """A call of a reward that raised. Names the reward, why, and some of its rows."""
 
     def __init__(self, said: str, quoting: str, reason: str) -> None:
         """Take the message in its two parts, and the reason that its rows are given."""
@@ -72,17 +74,24 @@ class Judgement:
         return [sum(row) for row in zip(*columns, strict=True)]
 
 
+@contextlib.contextmanager
+def _stack_shown(after_s: float) -> Iterator[None]:
+    """Write every thread's stack to standard error while what is inside takes longer, again and again."""
+    faulthandler.dump_traceback_later(after_s, repeat=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 class RewardComposer:
     """Asks each reward once per batch of whole groups, in the recipe's order."""
 
-    def __init__(
-        self, rewards: Sequence[NamedReward], *, time_limit_s: float = 0.0, max_failed: float = 0.0
-    ) -> None:
+    def __init__(self, rewards: Sequence[NamedReward], *, max_failed: float = 0.0) -> None:
         """Check the composition.
 
         Args:
             rewards: in the order in which they are asked.
-            time_limit_s: how long one call of a reward may take; 0: as long as it likes.
             max_failed: share of a reward's calls that may fail; 0: the first that fails raises.
 
         Raises:
@@ -91,8 +100,7 @@ class RewardComposer:
         if not rewards:
             raise RecipeError("stage.grpo.reward: a grpo stage needs at least one reward.")
         self.rewards = list(rewards)
-        self.time_limit_s, self.max_failed = time_limit_s, max_failed
-        self._late: dict[str, threading.Thread] = {}  # calls that were left behind, by reward
+        self.max_failed = max_failed
         self._warned: set[str] = set()
         seen: list[str] = []
         for item in rewards:
@@ -117,7 +125,7 @@ class RewardComposer:
         Raises:
             ContractError: if a reward changes what it is shown, exits, or returns what its contract does not
                 allow; names reward, package, value and prompt.
-            FailedCall: if one raises or is late, and no call may fail.
+            FailedCall: if one raises, and no call may fail.
         """
         rollouts = tuple(rollouts)  # what a reward is given must not be what is recorded
         verdicts: dict[str, Sequence[Verdict]] = {}
@@ -127,8 +135,8 @@ class RewardComposer:
         for item in self.rewards:
             with clock.part(f"reward/{item.name}"):
                 try:
-                    with process_kept():
-                        answer = self._ask(item, rollouts, dict(verdicts))
+                    with process_kept(), _stack_shown(HANG_S):
+                        answer = self._call(item, rollouts, dict(verdicts))
                 except FailedCall as failure:
                     if not self.max_failed:
                         raise
@@ -177,60 +185,6 @@ class RewardComposer:
             {name: (silent,) * len(rollouts) for name in names},
             {name: [0.0] * len(rollouts) for name in names},
         )
-
-    def _ask(
-        self, item: NamedReward, rollouts: Sequence[Rollout], earlier: dict[str, Sequence[Verdict]]
-    ) -> Any:
-        """Return what the reward says, within the time limit.
-
-        A thread cannot be ended from outside, so a late call runs on and its answer is dropped. The reward is
-        asked again once that call has ended.
-
-        Raises:
-            FailedCall: if it raises or is late.
-        """
-        if not self.time_limit_s:
-            return self._call(item, rollouts, earlier)
-        found: list[Any] = []
-        raised: list[BaseException] = []
-
-        limits: list[HangLimit] = []
-        late = f"{_who(item)} has not answered for {self.time_limit_s:g} s"
-
-        def work() -> None:
-            try:
-                limits.append(HangLimit(self.time_limit_s, late))
-                found.append(self._call(item, rollouts, earlier))
-            except BaseException as cause:  # handed to the caller's thread below
-                raised.append(cause)
-            finally:
-                for limit in limits:
-                    limit.lift()
-
-        worker = self._late.pop(item.name, None)
-        if worker is None or self._has_ended(worker):
-            worker = threading.Thread(target=work, name=f"reward {item.name}", daemon=True)
-            worker.start()
-            if self._has_ended(worker):
-                if raised:
-                    raise raised[0]
-                return found[0]
-        self._late[item.name] = worker
-        for one in limits:
-            one.lift()
-        quoting = f" over {_shown(rollouts)} Raise `reward_time_limit_s` if it needs longer."
-        if item.asks_policy:
-            raise ContractError(late, f"{quoting} It asks the policy, so training cannot go on beside it.")
-        raise FailedCall(late, quoting, f"no answer for {self.time_limit_s:g} s")
-
-    def _has_ended(self, worker: threading.Thread) -> bool:
-        """Wait for a call, up to the time limit."""
-        waited_s = 0.0  # in pieces, so that a process that was paused loses no more than one
-        while worker.is_alive() and waited_s < self.time_limit_s:
-            piece_s = min(1.0, self.time_limit_s - waited_s)
-            worker.join(piece_s)
-            waited_s += piece_s
-        return not worker.is_alive()
 
     def _call(
         self, item: NamedReward, rollouts: Sequence[Rollout], earlier: dict[str, Sequence[Verdict]]

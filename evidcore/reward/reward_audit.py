@@ -305,7 +305,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def audit_rewards(
-    rewards: Sequence[NamedReward], rows: Sequence[Row], *, constants: bool = True, time_limit_s: float = 0.0
+    rewards: Sequence[NamedReward], rows: Sequence[Row], *, constants: bool = True
 ) -> list[Checked]:
     """Judge the rewards of a stage over prompts of its data.
 
@@ -315,7 +315,6 @@ def audit_rewards(
         rewards: as the stage composes them; better ones of its own, if they remember anything.
         rows: prompts, each with its task.
         constants: also give answers to all prompts alike: what a policy earns that never looks.
-        time_limit_s: of one call of a reward.
     """
     asked, left_out = _without_costs(rewards)
     if not asked:
@@ -323,7 +322,7 @@ def audit_rewards(
     found = list(left_out)
     for task in dict.fromkeys(row.prompt.task for row in rows):
         own = [row for row in rows if row.prompt.task == task]
-        found += _of_task(asked, task, own, constants, time_limit_s)
+        found += _of_task(asked, task, own, constants)
     return found
 
 
@@ -367,14 +366,14 @@ def _without_costs(rewards: Sequence[NamedReward]) -> tuple[list[NamedReward], l
 
 
 def _of_task(
-    rewards: Sequence[NamedReward], task: str, rows: Sequence[Row], constants: bool, time_limit_s: float
+    rewards: Sequence[NamedReward], task: str, rows: Sequence[Row], constants: bool
 ) -> list[Checked]:
     try:
         made = twins(rows, constants=constants)
     except (ValueError, EvidError) as cause:
         says = f"the task cannot write right answers: {cause}"
         return [Checked(check=name, task=task, outcome="not applicable", says=says) for name in CHECKS]
-    composer = RewardComposer(rewards, time_limit_s=time_limit_s)
+    composer = RewardComposer(rewards)
     judgement = composer([twin.rollout for twin in made])
     values = {name: _values(judgement, name) for name in judgement.verdicts}
     moved = _moved(composer, made, values)

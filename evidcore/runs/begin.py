@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from evidcore.compute.ending import HangLimit, stop_request
+from evidcore.compute.ending import stop_request
 from evidcore.compute.processes import pin_threads, processes
 from evidcore.errors import EvidError, RunError, Stopped
 from evidcore.hooks import Announcer
@@ -131,7 +131,7 @@ def telling_its_end(folder: RunFolder) -> Iterator[None]:
         ContractError: for what a component of another package raised and nothing around it named.
         RunError: if the disk is full, or something ended the first process without an error.
     """
-    is_first, HangLimit.last_act = processes().is_first, folder.prepare_end
+    is_first = processes().is_first
     try:
         with naming_full_disk(folder):
             yield
@@ -151,9 +151,6 @@ def telling_its_end(folder: RunFolder) -> Iterator[None]:
         if error is cause:
             raise
         raise error from cause
-    finally:
-        HangLimit.last_act = None
-        (folder.path / ".STATUS.hung").unlink(missing_ok=True)
 
 
 def changes_since(folder: RunFolder, lock: dict[str, Any]) -> list[str]:

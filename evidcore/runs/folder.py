@@ -14,7 +14,6 @@ import errno
 import hashlib
 import json
 import os
-import shlex
 import shutil
 import threading
 import tomllib
@@ -48,24 +47,17 @@ class RunFolder:
         file = self.path / "STATUS"
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
-    def set_status(
-        self, state: State, *, stage: str = "", step: int = 0, message: str = "", file: str = "STATUS"
-    ) -> None:
-        """Write STATUS, or another file of its form."""
+    def set_status(self, state: State, *, stage: str = "", step: int = 0, message: str = "") -> None:
+        """Write STATUS."""
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         found = {"state": state, "stage": stage, "step": step, "message": message, "time": time}
-        write(self.path / file, json.dumps({**found, "pid": os.getpid()}, indent=1) + "\n")
+        write(self.path / "STATUS", json.dumps({**found, "pid": os.getpid()}, indent=1) + "\n")
 
-    def end(self, state: State, message: str, file: str = "STATUS") -> None:
+    def end(self, state: State, message: str) -> None:
         """Write that the run ended where it stands."""
         status = self.status()
         at = {"stage": status.get("stage", ""), "step": status.get("step", 0)}
-        self.set_status(state, **at, message=message, file=file)
-
-    def prepare_end(self, message: str) -> str:
-        """Write what STATUS is if the run hangs now; return the shell command that makes it so."""
-        self.end("failed", message, ".STATUS.hung")
-        return shlex.join(["mv", "-f", str(self.path / ".STATUS.hung"), str(self.path / "STATUS")])
+        self.set_status(state, **at, message=message)
 
     def lock(self) -> dict[str, Any]:
         """Return lock.toml."""

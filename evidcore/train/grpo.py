@@ -139,9 +139,9 @@ class Grpo(GrpoSettings, TrainingStage):
         Others of the same tables are asked, so that rewards which remember calls begin as they would without.
         """
         rows = [source[position] for position in range(AUDITED_PROMPTS)]
-        rewards, limit_s = self.rewards(context, "audited reward"), self.reward_time_limit_s
+        rewards = self.rewards(context, "audited reward")
         try:
-            found = audit_rewards(rewards, rows, constants=False, time_limit_s=limit_s)
+            found = audit_rewards(rewards, rows, constants=False)
         except EvidError as reason:
             log.warning("%s: its rewards could not be audited: %s", context.where, reason)
             return []

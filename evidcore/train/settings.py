@@ -115,7 +115,6 @@ class GrpoSettings(TrainingKeys):
         0  # bounds memory, whole groups pass together; 0: the whole step
     )
     share_prompts: SharePrompts = "auto"  # score a prompt once for all its answers; "auto": where that pays
-    reward_time_limit_s: Annotated[float, Ge(0)] = 600.0  # for one reward on one step; 0: none
     max_failed: Annotated[float, Ge(0), Lt(1)] | None = None  # share of a reward's last calls that may fail
     temperature: Annotated[float, Gt(0)] = 1.0
     max_new_tokens: Annotated[int, Ge(1)] = 256

@@ -6,7 +6,6 @@ That a real graph gives the same is measured on a GPU: `benchmarks/gpu.sh WHEELS
 import dataclasses
 import gc
 import logging
-import threading
 import weakref
 
 import pytest
@@ -141,12 +140,6 @@ def test_what_is_no_graph(small, monkeypatch):
     assert not step_graph.can_capture(small.model)  # on a CPU
     monkeypatch.setattr(type(small.model), "device", torch.device("cuda"))
     assert step_graph.can_capture(small.model)
-    late = threading.Event()
-    thread = threading.Thread(target=late.wait, name="reward slow")
-    thread.start()
-    assert not step_graph.can_capture(small.model)  # what it leaves behind may free casts
-    late.set()
-    thread.join()
     weight = next(small.model.parameters())
     weight.ds_id = 3
     assert not step_graph.can_capture(small.model)  # ZeRO-3 gathers it between layers

@@ -1,12 +1,9 @@
 """Rewards that end, stop or hang the process that asks them; `HOSTILE_AT` says at which call."""
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
-
-import torch
 
 from evidcore.case import Score, Unscored
 from evidcore.contracts import Reward
@@ -48,11 +45,6 @@ def quote(rollouts):
     raise ValueError(f"{PATIENT}: {rollouts[0].text} {rollouts[0].prompt.reference}")
 
 
-def loop(rollouts):
-    while True:
-        torch.ones(64, 64) @ torch.ones(64, 64)
-
-
 told = doing(send(signal.SIGTERM))
 told_by_keys = doing(send(signal.SIGINT))
 told_twice = doing(send(signal.SIGINT, signal.SIGTERM))  # two of one kind may be heard as one
@@ -61,6 +53,4 @@ interrupts = doing(interrupt)
 leaves = doing(lambda rollouts: os._exit(7))
 quotes = doing(quote)
 returns = doing(lambda rollouts: [PATIENT] * len(rollouts))
-matches = doing(lambda rollouts: re.match(r"(a+)+$", "a" * 60 + "b") and None)
-loops = doing(loop)
 halves = doing(lambda rollouts: [Unscored(kind="not-applicable", reason="cut emoji \ud83d")] * len(rollouts))

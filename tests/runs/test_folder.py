@@ -1,26 +1,10 @@
 import errno
 import json
-import subprocess
-import sys
 
 import pytest
 
 from evidcore.errors import DataError, RunError
 from evidcore.runs.folder import RunFolder, create, difference, link, naming_full_disk, open_run
-
-PREPARE_ENDS = """
-import sys, threading
-from pathlib import Path
-from evidcore.runs.folder import RunFolder
-
-def prepare():
-    for number in range(300):
-        RunFolder(Path(sys.argv[1])).prepare_end(str(number))
-
-threads = [threading.Thread(target=prepare) for _ in range(2)]
-for one in threads: one.start()
-for one in threads: one.join()
-"""
 
 
 def test_two_runs_of_one_second_have_two_folders(tmp_path):
@@ -110,13 +94,3 @@ def test_differences_are_named_by_their_path():
         "e: missing -> 5",
     ]
     assert difference(before, before) == []
-
-
-@pytest.mark.slow
-def test_processes_and_threads_of_one_run_may_write_one_file_at_a_time(tmp_path):
-    run = create("r", "x", tmp_path)
-    command = [sys.executable, "-c", PREPARE_ENDS, run.path]
-    both = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
-    assert [one.communicate()[1] for one in both] == [b"", b""]
-    assert json.loads((run.path / ".STATUS.hung").read_text())["message"] == "299"
-    assert {one.name for one in run.path.iterdir() if one.is_file()} == {".STATUS.hung"}

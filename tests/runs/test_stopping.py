@@ -132,15 +132,3 @@ def test_a_process_that_a_component_ended_is_said_to_be_gone(evid, judged_by, ot
     assert '<span class="state gone">gone</span>' in page
     assert said in evid("resume", folder, PYTHONPATH=others, HOSTILE_AT="100").stderr
     assert RunFolder(folder).status()["state"] == "finished"
-
-
-@pytest.mark.parametrize("reward", ["matches", "loops"])
-def test_a_call_that_never_ends_is_ended_at_its_limit_whatever_it_holds(judged_by, reward):
-    """The expression holds the interpreter's lock; the loop of torch gives it back, but cannot be ended."""
-    limit = "stage.grpo.reward_time_limit_s=2"
-    folder, ended = judged_by(reward, 2, "--set", limit)
-    message = f"{OURS}: reward '{reward}' has not answered for 2 s"
-    assert RunFolder(folder).status()["state"] == "failed"
-    assert RunFolder(folder).status()["stage"] == "04-grpo"
-    assert RunFolder(folder).status()["message"] == message
-    assert f"error: {message}" in ended.stderr

@@ -102,7 +102,6 @@ def grpo_settings(**changed: Any) -> GrpoSettings:
         "prompts_per_step": 4,
         "answers_per_prompt": 4,
         "max_new_tokens": 6,
-        "reward_time_limit_s": 0.0,
     }
     return GrpoSettings(**{**usual, **changed})
 

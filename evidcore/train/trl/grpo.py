@@ -249,9 +249,7 @@ def make_trainer(
         kind: of trainer.
         options: of such a trainer.
     """
-    judge = RewardComposer(
-        rewards, time_limit_s=settings.reward_time_limit_s, max_failed=settings.max_failed or 0.0
-    )
+    judge = RewardComposer(rewards, max_failed=settings.max_failed or 0.0)
     processes = stage.process_count()
     owned = owned_arguments(settings, folder, seed, [item.weight for item in rewards], processes)
     if settings.replay is not None and replay is not None:

@@ -80,9 +80,7 @@ def reward(
         with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
             if functions:
                 rewards = [read_function(one, context.tasks, is_chat=chat) for one in functions]
-            checks = audit_rewards(
-                rewards, list(audited_rows(stage, context, limit)), time_limit_s=stage.reward_time_limit_s
-            )
+            checks = audit_rewards(rewards, list(audited_rows(stage, context, limit)))
         if rollouts is not None:
             checks.append(check_start(_first_step(rollouts), most_of(rewards)))
         found[context.where] = checks

@@ -114,7 +114,7 @@ def rescored(
         raise RunError(f"{folder}: {name} has no rollouts yet.")
     source = PromptSource(prompt_sets(context, grpo.data), seed=context.recipe.seed, volumes=grpo.volumes)
     asked = _Asked(source, grpo.steps * grpo.prompts_per_step)
-    judge = RewardComposer(judged, time_limit_s=grpo.reward_time_limit_s)
+    judge = RewardComposer(judged)
     groups: list[Group] = []
     unscored = {one.name: 0 for one in judged}
     judging_s = 0.0
